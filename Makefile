@@ -1,0 +1,44 @@
+# `make demo` and `make test` need Python >= 3.10, git and a package index, nothing else.
+PYTHON ?= python3
+# The release that the suite is run with. A torch that the machine already has is used instead.
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+HAS_TORCH := $(shell $(PYTHON) -c "import torch" 2>/dev/null && echo yes)
+
+.PHONY: demo test test-all lint types clean
+
+demo: $(VENV)/demo-installed
+	rm -rf .demo
+	$(BIN)/kopt demo .demo
+
+test: $(VENV)/test-installed
+	$(BIN)/python -m pytest -n 2 -m "not long"
+
+test-all: $(VENV)/test-installed
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/test-installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(VENV)/test-installed
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) .demo
+
+$(VENV)/created:
+	$(PYTHON) -m venv $(if $(HAS_TORCH),--system-site-packages) $(VENV)
+	touch $@
+
+# As plain commands: pip install torch==2.13.0; pip install -e .
+$(VENV)/demo-installed: $(VENV)/created pyproject.toml
+	$(if $(HAS_TORCH),,$(BIN)/pip install --quiet "$(TORCH)")
+	$(BIN)/pip install --quiet -e .
+	touch $@
+
+# As a plain command, after those above: pip install -e '.[test]'
+$(VENV)/test-installed: $(VENV)/demo-installed
+	$(BIN)/pip install --quiet -e '.[test]'
+	touch $@

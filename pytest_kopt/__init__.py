@@ -1,0 +1,58 @@
+"""pytest-kopt: GPU-kernel optimisation campaigns in pytest, from measuring to keep or roll back.
+
+The helpers below are imported when first used: importing this package costs nothing, and torch is
+only loaded by those who compare tensors.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_kopt.cases.fixture import Kopt, Measurement
+    from pytest_kopt.numerics.compare import assert_matches, assert_snr
+    from pytest_kopt.numerics.determinism import assert_deterministic
+    from pytest_kopt.numerics.gates import bitwise, get_tolerances, snr, tolerance
+    from pytest_kopt.numerics.snr import compute_snr
+    from pytest_kopt.schema.profile import Column, Schema
+
+_ROOMS = {
+    "Kopt": "cases.fixture",
+    "Measurement": "cases.fixture",
+    "assert_matches": "numerics.compare",
+    "assert_snr": "numerics.compare",
+    "assert_deterministic": "numerics.determinism",
+    "bitwise": "numerics.gates",
+    "get_tolerances": "numerics.gates",
+    "snr": "numerics.gates",
+    "tolerance": "numerics.gates",
+    "compute_snr": "numerics.snr",
+    "Column": "schema.profile",
+    "Schema": "schema.profile",
+}
+
+__all__ = [
+    "Column",
+    "Kopt",
+    "Measurement",
+    "Schema",
+    "assert_deterministic",
+    "assert_matches",
+    "assert_snr",
+    "bitwise",
+    "compute_snr",
+    "get_tolerances",
+    "snr",
+    "tolerance",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""A campaign on disk: manifest, ledger, snapshots, and applying a decision to the tree."""

@@ -1,0 +1,315 @@
+"""One campaign, opened: its documents, its state, and the steps that change it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from pytest_kopt.campaign import ledger
+from pytest_kopt.campaign import manifest as manifests
+from pytest_kopt.campaign.kernel import KernelVersion
+from pytest_kopt.campaign.layout import Layout
+from pytest_kopt.campaign.manifest import FrozenSchema, Manifest
+from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.campaign.repository import Repository
+from pytest_kopt.campaign.state import Attempt, CampaignState, Round, fold
+from pytest_kopt.cases.result import CaseResult, ExpectedCase
+from pytest_kopt.clock import now
+from pytest_kopt.decide.verdict import Applied, Decision, Verdict
+from pytest_kopt.errors import BadInput
+from pytest_kopt.schema.profile import fingerprint
+from pytest_kopt.schema.table import Table, format_csv, parse_csv, write_atomically
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """What one attempt leaves behind, ready to be recorded.
+
+    `table` is None when no row arrived; `session` is free-form evidence of the whole session.
+    """
+
+    round: int
+    started: str
+    level: str
+    kernel: KernelVersion
+    results: Sequence[CaseResult]
+    table: Table | None
+    verdict: Verdict
+    trend: ledger.Trend | None
+    notes: Notes
+    session: dict[str, Any]
+
+
+class Campaign:
+    """A campaign directory with its manifest and the state its ledger tells."""
+
+    def __init__(self, layout: Layout, root: Path) -> None:
+        """Read everything, change nothing; BadInput for a document that cannot be used."""
+        self.layout = layout
+        self.root = root
+        self.manifest: Manifest = manifests.load(layout.manifest)
+        self.repository = Repository.around(root)
+        self.state: CampaignState = fold(ledger.read(layout.ledger))
+
+    @property
+    def name(self) -> str:
+        return self.layout.name
+
+    def check_ready(self) -> None:
+        """Raise BadInput when the tree is in no state for a round."""
+        inside = self.repository.root if self.repository else self.root
+        manifests.check_kernel_paths(self.manifest, self.root, inside)
+        if self.repository is None or not self.manifest.git_commit:
+            return
+        busy = self.repository.operation_in_progress()
+        if busy:
+            raise BadInput(f"{busy} is in progress", where="git", legal="finish or abort it first")
+        branch = self.repository.branch
+        if branch is None:
+            raise BadInput("HEAD is detached", where="git", legal=f"git switch {self._branch()}")
+        if self._branch() != "none" and branch != self._branch():
+            raise BadInput(
+                f"the tree is on branch {branch!r}",
+                where="git",
+                legal=f"git switch {self._branch()}",
+            )
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the campaign for this process; BadInput names the one that holds it."""
+        owner = self.layout.directory / ".lock-owner"
+        lock = FileLock(self.layout.lock)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            who = owner.read_text() if owner.exists() else "another process"
+            raise BadInput(
+                f"campaign {self.name!r} is in use by {who}", legal="one session at a time"
+            ) from None
+        try:
+            owner.write_text(f"process {os.getpid()} on {socket.gethostname()} since {now()}")
+            self.state = fold(ledger.read(self.layout.ledger))
+            yield
+        finally:
+            owner.unlink(missing_ok=True)
+            lock.release()
+
+    def candidate(self) -> KernelVersion:
+        """Return the kernel files of the working tree."""
+        return KernelVersion.take(self.root, self.manifest.kernel_source)
+
+    def incumbent(self) -> KernelVersion:
+        """Return the last accepted version; BadInput before the baseline or when it was changed."""
+        number, attempt = self.state.incumbent_round, self.state.incumbent
+        if number is None or attempt is None or attempt.decided is None:
+            raise BadInput("there is no baseline yet", where=self.name)
+        directory = self.layout.attempt(number, attempt.number) / "kernel_snapshot"
+        return KernelVersion.load(directory, attempt.decided.kernel)
+
+    def incumbent_table(self) -> Table:
+        """Return the incumbent's rows, as stored when it was accepted."""
+        number, attempt = self.state.incumbent_round, self.state.incumbent
+        assert number is not None and attempt is not None
+        path = self.layout.attempt(number, attempt.number) / "benchmark.csv"
+        return parse_csv(self._evidence(attempt, path).decode(), where=str(path))
+
+    def baseline_table(self) -> Table:
+        """Return the baseline's rows."""
+        path = self.layout.attempt(1, self._baseline_attempt().number) / "benchmark.csv"
+        return parse_csv(self._evidence(self._baseline_attempt(), path).decode(), where=str(path))
+
+    def expected_cases(self) -> dict[str, ExpectedCase]:
+        """Return the cases that the baseline froze, by node id, in declaration order."""
+        results = [CaseResult.from_json(text) for text in self._baseline_evidence()["results"]]
+        return {result.nodeid: ExpectedCase.of(result) for result in results}
+
+    def skipped_at_baseline(self) -> list[str]:
+        """Return the node ids that the baseline skipped: they are no part of the case set."""
+        return list(self._baseline_evidence()["session"]["skipped"])
+
+    def record(self, record: AttemptRecord) -> Attempt:
+        """Write the evidence of an attempt, then its events; the decided event is the commit point.
+
+        For the baseline the schema is frozen into the manifest too.
+        """
+        known = self.state.rounds.get(record.round)
+        number = 1 + max(known.attempts, default=0) if known else 1
+        directory = self.layout.attempt(record.round, number)
+        _set_aside(directory)
+        evidence = self._write_evidence(directory, record)
+        verdict = record.verdict.model_copy(
+            update={"campaign": self.name, "round": record.round, "attempt": number}
+        )
+        text = verdict.model_dump_json(indent=1) + "\n"
+        write_atomically(directory / "verdict.json", text)
+        if verdict.decision is Decision.BASELINE and record.table:
+            self._freeze(record.table.header)
+        common: dict[str, Any] = {"round": record.round, "attempt": number}
+        self._append(
+            ledger.Opened(time=record.started, level=record.level, **common),  # type: ignore[arg-type]
+            ledger.Measured(time=now(), evidence=evidence, **common),
+            ledger.Decided(
+                time=now(),
+                decision=verdict.decision,
+                reason=verdict.reason,
+                next_step=verdict.next_step,
+                aggregate=verdict.aggregate,
+                flags=verdict.flags,
+                trend=record.trend,
+                notes=record.notes,
+                kernel=record.kernel.hashes,
+                verdict_sha256=_sha256(text.encode()),
+                **common,
+            ),
+        )
+        return self.state.rounds[record.round].attempts[number]
+
+    def settle(self, *, apply: bool = True) -> Attempt | None:
+        """Carry out the last decision if that is still to be done; safe to repeat.
+
+        Returns the attempt that was settled, None when there was nothing to do.
+        """
+        pending = self.state.pending
+        if pending is None:
+            return None
+        item, attempt = pending
+        common: dict[str, Any] = {"round": item.number, "attempt": attempt.number}
+        if not apply:
+            self._append(ledger.ApplyWaived(time=now(), **common))
+            return attempt
+        decided = attempt.decided
+        assert decided is not None
+        action = self._action(item, decided)
+        self._append(ledger.Applying(time=now(), action=action, **common))  # type: ignore[arg-type]
+        commit, restored = None, []
+        if action == "commit":
+            commit = self._commit(item, decided)
+        elif action == "restore":
+            directory = self.layout.attempt(item.number, attempt.number) / "kernel_snapshot"
+            rejected = KernelVersion.load(directory, decided.kernel)
+            restored = self.incumbent().restore(self.root, over=rejected)
+        elif self.repository is not None:
+            commit = self.repository.head
+        self._append(ledger.Applied(time=now(), git_commit=commit, restored=restored, **common))
+        return attempt
+
+    def verdict(self, item: Round) -> Verdict | None:
+        """Return a round's latest verdict with what applying it did."""
+        decided = item.verdict
+        if decided is None:
+            return None
+        attempt = item.attempts[decided.attempt]
+        path = self.layout.attempt(item.number, attempt.number) / "verdict.json"
+        text = path.read_bytes()
+        if _sha256(text) != decided.verdict_sha256:
+            raise BadInput("is not the verdict the ledger names", where=str(path))
+        verdict = Verdict.model_validate_json(text)
+        if attempt.applied is None:
+            return verdict
+        done = Applied(git_commit=attempt.applied.git_commit, restored=attempt.applied.restored)
+        return verdict.model_copy(update={"applied": done})
+
+    def note(self, number: int, notes: Notes) -> None:
+        """Add notes to a round; BadInput when there is no such round."""
+        if number not in self.state.rounds:
+            raise BadInput(
+                f"round {number} does not exist",
+                where="kopt note",
+                legal=sorted(map(str, self.state.rounds)) or "none yet",
+            )
+        self._append(ledger.Note(time=now(), round=number, notes=notes))
+
+    def end(self, how: str) -> None:
+        """Record that the user stopped or abandoned the campaign."""
+        self._append(ledger.Ended(time=now(), how=how))  # type: ignore[arg-type]
+
+    def _append(self, *events: ledger.Event) -> None:
+        ledger.append(self.layout.ledger, *events)
+        self.state = fold(ledger.read(self.layout.ledger))
+
+    def _branch(self) -> str:
+        branch = self.manifest.git_branch
+        return f"optimize/{self.name}" if branch == "auto" else branch
+
+    def _baseline_attempt(self) -> Attempt:
+        baseline = self.state.baseline
+        if baseline is None:
+            raise BadInput("there is no baseline yet", where=self.name)
+        return baseline.last
+
+    def _baseline_evidence(self) -> dict[str, Any]:
+        attempt = self._baseline_attempt()
+        path = self.layout.attempt(1, attempt.number) / "evidence.json"
+        document: dict[str, Any] = json.loads(self._evidence(attempt, path))
+        return document
+
+    def _evidence(self, attempt: Attempt, path: Path) -> bytes:
+        key = path.relative_to(self.layout.directory).as_posix()
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise BadInput(f"evidence is gone: {error.strerror}", where=str(path)) from None
+        if attempt.evidence.get(key) != _sha256(content):
+            raise BadInput("evidence is not what the ledger names (SHA-256)", where=str(path))
+        return content
+
+    def _write_evidence(self, directory: Path, record: AttemptRecord) -> dict[str, str]:
+        record.kernel.write(directory / "kernel_snapshot")
+        document = {
+            "session": record.session,
+            "results": [result.to_json() for result in record.results],
+        }
+        texts = {"evidence.json": json.dumps(document, indent=1) + "\n"}
+        if record.table:
+            texts["benchmark.csv"] = format_csv(record.table.header, record.table.rows)
+        for name, text in texts.items():
+            write_atomically(directory / name, text)
+        base = directory.relative_to(self.layout.directory).as_posix()
+        return {f"{base}/{name}": _sha256(text.encode()) for name, text in texts.items()}
+
+    def _freeze(self, header: tuple[str, ...]) -> None:
+        frozen = FrozenSchema(header=",".join(header), sha256=fingerprint(header))
+        self.manifest = self.manifest.model_copy(update={"csv_schema": frozen})
+        manifests.save(self.layout.manifest, self.manifest)
+
+    def _action(self, item: Round, decided: ledger.Decided) -> str:
+        if decided.decision is Decision.BASELINE:
+            return "none"
+        if not decided.decision.keeps:
+            return "restore"
+        return "commit" if self.manifest.git_commit and self.repository else "none"
+
+    def _commit(self, item: Round, decided: ledger.Decided) -> str:
+        assert self.repository is not None
+        paths = [self.repository.relative(self.root, path) for path in decided.kernel]
+        notes = item.notes
+        summary = notes.summary or notes.change or notes.hypothesis or "kernel change"
+        target = f"{self.manifest.target_op} {self.manifest.target_backend}"
+        log = self.layout.optimize_log.relative_to(self.root).as_posix()
+        message = (
+            f"[optimize] {target} round-{item.number}: {summary.splitlines()[0]}\n\n"
+            f"Hypothesis: {notes.hypothesis or 'not stated'}\n"
+            f"Result: {decided.reason}\n"
+            f"Details: {notes.details or log}\n"
+        )
+        return self.repository.commit(paths, message)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _set_aside(directory: Path) -> None:
+    """Move away what a killed session left under an attempt's name: evidence is never lost."""
+    if directory.exists():
+        taken = len(list(directory.parent.glob(f"{directory.name}.cut-off-*")))
+        directory.rename(directory.with_name(f"{directory.name}.cut-off-{taken + 1}"))

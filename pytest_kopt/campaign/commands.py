@@ -1,0 +1,71 @@
+"""Commands of the manifest: run without a shell, judged by their exit status."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_kopt.errors import BadInput
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """A finished command; `output` holds the end of stdout and stderr together."""
+
+    command: str
+    returncode: int
+    output: str
+
+    @property
+    def ok(self) -> bool:
+        return self.returncode == 0
+
+
+def split(command: str) -> tuple[dict[str, str], list[str]]:
+    """Return the leading NAME=value words and the words of the command, as shlex splits them.
+
+    Raises BadInput for an unbalanced quote or a command without a program.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise BadInput(f"{command!r} cannot be split: {error}", where="command") from None
+    environment = {}
+    while words and (found := _ASSIGNMENT.fullmatch(words[0])):
+        environment[found[1]] = found[2]
+        words.pop(0)
+    if not words:
+        raise BadInput(
+            f"{command!r} names no program", where="command", legal="[NAME=value] PROGRAM …"
+        )
+    return environment, words
+
+
+def run(command: str, root: Path, env: Mapping[str, str]) -> CommandResult:
+    """Run a command in the project root with the manifest's environment on top of ours."""
+    extra, words = split(command)
+    try:
+        done = subprocess.run(
+            words,
+            cwd=root,
+            env=environment({**env, **extra}),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    except OSError as error:
+        return CommandResult(command, 127, f"{words[0]}: {error.strerror}")
+    return CommandResult(command, done.returncode, done.stdout.decode(errors="replace")[-4000:])
+
+
+def environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's environment with `extra` on top."""
+    return {**os.environ, **extra}

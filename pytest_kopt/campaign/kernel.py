@@ -1,0 +1,127 @@
+"""Versions of the kernel files: taken, kept, compared, put back."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_kopt.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFile:
+    """One file: its bytes and its permission bits."""
+
+    content: bytes
+    mode: int
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.content).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelVersion:
+    """All kernel files of one moment, by path relative to the project root."""
+
+    files: dict[str, KernelFile]
+
+    @classmethod
+    def take(cls, root: Path, sources: Iterable[str]) -> KernelVersion:
+        """Read the files (and directories' files) that `sources` name.
+
+        Raises BadInput for a file that cannot be read.
+        """
+        files = {}
+        for source in sources:
+            for path in _expand(root / source):
+                relative = path.relative_to(root).as_posix()
+                try:
+                    mode = stat.S_IMODE(path.stat().st_mode)
+                    files[relative] = KernelFile(path.read_bytes(), mode)
+                except OSError as error:
+                    raise BadInput(f"cannot be read: {error.strerror}", where=relative) from None
+        return cls(files)
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """SHA-256 by path."""
+        return {path: file.sha256 for path, file in sorted(self.files.items())}
+
+    def same_content(self, other: KernelVersion) -> bool:
+        """Say whether both hold the same files with the same bytes."""
+        return self.hashes == other.hashes
+
+    def write(self, directory: Path) -> None:
+        """Write the version below a directory, replacing what is there."""
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=directory.parent, prefix=f".{directory.name}."))
+        for relative, file in self.files.items():
+            put(temporary / relative, file)
+        if directory.exists():
+            shutil.rmtree(directory)
+        os.replace(temporary, directory)
+
+    @classmethod
+    def load(cls, directory: Path, hashes: dict[str, str]) -> KernelVersion:
+        """Read a version that `write` left; BadInput when it is not what `hashes` say."""
+        version = cls.take(directory, sorted(hashes)) if hashes else cls({})
+        for relative, sha256 in hashes.items():
+            found = version.files.get(relative)
+            if found is None or found.sha256 != sha256:
+                raise BadInput(
+                    f"{relative!r} is not the version the ledger names (SHA-256 {sha256[:12]}…)",
+                    where=str(directory),
+                )
+        return version
+
+    def restore(self, root: Path, over: KernelVersion) -> list[str]:
+        """Put this version into the tree in place of `over`; return the paths that changed.
+
+        Files that only `over` has are removed: the caller has kept them. A file is replaced
+        whole, so that a kill leaves one version or the other.
+        """
+        changed = []
+        for relative, file in sorted(self.files.items()):
+            path = (root / relative).resolve()
+            if not path.is_file() or path.read_bytes() != file.content:
+                put(path, file)
+                changed.append(relative)
+        for relative in sorted(set(over.files) - set(self.files)):
+            path = root / relative
+            if path.is_file():
+                path.unlink()
+                changed.append(relative)
+        return changed
+
+
+def put(path: Path, file: KernelFile) -> None:
+    """Write one file whole: temporary file, sync, rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(file.content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(temporary).chmod(file.mode)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _expand(path: Path) -> Iterator[Path]:
+    if not path.is_dir():
+        yield path
+        return
+    for child in sorted(path.rglob("*")):
+        compiled = child.suffix == ".pyc" or "__pycache__" in child.parts
+        if child.is_file() and not compiled:
+            yield child

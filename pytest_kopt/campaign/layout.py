@@ -1,0 +1,95 @@
+"""Where the files of a campaign lie, and which names a campaign may have."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_kopt.errors import BadInput
+
+DEFAULT_WORKSPACE = "agent/workspace"
+_LEGAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Paths of one campaign directory."""
+
+    directory: Path
+
+    @property
+    def name(self) -> str:
+        return self.directory.name
+
+    @property
+    def manifest(self) -> Path:
+        return self.directory / "manifest.yaml"
+
+    @property
+    def ledger(self) -> Path:
+        return self.directory / "ledger.jsonl"
+
+    @property
+    def lock(self) -> Path:
+        return self.directory / ".lock"
+
+    @property
+    def optimize_log(self) -> Path:
+        return self.directory / "logs" / "optimize.md"
+
+    @property
+    def trend(self) -> Path:
+        return self.directory / "logs" / "performance_trend.md"
+
+    @property
+    def profiles(self) -> Path:
+        return self.directory / "profiles"
+
+    def round(self, number: int) -> Path:
+        """Return the directory of a round."""
+        return self.directory / "rounds" / f"round-{number}"
+
+    def summary(self, number: int) -> Path:
+        return self.round(number) / "summary.md"
+
+    def verdict(self, number: int) -> Path:
+        return self.round(number) / "verdict.json"
+
+    def snapshot(self, number: int) -> Path:
+        return self.round(number) / "kernel_snapshot"
+
+    def artifacts(self, number: int) -> Path:
+        return self.round(number) / "artifacts"
+
+    def attempt(self, number: int, attempt: int) -> Path:
+        """Return the directory that keeps the evidence of one attempt."""
+        return self.artifacts(number) / f"attempt-{attempt}"
+
+
+def check_name(name: str) -> str:
+    """Return a legal campaign name; BadInput for one that could leave the workspace."""
+    if not _LEGAL_NAME.fullmatch(name) or ".." in name:
+        raise BadInput(
+            f"campaign name {name!r} is not usable",
+            where="--kopt-campaign",
+            legal="letters, digits, '.', '_', '-', starting with a letter or digit, without '..'",
+        )
+    return name
+
+
+def campaigns(workspace: Path) -> list[str]:
+    """Return the names of the campaigns in a workspace."""
+    return sorted(path.parent.name for path in workspace.glob("*/manifest.yaml"))
+
+
+def find(workspace: Path, name: str) -> Layout:
+    """Return an existing campaign's layout; BadInput names the campaigns there are."""
+    layout = Layout(workspace / check_name(name))
+    if not layout.manifest.is_file():
+        raise BadInput(
+            f"campaign {name!r} does not exist in {workspace}",
+            where="--kopt-campaign",
+            legal=campaigns(workspace) or "none yet; `kopt init NAME …` makes one",
+        )
+    return layout

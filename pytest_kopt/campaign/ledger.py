@@ -1,0 +1,178 @@
+"""ledger.jsonl: what happened, one event a line, appended and synced; everything else follows."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, BinaryIO, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.decide.verdict import Aggregate, Decision
+from pytest_kopt.errors import BadInput
+
+
+class Event(BaseModel):
+    """What every line has: format version and time (`YYYY-MM-DD HH:MM`)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    v: Literal[1] = 1
+    time: str
+
+
+class AttemptEvent(Event):
+    """An event of one attempt at one round."""
+
+    round: Annotated[int, Field(ge=1)]
+    attempt: Annotated[int, Field(ge=1)]
+
+
+class Opened(AttemptEvent):
+    """An attempt began; `time` is its start."""
+
+    event: Literal["opened"] = "opened"
+    level: Literal["quick", "full"] = "full"
+
+
+class Measured(AttemptEvent):
+    """Its evidence: SHA-256 by path below the campaign directory."""
+
+    event: Literal["measured"] = "measured"
+    evidence: dict[str, str]
+
+
+class Trend(BaseModel):
+    """The figures of a row in performance_trend.md, in the schema's unit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    unit: str
+    forward_average: float | None = None
+    forward_peak: float | None = None
+    backward_average: float | None = None
+    backward_peak: float | None = None
+    combined: float | None = None
+
+
+class Decided(AttemptEvent):
+    """The verdict in short; `kernel` are the SHA-256 of the candidate's files."""
+
+    event: Literal["decided"] = "decided"
+    decision: Decision
+    reason: str
+    next_step: str = ""
+    aggregate: Aggregate | None = None
+    flags: list[str] = []
+    trend: Trend | None = None
+    notes: Notes = Notes()
+    kernel: dict[str, str]
+    verdict_sha256: str
+
+
+class Applying(AttemptEvent):
+    """The decision is being carried out; without `applied` the next run finishes it."""
+
+    event: Literal["applying"] = "applying"
+    action: Literal["commit", "restore", "none"]
+
+
+class Applied(AttemptEvent):
+    """The decision was carried out."""
+
+    event: Literal["applied"] = "applied"
+    git_commit: str | None = None
+    restored: list[str] = []
+
+
+class ApplyWaived(AttemptEvent):
+    """The user asked to leave git and kernel files alone (`--kopt-no-apply`)."""
+
+    event: Literal["apply_waived"] = "apply_waived"
+
+
+class Note(Event):
+    """Notes that came after the round."""
+
+    event: Literal["note"] = "note"
+    round: Annotated[int, Field(ge=1)]
+    notes: Notes
+
+
+class ManifestChanged(Event):
+    """A key of the manifest that may change has changed."""
+
+    event: Literal["manifest_changed"] = "manifest_changed"
+    keys: list[str]
+
+
+class Ended(Event):
+    """The user stopped (T4) or abandoned the campaign."""
+
+    event: Literal["ended"] = "ended"
+    how: Literal["stopped", "abandoned"]
+
+
+AnyEvent = Annotated[
+    Opened | Measured | Decided | Applying | Applied | ApplyWaived | Note | ManifestChanged | Ended,
+    Field(discriminator="event"),
+]
+_ADAPTER: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
+
+
+def read(path: Path) -> list[AnyEvent]:
+    """Return the events of a ledger, oldest first; none when the file does not exist.
+
+    A half-written last line (a kill while appending) is dropped: its event never happened.
+    Raises BadInput naming the line for anything else that is not an event.
+    """
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}", where=str(path)) from None
+    lines = text.split(b"\n")
+    complete = lines[:-1]
+    events: list[AnyEvent] = []
+    for number, line in enumerate(complete, start=1):
+        try:
+            events.append(_ADAPTER.validate_json(line))
+        except ValidationError as error:
+            what = error.errors(include_url=False)[0]
+            place = ".".join(str(part) for part in what["loc"]) or "line"
+            raise BadInput(
+                f"line {number} is no ledger event ({place}: {what['msg']})", where=str(path)
+            ) from None
+    return events
+
+
+def append(path: Path, *events: Event) -> None:
+    """Append events and sync them to disk; a torn last line of an earlier kill is cut off first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(_line(event) for event in events).encode()
+    with open(path, "ab+") as stream:
+        _cut_torn_line(stream)
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _line(event: Event) -> str:
+    # exclude_defaults keeps long campaigns' ledgers short; the event's kind is a default too.
+    document = event.model_dump(mode="json", exclude_defaults=True)
+    kind = type(event).model_fields["event"].default
+    return json.dumps({"v": 1, "event": kind, **document}, ensure_ascii=False) + "\n"
+
+
+def _cut_torn_line(file: BinaryIO) -> None:
+    size = file.seek(0, os.SEEK_END)
+    if size == 0:
+        return
+    file.seek(0)
+    keep = file.read().rfind(b"\n") + 1
+    if keep != size:
+        file.truncate(keep)
+    file.seek(0, os.SEEK_END)

@@ -1,0 +1,176 @@
+"""manifest.yaml: what a campaign is about and how it is run, validated key by key."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from pytest_kopt.campaign.targets import architecture, language, parse_target
+from pytest_kopt.documents import dump_yaml, load_yaml, validate
+from pytest_kopt.errors import BadInput
+from pytest_kopt.schema.table import write_atomically
+
+_PLACEHOLDER = re.compile(r"<[a-z][a-z0-9_]*>")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_STAMP = re.compile(r"\d{4}-\d{2}-\d{2} \d{2}:\d{2}")
+_BRANCH = re.compile(r"(?!-)(?!.*(\.\.|//|@\{|\\))[\w./+-]+(?<![./])")
+
+Text = Annotated[str, Field(min_length=1, max_length=4000)]
+Word = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w.+-]+$")]
+
+
+class FrozenSchema(BaseModel):
+    """The CSV schema as the baseline froze it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    header: Annotated[str, Field(min_length=1)]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Manifest(BaseModel):
+    """The keys of manifest.yaml.
+
+    Paths are relative to the project root, where pytest's configuration lies. `tests` are the
+    pytest arguments that select the campaign's cases.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    target_op: Word
+    target_backend: Word
+    target_lang: Word
+    target_gpu: Word
+    execution_mode: Literal["repo", "workspace"] = "repo"
+    project_skill: Text | None = None
+    performance_target: Text | None = None
+    primary_metric: Text | None = None
+    target_shapes: Literal["all"] | list[Any] = "all"
+    kernel_source: Annotated[list[Text], Field(min_length=1)]
+    tests: str = ""
+    test_command: Text | None = None
+    benchmark_command: Text | None = None
+    quick_command: Text | None = None
+    representative_shapes: list[Any] | None = None
+    git_commit: bool = True
+    git_branch: Text = "none"
+    max_iterations: Annotated[int, Field(ge=1, le=119, strict=True)] | None = None
+    created: Text
+    csv_schema: FrozenSchema | None = Field(default=None, alias="schema")
+    core_shapes: Literal["all"] | list[Text] = "all"
+    policy: Text = "primus"
+    engine: Literal["auto", "graph", "events", "wall", "do_bench"] = "auto"
+    classes: list[str] = []
+    env: dict[str, str] = {}
+    rebuild_command: Text | None = None
+    format_command: Text | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _language_follows_backend(cls, document: Any) -> Any:
+        if isinstance(document, dict) and not document.get("target_lang"):
+            found = language(str(document.get("target_backend", "")))
+            if found:
+                return {**document, "target_lang": found}
+        return document
+
+    @field_validator("kernel_source", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("kernel_source")
+    @classmethod
+    def _inside(cls, paths: list[str]) -> list[str]:
+        for path in paths:
+            if Path(path).is_absolute() or ".." in Path(path).parts:
+                raise ValueError("paths relative to the project root, without '..'")
+        return paths
+
+    @field_validator("target_gpu")
+    @classmethod
+    def _architecture(cls, value: str) -> str:
+        return architecture(value)
+
+    @field_validator("performance_target")
+    @classmethod
+    def _target(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_target(value)
+        return value
+
+    @field_validator("created")
+    @classmethod
+    def _stamp(cls, value: str) -> str:
+        if not _STAMP.fullmatch(value):
+            raise ValueError("YYYY-MM-DD HH:MM")
+        return value
+
+    @field_validator("git_branch")
+    @classmethod
+    def _branch(cls, value: str) -> str:
+        if not _BRANCH.fullmatch(value):
+            raise ValueError("none, auto or a branch name")
+        return value
+
+    @field_validator("env", mode="before")
+    @classmethod
+    def _texts(cls, env: Any) -> Any:
+        if not isinstance(env, dict):
+            return env
+        return {
+            key: str(value).lower() if isinstance(value, bool) else str(value)
+            for key, value in env.items()
+        }
+
+    @field_validator("env")
+    @classmethod
+    def _variables(cls, env: dict[str, str]) -> dict[str, str]:
+        for name, value in env.items():
+            if not _VARIABLE.fullmatch(name):
+                raise ValueError(f"names of environment variables, not {name!r}")
+            if "\0" in value:
+                raise ValueError("values without NUL")
+        return env
+
+    @model_validator(mode="after")
+    def _no_placeholders(self) -> Manifest:
+        texts = {"tests": self.tests, **{f"env.{k}": v for k, v in self.env.items()}}
+        for key in ("target_op", "test_command", "benchmark_command", "rebuild_command"):
+            texts[key] = getattr(self, key) or ""
+        for key, text in texts.items():
+            found = _PLACEHOLDER.search(text)
+            if found:
+                raise ValueError(f"{key}: the placeholder {found.group()} filled in")
+        return self
+
+    def to_yaml(self) -> str:
+        """Return the file's text."""
+        return dump_yaml(self.model_dump(mode="json", by_alias=True))
+
+
+def load(path: Path) -> Manifest:
+    """Read and validate a manifest; BadInput names the key, its value and what is legal."""
+    return validate(Manifest, load_yaml(path), where=str(path))
+
+
+def save(path: Path, manifest: Manifest) -> None:
+    """Write a manifest atomically."""
+    write_atomically(path, manifest.to_yaml())
+
+
+def check_kernel_paths(manifest: Manifest, root: Path, repository: Path) -> None:
+    """Raise BadInput for a kernel path that is missing or leads outside the repository."""
+    for source in manifest.kernel_source:
+        path = root / source
+        if not path.exists():
+            raise BadInput(f"kernel {source!r} does not exist", where="kernel_source")
+        if not path.resolve().is_relative_to(repository.resolve()):
+            raise BadInput(
+                f"kernel {source!r} lies outside the repository",
+                where="kernel_source",
+                legal=f"paths below {repository}",
+            )

@@ -1,0 +1,116 @@
+"""The git repository of a campaign, through GitPython: branch, commit of kernel files, exclude."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_kopt.errors import BadInput
+
+if TYPE_CHECKING:
+    from git import Repo
+
+_IN_PROGRESS = {
+    "MERGE_HEAD": "a merge",
+    "CHERRY_PICK_HEAD": "a cherry-pick",
+    "REVERT_HEAD": "a revert",
+    "rebase-merge": "a rebase",
+    "rebase-apply": "a rebase",
+    "BISECT_LOG": "a bisection",
+}
+
+
+class Repository:
+    """The work tree around a directory."""
+
+    def __init__(self, repo: Repo) -> None:
+        self._repo = repo
+        self.root = Path(str(repo.working_tree_dir))
+
+    @classmethod
+    def around(cls, directory: Path) -> Repository | None:
+        """Return the repository that holds `directory`, None where there is none."""
+        import git
+
+        try:
+            repo = git.Repo(directory, search_parent_directories=True)
+        except (git.InvalidGitRepositoryError, git.NoSuchPathError):
+            return None
+        return None if repo.bare else cls(repo)
+
+    @property
+    def branch(self) -> str | None:
+        """The current branch, None on a detached HEAD."""
+        return None if self._repo.head.is_detached else self._repo.head.reference.name
+
+    @property
+    def head(self) -> str | None:
+        """The commit of HEAD, None in a repository without commits."""
+        return self._repo.head.commit.hexsha if self._repo.head.is_valid() else None
+
+    def operation_in_progress(self) -> str | None:
+        """Return "a merge", "a rebase", … where git waits for the user to finish one."""
+        directory = Path(self._repo.git_dir)
+        found = (what for name, what in _IN_PROGRESS.items() if (directory / name).exists())
+        return next(found, None)
+
+    def dirty(self, paths: Iterable[str]) -> list[str]:
+        """Return those of `paths` (relative to the root) that differ from HEAD or are untracked."""
+        listing = self._repo.git.status("--porcelain", "-z", "--", *paths)
+        return [entry[3:] for entry in listing.split("\0") if entry]
+
+    def switch(self, branch: str) -> None:
+        """Check out a branch, made from HEAD when it does not exist; edits stay in the tree."""
+        import git
+
+        known = branch in {head.name for head in self._repo.heads}
+        try:
+            self._repo.git.switch(*([branch] if known else ["-c", branch]))
+        except git.GitCommandError as error:
+            raise BadInput(
+                f"git cannot switch to {branch!r}: {str(error.stderr).strip()}", where="git_branch"
+            ) from None
+
+    def exclude(self, path: Path) -> None:
+        """Keep a path out of git through `.git/info/exclude`, which is this clone's own."""
+        line = "/" + path.resolve().relative_to(self.root.resolve()).as_posix() + "/"
+        file = Path(self._repo.common_dir) / "info" / "exclude"
+        file.parent.mkdir(exist_ok=True)
+        text = file.read_text() if file.exists() else ""
+        if line not in text.splitlines():
+            gap = "" if not text or text.endswith("\n") else "\n"
+            file.write_text(f"{text}{gap}{line}\n")
+
+    def commit(self, paths: Sequence[str], message: str) -> str:
+        """Commit only `paths` (relative to the root) and return the commit.
+
+        Other edits and everything staged stay as they are. Hooks do not run: what was measured is
+        what is committed. Where the paths equal HEAD already there is nothing to commit, and HEAD
+        is returned.
+        """
+        if not self.dirty(paths):
+            return self.head or ""
+        git = self._repo.git
+        git.add("--intent-to-add", "--", *paths)
+        with git.custom_environment(**({} if self._has_identity() else _FALLBACK_IDENTITY)):
+            git.commit(
+                *("--quiet", "--only", "--no-verify", "--no-gpg-sign", "-m", message, "--"), *paths
+            )
+        return self.head or ""
+
+    def relative(self, root: Path, path: str) -> str:
+        """Return a path given relative to `root` as one relative to the work tree."""
+        return (root / path).resolve().relative_to(self.root.resolve()).as_posix()
+
+    def _has_identity(self) -> bool:
+        given = self._repo.config_reader().get_value("user", "email", "")
+        return bool(given or os.environ.get("GIT_AUTHOR_EMAIL"))
+
+
+_FALLBACK_IDENTITY = {
+    f"GIT_{who}_{what}": value
+    for who in ("AUTHOR", "COMMITTER")
+    for what, value in (("NAME", "pytest-kopt"), ("EMAIL", "pytest-kopt@localhost"))
+}

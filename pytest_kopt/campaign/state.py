@@ -1,0 +1,168 @@
+"""Where a campaign stands: a fold over its ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pytest_kopt.campaign import ledger
+from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.errors import BadInput
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One run of a round."""
+
+    number: int
+    started: str
+    evidence: dict[str, str] = field(default_factory=dict)
+    decided: ledger.Decided | None = None
+    applied: ledger.Applied | None = None
+    settled: bool = False
+
+
+@dataclass(slots=True)
+class Round:
+    """A round with its attempts, oldest first, and the notes given so far."""
+
+    number: int
+    attempts: dict[int, Attempt] = field(default_factory=dict)
+    notes: Notes = field(default_factory=Notes)
+
+    @property
+    def last(self) -> Attempt:
+        """The latest attempt."""
+        return self.attempts[max(self.attempts)]
+
+    @property
+    def verdict(self) -> ledger.Decided | None:
+        """The latest verdict, None before the first."""
+        found = [attempt.decided for attempt in self.attempts.values() if attempt.decided]
+        return found[-1] if found else None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether another attempt may follow."""
+        return self.verdict is None or self.verdict.decision.leaves_open
+
+    @property
+    def failed_checks(self) -> int:
+        """How many attempts failed their checks: the first failure and the failed repairs."""
+        return sum(
+            attempt.decided is not None and attempt.decided.decision is Decision.REPAIR
+            for attempt in self.attempts.values()
+        )
+
+
+@dataclass(slots=True)
+class CampaignState:
+    """Everything the ledger tells."""
+
+    rounds: dict[int, Round] = field(default_factory=dict)
+    ended: str | None = None
+    events: int = 0
+
+    @property
+    def baseline(self) -> Round | None:
+        """Round 1, once it is decided."""
+        first = self.rounds.get(1)
+        return first if first and not first.is_open else None
+
+    @property
+    def incumbent(self) -> Attempt | None:
+        """The last accepted attempt."""
+        found = [item for item in self.decided_rounds() if _keeps(item)]
+        return found[-1].last if found else None
+
+    @property
+    def incumbent_round(self) -> int | None:
+        """The number of the last accepted round."""
+        found = [item.number for item in self.decided_rounds() if _keeps(item)]
+        return found[-1] if found else None
+
+    @property
+    def next_round(self) -> int:
+        """The open round, else the last one's successor."""
+        if not self.rounds:
+            return 1
+        last = self.rounds[max(self.rounds)]
+        return last.number if last.is_open else last.number + 1
+
+    @property
+    def pending(self) -> tuple[Round, Attempt] | None:
+        """The decided attempt whose decision was not carried out, if any."""
+        for item in self.rounds.values():
+            for attempt in item.attempts.values():
+                decided = attempt.decided
+                if decided and not attempt.settled and not decided.decision.leaves_open:
+                    return item, attempt
+        return None
+
+    def decided_rounds(self) -> list[Round]:
+        """Return the closed rounds in their order."""
+        return [
+            self.rounds[number] for number in sorted(self.rounds) if not self.rounds[number].is_open
+        ]
+
+    def check_round(self, asked: int | str) -> int:
+        """Return the number of the round that may run now.
+
+        `asked` is a number or "next". Raises BadInput for a round that is decided, skipped or
+        without a baseline, and for a campaign that was ended.
+        """
+        if self.ended:
+            raise BadInput(f"the campaign was {self.ended}", where="--kopt-round")
+        following = self.next_round
+        number = following if asked == "next" else int(asked)
+        if number == following:
+            return number
+        legal = f"{following} (or next)"
+        if self.baseline is None:
+            raise BadInput(
+                f"round {number} has no baseline yet", where="--kopt-round", legal="1, the baseline"
+            )
+        if number < following:
+            decision = self.rounds[number].verdict
+            shown = f" ({decision.decision})" if decision else ""
+            raise BadInput(
+                f"round {number} is already decided{shown}", where="--kopt-round", legal=legal
+            )
+        raise BadInput(
+            f"round {number} would skip round {following}", where="--kopt-round", legal=legal
+        )
+
+
+def fold(events: Iterable[ledger.AnyEvent]) -> CampaignState:
+    """Replay a ledger."""
+    state = CampaignState()
+    for event in events:
+        state.events += 1
+        if isinstance(event, ledger.Ended):
+            state.ended = event.how
+        elif isinstance(event, ledger.Note):
+            item = state.rounds.setdefault(event.round, Round(event.round))
+            item.notes = item.notes.plus(event.notes)
+        elif isinstance(event, ledger.AttemptEvent):
+            _fold_attempt(state, event)
+    return state
+
+
+def _fold_attempt(state: CampaignState, event: ledger.AttemptEvent) -> None:
+    item = state.rounds.setdefault(event.round, Round(event.round))
+    attempt = item.attempts.setdefault(event.attempt, Attempt(event.attempt, event.time))
+    if isinstance(event, ledger.Measured):
+        attempt.evidence = event.evidence
+    elif isinstance(event, ledger.Decided):
+        attempt.decided = event
+        item.notes = item.notes.plus(event.notes)
+    elif isinstance(event, ledger.Applied):
+        attempt.applied = event
+        attempt.settled = True
+    elif isinstance(event, ledger.ApplyWaived):
+        attempt.settled = True
+
+
+def _keeps(item: Round) -> bool:
+    return item.verdict is not None and item.verdict.decision.keeps

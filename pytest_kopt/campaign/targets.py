@@ -1,0 +1,64 @@
+"""What a manifest may aim at: GPUs, languages, performance targets."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+ARCHITECTURES = {
+    "H20": "sm_90",
+    "H100": "sm_90",
+    "H200": "sm_90",
+    "B200": "sm_100",
+    "MI300X": "gfx942",
+    "MI308X": "gfx942",
+    "MI325X": "gfx942",
+    "MI350X": "gfx950",
+    "MI355X": "gfx950",
+}
+LANGUAGES = {
+    "TRITON": "TRITON",
+    "CK": "HIP",
+    "HIPBLASLT": "HIP",
+    "TURBO": "HIP",
+    "FLYDSL": "FLYDSL",
+    "TORCH": "TORCH",
+}
+_ARCHITECTURE = re.compile(r"cpu|sm_\d{2,3}a?|gfx[0-9a-f]{3,5}")
+_TARGET = re.compile(r"\s*([<>])\s*(\d+(?:\.\d+)?)\s*(TFLOPS|TB/s|GB/s|ms|us|% peak efficiency)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class PerformanceTarget:
+    """A parsed `performance_target`: rates and efficiencies are floors, times are ceilings."""
+
+    above: bool
+    number: float
+    unit: str
+
+
+def architecture(gpu: str) -> str:
+    """Return the architecture of a platform or architecture name; ValueError for another."""
+    found = ARCHITECTURES.get(gpu.upper(), gpu.lower())
+    if not _ARCHITECTURE.fullmatch(found):
+        raise ValueError(
+            f"cpu, an architecture (sm_90, gfx942) or one of {', '.join(ARCHITECTURES)}"
+        )
+    return found
+
+
+def language(backend: str) -> str | None:
+    """Return the language that follows from a backend, None where it has to be given."""
+    return LANGUAGES.get(backend.upper())
+
+
+def parse_target(text: str) -> PerformanceTarget:
+    """Parse `>500 TFLOPS`, `>60% peak efficiency`, `<12 us`; ValueError for anything else."""
+    legal = "'>500 TFLOPS', '>60% peak efficiency', '>3 TB/s', '<12 us' or null"
+    found = _TARGET.fullmatch(text.replace("%peak", "% peak"))
+    if not found:
+        raise ValueError(legal)
+    sign, number, unit = found.groups()
+    if (sign == "<") != (unit in ("ms", "us")):
+        raise ValueError(f"{legal}; more is better for rates, less for times")
+    return PerformanceTarget(sign == ">", float(number), unit)

@@ -1,0 +1,1 @@
+"""Cases: what a test declares, how it is checked, and the result it sends."""

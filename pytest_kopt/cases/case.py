@@ -1,0 +1,125 @@
+"""A case as a test declares it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_kopt.errors import BadInput
+from pytest_kopt.schema.profile import Scalar, Schema, resolve
+
+if TYPE_CHECKING:
+    from pytest_kopt.numerics.gates import Gate
+
+Work = float | tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The function under optimisation with everything needed to check and time it.
+
+    `dims` are complete and in column order. `work` is (forward, backward) in FLOPs or bytes, as the
+    schema's unit asks. `weights` are the positions of the inputs that live longer than a step.
+    """
+
+    nodeid: str
+    function: Callable[..., Any]
+    inputs: Callable[[], Sequence[Any]]
+    reference: Callable[..., Any]
+    schema: Schema
+    dims: dict[str, Scalar]
+    label: str
+    backward: bool
+    weights: tuple[int, ...]
+    work: tuple[float, float] | None
+    gate: Gate | None
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The CSV header of this case."""
+        return self.schema.header(tuple(self.dims))
+
+
+def declare(
+    nodeid: str,
+    schema: str | Schema,
+    function: Callable[..., Any],
+    *,
+    inputs: Callable[[], Sequence[Any]],
+    reference: Callable[..., Any],
+    dims: Mapping[str, Scalar],
+    label: str | None,
+    backward: bool,
+    weights: Sequence[int],
+    flops: Work | None,
+    nbytes: Work | None,
+    gate: Gate | None,
+) -> Case:
+    """Build a case; BadInput names the argument that does not fit and what would."""
+    where = f"case {nodeid}"
+    for name, given in (("function", function), ("inputs", inputs), ("reference", reference)):
+        if not callable(given):
+            raise BadInput(f"{name} is {given!r}", where=where, legal="a callable")
+    if gate is not None and not hasattr(gate, "passes"):
+        raise BadInput(
+            f"gate is {gate!r}", where=where, legal="None, snr(…), tolerance(…) or bitwise()"
+        )
+    profile = resolve(schema, nodeid)
+    full = profile.complete_dims(dims, nodeid)
+    if backward and not any(column.is_backward for column in profile.columns):
+        raise BadInput(
+            f"backward=True, but schema {profile.name!r} has no backward column",
+            where=where,
+            legal="a schema with backward columns, or backward=False",
+        )
+    named = (
+        label
+        or "_".join(f"{name}{value}" for name, value in full.items())
+        or function_name(function)
+    )
+    return Case(
+        nodeid=nodeid,
+        function=function,
+        inputs=inputs,
+        reference=reference,
+        schema=profile,
+        dims=full,
+        label=named,
+        backward=backward,
+        weights=tuple(weights),
+        work=_work(profile, full, flops, nbytes, where),
+        gate=gate,
+    )
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """Return the name people know the function by."""
+    return getattr(function, "__qualname__", type(function).__name__)
+
+
+def _work(
+    schema: Schema,
+    dims: Mapping[str, Scalar],
+    flops: Work | None,
+    nbytes: Work | None,
+    where: str,
+) -> tuple[float, float] | None:
+    given = {"flops": flops, "nbytes": nbytes}
+    if schema.work is None:
+        return None
+    work = given[schema.work]
+    if work is None and schema.name == "gemm":
+        work = 2.0 * int(dims["B"]) * int(dims["M"]) * int(dims["N"]) * int(dims["K"])
+    if work is None:
+        raise BadInput(
+            f"schema {schema.name!r} needs {schema.work}",
+            where=where,
+            legal=f"{schema.work}=NUMBER or a pair (forward, backward)",
+        )
+    pair = work if isinstance(work, tuple) else (float(work), 2.0 * work)
+    if len(pair) != 2 or not all(isinstance(part, int | float) and part > 0 for part in pair):
+        raise BadInput(
+            f"{schema.work} is {work!r}", where=where, legal="a number above 0, or a pair of them"
+        )
+    return float(pair[0]), float(pair[1])

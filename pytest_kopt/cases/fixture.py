@@ -1,0 +1,138 @@
+"""The `kopt` fixture: one call declares a case, checks it, times it and sends its row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_kopt.cases.result import PROPERTY, CaseResult
+from pytest_kopt.errors import BadInput
+from pytest_kopt.schema.profile import Scalar, Schema
+
+if TYPE_CHECKING:
+    from pytest_kopt.cases.case import Work
+    from pytest_kopt.cases.runner import Bench
+    from pytest_kopt.measure.engine import Timing
+    from pytest_kopt.numerics.gates import Gate
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What a call of the fixture returns.
+
+    Times in ms; rates in the schema's unit (TFLOPS or GB/s), None where the schema has none or the
+    case no backward. `cells` are the row's columns after Check.
+    """
+
+    label: str
+    dims: Mapping[str, Scalar]
+    forward: Timing | None
+    backward: Timing | None
+    forward_rate: float | None
+    backward_rate: float | None
+    out_snr: float
+    cells: Mapping[str, Scalar | None]
+
+
+class Kopt:
+    """The fixture's value; see `__call__`."""
+
+    def __init__(self, item: pytest.Item, schema: str | Schema, bench: Bench) -> None:
+        self._item = item
+        self._schema = schema
+        self._bench = bench
+
+    @property
+    def device(self) -> str:
+        """The device this process is pinned to, as torch names it: "cpu" or "cuda"."""
+        return self._bench.device
+
+    def __call__(
+        self,
+        fn: Callable[..., Any],
+        *,
+        inputs: Callable[[], Sequence[Any]],
+        reference: Callable[..., Any],
+        dims: Mapping[str, Scalar],
+        label: str | None = None,
+        backward: bool = False,
+        weights: Sequence[int] = (),
+        flops: Work | None = None,
+        nbytes: Work | None = None,
+        gate: Gate | None = None,
+    ) -> Measurement:
+        """Check `fn` against `reference`, time it, and emit the case's row.
+
+        `inputs()` returns a tuple of fresh arguments and is called whenever fresh ones are needed;
+        `reference` takes the same arguments and computes in higher precision. With `backward` the
+        gradients of every input that requires grad are checked and timed too. `weights` are the
+        positions of long-lived inputs (parameters). `flops` or `nbytes` is the forward's work, the
+        backward counting double, or a pair. Without a `gate` the output's dtype chooses it.
+
+        Fails the test, with the diagnosis, when a gate does not hold; the row is emitted all the
+        same. Arguments that do not fit the schema or the baseline end the session with exit code 4.
+        """
+        from pytest_kopt.cases.case import declare
+        from pytest_kopt.cases.runner import run_case
+
+        nodeid = self._item.nodeid
+        try:
+            case = declare(
+                nodeid,
+                self._schema,
+                fn,
+                inputs=inputs,
+                reference=reference,
+                dims=dims,
+                label=label,
+                backward=backward,
+                weights=weights,
+                flops=flops,
+                nbytes=nbytes,
+                gate=gate,
+            )
+            outcome = run_case(case, self._bench)
+        except BadInput as error:
+            send(self._item, CaseResult(nodeid, refusal=str(error)))
+            pytest.fail(str(error), pytrace=False)
+        send(self._item, outcome.result)
+        result = outcome.result
+        if result.check != "PASS":
+            pytest.fail(f"{result.check} {result.label}\n{result.diagnosis}", pytrace=False)
+        figures = outcome.figures
+        return Measurement(
+            label=result.label,
+            dims=result.dims,
+            forward=outcome.forward,
+            backward=outcome.backward,
+            forward_rate=figures.get("forward_rate"),
+            backward_rate=figures.get("backward_rate"),
+            out_snr=figures["out_snr"],
+            cells=result.cells,
+        )
+
+
+def send(item: pytest.Item, result: CaseResult) -> None:
+    """Attach a result to the item's reports, one JSON string per result."""
+    item.user_properties.append((PROPERTY, result.to_json()))
+
+
+def marked_schema(item: pytest.Item) -> str | Schema:
+    """Return the schema of the item's `kopt` marker ("single" when it names none).
+
+    Raises BadInput for a positional argument or an unknown keyword.
+    """
+    marker = item.get_closest_marker("kopt")
+    if marker is None:
+        return "single"
+    unknown = set(marker.kwargs) - {"schema"}
+    if marker.args or unknown:
+        given = ", ".join([*map(repr, marker.args), *sorted(unknown)])
+        raise BadInput(
+            f"the kopt marker has {given}", where=f"case {item.nodeid}", legal="schema=…"
+        )
+    schema: str | Schema = marker.kwargs.get("schema", "single")
+    return schema

@@ -1,0 +1,43 @@
+"""Whether a call ran Triton kernels in Triton's interpreter, where timing means nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+_MODULE = "triton.runtime.interpreter"
+
+
+class InterpreterWatch:
+    """Set to True once a frame of Triton's interpreter has run."""
+
+    def __init__(self) -> None:
+        self.seen = False
+
+
+@contextmanager
+def watch_interpreter() -> Iterator[InterpreterWatch]:
+    """Watch this thread for the interpreter until it is seen; costs nothing without Triton.
+
+    A profile hook, because the kernel may reach Triton through any wrapper, and because nothing of
+    Triton has to be patched for it.
+    """
+    watch = InterpreterWatch()
+    if _MODULE not in sys.modules:
+        yield watch
+        return
+
+    def hook(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_globals.get("__name__") == _MODULE:
+            watch.seen = True
+            sys.setprofile(previous)
+
+    previous = sys.getprofile()
+    sys.setprofile(hook)
+    try:
+        yield watch
+    finally:
+        sys.setprofile(previous)

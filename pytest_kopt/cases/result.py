@@ -1,0 +1,133 @@
+"""What one case sends from the process that ran it to the one that decides.
+
+It travels as one JSON string in a report's `user_properties`, so that it is streamed per test and
+survives the death of its worker; a numpy scalar or a Path in there would kill an xdist worker.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from pytest_kopt.schema.profile import Scalar
+from pytest_kopt.schema.table import Row, cell, make_row
+
+PROPERTY = "kopt"
+WIRE_VERSION = 1
+
+Check = Literal["PASS", "FAIL", "ERROR"]
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """One case: its row, and the evidence that the frozen CSV has no column for.
+
+    `refusal` holds the message of input that cannot be used (drift, misfitting dims): such a case
+    has no row and the session ends with exit code 4.
+    """
+
+    nodeid: str
+    label: str = ""
+    header: tuple[str, ...] = ()
+    dims: dict[str, Scalar] = field(default_factory=dict)
+    check: Check = "ERROR"
+    cells: dict[str, Scalar | None] = field(default_factory=dict)
+    diagnosis: str = ""
+    evidence: dict[str, Any] = field(default_factory=dict)
+    findings: tuple[str, ...] = ()
+    refusal: str = ""
+
+    def row(self) -> Row:
+        """Return the case's CSV row."""
+        values = {"label": self.label, **self.dims, "Check": self.check, **self.cells}
+        return make_row(self.header, values)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The dims' values as they stand in the CSV."""
+        return tuple(cell(value) for value in self.dims.values())
+
+    def to_json(self) -> str:
+        """Return the wire form; Infinity and NaN are written as Python's json does."""
+        return json.dumps({"v": WIRE_VERSION, **asdict(self)})
+
+    @classmethod
+    def from_json(cls, text: str) -> CaseResult:
+        """Read the wire form; ValueError for another version or another shape."""
+        document = json.loads(text)
+        if not isinstance(document, dict) or document.pop("v", None) != WIRE_VERSION:
+            raise ValueError("a kopt result of another version")
+        try:
+            document["header"] = tuple(document["header"])
+            document["findings"] = tuple(document["findings"])
+            return cls(**document)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a kopt result: {error}") from None
+
+    @classmethod
+    def failed(
+        cls, nodeid: str, expected: ExpectedCase, diagnosis: str, evidence: dict[str, Any]
+    ) -> CaseResult:
+        """Return the ERROR result of a case that could not speak for itself."""
+        return cls(
+            nodeid=nodeid,
+            label=expected.label,
+            header=expected.header,
+            dims=dict(expected.dims),
+            cells=dict.fromkeys(expected.metrics, math.nan),
+            diagnosis=diagnosis,
+            evidence=evidence,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedCase:
+    """A case as the baseline froze it."""
+
+    nodeid: str
+    label: str
+    header: tuple[str, ...]
+    dims: dict[str, Scalar]
+    empty: tuple[str, ...] = ()
+    engine: str = ""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The dims' values as they stand in the CSV."""
+        return tuple(cell(value) for value in self.dims.values())
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The columns after Check that this case fills (no backward leaves some empty)."""
+        names = self.header[self.header.index("Check") + 1 :]
+        return tuple(name for name in names if name not in self.empty)
+
+    @classmethod
+    def of(cls, result: CaseResult) -> ExpectedCase:
+        """Freeze a baseline result."""
+        names = result.header[result.header.index("Check") + 1 :]
+        empty = tuple(name for name in names if result.cells.get(name) is None)
+        return cls(
+            result.nodeid,
+            result.label,
+            result.header,
+            dict(result.dims),
+            empty,
+            str(result.evidence.get("engine", "")),
+        )
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return asdict(self)
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> ExpectedCase:
+        """Read the JSON form."""
+        fields = {
+            **document,
+            "header": tuple(document["header"]),
+            "empty": tuple(document["empty"]),
+        }
+        return cls(**fields)

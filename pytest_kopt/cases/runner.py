@@ -1,0 +1,193 @@
+"""Running one case: hold it against the baseline, check, time, and fill its row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pytest_kopt.cases.case import Case, function_name
+from pytest_kopt.cases.check import CheckReport, check_case, grad_out, make_inputs
+from pytest_kopt.cases.result import CaseResult, ExpectedCase
+from pytest_kopt.cases.seeds import derive
+from pytest_kopt.devices.lock import timing_lock
+from pytest_kopt.errors import BadInput
+from pytest_kopt.measure.engine import Engine, Timing
+from pytest_kopt.measure.wall import InterpreterEngine, WallEngine
+from pytest_kopt.numerics.determinism import tensors
+from pytest_kopt.schema.profile import Scalar, gate_holds, parse_gate
+from pytest_kopt.schema.table import describe_header_drift
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Where and how the cases of this process are measured.
+
+    `expected` holds the baseline's cases by node id, None when nothing is frozen yet.
+    """
+
+    device: str
+    engine: str
+    session_seed: int
+    expected: Mapping[str, ExpectedCase] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A case's result with the timings behind it (None where it was not timed)."""
+
+    result: CaseResult
+    forward: Timing | None = None
+    backward: Timing | None = None
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+def run_case(case: Case, bench: Bench) -> Outcome:
+    """Check, then time a case.
+
+    Raises BadInput when the case does not fit its schema or the baseline; nothing is timed then.
+    """
+    hold_against_baseline(case, bench.expected)
+    report = check_case(case, bench.session_seed)
+    check, diagnosis = report.check, report.diagnosis
+    forward = backward = None
+    evidence = _evidence(case, bench, report)
+    if check == "PASS" and not report.findings:
+        engine = choose_engine(bench, report.interpreted)
+        with one_thread(), timing_lock(bench.device):
+            forward, backward = time_case(case, engine, bench.session_seed)
+        evidence |= {
+            "engine": engine.name,
+            "threads": 1,
+            "forward_samples_ms": list(forward.samples_ms),
+            "calls_per_sample": forward.calls_per_sample,
+        }
+        if backward:
+            evidence["backward_samples_ms"] = list(backward.samples_ms)
+    elif report.findings:
+        check = "FAIL"
+        diagnosis = "\n".join([*report.findings, diagnosis])
+    figures = _figures(case, report, forward, backward)
+    cells = {
+        column.name: figures.get(column.quantity, math.nan)
+        for column in case.schema.columns
+        if case.backward or not column.is_backward
+    }
+    if check == "PASS" and case.schema.gate:
+        column, _, _ = parse_gate(case.schema.gate)
+        if not gate_holds(case.schema.gate, float(cells[column])):
+            check, diagnosis = "FAIL", f"gate {case.schema.gate!r} fails: {cells[column]!r}"
+    result = CaseResult(
+        nodeid=case.nodeid,
+        label=case.label,
+        header=case.header,
+        dims=case.dims,
+        check=check,
+        cells=dict(cells),
+        diagnosis=diagnosis,
+        evidence=evidence,
+        findings=report.findings,
+    )
+    return Outcome(result, forward, backward, figures)
+
+
+def hold_against_baseline(case: Case, expected: Mapping[str, ExpectedCase] | None) -> None:
+    """Raise BadInput when the case is not the one that the baseline froze under this node id."""
+    if expected is None:
+        return
+    where = f"case {case.nodeid}"
+    frozen = expected.get(case.nodeid)
+    if frozen is None:
+        raise BadInput("is not in the baseline", where=where, legal="the cases of the baseline")
+    if case.header != frozen.header:
+        raise BadInput(
+            describe_header_drift(case.header, frozen.header),
+            where=where,
+            legal=",".join(frozen.header),
+        )
+    if case.dims != frozen.dims:
+        raise BadInput(
+            f"dims drifted: {case.dims}", where=where, legal=f"the baseline's {frozen.dims}"
+        )
+
+
+def choose_engine(bench: Bench, interpreted: bool) -> Engine:
+    """Return the engine that times on this device."""
+    if interpreted:
+        return InterpreterEngine()
+    return WallEngine(torch.cuda.synchronize if bench.device == "cuda" else None)
+
+
+def time_case(case: Case, engine: Engine, session_seed: int) -> tuple[Timing, Timing | None]:
+    """Time forward, and backward where the case has one, on fresh inputs."""
+    seed = derive(session_seed, case.nodeid, "time")
+    given = make_inputs(case, seed)
+    forward = engine.time(lambda: case.function(*given))
+    if not case.backward:
+        return forward, None
+    return forward, engine.time(backward_call(case, given, seed))
+
+
+def backward_call(case: Case, given: tuple[Any, ...], seed: int) -> Callable[[], object]:
+    """Return a call that runs one backward over a graph built once."""
+    outputs = [out for out in tensors(case.function(*given)) if out.requires_grad]
+    leaves = [item for item in given if isinstance(item, torch.Tensor) and item.requires_grad]
+    seeds = [grad_out(out, seed) for out in outputs]
+
+    def call() -> object:
+        return torch.autograd.grad(outputs, leaves, seeds, retain_graph=True, allow_unused=True)
+
+    return call
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch's CPU kernels on one thread: with several, one busy core moves a time by 20 %."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _figures(
+    case: Case, report: CheckReport, forward: Timing | None, backward: Timing | None
+) -> dict[str, float]:
+    figures = {
+        "out_snr": report.out_snr,
+        "max_abs_error": report.max_abs_error,
+        "mismatch_share": report.mismatch_share,
+        "grad_snr": min(report.gradients.values(), default=math.nan),
+        **{f"grad_snr:{position}": snr for position, snr in report.gradients.items()},
+    }
+    for way, timing, position in (("forward", forward, 0), ("backward", backward, 1)):
+        if timing is None:
+            continue
+        figures[f"{way}_ms"] = timing.mean_ms
+        figures[f"{way}_ms_stddev"] = timing.stddev_ms
+        figures[f"{way}_us"] = timing.mean_ms * 1e3
+        if case.work and case.schema.unit:
+            rate, spread = timing.rate(case.work[position], case.schema.unit)
+            figures[f"{way}_rate"], figures[f"{way}_rate_stddev"] = rate, spread
+    return figures
+
+
+def _evidence(case: Case, bench: Bench, report: CheckReport) -> dict[str, Any]:
+    dims: dict[str, Scalar] = case.dims
+    return {
+        "function": f"{getattr(case.function, '__module__', '?')}.{function_name(case.function)}",
+        "dims": dims,
+        "device": bench.device,
+        "gate": report.gate,
+        "interpreted": report.interpreted,
+        "session_seed": bench.session_seed,
+        "seeds": report.seeds,
+        "work": list(case.work) if case.work else None,
+        "weights": list(case.weights),
+        "torch": torch.__version__,
+    }

@@ -1,0 +1,55 @@
+"""`kopt decide`: a stored verdict from CSV files, offline."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pytest_kopt import policies
+from pytest_kopt.cli.project import Commands, command
+from pytest_kopt.decide.stored import StoredEvidence, decide_stored
+from pytest_kopt.errors import BadInput
+from pytest_kopt.schema.table import read_csv
+from pytest_kopt.show.terminal import verdict_lines
+
+
+def add_parser(commands: Commands) -> None:
+    parser = command(
+        commands,
+        "decide",
+        "Judge a candidate's CSV against the incumbent's by the stored rule.",
+        "kopt decide --candidate new.csv --incumbent old.csv --json",
+    )
+    parser.add_argument("--candidate", type=Path, required=True, metavar="CSV")
+    parser.add_argument("--incumbent", type=Path, required=True, metavar="CSV")
+    parser.add_argument("--remeasure", type=Path, action="append", default=[], metavar="CSV")
+    parser.add_argument("--primary", metavar="COLUMN", help="column, or several, comma-separated")
+    parser.add_argument("--policy", default="primus", metavar="NAME|FILE")
+    parser.add_argument("--extra-benefit", metavar="TEXT", help="what an equally fast change gives")
+    parser.add_argument("--json", action="store_true", help="print verdict.json")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    policy = policies.load(arguments.policy)
+    incumbent = read_csv(arguments.incumbent)
+    bad = [row for row in incumbent.rows if row.check != "PASS"]
+    if bad:
+        raise BadInput(
+            f"row {bad[0].label!r} is {bad[0].check}",
+            where=str(arguments.incumbent),
+            legal="an incumbent whose rows all PASS",
+        )
+    evidence = StoredEvidence(
+        candidate=read_csv(arguments.candidate),
+        incumbent=incumbent,
+        remeasurements=tuple(read_csv(path) for path in arguments.remeasure),
+        primary=arguments.primary,
+        extra_benefit=arguments.extra_benefit,
+    )
+    verdict = decide_stored(evidence, policy)
+    if arguments.json:
+        print(verdict.model_dump_json(indent=1))
+    else:
+        print("\n".join(verdict_lines(verdict)).strip())
+    return verdict.exit_code

@@ -1,0 +1,154 @@
+"""`kopt demo`: a whole campaign on the CPU, every round a real pytest run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.layout import DEFAULT_WORKSPACE, Layout
+from pytest_kopt.cli.project import Commands, command
+from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.documents import dump_yaml
+from pytest_kopt.errors import BadInput
+
+NAME = "rmsnorm_torch_cpu_demo"
+_DATA = Path(__file__).parent / "demo_project"
+_KERNEL = "kernels/rmsnorm.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One round of the demo: the kernel version to try and the decisions it may get."""
+
+    round: int
+    version: str
+    expected: tuple[Decision, ...]
+    story: str
+
+
+STEPS = (
+    Step(1, "baseline", (Decision.BASELINE,), "the starting point: row by row in float64"),
+    Step(
+        2,
+        "chunked",
+        (Decision.ACCEPTED, Decision.ACCEPTED_WITH_NOTE),
+        "32 rows at once",
+    ),
+    Step(3, "slower", (Decision.ROLLED_BACK,), "2 rows at once: slower, the kernel is restored"),
+    Step(4, "wrong", (Decision.REPAIR,), "float32, but the weight is forgotten: a repair opens"),
+    Step(
+        4,
+        "repaired",
+        (Decision.ACCEPTED, Decision.ACCEPTED_WITH_NOTE),
+        "the same hypothesis, repaired",
+    ),
+    Step(
+        5,
+        "cheating",
+        (Decision.REJECTED_OVERFIT,),
+        "answers from a cache keyed on the input's address: rejected",
+    ),
+)
+
+
+def add_parser(commands: Commands) -> None:
+    parser = command(
+        commands, "demo", "Run a whole campaign on the CPU in a small repository.", "kopt demo"
+    )
+    parser.add_argument("directory", nargs="?", type=Path, default=Path("kopt-demo"), metavar="DIR")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    root = arguments.directory.resolve()
+    if root.exists() and any(root.iterdir()):
+        raise BadInput(f"{root} is not empty", where="kopt demo", legal="a new or empty directory")
+    _make_project(root)
+    _run(root, sys.executable, "-m", "pytest_kopt.cli", *_INIT).check_returncode()
+    for step in STEPS:
+        surprise = _play(root, step)
+        if surprise:
+            print(f"UNEXPECTED: {surprise}", file=sys.stderr)
+            return 1
+    layout = Layout(root / DEFAULT_WORKSPACE / NAME)
+    print(layout.trend.read_text())
+    for path in (layout.trend, layout.optimize_log, layout.summary(4), layout.verdict(5)):
+        print(f"  {path}")
+    print(f"  git -C {root} log --oneline")
+    return 0
+
+
+_INIT = (
+    *("init", NAME, "--op", "rmsnorm", "--kernel", _KERNEL, "--backend", "TORCH"),
+    *("--gpu", "cpu", "--tests", "tests/test_rmsnorm.py"),
+)
+
+
+def _play(root: Path, step: Step) -> str:
+    """Run one step and return what was unexpected about it, "" when nothing."""
+    print(f"\n=== round {step.round}: {step.version} — {step.story}", flush=True)
+    kernel = root / _KERNEL
+    kernel.write_text((_DATA / f"rmsnorm_{step.version}.py").read_text())
+    notes = root / "notes.yaml"
+    notes.write_text(dump_yaml({"summary": step.version, "hypothesis": step.story}))
+    incumbent = _git(root, "show", f"HEAD:{_KERNEL}")
+    done = _run(
+        root,
+        *(sys.executable, "-m", "pytest", "--kopt-campaign", NAME),
+        *("--kopt-round", str(step.round), "--kopt-notes", str(notes)),
+    )
+    campaign = Campaign(Layout(root / DEFAULT_WORKSPACE / NAME), root)
+    known = campaign.state.rounds.get(step.round)
+    decided = known.verdict if known else None
+    if decided is None or decided.decision not in step.expected:
+        return f"round {step.round} ({step.version}) ended as {decided and decided.decision}"
+    if done.returncode != decided.decision.exit_code:
+        return f"round {step.round} ({step.version}) ended with exit code {done.returncode}"
+    restored = not decided.decision.keeps and not decided.decision.leaves_open
+    if restored and kernel.read_text() != incumbent:
+        return f"round {step.round} ({step.version}) did not restore the kernel"
+    return ""
+
+
+def _make_project(root: Path) -> None:
+    for name, source in (
+        (_KERNEL, "rmsnorm_baseline.py"),
+        ("kernels/__init__.py", None),
+        ("tests/test_rmsnorm.py", "case_rmsnorm.py"),
+        ("pyproject.toml", "pytest_settings.toml"),
+        (".gitignore", None),
+    ):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text((_DATA / source).read_text() if source else _EMPTY.get(name, ""))
+    _git(root, "init", "--quiet", "--initial-branch", "main")
+    _git(root, "config", "user.name", "kopt demo")
+    _git(root, "config", "user.email", "demo@localhost")
+    _git(root, "add", ".")
+    _git(root, "commit", "--quiet", "-m", "Start with a plain RMSNorm")
+
+
+_EMPTY = {".gitignore": "__pycache__/\n.pytest_cache/\nnotes.yaml\n"}
+
+
+def _git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def _run(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    shown = ["python" if word == sys.executable else word for word in words]
+    print(f"$ {' '.join(shown)}", flush=True)
+    return _call(root, words)
+
+
+def _call(root: Path, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    # A demo started by a test run must not inherit that run's options.
+    env = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    return subprocess.run(words, cwd=root, env=env, text=True, check=False)

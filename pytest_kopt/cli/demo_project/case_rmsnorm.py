@@ -1,0 +1,23 @@
+import pytest
+import torch
+from kernels.rmsnorm import EPS, rmsnorm
+
+SHAPES = [(64, 1024), (256, 1024), (256, 2048)]
+
+
+def reference(x, weight):
+    x = x.double()
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * weight.double()
+
+
+@pytest.mark.kopt(schema="memory")
+@pytest.mark.parametrize("rows, hidden", SHAPES)
+def test_rmsnorm(kopt, rows, hidden):
+    kopt(
+        rmsnorm,
+        inputs=lambda: (torch.randn(rows, hidden), torch.randn(hidden)),
+        reference=reference,
+        dims={"rows": rows, "hidden": hidden},
+        weights=(1,),
+        nbytes=4 * (2 * rows * hidden + hidden),
+    )

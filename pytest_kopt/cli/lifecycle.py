@@ -1,0 +1,30 @@
+"""`kopt stop` and `kopt abandon`: the user ends a campaign (T4)."""
+
+from __future__ import annotations
+
+import argparse
+
+from pytest_kopt.cli.project import Commands, Project, command
+from pytest_kopt.errors import BadInput
+from pytest_kopt.show import projections
+
+
+def add_parser(commands: Commands) -> None:
+    for name, how, help in (
+        ("stop", "stopped", "Stop a campaign: no further rounds, everything is kept."),
+        ("abandon", "abandoned", "Give a campaign up: no further rounds, everything is kept."),
+    ):
+        parser = command(commands, name, help, f"kopt {name} softmax_triton_sm90_20261121")
+        parser.add_argument("name", metavar="NAME")
+        parser.set_defaults(run=run, how=how)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    campaign = Project.here().campaign(arguments.name)
+    with campaign.locked():
+        if campaign.state.ended:
+            raise BadInput(f"the campaign was {campaign.state.ended} already", where=campaign.name)
+        campaign.end(arguments.how)
+        projections.refresh(campaign, [])
+    print(f"campaign {campaign.name} was {arguments.how}")
+    return 0

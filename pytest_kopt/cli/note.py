@@ -1,0 +1,33 @@
+"""`kopt note`: what is only known after a round."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pytest_kopt.campaign import notes
+from pytest_kopt.cli.project import Commands, Project, command
+from pytest_kopt.show import projections
+
+
+def add_parser(commands: Commands) -> None:
+    parser = command(
+        commands,
+        "note",
+        "Add notes (YAML) to a round; later notes stand above earlier ones.",
+        "kopt note softmax_triton_sm90_20261121 3 notes.yaml",
+    )
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("round", type=int, metavar="N")
+    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    given = notes.load(arguments.file)
+    campaign = Project.here().campaign(arguments.name)
+    with campaign.locked():
+        campaign.note(arguments.round, given)
+        projections.refresh(campaign, [arguments.round])
+    print(f"round {arguments.round}: noted {', '.join(given.given()) or 'nothing'}")
+    return 0

@@ -1,0 +1,61 @@
+"""The project a command works in: pytest's root directory and the workspace below it."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.layout import DEFAULT_WORKSPACE, campaigns, find
+from pytest_kopt.campaign.repository import Repository
+from pytest_kopt.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """Root and workspace, as a pytest run from here would see them."""
+
+    root: Path
+    workspace: Path
+
+    @classmethod
+    def here(cls) -> Project:
+        """Find the project around the current directory through pytest's own rules."""
+        config = pytest.Config.fromdictargs({}, ["--noconftest"])
+        try:
+            workspace = config.getini("kopt_workspace") or DEFAULT_WORKSPACE
+        except (ValueError, KeyError):
+            workspace = DEFAULT_WORKSPACE
+        return cls(config.rootpath, config.rootpath / workspace)
+
+    def campaign(self, name: str | None) -> Campaign:
+        """Open a campaign: the named one, else the branch's, else the only one."""
+        return Campaign(find(self.workspace, name or self._default_name()), self.root)
+
+    def _default_name(self) -> str:
+        known = campaigns(self.workspace)
+        repository = Repository.around(self.root)
+        branch = (repository.branch if repository else None) or ""
+        if branch.removeprefix("optimize/") in known:
+            return branch.removeprefix("optimize/")
+        if len(known) == 1:
+            return known[0]
+        raise BadInput("no campaign is named", legal=known or "none yet; `kopt init` makes one")
+
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def command(commands: Commands, name: str, help: str, example: str) -> argparse.ArgumentParser:
+    """Add a command whose help ends with an example."""
+    return commands.add_parser(
+        name,
+        help=help,
+        description=help,
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )

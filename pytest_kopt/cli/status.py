@@ -1,0 +1,27 @@
+"""`kopt status`: the page an engineer or an agent reads before the next round."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from pytest_kopt.cli.project import Commands, Project, command
+from pytest_kopt.show.status import lines, status
+
+
+def add_parser(commands: Commands) -> None:
+    parser = command(
+        commands, "status", "Show where a campaign stands and what is next.", "kopt status --json"
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="default: the branch's or only one")
+    parser.add_argument("--json", action="store_true", help="print data instead of text")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    document = status(Project.here().campaign(arguments.name))
+    if arguments.json:
+        print(json.dumps(document, indent=1))
+    else:
+        print("\n".join(lines(document)))
+    return 0

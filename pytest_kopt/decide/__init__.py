@@ -1,0 +1,1 @@
+"""The decision: rows and a policy in, a verdict out; no clock, no disk."""

@@ -1,0 +1,134 @@
+"""The hard gates in front of every comparison: schema, case set, correctness, finite metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.verdict import Decision, Shape, Verdict
+from pytest_kopt.errors import BadInput
+from pytest_kopt.schema.metrics import Metric, value
+from pytest_kopt.schema.profile import gate_holds, parse_gate
+from pytest_kopt.schema.table import Row, Table, describe_header_drift
+
+
+def check_same_schema(candidate: Table, incumbent: Table, where: str) -> None:
+    """Raise BadInput, naming the drift, when the headers or the case sets do not agree."""
+    if candidate.header != incumbent.header:
+        raise BadInput(
+            describe_header_drift(candidate.header, incumbent.header),
+            where=where,
+            legal=",".join(incumbent.header),
+        )
+    known = incumbent.by_key()
+    foreign = [row for row in candidate.rows if row.key not in known]
+    if foreign:
+        dims = ", ".join(f"{name}={text}" for name, text in foreign[0].dims.items())
+        raise BadInput(
+            f"the case set changed: {foreign[0].label!r} ({dims}) is not in the baseline",
+            where=where,
+            legal="the cases of the baseline",
+        )
+
+
+def missing_cases(candidate: Table, incumbent: Table) -> list[Row]:
+    """Return the incumbent's rows that the candidate has no row for."""
+    present = candidate.by_key()
+    return [row for row in incumbent.rows if row.key not in present]
+
+
+def incomplete(missing: Sequence[Row], policy: Policy, compare: str) -> Verdict:
+    """Return the verdict on a run that left cases out: nothing is decided."""
+    names = ", ".join(row.label for row in missing[:3]) + (", …" if len(missing) > 3 else "")
+    return Verdict.model_validate(
+        {
+            "decision": Decision.INCOMPLETE,
+            "reason": f"{len(missing)} case(s) have no row: {names}",
+            "next_step": "run every case of the level; a filtered or cut-off run decides nothing",
+            "compare": compare,
+            "policy": policy.name,
+            "shapes": [
+                Shape(label=row.label, dims=row.typed_dims, check="MISSING", status="failed")
+                for row in missing
+            ],
+        }
+    )
+
+
+def failed_rows(table: Table) -> list[Row]:
+    """Return the rows whose Check is not PASS."""
+    return [row for row in table.rows if row.check != "PASS"]
+
+
+def correctness_verdict(table: Table, policy: Policy, failed_repairs: int) -> Verdict | None:
+    """Return the verdict on failed checks, None when every row is PASS.
+
+    `failed_repairs` counts the repairs of this round that failed before this attempt: -1 for the
+    first attempt, so that the failure with `max_repairs` failed repairs in all rolls back (D6).
+    """
+    failed = failed_rows(table)
+    if not failed:
+        return None
+    kinds = "/".join(sorted({row.check for row in failed}))
+    names = ", ".join(row.label for row in failed[:3]) + (", …" if len(failed) > 3 else "")
+    reason = f"{len(failed)} of {len(table.rows)} case(s) are {kinds}: {names}"
+    repairs = failed_repairs + 1
+    if repairs >= policy.max_repairs > 0 or policy.max_repairs == 0:
+        decision = Decision.ROLLED_BACK
+        reason += f"; repair {repairs} of {policy.max_repairs} failed as well"
+        step = "the incumbent is back; try another hypothesis in the next round"
+    else:
+        decision = Decision.REPAIR
+        left = policy.max_repairs - repairs
+        step = (
+            "repair the same hypothesis and run this round again "
+            f"({left} repair{'s' if left != 1 else ''} left)"
+        )
+    return Verdict(
+        decision=decision,
+        reason=reason,
+        next_step=step,
+        compare="none",
+        policy=policy.name,
+        shapes=[
+            Shape.model_validate(
+                {
+                    "label": row.label,
+                    "dims": row.typed_dims,
+                    "check": row.check,
+                    "status": "unchanged" if row.check == "PASS" else "failed",
+                }
+            )
+            for row in table.rows
+        ],
+    )
+
+
+def metrics_verdict(table: Table, metrics: Sequence[Metric], policy: Policy) -> Verdict | None:
+    """Return a roll-back when a PASS row lacks a usable metric or misses a gate column (B4)."""
+    for row in (row for row in table.rows if row.check == "PASS"):
+        for gate in policy.gates:
+            column, _, _ = parse_gate(gate)
+            found = row.number(column) if column in row.cells else None
+            if found is None:
+                return _missing_metrics(row, f"gate column {column!r} is empty or absent", policy)
+            if not gate_holds(gate, found):
+                return _missing_metrics(row, f"gate {gate!r} does not hold: {found!r}", policy)
+        for metric in metrics:
+            found = value(row, metric)
+            if found is None or not math.isfinite(found) or found <= 0:
+                shown = "empty" if found is None else repr(found)
+                return _missing_metrics(row, f"{metric.name} is {shown}", policy)
+    return None
+
+
+def _missing_metrics(row: Row, what: str, policy: Policy) -> Verdict:
+    return Verdict(
+        decision=Decision.ROLLED_BACK,
+        reason=f"missing metrics: row {row.label!r} is PASS but {what}",
+        next_step="find out why the case was not measured; no number, no verdict in its favour",
+        compare="none",
+        policy=policy.name,
+        shapes=[Shape(label=row.label, dims=row.typed_dims, check="PASS", status="failed")],
+    )

@@ -1,0 +1,58 @@
+"""The decision policy: every threshold of a verdict, as data."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pytest_kopt.schema.profile import Better
+
+#: Percentages are compared with this tolerance, so that 5 % means 5 % whatever its binary form.
+TOLERANCE_PCT = 1e-9
+
+Percent = Annotated[float, Field(ge=0, le=100)]
+
+
+class Remeasure(BaseModel):
+    """When and how a small stored improvement is measured again (D2).
+
+    `mean-and-spread`: the mean over the re-measurements alone is above `mean_pct` and their sample
+    standard deviation below `spread_ratio` of that mean. `same-direction`: every one improves.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    below_pct: Percent = 2.0
+    times: Annotated[int, Field(ge=1, le=50)] = 3
+    rule: Literal["mean-and-spread", "same-direction"] = "mean-and-spread"
+    mean_pct: Percent = 1.0
+    spread_ratio: Annotated[float, Field(gt=0, le=10)] = 0.5
+
+
+class Policy(BaseModel):
+    """Thresholds of the decision; percentages are of the primary metric."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    shape_gate_pct: Percent = 5.0
+    noise_pct: Percent = 2.0
+    minimum_gain_pct: Percent = 0.0
+    remeasure: Remeasure = Remeasure()
+    max_repairs: Annotated[int, Field(ge=0, le=20)] = 3
+    chain_noise_pct: Percent = 1.0
+    directions: dict[str, Better] = {}
+    gates: tuple[str, ...] = ()
+
+    def below(self, change_pct: float, limit_pct: float) -> bool:
+        """Say whether a percentage lies below a threshold by more than the tolerance."""
+        return change_pct < limit_pct - TOLERANCE_PCT
+
+    def reaches(self, change_pct: float, limit_pct: float) -> bool:
+        """Say whether a percentage reaches a threshold, the threshold itself included."""
+        return change_pct >= limit_pct - TOLERANCE_PCT
+
+    def exceeds(self, change_pct: float, limit_pct: float) -> bool:
+        """Say whether a percentage lies above a threshold by more than the tolerance."""
+        return change_pct > limit_pct + TOLERANCE_PCT

@@ -1,0 +1,285 @@
+"""The seeds' rule: two stored tables, a shape gate, re-measurement of small gains (D2)."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_kopt.decide.gates import (
+    check_same_schema,
+    correctness_verdict,
+    incomplete,
+    metrics_verdict,
+    missing_cases,
+)
+from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.verdict import Aggregate, Decision, Shape, Verdict
+from pytest_kopt.schema.metrics import (
+    Metric,
+    geomean,
+    improvement,
+    parse_primary,
+    value,
+)
+from pytest_kopt.schema.table import Key, Table
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvidence:
+    """Everything a stored verdict is made from.
+
+    `remeasurements` are further tables of the candidate, each against the same incumbent;
+    `failed_repairs` is as in `correctness_verdict`; `extra_benefit` is what the author claims for
+    a round that is equal in speed.
+    """
+
+    candidate: Table
+    incumbent: Table
+    remeasurements: tuple[Table, ...] = ()
+    primary: str | None = None
+    failed_repairs: int = -1
+    extra_benefit: str | None = None
+    devices: Mapping[Key, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """One table against the incumbent on one metric; changes in percent, positive is better."""
+
+    metric: Metric
+    changes: dict[Key, float]
+    candidate: float
+    incumbent: float
+    change_pct: float
+
+
+def decide_stored(evidence: StoredEvidence, policy: Policy) -> Verdict:
+    """Compare the candidate's table with the incumbent's by the seeds' rule.
+
+    Raises BadInput when schema or case set drifted. The result is INCOMPLETE when cases are
+    missing or a small gain has not been re-measured often enough.
+    """
+    candidate, incumbent = evidence.candidate, evidence.incumbent
+    tables = (candidate, *evidence.remeasurements)
+    for table in tables:
+        check_same_schema(table, incumbent, where="candidate")
+        absent = missing_cases(table, incumbent)
+        if absent:
+            return incomplete(absent, policy, "stored")
+    for table in tables:
+        gated = correctness_verdict(table, policy, evidence.failed_repairs)
+        if gated:
+            return gated
+    metrics = parse_primary(evidence.primary, incumbent, policy.directions)
+    for table in (*tables, incumbent):
+        gated = metrics_verdict(table, metrics, policy)
+        if gated:
+            return gated
+    compared = [_compare(candidate, incumbent, metric) for metric in metrics]
+    again = [
+        [_compare(table, incumbent, metric) for metric in metrics]
+        for table in evidence.remeasurements
+    ]
+    return _judge(evidence, policy, compared, again)
+
+
+def _compare(candidate: Table, incumbent: Table, metric: Metric) -> _Comparison:
+    rows = candidate.by_key()
+    pairs = {
+        row.key: (value(rows[row.key], metric) or 0.0, value(row, metric) or 0.0)
+        for row in incumbent.rows
+    }
+    changes = {key: (improvement(new, old, metric) - 1) * 100 for key, (new, old) in pairs.items()}
+    ratio = geomean(improvement(new, old, metric) for new, old in pairs.values())
+    return _Comparison(
+        metric,
+        changes,
+        geomean(new for new, _ in pairs.values()),
+        geomean(old for _, old in pairs.values()),
+        (ratio - 1) * 100,
+    )
+
+
+def _judge(
+    evidence: StoredEvidence,
+    policy: Policy,
+    compared: Sequence[_Comparison],
+    again: Sequence[Sequence[_Comparison]],
+) -> Verdict:
+    labels = {row.key: row.label for row in evidence.incumbent.rows}
+    gains = [comparison.change_pct for comparison in compared]
+    best = max(gains)
+    lead = compared[gains.index(best)]
+    repeats = [
+        {item.metric.name: item for item in comparisons}[lead.metric.name].change_pct
+        for comparisons in again
+    ]
+    regressed = _regressed(compared, again, policy)
+    slower = _slower(compared)
+
+    def verdict(decision: Decision, reason: str, step: str) -> Verdict:
+        return Verdict(
+            decision=decision,
+            reason=reason,
+            next_step=step,
+            compare="stored",
+            policy=policy.name,
+            aggregate=_aggregate(lead),
+            secondary=[_aggregate(item) for item in compared if item is not lead],
+            shapes=_shapes(evidence, policy, lead, regressed),
+            remeasured_pct=repeats,
+        )
+
+    if regressed:
+        key, change = min(regressed.items(), key=lambda item: item[1])
+        return verdict(
+            Decision.ROLLED_BACK,
+            f"case {labels[key]!r} regressed by {-change:.3f} % "
+            f"(gate {policy.shape_gate_pct:g} %) while the aggregate changed by {best:+.3f} %",
+            "keep the gain for the cases that have it, or try another hypothesis",
+        )
+    worst = min(compared, key=lambda item: item.change_pct)
+    if len(compared) > 1 and policy.below(worst.change_pct, 0):
+        return verdict(
+            Decision.ROLLED_BACK,
+            f"{worst.metric.name} fell by {-worst.change_pct:.3f} %; of several primary metrics "
+            "none may regress",
+            "try another hypothesis, or judge by a combined metric",
+        )
+    if policy.below(best, 0):
+        return verdict(
+            Decision.ROLLED_BACK,
+            f"{lead.metric.name} fell by {-best:.3f} %",
+            "the incumbent stays; try another hypothesis",
+        )
+    if not policy.exceeds(best, 0):
+        if evidence.extra_benefit:
+            return verdict(
+                Decision.ACCEPTED_WITH_NOTE,
+                f"equal in speed, kept for its extra benefit: {evidence.extra_benefit}",
+                "go on with the next round",
+            )
+        return verdict(
+            Decision.ROLLED_BACK,
+            f"{lead.metric.name} is unchanged and no extra benefit is stated",
+            "state the benefit in the notes (extra_benefit) or try another hypothesis",
+        )
+    if not policy.exceeds(best, policy.minimum_gain_pct):
+        return verdict(
+            Decision.ROLLED_BACK,
+            f"a gain of {best:.3f} % does not exceed the policy's minimum of "
+            f"{policy.minimum_gain_pct:g} %",
+            "try another hypothesis",
+        )
+    if policy.below(best, policy.remeasure.below_pct):
+        rule = policy.remeasure
+        if len(repeats) < rule.times:
+            return verdict(
+                Decision.INCOMPLETE,
+                f"a gain of {best:.3f} % lies inside the noise band ({rule.below_pct:g} %): "
+                f"{len(repeats)} of {rule.times} re-measurements are there",
+                f"measure the candidate {rule.times} times more",
+            )
+        confirmed, why = _confirmed(repeats, policy)
+        if not confirmed:
+            return verdict(
+                Decision.INCONCLUSIVE,
+                f"a gain of {best:.3f} % was not confirmed: {why}",
+                "not shown to be slower, not shown to be faster; look for a larger effect",
+            )
+        confirmation = f", confirmed ({why})"
+    else:
+        confirmation = ""
+    gain = f"{lead.metric.name} improved by {best:.3f} %{confirmation}"
+    if slower:
+        key, change = min(slower.items(), key=lambda item: item[1])
+        return verdict(
+            Decision.ACCEPTED_WITH_NOTE,
+            f"{gain}; {len(slower)} case(s) slower by less than the gate, the worst "
+            f"{labels[key]!r} by {-change:.3f} %",
+            "go on with the next round; mind the slower case",
+        )
+    return verdict(Decision.ACCEPTED, gain, "go on with the next round")
+
+
+def _regressed(
+    compared: Sequence[_Comparison], again: Sequence[Sequence[_Comparison]], policy: Policy
+) -> dict[Key, float]:
+    """Cases at or beyond the shape gate in the run itself, or on average in its repetitions."""
+    found: dict[Key, float] = {}
+    averages = [
+        {key: statistics.fmean(run[i].changes[key] for run in again) for key in item.changes}
+        for i, item in enumerate(compared)
+        if again
+    ]
+    for changes in [*(item.changes for item in compared), *averages]:
+        for key, change in changes.items():
+            if policy.reaches(-change, policy.shape_gate_pct):
+                found[key] = min(change, found.get(key, change))
+    return found
+
+
+def _slower(compared: Sequence[_Comparison]) -> dict[Key, float]:
+    found: dict[Key, float] = {}
+    for item in compared:
+        for key, change in item.changes.items():
+            if change < -1e-9:
+                found[key] = min(change, found.get(key, change))
+    return found
+
+
+def _confirmed(repeats: Sequence[float], policy: Policy) -> tuple[bool, str]:
+    rule = policy.remeasure
+    mean = statistics.fmean(repeats)
+    if rule.rule == "same-direction":
+        holds = all(policy.exceeds(change, 0) for change in repeats)
+        return holds, f"{sum(change > 0 for change in repeats)} of {len(repeats)} repeats improve"
+    spread = statistics.stdev(repeats) if len(repeats) > 1 else 0.0
+    limit = rule.spread_ratio * mean
+    holds = policy.exceeds(mean, rule.mean_pct) and spread < limit - 1e-9
+    return holds, (
+        f"mean {mean:.3f} % (asked > {rule.mean_pct:g} %), standard deviation {spread:.3f} "
+        f"(asked < {limit:.3f}) over {len(repeats)} re-measurements"
+    )
+
+
+def _aggregate(comparison: _Comparison) -> Aggregate:
+    return Aggregate(
+        metric=comparison.metric.name,
+        candidate=comparison.candidate,
+        incumbent=comparison.incumbent,
+        change_pct=comparison.change_pct,
+    )
+
+
+def _shapes(
+    evidence: StoredEvidence, policy: Policy, lead: _Comparison, regressed: Mapping[Key, float]
+) -> list[Shape]:
+    devices = evidence.devices or {}
+    shapes = []
+    for row in evidence.candidate.rows:
+        change = lead.changes[row.key]
+        status: Literal["improved", "unchanged", "regressed"] = "unchanged"
+        if row.key in regressed:
+            status = "regressed"
+        elif policy.reaches(change, policy.noise_pct):
+            status = "improved"
+        shapes.append(
+            Shape(
+                label=row.label,
+                dims=row.typed_dims,
+                check="PASS",
+                change_pct=change,
+                status=status,
+                device=devices.get(row.key),
+            )
+        )
+    return shapes
+
+
+def remeasurements_needed(verdict: Verdict, policy: Policy) -> int:
+    """Return how often the candidate has to be measured again before this verdict can be final."""
+    waiting = verdict.decision is Decision.INCOMPLETE and verdict.aggregate is not None
+    return policy.remeasure.times - len(verdict.remeasured_pct) if waiting else 0

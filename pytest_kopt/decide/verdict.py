@@ -1,0 +1,121 @@
+"""The verdict: the decision with its evidence, and the exit code it asks for."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pytest_kopt.exit_codes import ExitCode
+
+
+class Decision(str, Enum):
+    """What became of a round."""
+
+    BASELINE = "BASELINE"
+    ACCEPTED = "ACCEPTED"
+    ACCEPTED_WITH_NOTE = "ACCEPTED_WITH_NOTE"
+    ROLLED_BACK = "ROLLED_BACK"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    SPLIT = "SPLIT"
+    REPAIR = "REPAIR"
+    REJECTED_OVERFIT = "REJECTED_OVERFIT"
+    INCOMPLETE = "INCOMPLETE"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the candidate becomes the incumbent."""
+        return self in (Decision.BASELINE, Decision.ACCEPTED, Decision.ACCEPTED_WITH_NOTE)
+
+    @property
+    def leaves_open(self) -> bool:
+        """Whether the round goes on: nothing is kept, nothing is restored."""
+        return self in (Decision.REPAIR, Decision.INCOMPLETE)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The exit code that the decision alone asks for."""
+        if self.keeps:
+            return ExitCode.OK
+        return _EXIT.get(self, ExitCode.ROLLED_BACK)
+
+
+_EXIT = {
+    Decision.REPAIR: ExitCode.FAILED,
+    Decision.INCOMPLETE: ExitCode.INCOMPLETE,
+    Decision.INCONCLUSIVE: ExitCode.INCONCLUSIVE,
+}
+
+
+class Aggregate(BaseModel):
+    """The geometric mean over cases, in the metric's unit; the interval is null when stored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    metric: str
+    candidate: float | None = None
+    incumbent: float | None = None
+    change_pct: float | None = Field(default=None, description="positive is better")
+    low_pct: float | None = None
+    high_pct: float | None = None
+    confidence: float | None = None
+
+
+class Shape(BaseModel):
+    """One case in the verdict."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    label: str
+    dims: dict[str, Any]
+    check: Literal["PASS", "FAIL", "ERROR", "MISSING"]
+    change_pct: float | None = None
+    low_pct: float | None = None
+    high_pct: float | None = None
+    status: Literal["improved", "unchanged", "regressed", "failed"]
+    device: str | None = None
+
+
+class Applied(BaseModel):
+    """What the decision did to the repository."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    git_commit: str | None = None
+    restored: list[str] = []
+
+
+class Verdict(BaseModel):
+    """verdict.json; `schema_version` grows when a field changes its meaning or goes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[1] = 1
+    campaign: str | None = None
+    round: int | None = None
+    attempt: int | None = None
+    decision: Decision
+    reason: str
+    next_step: str = ""
+    compare: Literal["paired", "stored", "none"]
+    engine: str | None = None
+    policy: str
+    aggregate: Aggregate | None = None
+    secondary: list[Aggregate] = Field(
+        default=[], description="further primary metrics, if several"
+    )
+    shapes: list[Shape] = []
+    remeasured_pct: list[float] = Field(
+        default=[], description="aggregate change of each re-measurement"
+    )
+    flags: list[str] = []
+    applied: Applied = Applied()
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The exit code this verdict asks for."""
+        return self.decision.exit_code

@@ -1,0 +1,1 @@
+"""The device a process measures on: choosing it, naming it, having it to oneself."""

@@ -1,0 +1,111 @@
+"""Documents that users write: YAML read safely, validated key by key."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from pytest_kopt.errors import BadInput
+
+#: Larger files are refused before they are parsed: no document of ours comes near it.
+MAX_BYTES = 1_000_000
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without object tags, aliases (which can blow a file up) or doubled keys."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(
+                None, None, "aliases are not allowed", event.start_mark
+            )
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if not isinstance(key, str):
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} is no text", node.start_mark
+                )
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} is given twice", node.start_mark
+                )
+        return super().construct_mapping(node, deep)
+
+
+# Timestamps stay text: they are written as `YYYY-MM-DD HH:MM` and compared as such.
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, regexp) for tag, regexp in rules if tag != "tag:yaml.org,2002:timestamp"]
+    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML mapping.
+
+    Raises BadInput, naming file and line, for a missing, oversized or broken file, anything but a
+    mapping, a doubled key, an alias or an object tag.
+    """
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise BadInput("is too large", where=str(path), legal=f"at most {MAX_BYTES} bytes")
+        text = path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}", where=str(path)) from None
+    except UnicodeDecodeError as error:
+        raise BadInput(f"is not UTF-8 (byte {error.start})", where=str(path)) from None
+    return parse_yaml(text, where=str(path))
+
+
+def parse_yaml(text: str, where: str) -> dict[str, Any]:
+    """Parse the text of a YAML mapping; see `load_yaml`."""
+    try:
+        document = yaml.load(text, _Loader)  # noqa: S506 - the loader is a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        line = f" (line {error.problem_mark.line + 1})" if error.problem_mark else ""
+        raise BadInput(f"is no usable YAML{line}: {error.problem}", where=where) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise BadInput(f"is no usable YAML: {error}", where=where) from None
+    if not isinstance(document, dict):
+        raise BadInput(f"holds {type(document).__name__}", where=where, legal="a mapping")
+    return document
+
+
+def dump_yaml(document: dict[str, Any]) -> str:
+    """Return the YAML text of a mapping, keys in their order."""
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
+
+
+def validate(model: type[Model], document: dict[str, Any], where: str) -> Model:
+    """Return the model of a document.
+
+    Raises BadInput naming every offending key with its value and what would be legal.
+    """
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise BadInput("; ".join(_sentences(model, error)), where=where) from None
+
+
+def _sentences(model: type[BaseModel], error: ValidationError) -> list[str]:
+    sentences = []
+    for problem in error.errors(include_url=False):
+        key = ".".join(str(part) for part in problem["loc"]) or "document"
+        if problem["type"] == "extra_forbidden":
+            legal = ", ".join(model.model_fields)
+            sentences.append(f"key {key!r} is unknown (legal: {legal})")
+        elif problem["type"] == "missing":
+            sentences.append(f"key {key!r} is missing")
+        else:
+            reason = problem["msg"].removeprefix("Value error, ")
+            sentences.append(f"key {key!r} is {problem['input']!r} (legal: {reason})")
+    return sentences

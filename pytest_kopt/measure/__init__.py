@@ -1,0 +1,1 @@
+"""Measuring: timing engines and the figures derived from their samples."""

@@ -1,0 +1,1 @@
+"""Comparing tensors: SNR, tolerances, gates, diagnosis, determinism (torch only here)."""

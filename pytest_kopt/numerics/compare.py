@@ -1,0 +1,122 @@
+"""Judging one output against its reference, with the diagnosis people need on failure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from pytest_kopt.numerics.gates import Figures, Gate, Snr, default_gate, encoding
+from pytest_kopt.numerics.snr import InvalidReference, compute_snr, snr_threshold, wide
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The result for one tensor; `figures` is None when shapes or types cannot be compared."""
+
+    name: str
+    passed: bool
+    gate: str
+    reason: str
+    figures: Figures | None = None
+    encoding: str | None = None
+
+    @property
+    def snr_db(self) -> float:
+        """SNR in dB, NaN where nothing could be compared."""
+        return self.figures.snr_db if self.figures else math.nan
+
+    def diagnosis(self) -> str:
+        """Return what a person needs to find the fault, one figure a line."""
+        lines = [f"{self.name}: {self.reason} (gate: {self.gate})"]
+        if self.encoding:
+            lines.append(f"  encoding         {self.encoding}")
+        if self.figures:
+            f = self.figures
+            lines += [
+                f"  SNR              {f.snr_db:.2f} dB",
+                f"  max abs error    {f.max_abs:.6g}",
+                f"  relative error   {f.relative:.6g}",
+                f"  cosine           {f.cosine:.9f}",
+                f"  worst index      {f.worst_index}: reference {f.worst_ref:.9g}, "
+                f"output {f.worst_out:.9g}",
+                f"  out of tolerance {100 * f.mismatch_share:.4f} % of the elements",
+            ]
+        return "\n".join(lines)
+
+
+def compare(
+    ref: torch.Tensor, out: object, gate: Gate | None = None, name: str = "out"
+) -> Comparison:
+    """Judge `out` against `ref` (same shape, any dtypes; compared in float64).
+
+    Without a gate the output's dtype chooses it. NaN or Inf in the output where the reference has
+    none fails whatever the gate says, and so does another shape or something that is no tensor.
+    Raises InvalidReference for NaN in the reference, BadInput for a dtype without a gate.
+    """
+    if bool(torch.isnan(wide(ref)).any()):
+        raise InvalidReference(f"{name}: the reference holds NaN")
+    if not isinstance(out, torch.Tensor):
+        asked = gate.describe() if gate else "a tensor"
+        return Comparison(name, False, asked, f"is {type(out).__name__}, not a tensor")
+    gate = gate or default_gate(out.dtype)
+    code = encoding(out.dtype)
+    if out.shape != ref.shape:
+        reason = f"has shape {tuple(out.shape)}, the reference {tuple(ref.shape)}"
+        return Comparison(name, False, gate.describe(), reason, encoding=code)
+    figures = measure(ref, out, gate)
+    bad = ~torch.isfinite(wide(out).to(ref.device)) & torch.isfinite(wide(ref))
+    if bool(bad.any()):
+        reason = f"holds {int(bad.sum())} NaN or Inf where the reference has none"
+        return Comparison(name, False, gate.describe(), reason, figures, code)
+    passed = gate.passes(figures)
+    reason = "within the gate" if passed else "outside the gate"
+    return Comparison(name, passed, gate.describe(), reason, figures, code)
+
+
+def measure(ref: torch.Tensor, out: torch.Tensor, gate: Gate) -> Figures:
+    """Return the figures of two tensors of one shape; see `Figures` for the units."""
+    expected = wide(ref).flatten()
+    actual = wide(out).to(ref.device).flatten()
+    if expected.numel() == 0:
+        return Figures(math.inf, 0.0, 0.0, 1.0, (), math.nan, math.nan, 0.0, True)
+    same = expected == actual
+    error = torch.where(same, 0.0, (actual - expected).abs())
+    error = torch.where(torch.isnan(error), math.inf, error)
+    # An infinite reference gives an infinite allowance, which must not excuse a finite output.
+    allowed = gate.atol + gate.rtol * expected.abs()
+    wrong = ~same & ~((error <= allowed) & torch.isfinite(allowed))
+    worst = int(error.argmax())
+    norm, noise = float(expected.norm()), float(error.norm())
+    product = norm * float(actual.norm())
+    cosine = float(expected @ actual) / product if product else float(bool(same.all()))
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), ref.shape))
+    return Figures(
+        snr_db=compute_snr(ref, out),
+        max_abs=float(error[worst]),
+        relative=noise / norm if norm else (0.0 if noise == 0 else math.inf),
+        cosine=cosine,
+        worst_index=index,
+        worst_ref=float(expected[worst]),
+        worst_out=float(actual[worst]),
+        mismatch_share=float(wrong.double().mean()),
+        bitwise_equal=bool(same.all()),
+    )
+
+
+def assert_matches(
+    ref: torch.Tensor, actual: torch.Tensor, gate: Gate | None = None, *, name: str = "out"
+) -> None:
+    """Raise AssertionError with the diagnosis unless `actual` meets the gate; see `compare`."""
+    result = compare(ref, actual, gate, name)
+    if not result.passed:
+        raise AssertionError(result.diagnosis())
+
+
+def assert_snr(ref: torch.Tensor, actual: torch.Tensor, threshold: str | float) -> None:
+    """Raise AssertionError unless the SNR reaches the threshold (dB, or "e4m3", "e5m2", "fp4")."""
+    assert_matches(ref, actual, Snr(snr_threshold(threshold)))
+
+
+__all__ = ["Comparison", "InvalidReference", "assert_matches", "assert_snr", "compare", "measure"]

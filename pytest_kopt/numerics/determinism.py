@@ -1,0 +1,71 @@
+"""Determinism: the same inputs give the same bits, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+
+def assert_deterministic(
+    fn: Callable[..., Any], inputs: Sequence[Any] | Callable[[], Sequence[Any]], repeats: int = 10
+) -> None:
+    """Raise AssertionError unless `repeats` calls give bitwise equal outputs and gradients.
+
+    `inputs` are the arguments of `fn`, or a factory of them that is called once. Every call gets
+    its own copies, so a kernel that writes to its inputs is compared fairly. Gradients of inputs
+    that require grad are taken with one fixed random grad_out. NaNs compare by their bits.
+    """
+    given = tuple(inputs() if callable(inputs) else inputs)
+    first: list[torch.Tensor] | None = None
+    seeds: list[torch.Tensor] = []
+    for repeat in range(repeats):
+        outputs, leaves = run_once(fn, given)
+        results = list(outputs)
+        differentiable = [out for out in outputs if out.requires_grad]
+        if leaves and differentiable:
+            seeds = seeds or [torch.randn_like(out) for out in differentiable]
+            gradients = torch.autograd.grad(differentiable, leaves, seeds, allow_unused=True)
+            results += [gradient for gradient in gradients if gradient is not None]
+        if first is None:
+            first = [result.detach().clone() for result in results]
+            continue
+        for i, (expected, result) in enumerate(zip(first, results, strict=True)):
+            differs = bits(expected) != bits(result)
+            if bool(differs.any()):
+                what = "out" if i < len(outputs) else f"gradient {i - len(outputs)}"
+                raise AssertionError(
+                    f"{what} of repeat {repeat + 1} differs from the first in "
+                    f"{int(differs.sum())} of {differs.numel()} elements"
+                )
+
+
+def run_once(
+    fn: Callable[..., Any], given: Sequence[Any]
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Call `fn` on copies of `given`; return its output tensors and the copies requiring grad."""
+    copies = [fresh_copy(item) for item in given]
+    leaves = [item for item in copies if isinstance(item, torch.Tensor) and item.requires_grad]
+    return tensors(fn(*copies)), leaves
+
+
+def fresh_copy(item: Any) -> Any:
+    """Return a tensor's own copy (same values, strides and requires_grad), else the item itself."""
+    if not isinstance(item, torch.Tensor):
+        return item
+    return (
+        item.detach().clone(memory_format=torch.preserve_format).requires_grad_(item.requires_grad)
+    )
+
+
+def tensors(result: Any) -> list[torch.Tensor]:
+    """Return the tensors of a kernel's result: itself, or the members of a tuple or list."""
+    members = result if isinstance(result, tuple | list) else (result,)
+    return [member for member in members if isinstance(member, torch.Tensor)]
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor's elements as integers of the same width (shape kept for 1 to 8 bytes)."""
+    width = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.detach().contiguous().view(width[tensor.element_size()])

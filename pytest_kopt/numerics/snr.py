@@ -1,0 +1,61 @@
+"""Signal-to-noise ratio of an output against its reference."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from pytest_kopt.errors import BadInput
+
+#: Gates in dB by number format; reaching the threshold passes.
+SNR_THRESHOLDS = {"e4m3": 25.0, "e5m2": 20.0, "fp4": 10.0}
+
+
+class InvalidReference(ValueError):
+    """The reference itself holds NaN, so nothing can be compared with it."""
+
+
+def snr_threshold(gate: str | float) -> float:
+    """Return a threshold in dB from a format name or a number; BadInput for anything else."""
+    if isinstance(gate, str):
+        if gate.lower() not in SNR_THRESHOLDS:
+            raise BadInput(
+                f"SNR gate {gate!r} is unknown", legal=[*SNR_THRESHOLDS, "a number of dB"]
+            )
+        return SNR_THRESHOLDS[gate.lower()]
+    if not math.isfinite(gate):
+        raise BadInput(f"SNR gate is {gate!r}", legal="a finite number of dB")
+    return float(gate)
+
+
+def compute_snr(ref: torch.Tensor, actual: torch.Tensor) -> float:
+    """Return 10·log10(Σ|ref|² / Σ|ref − actual|²) in dB, accumulated in float64.
+
+    `ref` and `actual` have the same shape, any real dtype, any device. Identical tensors give +inf
+    (also empty and all-zero ones); a zero reference with any other output gives −inf; NaN in
+    `actual` gives NaN, Inf where `ref` is finite −inf. Equal infinities at the same place count as
+    no noise and no signal.
+
+    Raises ValueError for different shapes and InvalidReference for NaN in `ref`.
+    """
+    if ref.shape != actual.shape:
+        raise ValueError(f"shapes differ: ref {tuple(ref.shape)}, actual {tuple(actual.shape)}")
+    signal, output = wide(ref), wide(actual).to(ref.device)
+    if bool(torch.isnan(signal).any()):
+        raise InvalidReference("the reference holds NaN")
+    same = signal == output
+    noise = torch.where(same, 0.0, signal - output).square().sum().item()
+    power = torch.where(torch.isinf(signal), 0.0, signal).square().sum().item()
+    if noise == 0:
+        return math.inf
+    if math.isnan(noise):
+        return math.nan
+    if power == 0 or math.isinf(noise):
+        return -math.inf
+    return 10 * math.log10(power / noise)
+
+
+def wide(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor detached and in float64."""
+    return tensor.detach().to(torch.float64)

@@ -1,0 +1,1 @@
+"""Command-line and ini options, and the settings they become."""

@@ -1,0 +1,75 @@
+"""The options of the group "kopt" and their ini twins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ENGINES = ("auto", "graph", "events", "wall", "do_bench")
+INI = {
+    "kopt_campaign": "campaign whose rounds are measured (--kopt-campaign)",
+    "kopt_workspace": "directory of the campaigns (default: agent/workspace)",
+    "kopt_policy": "decision policy (--kopt-policy)",
+    "kopt_device": "auto, cpu or cuda (--kopt-device)",
+    "kopt_engine": "timing engine (--kopt-engine)",
+    "kopt_compare": "auto, paired or stored (--kopt-compare)",
+    "kopt_timeout": "seconds a case may take (--kopt-timeout)",
+    "kopt_seed": "session seed, to repeat a recorded session (default: a fresh secret)",
+}
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Register everything; costs no import."""
+    group = parser.getgroup("kopt", "GPU-kernel optimisation campaigns")
+    group.addoption("--kopt-campaign", metavar="NAME", help=INI["kopt_campaign"])
+    group.addoption(
+        "--kopt-round",
+        metavar="N|next",
+        help="round this session measures and decides; 1 is the baseline",
+    )
+    group.addoption(
+        "--summary-csv",
+        "--kopt-summary-csv",
+        dest="kopt_summary_csv",
+        metavar="PATH",
+        type=Path,
+        help="also write the frozen-schema CSV there; works without a campaign",
+    )
+    group.addoption(
+        "--kopt-compare",
+        choices=("auto", "stored"),
+        help="how the candidate meets the incumbent",
+    )
+    group.addoption(
+        "--kopt-verdict", metavar="PATH", type=Path, help="write verdict.json there (for CI)"
+    )
+    group.addoption(
+        "--kopt-notes", metavar="FILE", type=Path, help="the round's notes (YAML): hypothesis, …"
+    )
+    group.addoption(
+        "--kopt-policy", metavar="NAME|FILE", help="decision policy: primus, kernel-opt or a file"
+    )
+    group.addoption("--kopt-engine", choices=ENGINES, help="timing engine (default: auto)")
+    group.addoption("--kopt-device", choices=("auto", "cpu", "cuda"), help="device to measure on")
+    group.addoption(
+        "--kopt-timeout", metavar="SECONDS", type=float, help="limit for one case (default: 300)"
+    )
+    group.addoption(
+        "--kopt-no-apply",
+        action="store_true",
+        help="decide and record, but touch neither git nor kernel files",
+    )
+    group.addoption(
+        "--kopt-deterministic-only", action="store_true", help="run the determinism suite alone"
+    )
+    group.addoption("--kopt-dist-only", action="store_true", help="run the multi-GPU tests alone")
+    for name, text in INI.items():
+        parser.addini(name, text, default=None)
+
+
+MARKERS = (
+    "kopt(schema): a case of a kernel optimisation campaign; see the fixture of the same name",
+    "deterministic: bitwise determinism suite, run with --kopt-deterministic-only",
+    "multigpu: needs several GPUs in one test, run with --kopt-dist-only",
+)

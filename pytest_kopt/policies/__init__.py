@@ -1,0 +1,46 @@
+"""Decision policies as files: the presets beside this module, or one of the user's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pytest_kopt.decide.policy import Policy
+from pytest_kopt.documents import load_yaml, validate
+from pytest_kopt.errors import BadInput
+
+_HERE = Path(__file__).parent
+
+
+def names() -> list[str]:
+    """Return the names of the presets."""
+    return sorted(path.stem for path in _HERE.glob("*.yaml"))
+
+
+def load(name_or_path: str) -> Policy:
+    """Return a preset by name, or a policy file (YAML; keys not given come from its `base`).
+
+    Raises BadInput for an unknown name, an unreadable file, an unknown key or an illegal value.
+    """
+    if name_or_path in names():
+        return validate(Policy, _preset(name_or_path), where=f"policy {name_or_path!r}")
+    path = Path(name_or_path)
+    if not path.is_file():
+        raise BadInput(
+            f"policy {name_or_path!r} is unknown",
+            where="--kopt-policy",
+            legal=[*names(), "a YAML file"],
+        )
+    given = load_yaml(path)
+    base = given.pop("base", "primus")
+    if base not in names():
+        raise BadInput(f"base is {base!r}", where=str(path), legal=names())
+    given.setdefault("name", path.stem)
+    merged = _preset(base) | given
+    if isinstance(given.get("remeasure"), dict):
+        merged["remeasure"] = _preset(base)["remeasure"] | given["remeasure"]
+    return validate(Policy, merged, where=str(path))
+
+
+def _preset(name: str) -> dict[str, Any]:
+    return load_yaml(_HERE / f"{name}.yaml")

@@ -1,0 +1,1 @@
+"""The frozen CSV: which columns a case has, how rows are written, read and matched."""

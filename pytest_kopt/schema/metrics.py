@@ -1,0 +1,131 @@
+"""Metrics of a table: directions, the combined step, geometric means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pytest_kopt.errors import BadInput
+from pytest_kopt.schema.profile import Better
+from pytest_kopt.schema.table import Row, Table
+
+COMBINED = "Combined Step"
+RATE_UNITS = ("TFLOPS", "GB/s")
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A primary metric: a column, or the combined step derived from two of them."""
+
+    name: str
+    better: Better
+
+    @property
+    def unit(self) -> str:
+        """The rate unit in the name, or the name itself."""
+        return next((unit for unit in RATE_UNITS if self.name.endswith(unit)), self.name)
+
+
+def direction(column: str, declared: Mapping[str, Better]) -> Better:
+    """Say which way a metric improves: as declared, else rates up and times down.
+
+    Raises BadInput when neither the declaration nor the name tells.
+    """
+    if column in declared:
+        return declared[column]
+    if column.endswith(RATE_UNITS):
+        return "higher"
+    parts = column.replace("(", " ").replace(")", " ").replace("_", " ").lower().split()
+    if {"us", "µs", "ms", "ns", "time"} & set(parts):
+        return "lower"
+    raise BadInput(
+        f"it is not known whether more or less of {column!r} is better",
+        where="primary metric",
+        legal="a TFLOPS, GB/s, ms or us column, or a direction declared in the policy",
+    )
+
+
+def has_backward(row: Row) -> bool:
+    """Say whether the row holds a backward rate."""
+    return any(row.number(name) is not None for name in row.cells if _is_backward_rate(name))
+
+
+def default_primary(table: Table) -> str:
+    """Return the combined step where every row has a backward, else the forward metric."""
+    units = [unit for unit in RATE_UNITS if f"Forward {unit}" in table.header]
+    passed = [row for row in table.rows if row.check == "PASS"]
+    if units and f"Backward {units[0]}" in table.header and passed:
+        column = f"Backward {units[0]}"
+        if all(row.number(column) is not None for row in passed):
+            return f"{COMBINED} {units[0]}"
+    if units:
+        return f"Forward {units[0]}"
+    metrics = [name for name in table.metrics if not name.endswith("_stddev")]
+    if not metrics:
+        raise BadInput("the CSV has no metric column", where="header", legal="a metric column")
+    return metrics[0]
+
+
+def parse_primary(
+    text: str | None, table: Table, declared: Mapping[str, Better]
+) -> tuple[Metric, ...]:
+    """Return the primary metrics that `text` (comma-separated) names, or the table's default.
+
+    Raises BadInput for a name that is neither a metric column nor a combined step.
+    """
+    names = [part.strip() for part in text.split(",")] if text else [default_primary(table)]
+    combined = [
+        f"{COMBINED} {unit}"
+        for unit in RATE_UNITS
+        if f"Forward {unit}" in table.header and f"Backward {unit}" in table.header
+    ]
+    legal = [*combined, *(name for name in table.metrics if not name.endswith("_stddev"))]
+    for name in names:
+        if name not in legal:
+            raise BadInput(f"{name!r} is no metric of this CSV", where="primary", legal=legal)
+    return tuple(Metric(name, direction(name, declared)) for name in names)
+
+
+def value(row: Row, metric: Metric) -> float | None:
+    """Return the metric of one row, None where the row has none.
+
+    The combined step is all work over all time, (F·tf + B·tb) / (tf + tb) with rates F and B and
+    times tf and tb; for work 1 : 2 it equals 6 / (2/F + 4/B), which is also used where the row has
+    no times. Without a backward it is the forward rate.
+    """
+    if not metric.name.startswith(f"{COMBINED} "):
+        return row.number(metric.name)
+    unit = metric.name.removeprefix(f"{COMBINED} ")
+    forward = row.number(f"Forward {unit}")
+    backward = row.number(f"Backward {unit}")
+    if forward is None or backward is None:
+        return forward
+    if not (forward > 0 and backward > 0):
+        return math.nan
+    times = [row.number(f"{way} Time (ms)") for way in ("Forward", "Backward")]
+    if all(time is not None and math.isfinite(time) and time > 0 for time in times):
+        t_forward, t_backward = (float(time or 0) for time in times)
+        return (forward * t_forward + backward * t_backward) / (t_forward + t_backward)
+    return 6 / (2 / forward + 4 / backward)
+
+
+def improvement(candidate: float, incumbent: float, metric: Metric) -> float:
+    """Return the gain as a ratio: above 1 is better, whichever way the metric improves."""
+    return candidate / incumbent if metric.better == "higher" else incumbent / candidate
+
+
+def geomean(values: Iterable[float]) -> float:
+    """Return the geometric mean of positive values; NaN when there is none."""
+    logs = [math.log(item) for item in values]
+    return math.exp(math.fsum(logs) / len(logs)) if logs else math.nan
+
+
+def aggregate(rows: Iterable[Row], metric: Metric) -> float:
+    """Return the geometric mean of the metric over PASS rows that have it."""
+    found = [value(row, metric) for row in rows if row.check == "PASS"]
+    return geomean(item for item in found if item is not None and item > 0 and math.isfinite(item))
+
+
+def _is_backward_rate(column: str) -> bool:
+    return column.startswith("Backward ") and column.endswith(RATE_UNITS)

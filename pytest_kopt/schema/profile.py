@@ -1,0 +1,233 @@
+"""Schemas: the columns of a row and the measured quantity behind each of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pytest_kopt.errors import BadInput
+
+Scalar = int | float | str | bool
+Better = Literal["higher", "lower"]
+
+#: Quantities a measured case can supply. Rates are in the schema's unit, times in ms or µs,
+#: SNRs in dB; `grad_snr:<i>` is the gradient of input i, `grad_snr` the worst of them.
+QUANTITIES = (
+    "forward_rate",
+    "forward_rate_stddev",
+    "backward_rate",
+    "backward_rate_stddev",
+    "forward_ms",
+    "forward_ms_stddev",
+    "backward_ms",
+    "backward_ms_stddev",
+    "forward_us",
+    "backward_us",
+    "out_snr",
+    "grad_snr",
+    "grad_snr:<input>",
+    "max_abs_error",
+    "mismatch_share",
+)
+
+_BACKWARD = ("backward_", "grad_snr")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column after `Check`.
+
+    `quantity` is one of `QUANTITIES`; `better` says which direction of a metric is an improvement
+    and is None for a column that is no metric.
+    """
+
+    name: str
+    quantity: str
+    better: Better | None = None
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether the column stays empty for a case that has no backward."""
+        return self.quantity.startswith(_BACKWARD)
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The columns of one kind of case.
+
+    `dims` None takes the case's own dims in declared order. `unit` is the unit of the rate columns
+    and `work` what a case has to declare for it. `gate` is an extra condition on a column of the
+    row, such as `err == 0`, without which a row is not PASS.
+    """
+
+    name: str
+    columns: tuple[Column, ...]
+    dims: tuple[str, ...] | None = None
+    defaults: Mapping[str, Scalar] = field(default_factory=dict)
+    unit: str | None = None
+    work: Literal["flops", "nbytes"] | None = None
+    gate: str | None = None
+
+    def __post_init__(self) -> None:
+        where = f"schema {self.name!r}"
+        names = [column.name for column in self.columns]
+        fixed = ["label", "Check", *(self.dims or ())]
+        doubled = sorted({name for name in [*names, *fixed] if [*names, *fixed].count(name) > 1})
+        if doubled:
+            raise BadInput(f"column {doubled[0]!r} is declared twice", where=where)
+        for column in self.columns:
+            known = column.quantity in QUANTITIES or column.quantity.startswith("grad_snr:")
+            if not known:
+                raise BadInput(
+                    f"column {column.name!r} has the unknown quantity {column.quantity!r}",
+                    where=where,
+                    legal=QUANTITIES,
+                )
+        if self.gate is not None and parse_gate(self.gate)[0] not in names:
+            raise BadInput(f"gate {self.gate!r} names no column", where=where, legal=names)
+
+    def complete_dims(self, dims: Mapping[str, Scalar], case: str) -> dict[str, Scalar]:
+        """Return the case's dims in column order, defaults filled in.
+
+        Raises BadInput when a dim is missing, foreign to the schema, reserved or not a scalar.
+        """
+        where = f"case {case}"
+        names = self.dims if self.dims is not None else tuple(dims)
+        foreign = [name for name in dims if name not in names]
+        if foreign:
+            raise BadInput(
+                f"dim {foreign[0]!r} does not fit the schema {self.name!r}",
+                where=where,
+                legal=names,
+            )
+        missing = [name for name in names if name not in dims and name not in self.defaults]
+        if missing:
+            raise BadInput(
+                f"dim {missing[0]!r} of the schema {self.name!r} is not given",
+                where=where,
+                legal=names,
+            )
+        taken = {"label", "Check", *(column.name for column in self.columns)}
+        full: dict[str, Scalar] = {}
+        for name in names:
+            value = dims.get(name, self.defaults.get(name, ""))
+            if not isinstance(value, (int, float, str, bool)):
+                raise BadInput(
+                    f"dim {name!r} is {value!r}", where=where, legal="int, float, str or bool"
+                )
+            if not isinstance(name, str) or not name or name in taken:
+                raise BadInput(
+                    f"dim {name!r} is no usable column name", where=where, legal="a new name"
+                )
+            full[name] = value
+        return full
+
+    def header(self, dims: Sequence[str]) -> tuple[str, ...]:
+        """Return the CSV header for a case with these dims."""
+        return ("label", *dims, "Check", *(column.name for column in self.columns))
+
+    def gradient_names(self) -> dict[int, str]:
+        """Map an input's position to the CSV column of its gradient's SNR."""
+        return {
+            int(column.quantity.partition(":")[2]): column.name
+            for column in self.columns
+            if column.quantity.startswith("grad_snr:")
+        }
+
+
+_OPERATORS = {
+    "==": lambda value, limit: value == limit,
+    "<=": lambda value, limit: value <= limit,
+    ">=": lambda value, limit: value >= limit,
+    "<": lambda value, limit: value < limit,
+    ">": lambda value, limit: value > limit,
+}
+
+
+def parse_gate(gate: str) -> tuple[str, str, float]:
+    """Split a gate such as `err_flydsl_ps == 0` into column, operator and number."""
+    for operator in _OPERATORS:
+        column, found, limit = gate.rpartition(f" {operator} ")
+        if found:
+            try:
+                return column.strip(), operator, float(limit)
+            except ValueError:
+                break
+    raise BadInput(f"gate {gate!r} cannot be read", legal="COLUMN ==|<=|>=|<|> NUMBER")
+
+
+def gate_holds(gate: str, value: float) -> bool:
+    """Say whether `value` meets the gate; NaN never does."""
+    _, operator, limit = parse_gate(gate)
+    return bool(_OPERATORS[operator](value, limit))
+
+
+def fingerprint(header: Sequence[str]) -> str:
+    """Return the SHA-256 of a header as it stands in the file (joined by commas, no line end)."""
+    return hashlib.sha256(",".join(header).encode()).hexdigest()
+
+
+def _two_directions(unit: str, *snrs: tuple[str, str]) -> tuple[Column, ...]:
+    return (
+        Column(f"Forward {unit}", "forward_rate", "higher"),
+        Column(f"Forward {unit}_stddev", "forward_rate_stddev"),
+        Column(f"Backward {unit}", "backward_rate", "higher"),
+        Column(f"Backward {unit}_stddev", "backward_rate_stddev"),
+        Column("Forward Time (ms)", "forward_ms", "lower"),
+        Column("Backward Time (ms)", "backward_ms", "lower"),
+        Column("out_snr", "out_snr"),
+        *(Column(name, quantity) for name, quantity in snrs),
+    )
+
+
+GEMM = Schema(
+    "gemm",
+    _two_directions("TFLOPS", ("da_snr", "grad_snr:0"), ("db_snr", "grad_snr:1")),
+    dims=("B", "M", "N", "K"),
+    defaults={"B": 1},
+    unit="TFLOPS",
+    work="flops",
+)
+GROUPED_GEMM = Schema(
+    "grouped_gemm",
+    _two_directions("TFLOPS", ("da_snr", "grad_snr:0"), ("db_snr", "grad_snr:1")),
+    dims=("G", "M", "N", "K", "distribution"),
+    unit="TFLOPS",
+    work="flops",
+)
+ATTENTION = Schema(
+    "attention",
+    _two_directions(
+        "TFLOPS", ("dq_snr", "grad_snr:0"), ("dk_snr", "grad_snr:1"), ("dv_snr", "grad_snr:2")
+    ),
+    dims=("B", "Hq", "Hkv", "Sq", "Skv", "D", "causal"),
+    unit="TFLOPS",
+    work="flops",
+)
+MEMORY = Schema(
+    "memory", _two_directions("GB/s", ("grad_snr", "grad_snr")), unit="GB/s", work="nbytes"
+)
+SINGLE = Schema(
+    "single",
+    (
+        Column("Time (ms)", "forward_ms", "lower"),
+        Column("Time (ms)_stddev", "forward_ms_stddev"),
+        Column("out_snr", "out_snr"),
+    ),
+)
+BUILT_IN = {schema.name: schema for schema in (GEMM, MEMORY, ATTENTION, GROUPED_GEMM, SINGLE)}
+
+
+def resolve(schema: str | Schema, case: str) -> Schema:
+    """Return the schema a case names, or the user's own one that it holds."""
+    if isinstance(schema, Schema):
+        return schema
+    if schema not in BUILT_IN:
+        raise BadInput(
+            f"schema {schema!r} is unknown",
+            where=f"case {case}",
+            legal=[*BUILT_IN, "a pytest_kopt.Schema"],
+        )
+    return BUILT_IN[schema]

@@ -1,0 +1,221 @@
+"""Rows and tables: the CSV in memory, read, written and matched by dims."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_kopt.errors import BadInput
+from pytest_kopt.schema.profile import Scalar
+
+CHECKS = ("PASS", "FAIL", "ERROR")
+Key = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the CSV; every cell is the text that stands in the file."""
+
+    cells: Mapping[str, str]
+    dims: Mapping[str, str]
+
+    @property
+    def label(self) -> str:
+        """The case's name, for people; rows are matched by `key`."""
+        return self.cells["label"]
+
+    @property
+    def check(self) -> str:
+        """PASS, FAIL or ERROR."""
+        return self.cells["Check"]
+
+    @property
+    def key(self) -> Key:
+        """The dims' values in column order: what identifies a case."""
+        return tuple(self.dims.values())
+
+    @property
+    def typed_dims(self) -> dict[str, Scalar]:
+        """The dims as numbers where their text is one: what JSON readers expect."""
+        return {name: _typed(text) for name, text in self.dims.items()}
+
+    def number(self, column: str) -> float | None:
+        """Return a metric cell as a float, None for an empty cell (or the trend's `-`).
+
+        Raises BadInput for text that is no number.
+        """
+        text = self.cells[column].strip()
+        if text in ("", "-"):
+            return None
+        try:
+            return float(text)
+        except ValueError:
+            raise BadInput(
+                f"column {column!r} holds {text!r}", where=f"row {self.label!r}", legal="a number"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A header and its rows, in case-declaration order."""
+
+    header: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """The dim columns: those between `label` and `Check`."""
+        return self.header[1 : self.header.index("Check")]
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The columns after `Check`."""
+        return self.header[self.header.index("Check") + 1 :]
+
+    def by_key(self) -> dict[Key, Row]:
+        """Return the rows by their dims."""
+        return {row.key: row for row in self.rows}
+
+    def check_unique(self, where: str) -> None:
+        """Raise BadInput when two rows have the same dims."""
+        seen: dict[Key, Row] = {}
+        for row in self.rows:
+            if row.key in seen:
+                dims = ", ".join(f"{name}={value}" for name, value in row.dims.items())
+                raise BadInput(
+                    f"duplicate case: rows {seen[row.key].label!r} and {row.label!r} both have "
+                    f"{dims or 'no dims'}",
+                    where=where,
+                    legal="one row for each combination of dims",
+                )
+            seen[row.key] = row
+
+
+def cell(value: Scalar | None) -> str:
+    """Return the CSV text of a value: floats as their shortest round-trip form, None empty."""
+    if value is None:
+        return ""
+    if isinstance(value, bool | str):
+        return str(value)
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else str(value)
+    return str(int(value))
+
+
+def _typed(text: str) -> Scalar:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"True": True, "False": False}.get(text, text)
+
+
+def make_row(header: Sequence[str], values: Mapping[str, Scalar | None]) -> Row:
+    """Build a row with every column of `header`; a column without a value is empty."""
+    cells = {name: cell(values.get(name)) for name in header}
+    dims = header[1 : header.index("Check")]
+    return Row(cells, {name: cells[name] for name in dims})
+
+
+def format_csv(header: Sequence[str], rows: Iterable[Row]) -> str:
+    r"""Return the file's text: comma-separated, `\n` line ends, quoted only where needed."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows([row.cells[name] for name in header] for row in rows)
+    return text.getvalue()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace `path` by a file holding `text`, or leave it as it was."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        # mkstemp makes private files; a result is for everyone the umask lets read it.
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(temporary).chmod(0o666 & ~umask)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def read_csv(path: Path) -> Table:
+    """Read a frozen-schema CSV.
+
+    Raises BadInput, naming the file, when it is missing, empty, cut off, ragged, lacks `label` or
+    `Check`, or holds a Check other than PASS, FAIL, ERROR or two rows with the same dims.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}", where=str(path)) from None
+    except UnicodeDecodeError as error:
+        raise BadInput(f"is not UTF-8 (byte {error.start})", where=str(path)) from None
+    return parse_csv(text, where=str(path))
+
+
+def parse_csv(text: str, where: str) -> Table:
+    """Parse the text of a frozen-schema CSV; see `read_csv`."""
+    if not text.strip():
+        raise BadInput("is empty", where=where, legal="a header and at least one row")
+    if not text.endswith("\n"):
+        raise BadInput("is cut off: its last line has no line end", where=where)
+    try:
+        lines = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+    except csv.Error as error:
+        raise BadInput(f"is no CSV: {error}", where=where) from None
+    header, *records = (tuple(line) for line in lines)
+    if not header or header[0] != "label" or "Check" not in header:
+        raise BadInput(
+            f"header is {','.join(header)[:120]!r}",
+            where=where,
+            legal="label,<dims>,Check,<metrics>",
+        )
+    doubled = sorted({name for name in header if header.count(name) > 1})
+    if doubled:
+        raise BadInput(f"column {doubled[0]!r} appears twice", where=where)
+    if not records:
+        raise BadInput("has a header but no rows", where=where, legal="at least one row")
+    dims = header[1 : header.index("Check")]
+    rows = []
+    for line, record in enumerate(records, start=2):
+        if len(record) != len(header):
+            raise BadInput(
+                f"line {line} has {len(record)} cells", where=where, legal=f"{len(header)} cells"
+            )
+        cells = dict(zip(header, record, strict=True))
+        if cells["Check"] not in CHECKS:
+            raise BadInput(f"line {line} has Check {cells['Check']!r}", where=where, legal=CHECKS)
+        rows.append(Row(cells, {name: cells[name] for name in dims}))
+    table = Table(header, tuple(rows))
+    table.check_unique(where)
+    return table
+
+
+def describe_header_drift(found: Sequence[str], frozen: Sequence[str]) -> str:
+    """Say in one sentence how a header differs from the frozen one."""
+    missing = [name for name in frozen if name not in found]
+    extra = [name for name in found if name not in frozen]
+    if missing and extra:
+        return f"the schema drifted: column {missing[0]!r} is gone and {extra[0]!r} is new"
+    if missing:
+        return f"the schema drifted: column {missing[0]!r} is gone"
+    if extra:
+        return f"the schema drifted: column {extra[0]!r} is new"
+    place = next(
+        i for i, (left, right) in enumerate(zip(found, frozen, strict=False)) if left != right
+    )
+    return f"the schema drifted: column {place + 1} is {found[place]!r}, not {frozen[place]!r}"

@@ -1,0 +1,45 @@
+"""What a process that runs cases has to know, sent to it by the one that decides."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from pytest_kopt.cases.result import ExpectedCase
+from pytest_kopt.options.settings import Settings, Suite
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """Orders for a worker.
+
+    `expected` are the baseline's cases (None: nothing is frozen); `cases_only` deselects every
+    test that is no case; `ignored` are node ids to leave out (skipped at the baseline).
+    """
+
+    device: str
+    engine: str
+    session_seed: int
+    timeout: float
+    suite: Suite
+    cases_only: bool = False
+    expected: tuple[ExpectedCase, ...] | None = None
+    ignored: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, settings: Settings, device: str, session_seed: int) -> Brief:
+        """Return the orders of a session without a campaign."""
+        return cls(device, settings.engine, session_seed, settings.timeout, settings.suite)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Brief:
+        document = json.loads(text)
+        if document["expected"] is not None:
+            document["expected"] = tuple(
+                ExpectedCase.from_document(case) for case in document["expected"]
+            )
+        document["ignored"] = tuple(document["ignored"])
+        return cls(**document)

@@ -1,0 +1,201 @@
+"""Child processes: a fresh interpreter that runs cases, so that kernel code never runs here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_kopt.session.brief import Brief
+from pytest_kopt.session.channel import Channel, Message
+
+_BOOT = "import sys; sys.path[:0] = {path!r}; from pytest_kopt.session.serve import main; main()"
+_GRACE_SECONDS = 10
+
+
+class ChildDied(Exception):
+    """The process ended before it had done its work; the message says how and shows its log."""
+
+
+class Child:
+    """One child process and the channel to it."""
+
+    def __init__(
+        self,
+        config: pytest.Config,
+        brief: Brief,
+        env: Mapping[str, str],
+        args: Sequence[str] | None,
+    ) -> None:
+        # The package's own parent comes first, so that the child runs this very plugin.
+        boot = _BOOT.format(path=[str(Path(__file__).parents[2])])
+        ours, theirs = os.pipe(), os.pipe()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", boot, str(theirs[0]), str(ours[1])],
+            cwd=config.invocation_params.dir,
+            env={**os.environ, **env},
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            pass_fds=(theirs[0], ours[1]),
+        )
+        os.close(theirs[0])
+        os.close(ours[1])
+        self._channel = Channel(
+            Connection(ours[0], writable=False), Connection(theirs[1], readable=False)
+        )
+        self._tell(
+            "hello",
+            sys_path=sys.path,
+            argv=sys.argv,
+            pytest_args=[str(arg) for arg in config.invocation_params.args],
+            brief=brief.to_json(),
+            args=None if args is None else list(args),
+        )
+
+    @property
+    def reader(self) -> Connection:
+        """What `multiprocessing.connection.wait` can wait for."""
+        return self._channel.reader
+
+    def ask(self, nodeid: str, following: str | None) -> None:
+        """Have a case run."""
+        self._tell("run", nodeid=nodeid, next=following)
+
+    def receive(self) -> Message:
+        """Return the next message; ChildDied when the process ended instead."""
+        try:
+            message = self._channel.receive()
+        except (EOFError, OSError):
+            raise ChildDied(self._obituary()) from None
+        assert message is not None
+        return message
+
+    def stop(self) -> None:
+        """Let the process end, and see to it that it does."""
+        with contextlib.suppress(OSError):
+            self._channel.send("stop")
+        try:
+            self._process.wait(_GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._channel.close()
+        self._log.close()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self._process.kill()
+        self._process.wait()
+
+    def _tell(self, kind: str, **fields: Any) -> None:
+        with contextlib.suppress(OSError):
+            self._channel.send(kind, **fields)
+
+    def _obituary(self) -> str:
+        code = self._process.wait()
+        how = f"exit status {code}"
+        if code < 0:
+            how = f"signal {signal.Signals(-code).name}"
+        tail = self._log_tail()
+        if "Timeout (" in tail:
+            how = "the time limit of the case (--kopt-timeout)"
+        return f"the process was ended by {how}\n{tail}".rstrip()
+
+    def _log_tail(self, size: int = 4000) -> str:
+        end = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, end - size))
+        return self._log.read().decode(errors="replace")
+
+
+@dataclass(slots=True)
+class Listener:
+    """Where a run in children reports to; every field is called in the deciding process."""
+
+    collected: Callable[[list[str]], Sequence[str]]
+    collect_error: Callable[[dict[str, Any]], None]
+    started: Callable[[str, tuple[str, int | None, str]], None]
+    report: Callable[[dict[str, Any]], None]
+    finished: Callable[[str], None]
+    died: Callable[[str | None, str, int], None]
+    proceed: Callable[[], bool] = lambda: True
+
+
+MAX_DEATHS = 2
+
+
+@contextlib.contextmanager
+def _closing(child: Child) -> Iterator[Child]:
+    try:
+        yield child
+    except BaseException:
+        child.kill()
+        raise
+    finally:
+        child.stop()
+
+
+class CaseProcess:
+    """Runs cases one after the other in a child, replacing it when it dies.
+
+    A case that kills its process is run once more in a fresh one; killed again, it is given up.
+    """
+
+    def __init__(self, start: Callable[[], Child], listener: Listener) -> None:
+        self._start = start
+        self._listener = listener
+
+    def run(self) -> None:
+        """Collect and run everything that the listener selects."""
+        waiting: list[str] | None = None
+        deaths: dict[str | None, int] = {}
+        while waiting is None or waiting:
+            current: str | None = None
+            try:
+                with _closing(self._start()) as child:
+                    ids = self._collect(child)
+                    if waiting is None:
+                        waiting = list(self._listener.collected(ids))
+                    while waiting and self._listener.proceed():
+                        current = waiting[0]
+                        child.ask(current, waiting[1] if len(waiting) > 1 else None)
+                        self._follow(child)
+                        waiting.pop(0)
+                    return
+            except ChildDied as death:
+                deaths[current] = deaths.get(current, 0) + 1
+                self._listener.died(current, str(death), deaths[current])
+                if deaths[current] < MAX_DEATHS:
+                    continue
+                if waiting is None or current is None:
+                    return
+                waiting.remove(current)
+
+    def _collect(self, child: Child) -> list[str]:
+        while True:
+            message = child.receive()
+            if message["kind"] == "collected":
+                return list(message["ids"])
+            if message["kind"] == "collect_error":
+                self._listener.collect_error(message["data"])
+
+    def _follow(self, child: Child) -> None:
+        while True:
+            message = child.receive()
+            if message["kind"] == "started":
+                self._listener.started(message["nodeid"], tuple(message["location"]))
+            elif message["kind"] == "report":
+                self._listener.report(message["data"])
+            elif message["kind"] == "finished":
+                self._listener.finished(message["nodeid"])
+                return

@@ -1,0 +1,173 @@
+"""The plugin of the process that decides: collects, has the round judged, shows, sets the exit."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.errors import BadInput
+from pytest_kopt.exit_codes import ExitCode
+from pytest_kopt.options.settings import Settings
+from pytest_kopt.session.brief import Brief
+from pytest_kopt.session.collector import Collector
+
+if TYPE_CHECKING:
+    from pytest_kopt.session.round import CampaignRound, Closing
+
+NAME = "kopt-controller"
+
+
+class Controller:
+    """Registered in the main process; without a round it only collects and shows."""
+
+    def __init__(
+        self,
+        config: pytest.Config,
+        settings: Settings,
+        brief: Brief,
+        round: CampaignRound | None,
+    ) -> None:
+        self.settings = settings
+        self.brief = brief
+        self.round = round
+        self.collector = Collector()
+        self._config = config
+        self._closing: Closing | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What every worker gets before it imports kernel code."""
+        from pytest_kopt.devices.choice import interpreter_environment
+
+        env = interpreter_environment(self.brief.device)
+        return env | (self.round.campaign.manifest.env if self.round else {})
+
+    def collected(self, ids: list[str]) -> list[str]:
+        """Take over a collection and return what has to run; UsageError when the cases drifted."""
+        self.collector.collected(ids)
+        if self.round:
+            try:
+                self.round.check_collection(ids, self.collector, is_filtered(self._config))
+            except BadInput as error:
+                raise pytest.UsageError(str(error)) from None
+        return ids
+
+    def pytest_report_header(self) -> list[str]:
+        if not self.settings.active:
+            return []
+        if self.round is None:
+            return [f"kopt: {self.brief.device}, rows go to {self.settings.summary_csv}"]
+        return [
+            f"kopt: campaign {self.round.campaign.name}, round {self.round.number}, "
+            f"policy {self.round.policy.name}, {self.brief.device}"
+        ]
+
+    def pytest_sessionstart(self) -> None:
+        if self.round is None:
+            return
+        try:
+            blocked = self.round.begin()
+        except BadInput as error:
+            raise pytest.UsageError(str(error)) from None
+        if blocked:
+            self.collector.startup_death = blocked
+            self._config.pluginmanager.register(Blocked(), "kopt-blocked")
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Take over an in-process collection."""
+        self.collected([item.nodeid for item in session.items])
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.collector.add_collect_error(report)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.collector.add_report(report)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Decide when everything has run: here the exit status still reaches the summary."""
+        try:
+            result = yield
+        except (KeyboardInterrupt, session.Failed) as stop:
+            self._close(interrupted=str(stop) or type(stop).__name__)
+            raise
+        if not self._config.option.collectonly:
+            self._close()
+        return result
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        ours = {ExitCode.OK, ExitCode.FAILED, int(pytest.ExitCode.NO_TESTS_COLLECTED)}
+        if self._closing and exitstatus in ours:
+            session.exitstatus = int(self._closing.verdict.exit_code)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        from pytest_kopt.show import terminal
+
+        results = self.collector.in_order()
+        if not results and self._closing is None:
+            return
+        terminalreporter.section("kopt")
+        for line in terminal.result_lines(results, self._closing):
+            terminalreporter.write_line(line)
+
+    def pytest_unconfigure(self) -> None:
+        if self.round:
+            self.round.release()
+
+    def _close(self, interrupted: str = "") -> None:
+        try:
+            if self.round:
+                self._closing = self.round.close(self.collector, self._remeasure, interrupted)
+                self._write_verdict()
+            elif self.collector.refusals:
+                raise BadInput("; ".join(self.collector.refusals))
+            self._write_csv()
+        except BadInput as error:
+            raise pytest.UsageError(str(error)) from None
+
+    def _remeasure(self) -> Sequence[CaseResult]:
+        from pytest_kopt.session.supervisor import measure_again
+
+        return measure_again(self._config, self.brief, self.environment, self.collector.order)
+
+    def _write_csv(self) -> None:
+        if self.settings.summary_csv is None:
+            return
+        from pytest_kopt.schema.table import format_csv, write_atomically
+
+        table = self._closing.table if self._closing else self.collector.table()
+        if table is not None:
+            write_atomically(self.settings.summary_csv, format_csv(table.header, table.rows))
+
+    def _write_verdict(self) -> None:
+        path: Path | None = self.settings.verdict_path
+        if path is None or self._closing is None:
+            return
+        from pytest_kopt.schema.table import write_atomically
+
+        write_atomically(path, self._closing.verdict.model_dump_json(indent=1) + "\n")
+
+
+class Blocked:
+    """Keeps every test from running when a command in front of the round failed."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> bool:
+        return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self) -> bool:
+        return True
+
+
+def is_filtered(config: pytest.Config) -> bool:
+    """Say whether the user narrowed the run, so that absent cases are no drift."""
+    option = config.option
+    narrowed = (option.keyword, option.markexpr, option.deselect, getattr(option, "lf", False))
+    return any(narrowed) or config.args_source is pytest.Config.ArgsSource.ARGS

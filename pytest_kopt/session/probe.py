@@ -1,0 +1,41 @@
+"""A collection in a fresh process that says which cases there are and where modules come from."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_kopt.session.worker import is_marked
+
+
+class ProbePlugin:
+    """Notes the cases of a collection and what could not be collected."""
+
+    def __init__(self) -> None:
+        self.cases: list[str] = []
+        self.failures: list[str] = []
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.failures.append(f"{report.nodeid}: {report.longreprtext}")
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.cases = [item.nodeid for item in session.items if is_marked(item)]
+
+
+def main() -> None:
+    """Write what was found to the file given first; the rest are pytest's arguments."""
+    sys.path.insert(0, "")
+    answer, *arguments = sys.argv[1:]
+    plugin = ProbePlugin()
+    pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", *arguments], plugins=[plugin])
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    document = {
+        "cases": plugin.cases,
+        "modules": sorted(str(Path(file).resolve()) for file in files if file),
+        "failure": "\n".join(plugin.failures)[-1500:],
+    }
+    Path(answer).write_text(json.dumps(document))

@@ -1,0 +1,406 @@
+"""A round of a campaign: opened before anything runs, judged and carried out when all has run."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import Any
+
+from pytest_kopt import policies
+from pytest_kopt.campaign import commands
+from pytest_kopt.campaign import notes as notes_file
+from pytest_kopt.campaign.campaign import AttemptRecord, Campaign
+from pytest_kopt.campaign.layout import campaigns, find
+from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.campaign.repository import Repository
+from pytest_kopt.cases.result import CaseResult, ExpectedCase
+from pytest_kopt.clock import now
+from pytest_kopt.decide.gates import correctness_verdict, metrics_verdict
+from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
+from pytest_kopt.decide.verdict import Aggregate, Decision, Shape, Verdict
+from pytest_kopt.errors import BadInput
+from pytest_kopt.options.settings import Settings
+from pytest_kopt.schema.metrics import aggregate, parse_primary
+from pytest_kopt.schema.table import Row, Table
+from pytest_kopt.session.brief import Brief
+from pytest_kopt.session.collector import Collector
+from pytest_kopt.show import projections, trend
+
+#: Runs the round's cases once more in a fresh process and returns their results.
+Remeasure = Callable[[], Sequence[CaseResult]]
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """What a finished round hands to the terminal."""
+
+    verdict: Verdict
+    table: Table | None
+
+
+class CampaignRound:
+    """One attempt at one round.
+
+    Made while pytest is configured (reads and validates, changes nothing), begun when the session
+    starts (locks, finishes what an earlier kill cut off), closed when all cases have run.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        assert settings.round is not None
+        self._settings = settings
+        self.campaign = Campaign(find(settings.workspace, choose_campaign(settings)), settings.root)
+        self._notes = notes_file.load(settings.notes) if settings.notes else Notes()
+        self._validate()
+        self.started = now()
+        self._stack = contextlib.ExitStack()
+
+    @property
+    def tests(self) -> str:
+        """The manifest's pytest arguments."""
+        return self.campaign.manifest.tests
+
+    def brief(self, device: str, session_seed: int) -> Brief:
+        """Return the orders of this round's workers."""
+        plain = Brief.of(self._settings, device, session_seed)
+        expected = None if self.number == 1 else tuple(self.expected.values())
+        return replace(plain, cases_only=True, expected=expected, ignored=self._ignored)
+
+    def begin(self) -> str:
+        """Take the campaign, finish what was cut off, and take down the candidate's version.
+
+        Returns why nothing can be measured when a command of the manifest failed, else "".
+
+        Raises BadInput when the campaign is in use, moved on meanwhile, or its tree is not ready.
+        """
+        self._stack.enter_context(self.campaign.locked())
+        try:
+            if self.campaign.settle(apply=self._settings.apply):
+                projections.refresh(self.campaign)
+            self._validate()
+            blocked = self._run_commands()
+            self._kernel = self.campaign.candidate()
+        except BaseException:
+            self.release()
+            raise
+        return blocked
+
+    def release(self) -> None:
+        """Give the campaign back; safe to repeat."""
+        self._stack.close()
+
+    def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
+        """Raise BadInput when the collected cases are not the baseline's.
+
+        A case may be missing when the user filtered the run or its file did not import: that is
+        for the decision to say.
+        """
+        if not ids and not collector.collect_errors:
+            raise BadInput(
+                "no kopt case was collected",
+                where=f"campaign {self.campaign.name}",
+                legal="tests marked kopt; the manifest's key 'tests' or paths select them",
+            )
+        if self.number == 1:
+            return
+        foreign = [nodeid for nodeid in ids if nodeid not in self.expected]
+        if foreign:
+            raise BadInput(
+                f"the case set changed: {foreign[0]} is not in the baseline",
+                where=f"campaign {self.campaign.name}",
+                legal="the cases of the baseline; `kopt init --from` starts over with new ones",
+            )
+        gone = [
+            nodeid
+            for nodeid in self.expected
+            if nodeid not in ids and not _under(nodeid, collector.collect_errors)
+        ]
+        if gone and not filtered:
+            raise BadInput(
+                f"the case set changed: {gone[0]} of the baseline is gone",
+                where=f"campaign {self.campaign.name}",
+                legal="the cases of the baseline; `kopt init --from` starts over with new ones",
+            )
+
+    def close(self, collector: Collector, remeasure: Remeasure, interrupted: str = "") -> Closing:
+        """Judge, record and carry out; raises BadInput, with nothing changed, for drifted input."""
+        if collector.refusals:
+            raise BadInput("; ".join(collector.refusals))
+        self._add_error_rows(collector)
+        _fail_rows_of_failed_tests(collector)
+        table = collector.table()
+        verdict = self._judge(collector, table, remeasure, interrupted)
+        if not self.campaign.candidate().same_content(self._kernel):
+            verdict = self._incomplete("the kernel files changed while they were measured")
+        figures = trend.figures(table) if table else None
+        attempt = self.campaign.record(
+            AttemptRecord(
+                round=self.number,
+                started=self.started,
+                level="full",
+                kernel=self._kernel,
+                results=collector.in_order(),
+                table=table,
+                verdict=verdict,
+                trend=figures,
+                notes=self._notes,
+                session=self._session(collector),
+            )
+        )
+        self.campaign.settle(apply=self._settings.apply)
+        projections.refresh(self.campaign, [self.number])
+        final = self.campaign.verdict(self.campaign.state.rounds[self.number])
+        assert final is not None and final.attempt == attempt.number
+        return Closing(final, table)
+
+    def _validate(self) -> None:
+        settings, campaign = self._settings, self.campaign
+        assert settings.round is not None
+        self.number = campaign.state.check_round(settings.round)
+        limit = campaign.manifest.max_iterations
+        if limit is not None and self.number > limit + 1:
+            raise BadInput(
+                f"round {self.number} is beyond max_iterations {limit} (T3)",
+                where="--kopt-round",
+                legal="raise max_iterations in the manifest (at most 119) to go on",
+            )
+        self.policy: Policy = policies.load(settings.policy or campaign.manifest.policy)
+        campaign.check_ready()
+        self.expected: dict[str, ExpectedCase] = {}
+        self._ignored: tuple[str, ...] = ()
+        if self.number > 1:
+            self.expected = campaign.expected_cases()
+            self._ignored = tuple(campaign.skipped_at_baseline())
+
+    def _run_commands(self) -> str:
+        """Format, rebuild and test in this order, as far as the manifest says; stop at a failure.
+
+        Formatting comes first, so that what is measured is what is committed.
+        """
+        manifest = self.campaign.manifest
+        for command in (manifest.format_command, manifest.rebuild_command, manifest.test_command):
+            if command is None:
+                continue
+            done = commands.run(command, self.campaign.root, manifest.env)
+            if not done.ok:
+                return f"`{command}` ended with status {done.returncode}\n{done.output}".rstrip()
+        return ""
+
+    def _judge(
+        self,
+        collector: Collector,
+        table: Table | None,
+        remeasure: Remeasure,
+        interrupted: str,
+    ) -> Verdict:
+        broken = self._cut_off(collector, table, interrupted)
+        if broken:
+            return broken
+        assert table is not None
+        found = [text for result in collector.in_order() for text in result.findings]
+        if found:
+            return self._overfit(table, found)
+        if self.number == 1:
+            return self._baseline(table)
+        if any(result.evidence.get("interpreted") for result in collector.in_order()):
+            failed = correctness_verdict(table, self.policy, self._failed_repairs())
+            return failed or self._incomplete(
+                "Triton's interpreter timed this round; its times mean nothing and decide nothing",
+                "the checks passed; run the round on a GPU to decide it",
+            )
+        return self._stored(collector, table, remeasure)
+
+    def _cut_off(
+        self, collector: Collector, table: Table | None, interrupted: str
+    ) -> Verdict | None:
+        """Return INCOMPLETE when not every case of the level has spoken."""
+        if interrupted:
+            return self._incomplete(f"the session was interrupted: {interrupted}")
+        lost = collector.lost_after_all()
+        if lost:
+            return self._incomplete(
+                f"a worker was lost: {lost[0]}",
+                "the case went through when run again: not the kernel's doing; run the round again",
+            )
+        wanted = list(self.expected) or [
+            nodeid for nodeid in collector.order if nodeid not in collector.skipped
+        ]
+        missing = [nodeid for nodeid in wanted if nodeid not in collector.results]
+        if missing or table is None:
+            reason = f"{len(missing)} case(s) have no row: {', '.join(missing[:3])}"
+            if not missing:
+                why = collector.startup_death or next(iter(collector.collect_errors.values()), "")
+                reason = f"no case has a row; {why}".rstrip("; ")
+            return self._incomplete(
+                reason, "run every case; a filtered or cut-off run decides nothing"
+            )
+        return None
+
+    def _baseline(self, table: Table) -> Verdict:
+        failed = correctness_verdict(table, self.policy, failed_repairs=-1)
+        if failed:
+            return failed.model_copy(
+                update={
+                    "next_step": "the baseline has to be correct: mend it and run round 1 again"
+                }
+            )
+        text = self.campaign.manifest.primary_metric
+        metrics = parse_primary(text, table, self.policy.directions)
+        unusable = metrics_verdict(table, metrics, self.policy)
+        if unusable:
+            return self._incomplete(unusable.reason, unusable.next_step)
+        totals = [
+            Aggregate(metric=metric.name, candidate=aggregate(table.rows, metric))
+            for metric in metrics
+        ]
+        return Verdict(
+            decision=Decision.BASELINE,
+            reason=f"{len(table.rows)} case(s) PASS; the schema and the case set are frozen",
+            next_step=f"change the kernel, then: pytest --kopt-campaign {self.campaign.name} "
+            "--kopt-round next",
+            compare="none",
+            policy=self.policy.name,
+            aggregate=totals[0],
+            secondary=totals[1:],
+            shapes=[_shape(row) for row in table.rows],
+        )
+
+    def _stored(self, collector: Collector, table: Table, remeasure: Remeasure) -> Verdict:
+        self._same_engines(collector)
+        evidence = StoredEvidence(
+            candidate=table,
+            incumbent=self.campaign.incumbent_table(),
+            primary=self.campaign.manifest.primary_metric,
+            failed_repairs=self._failed_repairs(),
+            extra_benefit=self._extra_benefit(),
+            devices={
+                result.key: result.evidence.get("device", "") for result in collector.in_order()
+            },
+        )
+        verdict = decide_stored(evidence, self.policy)
+        for _ in range(remeasurements_needed(verdict, self.policy)):
+            again = Collector(order=list(collector.order))
+            again.results = {result.nodeid: result for result in remeasure()}
+            repeat = again.table()
+            if repeat is None or len(repeat.rows) != len(table.rows):
+                return self._incomplete("a re-measurement lost cases")
+            evidence = replace(evidence, remeasurements=(*evidence.remeasurements, repeat))
+            verdict = decide_stored(evidence, self.policy)
+        engines = sorted({str(r.evidence.get("engine", "-")) for r in collector.in_order()})
+        return verdict.model_copy(update={"engine": ", ".join(engines)})
+
+    def _same_engines(self, collector: Collector) -> None:
+        for result in collector.in_order():
+            frozen = self.expected[result.nodeid].engine
+            engine = result.evidence.get("engine", frozen)
+            if engine != frozen:
+                raise BadInput(
+                    f"timed by {engine}, but the baseline by {frozen}",
+                    where=f"case {result.nodeid}",
+                    legal="one engine for the whole campaign",
+                )
+
+    def _overfit(self, table: Table, findings: Sequence[str]) -> Verdict:
+        return Verdict(
+            decision=Decision.REJECTED_OVERFIT,
+            reason=f"the kernel serves the measurement instead of computing: {findings[0]}",
+            next_step="the incumbent is back; only gains that a real step has are kept",
+            compare="none",
+            policy=self.policy.name,
+            shapes=[_shape(row) for row in table.rows],
+            flags=sorted(set(findings)),
+        )
+
+    def _incomplete(self, reason: str, step: str = "run the round again") -> Verdict:
+        return Verdict(
+            decision=Decision.INCOMPLETE,
+            reason=reason,
+            next_step=step,
+            compare="none",
+            policy=self.policy.name,
+        )
+
+    def _add_error_rows(self, collector: Collector) -> None:
+        """Give the baseline's cases that could not speak their ERROR rows: dead or not imported."""
+        for nodeid, case in self.expected.items():
+            if nodeid in collector.results:
+                continue
+            error = collector.dead.get(nodeid) or _under(nodeid, collector.collect_errors)
+            error = error or collector.startup_death or collector.failures.get(nodeid)
+            if error:
+                collector.results[nodeid] = CaseResult.failed(nodeid, case, error, {})
+        collector.collected(list(self.expected))
+
+    def _failed_repairs(self) -> int:
+        known = self.campaign.state.rounds.get(self.number)
+        return known.failed_checks - 1 if known else -1
+
+    def _extra_benefit(self) -> str | None:
+        known = self.campaign.state.rounds.get(self.number)
+        notes = known.notes.plus(self._notes) if known else self._notes
+        return notes.extra_benefit
+
+    def _session(self, collector: Collector) -> dict[str, Any]:
+        return {
+            "started": self.started,
+            "ended": now(),
+            "host": platform.node(),
+            "python": platform.python_version(),
+            "pytest_kopt": version("pytest-kopt"),
+            "skipped": sorted(collector.skipped),
+            "lost": collector.lost,
+            "collect_errors": collector.collect_errors,
+            "dead": collector.dead,
+        }
+
+
+def choose_campaign(settings: Settings) -> str:
+    """Return the campaign's name: option or ini, else the branch's, else the only one there is."""
+    if settings.campaign:
+        return settings.campaign
+    repository = Repository.around(settings.root)
+    branch = repository.branch if repository else None
+    known = campaigns(settings.workspace)
+    if branch and branch.startswith("optimize/") and branch.removeprefix("optimize/") in known:
+        return branch.removeprefix("optimize/")
+    if len(known) == 1:
+        return known[0]
+    raise BadInput(
+        "no campaign is named", where="--kopt-campaign", legal=known or "none yet; see `kopt init`"
+    )
+
+
+def _under(nodeid: str, collect_errors: dict[str, str]) -> str | None:
+    """Return the collection error of the file or class that holds a node id."""
+    for failed, text in collect_errors.items():
+        if nodeid == failed or nodeid.startswith((f"{failed}::", f"{failed}/")):
+            return text
+    return None
+
+
+def _fail_rows_of_failed_tests(collector: Collector) -> None:
+    """Make a test that failed after its case was measured a failed check."""
+    for nodeid, text in collector.failures.items():
+        result = collector.results.get(nodeid)
+        if result is not None and result.check == "PASS":
+            cells = {
+                name: None if cell is None else math.nan for name, cell in result.cells.items()
+            }
+            collector.results[nodeid] = replace(
+                result, check="FAIL", cells=dict(cells), diagnosis=text
+            )
+
+
+def _shape(row: Row) -> Shape:
+    return Shape.model_validate(
+        {
+            "label": row.label,
+            "dims": row.typed_dims,
+            "check": row.check,
+            "status": "unchanged" if row.check == "PASS" else "failed",
+        }
+    )

@@ -1,0 +1,92 @@
+"""The other side of a child process: the same pytest run, told over a channel what to run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from multiprocessing.connection import Connection
+
+import pytest
+
+from pytest_kopt.session.brief import Brief
+from pytest_kopt.session.channel import Channel
+
+NAME = "kopt-serve"
+
+
+class Serve:
+    """Collects, then runs the node ids it is sent and streams their reports."""
+
+    def __init__(self, channel: Channel, brief: Brief, args: list[str] | None) -> None:
+        # The name under which pluggy registers a plugin given to pytest.main.
+        self.__name__ = NAME
+        self.brief = brief
+        self._channel = channel
+        self._args = args
+        self._config: pytest.Config | None = None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_cmdline_main(self, config: pytest.Config) -> None:
+        """Be a plain serial run whatever the command line says of workers and reports."""
+        self._config = config
+        if self._args is not None:
+            config.args = self._args
+        option = config.option
+        option.maxfail = 0
+        for name, value in (("numprocesses", 0), ("dist", "no"), ("tx", []), ("xmlpath", None)):
+            if hasattr(option, name):
+                setattr(option, name, value)
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.option.continue_on_collection_errors = True
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._send_report("collect_error", report)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._channel.send("collected", ids=[item.nodeid for item in session.items])
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run what the other side asks for until it says stop or goes away."""
+        items = {item.nodeid: item for item in session.items}
+        while True:
+            try:
+                message = self._channel.receive()
+            except EOFError:
+                return True
+            if message is None or message["kind"] == "stop":
+                return True
+            item, following = items[message["nodeid"]], items.get(message["next"] or "")
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            self._channel.send("finished", nodeid=item.nodeid)
+
+    def pytest_runtest_logstart(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
+        self._channel.send("started", nodeid=nodeid, location=location)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._send_report("report", report)
+
+    def _send_report(self, kind: str, report: pytest.CollectReport | pytest.TestReport) -> None:
+        assert self._config is not None
+        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+        self._channel.send(kind, data=data)
+
+
+def main() -> None:
+    """Enter a child process: `python -c …main()` with the two descriptors as arguments."""
+    reader, writer = (int(text) for text in sys.argv[1:3])
+    channel = Channel(Connection(reader, writable=False), Connection(writer, readable=False))
+    hello = channel.receive()
+    if hello is None:
+        raise SystemExit("no orders")
+    sys.path[:] = hello["sys_path"]
+    sys.argv[:] = hello["argv"]
+    serve = Serve(channel, Brief.from_json(hello["brief"]), hello["args"])
+    status = pytest.main(hello["pytest_args"], plugins=[serve])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Interpreter shutdown with a GPU context and leftover threads can hang; nothing is left to do.
+    os._exit(int(status))

@@ -1,0 +1,171 @@
+"""The plugin of a process that runs cases: which tests run, and a row for every case."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_kopt.cases.fixture import Kopt, marked_schema, send
+from pytest_kopt.cases.result import PROPERTY, CaseResult
+from pytest_kopt.devices.choice import interpreter_environment
+from pytest_kopt.errors import BadInput
+from pytest_kopt.session.brief import Brief
+
+if TYPE_CHECKING:
+    from pytest_kopt.cases.runner import Bench
+
+NAME = "kopt-worker"
+_SPECIAL = {"deterministic": "--kopt-deterministic-only", "multigpu": "--kopt-dist-only"}
+
+
+class Worker:
+    """Registered in every process that runs tests; knows its orders, decides nothing."""
+
+    def __init__(self, brief: Brief) -> None:
+        self.brief = brief
+        self._bench: Bench | None = None
+
+    def fixture(self, request: pytest.FixtureRequest) -> Kopt:
+        """Return the value of the `kopt` fixture for a test."""
+        item = request.node
+        try:
+            return Kopt(item, marked_schema(item), self.bench())
+        except BadInput as error:
+            send(item, CaseResult(item.nodeid, refusal=str(error)))
+            pytest.fail(str(error), pytrace=False)
+
+    def bench(self) -> Bench:
+        """Return how cases are measured here; imports torch at the first call."""
+        if self._bench is None:
+            from pytest_kopt.cases.runner import Bench
+
+            brief = self.brief
+            frozen = None if brief.expected is None else {c.nodeid: c for c in brief.expected}
+            self._bench = Bench(brief.device, brief.engine, brief.session_seed, frozen)
+        return self._bench
+
+    def pytest_pycollect_makemodule(self, module_path: Path) -> None:
+        """Set up Triton's interpreter before a test file that uses kopt imports Triton.
+
+        Only such files: elsewhere, TRITON_INTERPRET would change what others' tests mean.
+        """
+        env = interpreter_environment(self.brief.device)
+        if env and b"kopt" in module_path.read_bytes():
+            os.environ.update(env)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        """Leave the cases of the round, and of the special suites only what was asked for."""
+        if self.brief.cases_only:
+            keep = [item for item in items if self._is_case(item)]
+            dropped = [item for item in items if not self._is_case(item)]
+            if dropped:
+                items[:] = keep
+                config.hook.pytest_deselected(items=dropped)
+        for item in items:
+            reason = self._skip_reason(item)
+            if reason:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """End this process, with its stacks shown, when a case takes longer than it may."""
+        if not is_marked(item):
+            return (yield)
+        stream = sys.__stderr__
+        if stream is None:
+            return (yield)
+        faulthandler.dump_traceback_later(self.brief.timeout, exit=True, file=stream)
+        try:
+            return (yield)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[Any]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Give a marked test that failed before it could measure an ERROR row."""
+        report = yield
+        silent = not any(name == PROPERTY for name, _ in item.user_properties)
+        if report.failed and silent and is_marked(item) and call.when != "teardown":
+            result = self._error_result(item, report.longreprtext)
+            if result is not None:
+                send(item, result)
+                report.user_properties = list(item.user_properties)
+        return report
+
+    def _is_case(self, item: pytest.Item) -> bool:
+        special = any(item.get_closest_marker(name) for name in _SPECIAL)
+        return is_marked(item) and not special and item.nodeid not in self.brief.ignored
+
+    def _skip_reason(self, item: pytest.Item) -> str | None:
+        suite = self.brief.suite
+        if suite != "standard":
+            wanted = item.get_closest_marker(suite) is not None
+            return None if wanted else f"only the {suite} suite runs"
+        for name, option in _SPECIAL.items():
+            if item.get_closest_marker(name):
+                return f"{name} suite: run with {option}"
+        return None
+
+    def _error_result(self, item: pytest.Item, diagnosis: str) -> CaseResult | None:
+        """Return the ERROR result of a test that never called the fixture.
+
+        Its dims come from the baseline, else from the parameters that the schema knows; None when
+        they cannot be told.
+        """
+        frozen = {case.nodeid: case for case in self.brief.expected or ()}.get(item.nodeid)
+        if frozen is not None:
+            return CaseResult.failed(item.nodeid, frozen, diagnosis, {})
+        try:
+            return error_from_parameters(item, diagnosis)
+        except BadInput:
+            return None
+
+
+def is_marked(item: pytest.Item) -> bool:
+    """Say whether a test is a kopt case."""
+    return item.get_closest_marker("kopt") is not None
+
+
+def error_from_parameters(item: pytest.Item, diagnosis: str) -> CaseResult:
+    """Build an ERROR result from a test's parameters; BadInput when they do not fit the schema."""
+    import math
+
+    from pytest_kopt.schema.profile import resolve
+
+    schema = resolve(marked_schema(item), item.nodeid)
+    dims = schema.complete_dims(scalar_parameters(item, schema.dims), item.nodeid)
+    return CaseResult(
+        nodeid=item.nodeid,
+        label="_".join(f"{name}{value}" for name, value in dims.items()) or item.name,
+        header=schema.header(tuple(dims)),
+        dims=dims,
+        cells={c.name: math.nan for c in schema.columns if not c.is_backward},
+        diagnosis=diagnosis,
+    )
+
+
+def scalar_parameters(item: pytest.Item, names: tuple[str, ...] | None) -> dict[str, Any]:
+    """Return a test's parameters that can be dims: those of `names`, or every scalar one."""
+    callspec = getattr(item, "callspec", None)
+    parameters: dict[str, Any] = dict(callspec.params) if callspec else {}
+    if names is not None:
+        return {name: parameters[name] for name in names if name in parameters}
+    return {k: v for k, v in parameters.items() if isinstance(v, int | float | str | bool)}
+
+
+def worker_of(config: pytest.Config) -> Worker:
+    """Return this process's worker plugin."""
+    worker = config.pluginmanager.get_plugin(NAME)
+    assert isinstance(worker, Worker)
+    return worker

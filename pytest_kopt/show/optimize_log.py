@@ -1,0 +1,96 @@
+"""logs/optimize.md: the campaign's log for people, appended, never rewritten."""
+
+from __future__ import annotations
+
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.state import Attempt, Round
+from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.show.words import figure, percent
+
+
+def missing_text(text: str, campaign: Campaign) -> str:
+    """Return what has to be appended to the file's `text` so that every decision stands in it.
+
+    Each entry carries an anchor, so that a run after a kill appends what is missing and only that.
+    """
+    parts = [] if text else [_title(campaign)]
+    for item in campaign.state.rounds.values():
+        for attempt in item.attempts.values():
+            anchor = f"<!-- round-{item.number} attempt-{attempt.number} -->"
+            if attempt.decided and anchor not in text:
+                parts.append(f"\n{anchor}\n{_entry(campaign, item, attempt)}")
+    ended = campaign.state.ended
+    if ended and "## Termination Check" not in text:
+        parts.append(termination_check(ended))
+    return "".join(parts)
+
+
+def termination_check(ended: str) -> str:
+    """Return the block that says which condition ended the campaign."""
+    return (
+        "\n## Termination Check\n\n"
+        "- T1 performance_target: ❌\n- T2 hardware efficiency: ❌\n"
+        f"- T3 max_iterations reached: ❌\n- T4 user requested stop: ✅ ({ended})\n"
+        "-> Satisfied condition(s): T4\n"
+    )
+
+
+def _title(campaign: Campaign) -> str:
+    manifest = campaign.manifest
+    return (
+        f"# {manifest.target_op} {manifest.target_backend} Optimization Log\n\n"
+        "## Basic Information\n\n"
+        f"- Target operator: {manifest.target_op}\n"
+        f"- Implementation language: {manifest.target_lang}\n"
+        f"- Backend: {manifest.target_backend}\n"
+        f"- Target GPU: {manifest.target_gpu}\n"
+        f"- Campaign: {campaign.name}\n"
+        f"- Start time: {manifest.created}\n"
+    )
+
+
+def _entry(campaign: Campaign, item: Round, attempt: Attempt) -> str:
+    decided = attempt.decided
+    assert decided is not None
+    trend = decided.trend
+    if decided.decision is Decision.BASELINE:
+        forward = f"{figure(trend.forward_average)} {trend.unit}" if trend else "-"
+        backward = figure(trend.backward_average) if trend else "-"
+        return (
+            "## Baseline\n\n"
+            f"- Time: {decided.time}\n"
+            f"- Forward aggregate: {forward}\n"
+            f"- Backward aggregate: {backward}\n"
+            "- All Check: PASS\n"
+            "- Detailed data: rounds/round-1/summary.md\n\n"
+            "## Optimization History\n"
+        )
+    notes = decided.notes
+    change = decided.aggregate.change_pct if decided.aggregate else None
+    best = campaign.state.incumbent_round
+    lines = [
+        f"### round-{item.number} attempt {attempt.number} — {decided.decision} — "
+        f"{notes.summary or notes.change or 'no description'}",
+        "",
+        f"- Time: {decided.time}",
+        f"- Hypothesis: {notes.hypothesis or 'not stated'}",
+        f"- Changes: {notes.change or 'not stated'}",
+        f"- Result: {percent(change)}",
+        f"- Decision: {decided.decision}: {decided.reason}",
+        f"- Detailed data: rounds/round-{item.number}/summary.md",
+        "",
+        "#### Current Best",
+        "",
+        f"- round-{best}",
+    ]
+    if notes.next:
+        lines += ["", "#### Directions to Try", "", f"- [ ] {notes.next}"]
+    if not decided.decision.keeps and not decided.decision.leaves_open:
+        lines += [
+            "",
+            "#### Verified Ineffective Directions",
+            "",
+            f"- {notes.change or notes.hypothesis or 'not stated'} (round-{item.number}): "
+            f"{notes.root_cause or decided.reason}",
+        ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,56 @@
+"""Bringing every file that people read up to what ledger and evidence say."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.state import Round
+from pytest_kopt.schema.table import write_atomically
+from pytest_kopt.show import optimize_log, trend
+from pytest_kopt.show.summary import summary
+
+
+def refresh(campaign: Campaign, numbers: list[int] | None = None) -> None:
+    """Rewrite the rounds' own files and append to the logs what they lack.
+
+    `numbers` limits the rounds that are rewritten (all when None). Safe to repeat.
+    """
+    for number, item in campaign.state.rounds.items():
+        if item.verdict is not None and (numbers is None or number in numbers):
+            _round_files(campaign, item)
+    _append(campaign.layout.trend, lambda text: trend.missing_text(text, campaign.state))
+    _append(campaign.layout.optimize_log, lambda text: optimize_log.missing_text(text, campaign))
+
+
+def _round_files(campaign: Campaign, item: Round) -> None:
+    verdict = campaign.verdict(item)
+    assert verdict is not None and verdict.attempt is not None
+    layout = campaign.layout
+    text = verdict.model_dump_json(indent=1) + "\n"
+    write_atomically(layout.verdict(item.number), text)
+    write_atomically(layout.summary(item.number), summary(campaign, item, verdict))
+    evidence = layout.attempt(item.number, verdict.attempt)
+    table = evidence / "benchmark.csv"
+    if table.exists():
+        write_atomically(layout.artifacts(item.number) / "benchmark.csv", table.read_text())
+    _mirror(evidence / "kernel_snapshot", layout.snapshot(item.number))
+
+
+def _mirror(source: Path, target: Path) -> None:
+    temporary = target.with_name(f".{target.name}.new")
+    for stale in (temporary, target):
+        if stale.exists():
+            shutil.rmtree(stale)
+    shutil.copytree(source, temporary)
+    temporary.rename(target)
+
+
+def _append(path: Path, missing: Callable[[str], str]) -> None:
+    text = path.read_text() if path.exists() else ""
+    more = missing(text)
+    if more:
+        # Old text and new in one rename: a kill leaves the file without the entry or with it.
+        write_atomically(path, text + more)

@@ -1,0 +1,129 @@
+"""rounds/round-N/summary.md: one round for people, built from ledger and evidence."""
+
+from __future__ import annotations
+
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.campaign.state import Round
+from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.show.words import figure, interval, markdown_table, percent
+
+_UNSTATED = "_not stated; `kopt note` adds it_"
+_REAL = {"K1", "K2", "K3", "K4"}
+
+
+def summary(campaign: Campaign, item: Round, verdict: Verdict) -> str:
+    """Return the text of a round's summary.md."""
+    notes = item.notes
+    baseline = verdict.decision is Decision.BASELINE
+    sections = [
+        ("Hypothesis", _or(notes.hypothesis, baseline, "Baseline round: the starting point.")),
+        ("Single change", _or(notes.change, baseline, "No code change.")),
+        ("Results", _results(campaign, item, verdict)),
+        ("Decision", _decision(verdict)),
+        (
+            "Attribution",
+            _or(notes.attribution, baseline, "The starting point; nothing to explain."),
+        ),
+        ("Next direction", notes.next or _UNSTATED),
+        ("Real-training transfer check", transfer_check(verdict, notes)),
+    ]
+    if not verdict.decision.keeps and not verdict.decision.leaves_open:
+        sections.append(("Rollback Analysis", _rollback_analysis(verdict, notes)))
+    body = "\n".join(f"## {title}\n\n{text}\n" for title, text in sections)
+    return f"# round-{item.number} — {verdict.decision}\n\n{body}"
+
+
+def transfer_check(verdict: Verdict, notes: Notes) -> str:
+    """Return the eight lines of the real-training transfer check (E7)."""
+    change = verdict.aggregate.change_pct if verdict.aggregate else None
+    bucket = notes.bucket
+    overfit = verdict.decision is Decision.REJECTED_OVERFIT or bucket in ("W2", "W3")
+    audit = "; ".join(verdict.flags) or "no finding"
+    if bucket in _REAL:
+        gain, decision = percent(change), "ACCEPT-as-real"
+    elif bucket == "W1":
+        bound = w1_bound_pct(notes)
+        credit = None if change is None else min(change, bound)
+        gain = f"{percent(credit)} (at most quant time / step time = {bound:.3f} %)"
+        decision = "ACCEPT-with-asterisk"
+    else:
+        gain, decision = _UNSTATED, "not classified"
+    lines = [
+        ("Bucket", bucket or _UNSTATED),
+        ("Cache key", notes.cache_key or "none declared"),
+        ("id(...) audit", audit),
+        ("4-step trace hit rate", "no cache declared" if not notes.cache_key else "see flags"),
+        ("Workload distribution robustness", "every case of the level"),
+        ("Benchmark gain", percent(change)),
+        ("Estimated real-training gain", "+0.000%" if overfit else gain),
+        ("Decision", "REJECT-as-overfit" if overfit else decision),
+    ]
+    return "\n".join(f"- {name}: {text}" for name, text in lines)
+
+
+def _results(campaign: Campaign, item: Round, verdict: Verdict) -> str:
+    attempt = item.attempts[verdict.attempt or item.last.number]
+    lines = [
+        f"- Time: {attempt.started}",
+        f"- Attempt: {attempt.number}",
+        f"- Comparison: {verdict.compare}, engine {verdict.engine or '-'}, policy {verdict.policy}",
+        f"- Tests: `{campaign.manifest.tests or 'as on the command line'}`",
+        "- Raw artifacts: `artifacts/benchmark.csv`, "
+        f"`artifacts/attempt-{attempt.number}/evidence.json`",
+    ]
+    rows = [
+        [
+            shape.label,
+            ", ".join(f"{name}={value}" for name, value in shape.dims.items()),
+            shape.check,
+            percent(shape.change_pct),
+            interval(shape.low_pct, shape.high_pct),
+            shape.status,
+        ]
+        for shape in verdict.shapes
+    ]
+    header = ["Case", "Dims", "Check", "vs incumbent", "Interval (%)", "Status"]
+    lines += ["", markdown_table(header, rows), ""]
+    for total in [verdict.aggregate, *verdict.secondary]:
+        if total is not None:
+            lines.append(
+                f"- {total.metric} (geomean): {figure(total.candidate)}, incumbent "
+                f"{figure(total.incumbent)}, change {percent(total.change_pct)} "
+                f"{interval(total.low_pct, total.high_pct)}".rstrip()
+            )
+    return "\n".join(lines)
+
+
+def _decision(verdict: Verdict) -> str:
+    lines = [f"`{verdict.decision}` — {verdict.reason}"]
+    if verdict.next_step:
+        lines.append(f"\nNext: {verdict.next_step}")
+    if verdict.applied.git_commit:
+        lines.append(f"\nCommit: {verdict.applied.git_commit}")
+    if verdict.applied.restored:
+        lines.append(f"\nRestored: {', '.join(verdict.applied.restored)}")
+    lines += [f"\nFlag: {flag}" for flag in verdict.flags]
+    return "\n".join(lines)
+
+
+def _rollback_analysis(verdict: Verdict, notes: Notes) -> str:
+    lines = [
+        ("Change", notes.change or notes.summary or _UNSTATED),
+        ("Expected", notes.expected or _UNSTATED),
+        ("Actual", verdict.reason),
+        ("Root cause", notes.root_cause or _UNSTATED),
+        ("Lesson", notes.lesson or _UNSTATED),
+    ]
+    return "\n".join(f"- {name}: {text}" for name, text in lines)
+
+
+def _or(text: str | None, baseline: bool, at_baseline: str) -> str:
+    return text or (at_baseline if baseline else _UNSTATED)
+
+
+def w1_bound_pct(notes: Notes) -> float:
+    """Return what a weight cache can gain at most: quant time / step time in percent, 0 untold."""
+    if notes.w1_quant_ms is None or notes.step_ms is None:
+        return 0.0
+    return notes.w1_quant_ms / notes.step_ms * 100

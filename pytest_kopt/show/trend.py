@@ -1,0 +1,130 @@
+"""performance_trend.md: one row a decided round, appended, never rewritten."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from pytest_kopt.campaign import ledger
+from pytest_kopt.campaign.state import CampaignState, Round
+from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.schema.metrics import RATE_UNITS, Metric, aggregate, direction, value
+from pytest_kopt.schema.table import Table
+from pytest_kopt.show.words import figure, one_line, percent
+
+
+def figures(table: Table, metric: Metric | None = None) -> ledger.Trend:
+    """Return a table's trend figures: geometric means and best single cases of PASS rows.
+
+    For a schema without a rate, forward and combined are the primary `metric`.
+    """
+    unit = next((unit for unit in RATE_UNITS if f"Forward {unit}" in table.header), None)
+    if unit is None:
+        name = metric.name if metric else table.metrics[0]
+        single = Metric(name, metric.better if metric else direction(name, {}))
+        average, peak = _average(table, single), _peak(table, single)
+        return ledger.Trend(unit=name, forward_average=average, forward_peak=peak, combined=average)
+    forward, backward = (Metric(f"{way} {unit}", "higher") for way in ("Forward", "Backward"))
+    combined = Metric(f"Combined Step {unit}", "higher")
+    return ledger.Trend(
+        unit=unit,
+        forward_average=_average(table, forward),
+        forward_peak=_peak(table, forward),
+        backward_average=_average(table, backward),
+        backward_peak=_peak(table, backward),
+        combined=_average(table, combined),
+    )
+
+
+def header(unit: str) -> str:
+    """Return the two header lines of the trend table."""
+    columns = [
+        "Round",
+        "Status",
+        "Description",
+        f"Fwd Avg {unit}",
+        f"Fwd Peak {unit}",
+        f"Bwd Avg {unit}",
+        f"Bwd Peak {unit}",
+        f"Combined Step {unit}",
+        "vs Baseline",
+        "Key Finding",
+    ]
+    rule = "|".join("-" * (len(column) + 2) for column in columns)
+    return f"| {' | '.join(columns)} |\n|{rule}|\n"
+
+
+def row(item: Round, baseline: ledger.Trend) -> str:
+    """Return the trend row of a decided round."""
+    decided = item.verdict
+    assert decided is not None
+    found = decided.trend or ledger.Trend(unit=baseline.unit)
+    notes = item.notes
+    is_baseline = decided.decision is Decision.BASELINE
+    described = notes.summary or notes.change or notes.hypothesis
+    cells = [
+        str(item.number),
+        status(decided.decision),
+        described or ("Baseline" if is_baseline else "not described"),
+        figure(found.forward_average),
+        figure(found.forward_peak),
+        figure(found.backward_average),
+        figure(found.backward_peak),
+        figure(found.combined),
+        "—" if is_baseline else versus(found, baseline),
+        notes.key_finding or decided.reason,
+    ]
+    return f"| {' | '.join(one_line(cell) for cell in cells)} |\n"
+
+
+def status(decision: Decision) -> str:
+    """Return the trend's word for a decision: BASELINE, ACCEPTED or ROLLBACK."""
+    if decision is Decision.BASELINE:
+        return "BASELINE"
+    return "ACCEPTED" if decision.keeps else "ROLLBACK"
+
+
+def versus(found: ledger.Trend, baseline: ledger.Trend) -> str:
+    """Return `step ±X%, fwd ±Y%, bwd ±Z%` against round 1; positive is better."""
+    better = "higher" if found.unit in RATE_UNITS else direction_of(found.unit)
+
+    def change(new: float | None, old: float | None) -> str:
+        if new is None or old is None or not new > 0 or not old > 0:
+            return "—"
+        return percent(((new / old if better == "higher" else old / new) - 1) * 100)
+
+    return (
+        f"step {change(found.combined, baseline.combined)}, "
+        f"fwd {change(found.forward_average, baseline.forward_average)}, "
+        f"bwd {change(found.backward_average, baseline.backward_average)}"
+    )
+
+
+def direction_of(column: str) -> str:
+    """Return the direction of a trend whose unit is a column of its own."""
+    return direction(column, {column: "higher"} if column.endswith(RATE_UNITS) else {})
+
+
+def missing_text(text: str, state: CampaignState) -> str:
+    """Return what has to be appended to the file's `text` so that every decided round has a row."""
+    baseline = state.baseline
+    if baseline is None or baseline.verdict is None or baseline.verdict.trend is None:
+        return ""
+    present = {int(number) for number in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
+    start = baseline.verdict.trend
+    rows = [row(item, start) for item in state.decided_rounds() if item.number not in present]
+    title = "" if text else f"# Performance trend\n\n{header(start.unit)}"
+    return title + "".join(rows)
+
+
+def _average(table: Table, metric: Metric) -> float | None:
+    found = aggregate(table.rows, metric)
+    return None if math.isnan(found) else found
+
+
+def _peak(table: Table, metric: Metric) -> float | None:
+    values = [value(row, metric) for row in table.rows if row.check == "PASS"]
+    usable = [item for item in values if item is not None and math.isfinite(item)]
+    if not usable:
+        return None
+    return max(usable) if metric.better == "higher" else min(usable)
