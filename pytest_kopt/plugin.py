@@ -1,4 +1,4 @@
-"""The pytest plugin: hooks that register and delegate. Importing it costs no heavy import."""
+"""The pytest plugin: options, markers, the fixture, and who stands at the door."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_kopt.options.declare import MARKERS, add_options
+from pytest_kopt.options.declare import MARKERS, add_options, is_asked_for
+from pytest_kopt.session.doorman import Doorman
 
 if TYPE_CHECKING:
     from pytest_kopt.cases.fixture import Kopt
@@ -18,16 +19,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    from pytest_kopt.session.assemble import assemble
-
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
-    assemble(config)
+    doorman = Doorman(config)
+    config.pluginmanager.register(doorman, "kopt-doorman")
+    if is_asked_for(config):
+        doorman.open()
 
 
 @pytest.fixture
 def kopt(request: pytest.FixtureRequest) -> Kopt:
     """Check a kernel against its reference, time it, and emit its row; see `Kopt.__call__`."""
-    from pytest_kopt.session.worker import worker_of
+    from pytest_kopt.session.assemble import worker_of
 
     return worker_of(request.config).fixture(request)

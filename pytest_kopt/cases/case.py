@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_kopt.cases.result import named
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.profile import Scalar, Schema, resolve
 
@@ -73,11 +74,7 @@ def declare(
             where=where,
             legal="a schema with backward columns, or backward=False",
         )
-    named = (
-        label
-        or "_".join(f"{name}{value}" for name, value in full.items())
-        or function_name(function)
-    )
+    shown = label or named(full) or function_name(function)
     return Case(
         nodeid=nodeid,
         function=function,
@@ -85,7 +82,7 @@ def declare(
         reference=reference,
         schema=profile,
         dims=full,
-        label=named,
+        label=shown,
         backward=backward,
         weights=tuple(weights),
         work=_work(profile, full, flops, nbytes, where),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -80,6 +81,11 @@ class CaseResult:
             diagnosis=diagnosis,
             evidence=evidence,
         )
+
+
+def named(dims: Mapping[str, Scalar]) -> str:
+    """Return the label that dims make, such as `M64_N64`; empty without dims."""
+    return "_".join(f"{name}{value}" for name, value in dims.items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,18 @@ def add_options(parser: pytest.Parser) -> None:
         parser.addini(name, text, default=None)
 
 
+def is_asked_for(config: pytest.Config) -> bool:
+    """Say whether an option, another process of ours or an ini value asks for kopt."""
+    if config.pluginmanager.has_plugin(SERVE) or WORKERINPUT in getattr(config, "workerinput", {}):
+        return True
+    given = vars(config.option)
+    return any(given[name] for name in given if name.startswith("kopt_"))
+
+
+#: Names under which processes of ours find their orders: a child's plugin, an xdist worker's input.
+SERVE = "kopt-serve"
+WORKERINPUT = "kopt_brief"
+
 MARKERS = (
     "kopt(schema): a case of a kernel optimisation campaign; see the fixture of the same name",
     "deterministic: bitwise determinism suite, run with --kopt-deterministic-only",

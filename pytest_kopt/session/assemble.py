@@ -9,12 +9,34 @@ import pytest
 from pytest_kopt.cases.seeds import fresh_session_seed
 from pytest_kopt.devices.choice import choose
 from pytest_kopt.errors import BadInput
+from pytest_kopt.options.declare import SERVE, WORKERINPUT
 from pytest_kopt.options.settings import Settings
-from pytest_kopt.session import controller as controllers
-from pytest_kopt.session import worker as workers
-from pytest_kopt.session import xdist
 from pytest_kopt.session.brief import Brief
-from pytest_kopt.session.serve import NAME as SERVE
+from pytest_kopt.session.controller import Controller
+from pytest_kopt.session.worker import Worker
+
+_WORKER, _CONTROLLER = "kopt-worker", "kopt-controller"
+
+
+def worker_of(config: pytest.Config) -> Worker:
+    """Return this process's worker plugin."""
+    worker = config.pluginmanager.get_plugin(_WORKER)
+    assert isinstance(worker, Worker)
+    return worker
+
+
+def find_controller(config: pytest.Config) -> Controller | None:
+    """Return this process's controller plugin, None in a process that only runs cases."""
+    controller = config.pluginmanager.get_plugin(_CONTROLLER)
+    assert controller is None or isinstance(controller, Controller)
+    return controller
+
+
+def controller_of(config: pytest.Config) -> Controller:
+    """Return this process's controller plugin."""
+    controller = find_controller(config)
+    assert controller is not None
+    return controller
 
 
 def assemble(config: pytest.Config) -> None:
@@ -25,13 +47,12 @@ def assemble(config: pytest.Config) -> None:
     """
     manager = config.pluginmanager
     serve = manager.get_plugin(SERVE)
+    orders = getattr(config, "workerinput", {}).get(WORKERINPUT)
     if serve is not None:
-        manager.register(workers.Worker(serve.brief), workers.NAME)
+        manager.register(Worker(serve.brief), _WORKER)
         return
-    workerinput = getattr(config, "workerinput", None)
-    if workerinput is not None:
-        brief = Brief.from_json(workerinput[xdist.WORKERINPUT])
-        manager.register(workers.Worker(brief), workers.NAME)
+    if orders is not None:
+        manager.register(Worker(Brief.from_json(orders)), _WORKER)
         return
     try:
         _assemble_main(config, Settings.from_config(config))
@@ -40,6 +61,8 @@ def assemble(config: pytest.Config) -> None:
 
 
 def _assemble_main(config: pytest.Config, settings: Settings) -> None:
+    from pytest_kopt.session import xdist
+
     manager = config.pluginmanager
     seed = settings.seed if settings.seed is not None else fresh_session_seed()
     device = choose(settings.device)
@@ -52,8 +75,8 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         brief = round_.brief(device, seed)
         if config.args_source is not pytest.Config.ArgsSource.ARGS and round_.tests:
             config.args = shlex.split(round_.tests)
-    controller = controllers.Controller(config, settings, brief, round_)
-    manager.register(controller, controllers.NAME)
+    controller = Controller(config, settings, brief, round_)
+    manager.register(controller, _CONTROLLER)
     if xdist.is_distributed(config):
         manager.register(xdist.XdistBridge(controller), "kopt-xdist")
     elif round_ is not None:
@@ -61,4 +84,4 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
 
         manager.register(Supervisor(config, controller), "kopt-supervisor")
     else:
-        manager.register(workers.Worker(brief), workers.NAME)
+        manager.register(Worker(brief), _WORKER)

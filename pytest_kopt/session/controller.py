@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +17,6 @@ from pytest_kopt.session.collector import Collector
 
 if TYPE_CHECKING:
     from pytest_kopt.session.round import CampaignRound, Closing
-
-NAME = "kopt-controller"
 
 
 class Controller:
@@ -88,18 +86,6 @@ class Controller:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.collector.add_report(report)
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Decide when everything has run: here the exit status still reaches the summary."""
-        try:
-            result = yield
-        except (KeyboardInterrupt, session.Failed) as stop:
-            self._close(interrupted=str(stop) or type(stop).__name__)
-            raise
-        if not self._config.option.collectonly:
-            self._close()
-        return result
-
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         ours = {ExitCode.OK, ExitCode.FAILED, int(pytest.ExitCode.NO_TESTS_COLLECTED)}
@@ -120,7 +106,8 @@ class Controller:
         if self.round:
             self.round.release()
 
-    def _close(self, interrupted: str = "") -> None:
+    def close(self, interrupted: str = "") -> None:
+        """Have the round judged and write what was asked for; UsageError for unusable input."""
         try:
             if self.round:
                 self._closing = self.round.close(self.collector, self._remeasure, interrupted)

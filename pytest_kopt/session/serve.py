@@ -8,10 +8,9 @@ from multiprocessing.connection import Connection
 
 import pytest
 
+from pytest_kopt.options.declare import SERVE
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.channel import Channel
-
-NAME = "kopt-serve"
 
 
 class Serve:
@@ -19,7 +18,7 @@ class Serve:
 
     def __init__(self, channel: Channel, brief: Brief, args: list[str] | None) -> None:
         # The name under which pluggy registers a plugin given to pytest.main.
-        self.__name__ = NAME
+        self.__name__ = SERVE
         self.brief = brief
         self._channel = channel
         self._args = args

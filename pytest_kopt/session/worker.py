@@ -6,13 +6,12 @@ import faulthandler
 import os
 import sys
 from collections.abc import Generator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_kopt.cases.fixture import Kopt, marked_schema, send
-from pytest_kopt.cases.result import PROPERTY, CaseResult
+from pytest_kopt.cases.result import PROPERTY, CaseResult, named
 from pytest_kopt.devices.choice import interpreter_environment
 from pytest_kopt.errors import BadInput
 from pytest_kopt.session.brief import Brief
@@ -20,7 +19,6 @@ from pytest_kopt.session.brief import Brief
 if TYPE_CHECKING:
     from pytest_kopt.cases.runner import Bench
 
-NAME = "kopt-worker"
 _SPECIAL = {"deterministic": "--kopt-deterministic-only", "multigpu": "--kopt-dist-only"}
 
 
@@ -50,19 +48,11 @@ class Worker:
             self._bench = Bench(brief.device, brief.engine, brief.session_seed, frozen)
         return self._bench
 
-    def pytest_pycollect_makemodule(self, module_path: Path) -> None:
-        """Set up Triton's interpreter before a test file that uses kopt imports Triton.
+    def prepare_imports(self) -> None:
+        """Set up Triton's interpreter where there is no GPU, before kernel code imports Triton."""
+        os.environ.update(interpreter_environment(self.brief.device))
 
-        Only such files: elsewhere, TRITON_INTERPRET would change what others' tests mean.
-        """
-        env = interpreter_environment(self.brief.device)
-        if env and b"kopt" in module_path.read_bytes():
-            os.environ.update(env)
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(
-        self, config: pytest.Config, items: list[pytest.Item]
-    ) -> None:
+    def select(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave the cases of the round, and of the special suites only what was asked for."""
         if self.brief.cases_only:
             keep = [item for item in items if self._is_case(item)]
@@ -88,6 +78,22 @@ class Worker:
             return (yield)
         finally:
             faulthandler.cancel_dump_traceback_later()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+        """Make a row of what pytest-benchmark's fixture measured in a case."""
+        if not is_marked(pyfuncitem) or "benchmark" not in pyfuncitem.fixturenames:
+            return (yield)
+        from pytest_kopt.cases import benchmark
+
+        timed = benchmark.stand_in(pyfuncitem)
+        outcome = yield
+        dims = scalar_parameters(pyfuncitem, None)
+        label = named(dims) or pyfuncitem.name
+        measured = benchmark.result(pyfuncitem, timed, dims, label)
+        if measured is not None:
+            send(pyfuncitem, measured)
+        return outcome
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -147,7 +153,7 @@ def error_from_parameters(item: pytest.Item, diagnosis: str) -> CaseResult:
     dims = schema.complete_dims(scalar_parameters(item, schema.dims), item.nodeid)
     return CaseResult(
         nodeid=item.nodeid,
-        label="_".join(f"{name}{value}" for name, value in dims.items()) or item.name,
+        label=named(dims) or item.name,
         header=schema.header(tuple(dims)),
         dims=dims,
         cells={c.name: math.nan for c in schema.columns if not c.is_backward},
@@ -162,10 +168,3 @@ def scalar_parameters(item: pytest.Item, names: tuple[str, ...] | None) -> dict[
     if names is not None:
         return {name: parameters[name] for name in names if name in parameters}
     return {k: v for k, v in parameters.items() if isinstance(v, int | float | str | bool)}
-
-
-def worker_of(config: pytest.Config) -> Worker:
-    """Return this process's worker plugin."""
-    worker = config.pluginmanager.get_plugin(NAME)
-    assert isinstance(worker, Worker)
-    return worker

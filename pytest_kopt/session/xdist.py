@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
+from pytest_kopt.options.declare import WORKERINPUT
 from pytest_kopt.session.child import MAX_DEATHS
 from pytest_kopt.session.controller import Controller
-
-WORKERINPUT = "kopt_brief"
 
 
 class XdistBridge:

@@ -28,6 +28,7 @@ def result_lines(results: Sequence[CaseResult], closing: Closing | None) -> Iter
         if result.evidence.get("interpreted"):
             yield "Times come from Triton's interpreter: they mean nothing and decide nothing."
             break
+    yield from sorted({note for result in results if (note := result.evidence.get("note"))})
     if closing:
         yield from verdict_lines(closing.verdict)
 

@@ -1,0 +1,87 @@
+"""pytest-benchmark's `benchmark` fixture as a case: its stats become a row of schema `single`.
+
+Under xdist pytest-benchmark switches itself off and calls the function once; then the plugin's own
+wall clock times that call, and the row's evidence says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.measure.engine import Timing
+from pytest_kopt.measure.wall import WallEngine
+from pytest_kopt.schema.profile import SINGLE, Scalar
+
+FIXTURE = "benchmark"
+
+
+class TimedBenchmark:
+    """Stands in for a switched-off benchmark fixture and times what it is called with."""
+
+    def __init__(self) -> None:
+        self.timing: Timing | None = None
+
+    def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        self.timing = WallEngine().time(lambda: function(*args, **kwargs))
+        return result
+
+    def pedantic(
+        self,
+        target: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> Any:
+        """Time `target` as a plain call: rounds and set-up are pytest-benchmark's business."""
+        return self(target, *args, **(kwargs or {}))
+
+
+def stand_in(item: pytest.Item) -> TimedBenchmark | None:
+    """Replace a switched-off `benchmark` fixture of a case, so that the case is timed all the same."""
+    arguments = getattr(item, "funcargs", {})
+    fixture = arguments.get(FIXTURE)
+    if fixture is None or not fixture.disabled:
+        return None
+    arguments[FIXTURE] = timed = TimedBenchmark()
+    return timed
+
+
+def result(
+    item: pytest.Item, timed: TimedBenchmark | None, dims: dict[str, Scalar], label: str
+) -> CaseResult | None:
+    """Return the row of a test that used the `benchmark` fixture; None when it never called it."""
+    timing = timed.timing if timed else _stats(item)
+    if timing is None:
+        return None
+    cells: dict[str, Scalar | None] = {
+        "Time (ms)": timing.mean_ms,
+        "Time (ms)_stddev": timing.stddev_ms,
+        "out_snr": None,
+    }
+    return CaseResult(
+        nodeid=item.nodeid,
+        label=label,
+        header=SINGLE.header(tuple(dims)),
+        dims=dims,
+        check="PASS",
+        cells=cells,
+        evidence={
+            "engine": timing.engine,
+            "forward_samples_ms": list(timing.samples_ms),
+            "calls_per_sample": timing.calls_per_sample,
+            "note": "pytest-benchmark was switched off; timed by the wall clock" if timed else "",
+        },
+    )
+
+
+def _stats(item: pytest.Item) -> Timing | None:
+    found = item.funcargs[FIXTURE].stats if isinstance(item, pytest.Function) else None
+    if found is None:
+        return None
+    samples = tuple(seconds * 1e3 for seconds in found.stats.data)
+    return Timing("pytest-benchmark", samples, found.iterations)

@@ -1,0 +1,85 @@
+"""Waits for the first sign of kopt, so that a run without it pays for nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+_OURS = ("kopt", "deterministic", "multigpu")
+
+
+class Doorman:
+    """Puts the session's plugins together when an option, a test or a result asks for kopt."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._ids: list[str] = []
+        self._is_open = False
+
+    def open(self) -> None:
+        """Put the plugins of this process together, once."""
+        if not self._is_open:
+            from pytest_kopt.session.assemble import assemble
+
+            self._is_open = True
+            assemble(self._config)
+
+    def pytest_pycollect_makemodule(self, module_path: Path) -> None:
+        """Set up Triton's interpreter before a test file that uses kopt imports Triton.
+
+        Only for such files: elsewhere, TRITON_INTERPRET would change what others' tests mean.
+        """
+        if b"kopt" in module_path.read_bytes():
+            from pytest_kopt.session.assemble import worker_of
+
+            self.open()
+            worker_of(self._config).prepare_imports()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        if self._is_open or any(name in item.keywords for item in items for name in _OURS):
+            from pytest_kopt.session.assemble import worker_of
+
+            self.open()
+            worker_of(config).select(config, items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        self._ids = list(ids)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Open for the first result that a worker of a plain distributed run sends."""
+        if not self._is_open and any(name == "kopt" for name, _ in report.user_properties):
+            from pytest_kopt.session.assemble import controller_of
+
+            self.open()
+            controller = controller_of(self._config)
+            controller.collected(self._ids)
+            controller.pytest_runtest_logreport(report)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Have the session closed when everything has run.
+
+        Here the exit status still reaches the summary, and a controller that turned up while the
+        loop ran is found as well.
+        """
+        try:
+            result = yield
+        except (KeyboardInterrupt, session.Failed) as stop:
+            self._close(interrupted=str(stop) or type(stop).__name__)
+            raise
+        self._close()
+        return result
+
+    def _close(self, interrupted: str = "") -> None:
+        if self._is_open and not self._config.option.collectonly:
+            from pytest_kopt.session.assemble import find_controller
+
+            controller = find_controller(self._config)
+            if controller is not None:
+                controller.close(interrupted)
