@@ -6,7 +6,8 @@ wall clock times that call, and the row's evidence says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -41,21 +42,26 @@ class TimedBenchmark:
         return self(target, *args, **(kwargs or {}))
 
 
-def stand_in(item: pytest.Item) -> TimedBenchmark | None:
-    """Replace a switched-off `benchmark` fixture of a case, so that the case is timed all the same."""
-    arguments = getattr(item, "funcargs", {})
-    fixture = arguments.get(FIXTURE)
-    if fixture is None or not fixture.disabled:
-        return None
-    arguments[FIXTURE] = timed = TimedBenchmark()
-    return timed
+@contextmanager
+def stand_in(item: pytest.Function) -> Iterator[TimedBenchmark | None]:
+    """Replace a switched-off `benchmark` fixture of a case while it runs; yield the replacement."""
+    fixture = item.funcargs[FIXTURE]
+    if not getattr(fixture, "disabled", False):
+        yield None
+        return
+    item.funcargs[FIXTURE] = timed = TimedBenchmark()
+    try:
+        yield timed
+    finally:
+        # pytest-benchmark looks at its own fixture once more when it makes the report.
+        item.funcargs[FIXTURE] = fixture
 
 
 def result(
-    item: pytest.Item, timed: TimedBenchmark | None, dims: dict[str, Scalar], label: str
+    item: pytest.Function, timed: TimedBenchmark | None, dims: dict[str, Scalar], label: str
 ) -> CaseResult | None:
     """Return the row of a test that used the `benchmark` fixture; None when it never called it."""
-    timing = timed.timing if timed else _stats(item)
+    timing = timed.timing if timed else _stats(item.funcargs[FIXTURE])
     if timing is None:
         return None
     cells: dict[str, Scalar | None] = {
@@ -72,15 +78,15 @@ def result(
         cells=cells,
         evidence={
             "engine": timing.engine,
-            "forward_samples_ms": list(timing.samples_ms),
+            "samples": len(timing.samples_ms),
             "calls_per_sample": timing.calls_per_sample,
-            "note": "pytest-benchmark was switched off; timed by the wall clock" if timed else "",
+            "note": "pytest-benchmark was switched off: timed by the wall clock" if timed else "",
         },
     )
 
 
-def _stats(item: pytest.Item) -> Timing | None:
-    found = item.funcargs[FIXTURE].stats if isinstance(item, pytest.Function) else None
+def _stats(fixture: Any) -> Timing | None:
+    found = getattr(fixture, "stats", None)
     if found is None:
         return None
     samples = tuple(seconds * 1e3 for seconds in found.stats.data)

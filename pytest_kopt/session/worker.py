@@ -86,8 +86,8 @@ class Worker:
             return (yield)
         from pytest_kopt.cases import benchmark
 
-        timed = benchmark.stand_in(pyfuncitem)
-        outcome = yield
+        with benchmark.stand_in(pyfuncitem) as timed:
+            outcome = yield
         dims = scalar_parameters(pyfuncitem, None)
         label = named(dims) or pyfuncitem.name
         measured = benchmark.result(pyfuncitem, timed, dims, label)

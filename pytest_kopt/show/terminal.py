@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -87,4 +88,6 @@ def _short(column: str) -> str:
 
 
 def _cell(value: Scalar | None) -> str:
-    return figure(float(value)) if isinstance(value, int | float) else "-"
+    if not isinstance(value, int | float) or math.isnan(value):
+        return "-"
+    return figure(value) if abs(value) >= 0.1 else f"{value:.3g}"
