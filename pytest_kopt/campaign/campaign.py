@@ -34,7 +34,8 @@ from pytest_kopt.schema.table import Table, format_csv, parse_csv, write_atomica
 class AttemptRecord:
     """What one attempt leaves behind, ready to be recorded.
 
-    `table` is None when no row arrived; `session` is free-form evidence of the whole session.
+    `table` is None when no row arrived; `pairs_csv` and `paired` are those of a paired comparison;
+    `session` is free-form evidence of the whole session.
     """
 
     round: int
@@ -47,6 +48,8 @@ class AttemptRecord:
     trend: ledger.Trend | None
     notes: Notes
     session: dict[str, Any]
+    pairs_csv: str = ""
+    paired: ledger.PairedChange | None = None
 
 
 class Campaign:
@@ -165,6 +168,7 @@ class Campaign:
                 aggregate=verdict.aggregate,
                 flags=verdict.flags,
                 trend=record.trend,
+                paired=record.paired,
                 notes=record.notes,
                 kernel=record.kernel.hashes,
                 verdict_sha256=_sha256(text.encode()),
@@ -271,6 +275,8 @@ class Campaign:
         texts = {"evidence.json": json.dumps(document, indent=1) + "\n"}
         if record.table:
             texts["benchmark.csv"] = format_csv(record.table.header, record.table.rows)
+        if record.pairs_csv:
+            texts["pairs.csv"] = record.pairs_csv
         for name, text in texts.items():
             write_atomically(directory / name, text)
         base = directory.relative_to(self.layout.directory).as_posix()

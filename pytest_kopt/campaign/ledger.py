@@ -57,6 +57,16 @@ class Trend(BaseModel):
     combined: float | None = None
 
 
+class PairedChange(BaseModel):
+    """A round's paired gain over its incumbent in percent, geometric means over the cases."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    step_pct: float
+    forward_pct: float
+    backward_pct: float | None = None
+
+
 class Decided(AttemptEvent):
     """The verdict in short; `kernel` are the SHA-256 of the candidate's files."""
 
@@ -67,6 +77,7 @@ class Decided(AttemptEvent):
     aggregate: Aggregate | None = None
     flags: list[str] = []
     trend: Trend | None = None
+    paired: PairedChange | None = None
     notes: Notes = Notes()
     kernel: dict[str, str]
     verdict_sha256: str

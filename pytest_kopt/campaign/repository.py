@@ -32,8 +32,10 @@ class Repository:
     @classmethod
     def around(cls, directory: Path) -> Repository | None:
         """Return the repository that holds `directory`, None where there is none."""
-        import git
-
+        try:
+            import git
+        except ImportError:  # GitPython refuses to be imported where there is no git
+            return None
         try:
             repo = git.Repo(directory, search_parent_directories=True)
         except (git.InvalidGitRepositoryError, git.NoSuchPathError):

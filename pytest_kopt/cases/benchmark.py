@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.measure.engine import Timing
+from pytest_kopt.measure.engine import Timing, time_block
 from pytest_kopt.measure.wall import WallEngine
 from pytest_kopt.schema.profile import SINGLE, Scalar
 
@@ -28,7 +28,7 @@ class TimedBenchmark:
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
-        self.timing = WallEngine().time(lambda: function(*args, **kwargs))
+        self.timing = time_block(WallEngine().prepare([lambda: function(*args, **kwargs)]))
         return result
 
     def pedantic(

@@ -13,7 +13,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.profile import Scalar, Schema
 
 if TYPE_CHECKING:
-    from pytest_kopt.cases.case import Work
+    from pytest_kopt.cases.case import Case, Work
     from pytest_kopt.cases.runner import Bench
     from pytest_kopt.measure.engine import Timing
     from pytest_kopt.numerics.gates import Gate
@@ -40,10 +40,18 @@ class Measurement:
 class Kopt:
     """The fixture's value; see `__call__`."""
 
-    def __init__(self, item: pytest.Item, schema: str | Schema, bench: Bench) -> None:
+    def __init__(
+        self,
+        item: pytest.Item,
+        schema: str | Schema,
+        bench: Bench,
+        run_arms: Callable[[Case, Bench], CaseResult] | None = None,
+    ) -> None:
+        """Serve one test; with `run_arms` the case is held ready for a comparison instead."""
         self._item = item
         self._schema = schema
         self._bench = bench
+        self._run_arms = run_arms
 
     @property
     def device(self) -> str:
@@ -76,7 +84,7 @@ class Kopt:
         same. Arguments that do not fit the schema or the baseline end the session with exit code 4.
         """
         from pytest_kopt.cases.case import declare
-        from pytest_kopt.cases.runner import run_case
+        from pytest_kopt.cases.runner import hold_against_baseline, run_case
 
         nodeid = self._item.nodeid
         try:
@@ -94,6 +102,10 @@ class Kopt:
                 nbytes=nbytes,
                 gate=gate,
             )
+            if self._run_arms is not None:
+                hold_against_baseline(case, self._bench.expected)
+                self._run_arms(case, self._bench)
+                pytest.skip("held ready for a comparison")
             outcome = run_case(case, self._bench)
         except BadInput as error:
             send(self._item, CaseResult(nodeid, refusal=str(error)))

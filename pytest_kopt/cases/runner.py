@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,8 +17,9 @@ from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.lock import timing_lock
 from pytest_kopt.errors import BadInput
-from pytest_kopt.measure.engine import Engine, Timing
-from pytest_kopt.measure.wall import InterpreterEngine, WallEngine
+from pytest_kopt.measure.choice import input_sets, prepare
+from pytest_kopt.measure.engine import Block, Call, Timing, time_block
+from pytest_kopt.measure.wall import WallEngine
 from pytest_kopt.numerics.determinism import tensors
 from pytest_kopt.schema.profile import Scalar, gate_holds, parse_gate
 from pytest_kopt.schema.table import describe_header_drift
@@ -34,6 +36,7 @@ class Bench:
     engine: str
     session_seed: int
     expected: Mapping[str, ExpectedCase] | None = None
+    cpu: WallEngine = field(default_factory=WallEngine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +60,10 @@ def run_case(case: Case, bench: Bench) -> Outcome:
     forward = backward = None
     evidence = _evidence(case, bench, report)
     if check == "PASS" and not report.findings:
-        engine = choose_engine(bench, report.interpreted)
         with one_thread(), timing_lock(bench.device):
-            forward, backward = time_case(case, engine, bench.session_seed)
+            forward, backward = time_case(case, bench, report.interpreted)
         evidence |= {
-            "engine": engine.name,
+            "engine": "+".join(timing.engine for timing in (forward, backward) if timing),
             "threads": 1,
             "forward_samples_ms": list(forward.samples_ms),
             "calls_per_sample": forward.calls_per_sample,
@@ -115,26 +117,37 @@ def hold_against_baseline(case: Case, expected: Mapping[str, ExpectedCase] | Non
         )
 
 
-def choose_engine(bench: Bench, interpreted: bool) -> Engine:
-    """Return the engine that times on this device."""
-    if interpreted:
-        return InterpreterEngine()
-    return WallEngine(torch.cuda.synchronize if bench.device == "cuda" else None)
-
-
-def time_case(case: Case, engine: Engine, session_seed: int) -> tuple[Timing, Timing | None]:
+def time_case(case: Case, bench: Bench, interpreted: bool) -> tuple[Timing, Timing | None]:
     """Time forward, and backward where the case has one, on fresh inputs."""
-    seed = derive(session_seed, case.nodeid, "time")
-    given = make_inputs(case, seed)
-    forward = engine.time(lambda: case.function(*given))
+    seed = derive(bench.session_seed, case.nodeid, "time")
+    sets = input_sets(lambda i: make_inputs(case, seed + i), bench.device)
+    blocks = prepare_blocks(case.function, case, sets, bench, interpreted, seed)
+    forward, backward = blocks
+    return time_block(forward), time_block(backward) if backward else None
+
+
+def prepare_blocks(
+    function: Callable[..., Any],
+    case: Case,
+    sets: Sequence[tuple[Any, ...]],
+    bench: Bench,
+    interpreted: bool,
+    seed: int,
+) -> tuple[Block, Block | None]:
+    """Return the forward block of one version of a case's function, and its backward block."""
+    frozen = (bench.expected or {}).get(case.nodeid)
+    engines = frozen.engine.split("+") if frozen and frozen.engine else [bench.engine] * 2
+    calls = [functools.partial(function, *given) for given in sets]
+    forward = prepare(engines[0], bench.device, interpreted, calls, bench.cpu)
     if not case.backward:
         return forward, None
-    return forward, engine.time(backward_call(case, given, seed))
+    back = [backward_call(function, given, seed) for given in sets]
+    return forward, prepare(engines[-1], bench.device, interpreted, back, bench.cpu)
 
 
-def backward_call(case: Case, given: tuple[Any, ...], seed: int) -> Callable[[], object]:
+def backward_call(function: Callable[..., Any], given: Sequence[Any], seed: int) -> Call:
     """Return a call that runs one backward over a graph built once."""
-    outputs = [out for out in tensors(case.function(*given)) if out.requires_grad]
+    outputs = [out for out in tensors(function(*given)) if out.requires_grad]
     leaves = [item for item in given if isinstance(item, torch.Tensor) and item.requires_grad]
     seeds = [grad_out(out, seed) for out in outputs]
 

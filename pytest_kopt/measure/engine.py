@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+#: One launch of the kernel on inputs that are ready.
+Call = Callable[[], object]
+
+
+class CaptureFailed(Exception):
+    """The calls cannot be captured into a device graph."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Times of one direction of a case: one sample a repeat, each in ms per call."""
+    """Times of one direction of a case: one sample a block, each in ms per call."""
 
     engine: str
     samples_ms: tuple[float, ...]
@@ -36,11 +43,31 @@ class Timing:
         return work / (self.mean_ms * scale), statistics.pstdev(rates)
 
 
+class Block(ABC):
+    """A fixed number of calls, ready to be timed again and again."""
+
+    engine: str
+    calls: int
+
+    @abstractmethod
+    def run(self) -> float:
+        """Run the block once and return its time in ms per call."""
+
+
 class Engine(ABC):
-    """A way to time a call; values of two engines are never compared."""
+    """A way to time calls; values of two engines are never compared."""
 
     name: str
 
     @abstractmethod
-    def time(self, call: Callable[[], object]) -> Timing:
-        """Time `call`, which launches the kernel once on inputs that are ready."""
+    def prepare(self, calls: Sequence[Call]) -> Block:
+        """Warm up and return a block that goes round `calls`, each on inputs of its own.
+
+        Compilation and autotuning happen here, outside of every timed region.
+        """
+
+
+def time_block(block: Block, repeats: int = 3, discarded: int = 1) -> Timing:
+    """Time a block as the seeds do: `discarded` runs that do not count, then `repeats`."""
+    samples = [block.run() for _ in range(discarded + repeats)]
+    return Timing(block.engine, tuple(samples[discarded:]), block.calls)

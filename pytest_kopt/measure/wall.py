@@ -2,53 +2,66 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from time import perf_counter
 
-from pytest_kopt.measure.engine import Engine, Timing
+from pytest_kopt.measure.engine import Block, Call, Engine
 
 
 @dataclass(frozen=True, slots=True)
 class WallEngine(Engine):
-    """Repeats of `iterations` calls; the first `discarded` repeats warm up and do not count.
+    """Blocks of `iterations` calls, fewer where a block would last longer than `block_seconds`.
 
-    With `synchronize` (a GPU) a repeat is timed as a whole and a sample is its mean, as in the
-    seeds' loop. Without it (CPU) every call is timed and a sample is the median of the repeat,
-    which one busy core does not move. A repeat that would last longer than `repeat_seconds` is cut
-    to fewer calls, at least three.
+    With `synchronize` (a GPU) a block is timed as a whole, as in the seeds' loop. Without it (CPU)
+    every call is timed and the block's time is the median, which one busy core does not move.
     """
 
     synchronize: Callable[[], None] | None = None
-    repeats: int = 3
     iterations: int = 50
-    discarded: int = 1
-    repeat_seconds: float = 2.0
+    block_seconds: float = 2.0
     name = "wall"
 
-    def time(self, call: Callable[[], object]) -> Timing:
-        calls = self._calls(call)
-        sample = self._mean if self.synchronize else self._median
-        samples = [sample(call, calls) for _ in range(self.discarded + self.repeats)]
-        return Timing(self.name, tuple(samples[self.discarded :]), calls)
-
-    def _calls(self, call: Callable[[], object]) -> int:
-        once = self._mean(call, 1) * 1e-3
-        return max(3, min(self.iterations, int(self.repeat_seconds / max(once, 1e-9))))
-
-    def _mean(self, call: Callable[[], object], calls: int) -> float:
-        wait = self.synchronize or (lambda: None)
-        wait()
-        start = perf_counter()
-        for _ in range(calls):
+    def prepare(self, calls: Sequence[Call]) -> WallBlock:
+        for call in calls:
             call()
-        wait()
-        return (perf_counter() - start) * 1e3 / calls
+        trial = WallBlock(calls, 1, self.synchronize)
+        once = min(trial.run(), trial.run()) * 1e-3
+        fitting = math.ceil(self.block_seconds / max(once, 1e-9))
+        return WallBlock(calls, max(3, min(self.iterations, fitting)), self.synchronize)
 
-    def _median(self, call: Callable[[], object], calls: int) -> float:
+
+class WallBlock(Block):
+    """A block of the wall engine."""
+
+    engine = "wall"
+
+    def __init__(
+        self, calls: Sequence[Call], count: int, synchronize: Callable[[], None] | None
+    ) -> None:
+        self.calls = count
+        self._next: Iterator[Call] = cycle(calls)
+        self._synchronize = synchronize
+
+    def run(self) -> float:
+        return self._whole() if self._synchronize else self._median()
+
+    def _whole(self) -> float:
+        assert self._synchronize is not None
+        self._synchronize()
+        start = perf_counter()
+        for _ in range(self.calls):
+            next(self._next)()
+        self._synchronize()
+        return (perf_counter() - start) * 1e3 / self.calls
+
+    def _median(self) -> float:
         times = []
-        for _ in range(calls):
+        for _ in range(self.calls):
+            call = next(self._next)
             start = perf_counter()
             call()
             times.append(perf_counter() - start)
@@ -61,7 +74,18 @@ class InterpreterEngine(Engine):
 
     name = "interpreter"
 
-    def time(self, call: Callable[[], object]) -> Timing:
+    def prepare(self, calls: Sequence[Call]) -> Block:
+        return _InterpreterBlock(calls[0])
+
+
+class _InterpreterBlock(Block):
+    engine = "interpreter"
+    calls = 1
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def run(self) -> float:
         start = perf_counter()
-        call()
-        return Timing(self.name, ((perf_counter() - start) * 1e3,), 1)
+        self._call()
+        return (perf_counter() - start) * 1e3

@@ -38,8 +38,14 @@ def add_options(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--kopt-compare",
-        choices=("auto", "stored"),
+        choices=("auto", "paired", "stored"),
         help="how the candidate meets the incumbent",
+    )
+    group.addoption(
+        "--kopt-calibrate",
+        metavar="N",
+        type=int,
+        help="compare every case with itself in N fresh processes: the noise floor",
     )
     group.addoption(
         "--kopt-verdict", metavar="PATH", type=Path, help="write verdict.json there (for CI)"

@@ -24,6 +24,7 @@ class Settings:
     campaign: str | None
     round: int | Literal["next"] | None
     summary_csv: Path | None
+    calibrate: int | None
     compare: str
     verdict_path: Path | None
     notes: Path | None
@@ -38,7 +39,7 @@ class Settings:
     @property
     def active(self) -> bool:
         """Whether anything beyond running the tests was asked for."""
-        return self.round is not None or self.summary_csv is not None
+        return any((self.round, self.summary_csv, self.calibrate))
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Settings:
@@ -51,7 +52,8 @@ class Settings:
             campaign=option.kopt_campaign or config.getini("kopt_campaign"),
             round=parse_round(option.kopt_round),
             summary_csv=_absolute(here, option.kopt_summary_csv),
-            compare=_choice(config, "compare", ("auto", "stored")),
+            calibrate=_calibrate(option.kopt_calibrate),
+            compare=_choice(config, "compare", ("auto", "paired", "stored")),
             verdict_path=_absolute(here, option.kopt_verdict),
             notes=_absolute(here, option.kopt_notes),
             policy=option.kopt_policy or config.getini("kopt_policy"),
@@ -64,7 +66,7 @@ class Settings:
         )
         if settings.round is None:
             for name, given in (
-                ("--kopt-verdict", settings.verdict_path),
+                ("--kopt-verdict", settings.verdict_path and not settings.calibrate),
                 ("--kopt-notes", settings.notes),
                 ("--kopt-no-apply", option.kopt_no_apply),
             ):
@@ -91,6 +93,12 @@ def parse_round(text: str | None) -> int | Literal["next"] | None:
     if text.isascii() and text.isdecimal() and 1 <= int(text) <= 119:
         return int(text)
     raise BadInput(f"round is {text!r}", where="--kopt-round", legal="1 to 119, or next")
+
+
+def _calibrate(count: int | None) -> int | None:
+    if count is not None and not 4 <= count <= 1000:
+        raise BadInput(f"{count} processes", where="--kopt-calibrate", legal="4 to 1000")
+    return count
 
 
 def _suite(config: pytest.Config) -> Suite:

@@ -49,7 +49,7 @@ def assemble(config: pytest.Config) -> None:
     serve = manager.get_plugin(SERVE)
     orders = getattr(config, "workerinput", {}).get(WORKERINPUT)
     if serve is not None:
-        manager.register(Worker(serve.brief), _WORKER)
+        manager.register(Worker(serve.brief, serve), _WORKER)
         return
     if orders is not None:
         manager.register(Worker(Brief.from_json(orders)), _WORKER)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from pytest_kopt.cases.order import ArmsOrder
 from pytest_kopt.cases.result import ExpectedCase
 from pytest_kopt.options.settings import Settings, Suite
 
@@ -14,7 +15,8 @@ class Brief:
     """Orders for a worker.
 
     `expected` are the baseline's cases (None: nothing is frozen); `cases_only` deselects every
-    test that is no case; `ignored` are node ids to leave out (skipped at the baseline).
+    test that is no case; `ignored` are node ids to leave out (skipped at the baseline). With
+    `arms` the cases are not checked and timed but held ready for a comparison.
     """
 
     device: str
@@ -25,6 +27,7 @@ class Brief:
     cases_only: bool = False
     expected: tuple[ExpectedCase, ...] | None = None
     ignored: tuple[str, ...] = ()
+    arms: ArmsOrder | None = None
 
     @classmethod
     def of(cls, settings: Settings, device: str, session_seed: int) -> Brief:
@@ -42,4 +45,6 @@ class Brief:
                 ExpectedCase.from_document(case) for case in document["expected"]
             )
         document["ignored"] = tuple(document["ignored"])
+        if document["arms"] is not None:
+            document["arms"] = ArmsOrder.from_document(document["arms"])
         return cls(**document)

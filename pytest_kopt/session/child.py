@@ -23,6 +23,20 @@ _BOOT = "import sys; sys.path[:0] = {path!r}; from pytest_kopt.session.serve imp
 _GRACE_SECONDS = 10
 
 
+def _moved(text: str, root: Path, tree: Path) -> str:
+    """Return a path below the project as the same path below its copy."""
+    prefix = str(root)
+    inside = text == prefix or text.startswith((f"{prefix}{os.sep}", f"{prefix}::"))
+    return f"{tree}{text[len(prefix) :]}" if inside else text
+
+
+def _moved_environment(env: dict[str, str], moved: Callable[[str], str]) -> dict[str, str]:
+    if "PYTHONPATH" in env:
+        entries = env["PYTHONPATH"].split(os.pathsep)
+        env["PYTHONPATH"] = os.pathsep.join(moved(entry) for entry in entries)
+    return env
+
+
 class ChildDied(Exception):
     """The process ended before it had done its work; the message says how and shows its log."""
 
@@ -36,15 +50,22 @@ class Child:
         brief: Brief,
         env: Mapping[str, str],
         args: Sequence[str] | None,
+        tree: Path | None = None,
     ) -> None:
+        """Start the process; with `tree`, a copy of the project, it runs there and not here."""
+        here = config.rootpath
+
+        def moved(text: str) -> str:
+            return text if tree is None else _moved(text, here, tree)
+
         # The package's own parent comes first, so that the child runs this very plugin.
         boot = _BOOT.format(path=[str(Path(__file__).parents[2])])
         ours, theirs = os.pipe(), os.pipe()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(
             [sys.executable, "-c", boot, str(theirs[0]), str(ours[1])],
-            cwd=config.invocation_params.dir,
-            env={**os.environ, **env},
+            cwd=moved(str(config.invocation_params.dir)),
+            env=_moved_environment({**os.environ, **env}, moved),
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
@@ -57,9 +78,9 @@ class Child:
         )
         self._tell(
             "hello",
-            sys_path=sys.path,
+            sys_path=[moved(entry) for entry in sys.path],
             argv=sys.argv,
-            pytest_args=[str(arg) for arg in config.invocation_params.args],
+            pytest_args=[moved(str(arg)) for arg in config.invocation_params.args],
             brief=brief.to_json(),
             args=None if args is None else list(args),
         )
@@ -72,6 +93,19 @@ class Child:
     def ask(self, nodeid: str, following: str | None) -> None:
         """Have a case run."""
         self._tell("run", nodeid=nodeid, next=following)
+
+    def block(self, arm: str) -> tuple[float, float | None]:
+        """Have a block of an arm run; return its forward and backward time in ms per call."""
+        self._tell("block", arm=arm)
+        message = self.receive()
+        if message["kind"] != "time":
+            raise ChildDied(f"sent {message['kind']} instead of a time")
+        backward = message["backward"]
+        return float(message["forward"]), None if backward is None else float(backward)
+
+    def release(self) -> None:
+        """Let the case that is held ready end."""
+        self._tell("release")
 
     def receive(self) -> Message:
         """Return the next message; ChildDied when the process ended instead."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.collector import Collector
 
 if TYPE_CHECKING:
+    from pytest_kopt.session.comparison import Comparison, Versions
     from pytest_kopt.session.round import CampaignRound, Closing
 
 
@@ -35,6 +37,7 @@ class Controller:
         self.collector = Collector()
         self._config = config
         self._closing: Closing | None = None
+        self.noise: dict[str, Any] | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -101,6 +104,13 @@ class Controller:
         terminalreporter.section("kopt")
         for line in terminal.result_lines(results, self._closing):
             terminalreporter.write_line(line)
+        if self.noise:
+            from pytest_kopt.session.calibration import lines
+
+            for line in lines(self.noise):
+                terminalreporter.write_line(line)
+            if self.settings.verdict_path:
+                self.settings.verdict_path.write_text(json.dumps(self.noise, indent=1))
 
     def pytest_unconfigure(self) -> None:
         if self.round:
@@ -110,18 +120,43 @@ class Controller:
         """Have the round judged and write what was asked for; UsageError for unusable input."""
         try:
             if self.round:
-                self._closing = self.round.close(self.collector, self._remeasure, interrupted)
+                self._closing = self.round.close(self.collector, self, interrupted)
                 self._write_verdict()
             elif self.collector.refusals:
                 raise BadInput("; ".join(self.collector.refusals))
+            elif self.settings.calibrate and not interrupted:
+                self._calibrate(self.settings.calibrate)
             self._write_csv()
         except BadInput as error:
             raise pytest.UsageError(str(error)) from None
 
-    def _remeasure(self) -> Sequence[CaseResult]:
+    def measure_again(self) -> Sequence[CaseResult]:
+        """Run the round's cases once more in a fresh process."""
         from pytest_kopt.session.supervisor import measure_again
 
         return measure_again(self._config, self.brief, self.environment, self.collector.order)
+
+    def compare(self, ids: Sequence[str], versions: Versions) -> Comparison:
+        """Return a comparison of two versions over these cases in fresh processes."""
+        from pytest_kopt.session.comparison import Comparison
+
+        return Comparison(self._config, self.brief, self.environment, ids, versions)
+
+    def _calibrate(self, count: int) -> None:
+        from pytest_kopt.session.calibration import calibration
+        from pytest_kopt.session.comparison import NotComparable
+        from pytest_kopt.session.pairing import overlays
+
+        results = [result for result in self.collector.in_order() if result.check == "PASS"]
+        if not results:
+            raise BadInput("no case passed", where="--kopt-calibrate", legal="cases that pass")
+        try:
+            with overlays(self._config.rootpath.resolve(), {}, []) as versions:
+                comparison = self.compare([result.nodeid for result in results], versions)
+                replicas = list(comparison.replicas(count))
+        except NotComparable as error:
+            raise BadInput(str(error), where="--kopt-calibrate") from None
+        self.noise = calibration(results, replicas, comparison.how)
 
     def _write_csv(self) -> None:
         if self.settings.summary_csv is None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import math
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Protocol
 
 from pytest_kopt import policies
 from pytest_kopt.campaign import commands
@@ -29,10 +29,19 @@ from pytest_kopt.schema.metrics import aggregate, parse_primary
 from pytest_kopt.schema.table import Row, Table
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.collector import Collector
+from pytest_kopt.session.comparison import Comparison, Versions
+from pytest_kopt.session.pairing import PairedResult, judge, overlays
 from pytest_kopt.show import projections, trend
 
-#: Runs the round's cases once more in a fresh process and returns their results.
-Remeasure = Callable[[], Sequence[CaseResult]]
+
+class Laboratory(Protocol):
+    """What a round can have measured in fresh processes once its cases have passed."""
+
+    def measure_again(self) -> Sequence[CaseResult]:
+        """Run the round's cases once more and return their results."""
+
+    def compare(self, ids: Sequence[str], versions: Versions) -> Comparison:
+        """Return a comparison of two versions over these cases, nothing measured yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +135,15 @@ class CampaignRound:
                 legal="the cases of the baseline; `kopt init --from` starts over with new ones",
             )
 
-    def close(self, collector: Collector, remeasure: Remeasure, interrupted: str = "") -> Closing:
+    def close(self, collector: Collector, lab: Laboratory, interrupted: str = "") -> Closing:
         """Judge, record and carry out; raises BadInput, with nothing changed, for drifted input."""
         if collector.refusals:
             raise BadInput("; ".join(collector.refusals))
         self._add_error_rows(collector)
         _fail_rows_of_failed_tests(collector)
         table = collector.table()
-        verdict = self._judge(collector, table, remeasure, interrupted)
+        self._paired: PairedResult | None = None
+        verdict = self._judge(collector, table, lab, interrupted)
         if not self.campaign.candidate().same_content(self._kernel):
             verdict = self._incomplete("the kernel files changed while they were measured")
         figures = trend.figures(table) if table else None
@@ -149,6 +159,8 @@ class CampaignRound:
                 trend=figures,
                 notes=self._notes,
                 session=self._session(collector),
+                pairs_csv=self._paired.pairs_csv if self._paired else "",
+                paired=self._paired.change if self._paired else None,
             )
         )
         self.campaign.settle(apply=self._settings.apply)
@@ -194,7 +206,7 @@ class CampaignRound:
         self,
         collector: Collector,
         table: Table | None,
-        remeasure: Remeasure,
+        lab: Laboratory,
         interrupted: str,
     ) -> Verdict:
         broken = self._cut_off(collector, table, interrupted)
@@ -212,7 +224,10 @@ class CampaignRound:
                 "Triton's interpreter timed this round; its times mean nothing and decide nothing",
                 "the checks passed; run the round on a GPU to decide it",
             )
-        return self._stored(collector, table, remeasure)
+        if self._settings.compare == "stored":
+            return self._stored(collector, table, lab)
+        failed = correctness_verdict(table, self.policy, self._failed_repairs())
+        return failed or self._compare(collector, table, lab)
 
     def _cut_off(
         self, collector: Collector, table: Table | None, interrupted: str
@@ -269,7 +284,7 @@ class CampaignRound:
             shapes=[_shape(row) for row in table.rows],
         )
 
-    def _stored(self, collector: Collector, table: Table, remeasure: Remeasure) -> Verdict:
+    def _stored(self, collector: Collector, table: Table, lab: Laboratory) -> Verdict:
         self._same_engines(collector)
         evidence = StoredEvidence(
             candidate=table,
@@ -284,7 +299,7 @@ class CampaignRound:
         verdict = decide_stored(evidence, self.policy)
         for _ in range(remeasurements_needed(verdict, self.policy)):
             again = Collector(order=list(collector.order))
-            again.results = {result.nodeid: result for result in remeasure()}
+            again.results = {result.nodeid: result for result in lab.measure_again()}
             repeat = again.table()
             if repeat is None or len(repeat.rows) != len(table.rows):
                 return self._incomplete("a re-measurement lost cases")
@@ -292,6 +307,22 @@ class CampaignRound:
             verdict = decide_stored(evidence, self.policy)
         engines = sorted({str(r.evidence.get("engine", "-")) for r in collector.in_order()})
         return verdict.model_copy(update={"engine": ", ".join(engines)})
+
+    def _compare(self, collector: Collector, table: Table, lab: Laboratory) -> Verdict:
+        self._same_engines(collector)
+        results = collector.in_order()
+        metrics = parse_primary(
+            self.campaign.manifest.primary_metric, table, self.policy.directions
+        )
+        unusable = metrics_verdict(table, metrics, self.policy)
+        if unusable:
+            return unusable
+        incumbent = {path: file.content for path, file in self.campaign.incumbent().files.items()}
+        root = self.campaign.root.resolve()
+        with overlays(root, incumbent, list(self._kernel.files)) as versions:
+            comparison = lab.compare([result.nodeid for result in results], versions)
+            self._paired = judge(comparison, table, results, metrics, self.policy)
+        return self._paired.verdict
 
     def _same_engines(self, collector: Collector) -> None:
         for result in collector.in_order():
@@ -355,6 +386,7 @@ class CampaignRound:
             "lost": collector.lost,
             "collect_errors": collector.collect_errors,
             "dead": collector.dead,
+            "comparison": self._paired.session if self._paired else {},
         }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 import pytest
@@ -67,6 +68,26 @@ class Serve:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._send_report("report", report)
+
+    def ready(self, nodeid: str, arms: Sequence[str], engine: str) -> None:
+        """Announce that the arms of a case can be timed."""
+        self._channel.send("ready", nodeid=nodeid, arms=list(arms), engine=engine)
+
+    def refuse(self, nodeid: str, reason: str) -> None:
+        """Say why two versions cannot live in this process."""
+        self._channel.send("refused", nodeid=nodeid, reason=reason)
+
+    def next_arm(self) -> str | None:
+        """Wait for the next block; None when the case is done or the other side is gone."""
+        try:
+            message = self._channel.receive()
+        except EOFError:
+            return None
+        return message["arm"] if message and message["kind"] == "block" else None
+
+    def timed(self, forward_ms: float, backward_ms: float | None) -> None:
+        """Return the times of a block."""
+        self._channel.send("time", forward=forward_ms, backward=backward_ms)
 
     def _send_report(self, kind: str, report: pytest.CollectReport | pytest.TestReport) -> None:
         assert self._config is not None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import faulthandler
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +18,12 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.session.brief import Brief
 
 if TYPE_CHECKING:
+    from pytest_kopt.cases.case import Case
+    from pytest_kopt.cases.order import Commander
     from pytest_kopt.cases.runner import Bench
+
+#: A block of a pair on the CPU: short, so that candidate and incumbent see the same machine.
+_PAIR_CALLS, _PAIR_SECONDS = 25, 0.02
 
 _SPECIAL = {"deterministic": "--kopt-deterministic-only", "multigpu": "--kopt-dist-only"}
 
@@ -25,15 +31,16 @@ _SPECIAL = {"deterministic": "--kopt-deterministic-only", "multigpu": "--kopt-di
 class Worker:
     """Registered in every process that runs tests; knows its orders, decides nothing."""
 
-    def __init__(self, brief: Brief) -> None:
+    def __init__(self, brief: Brief, commander: Commander | None = None) -> None:
         self.brief = brief
+        self._commander = commander
         self._bench: Bench | None = None
 
     def fixture(self, request: pytest.FixtureRequest) -> Kopt:
         """Return the value of the `kopt` fixture for a test."""
         item = request.node
         try:
-            return Kopt(item, marked_schema(item), self.bench())
+            return Kopt(item, marked_schema(item), self.bench(), self._run_arms())
         except BadInput as error:
             send(item, CaseResult(item.nodeid, refusal=str(error)))
             pytest.fail(str(error), pytrace=False)
@@ -42,11 +49,23 @@ class Worker:
         """Return how cases are measured here; imports torch at the first call."""
         if self._bench is None:
             from pytest_kopt.cases.runner import Bench
+            from pytest_kopt.measure.wall import WallEngine
 
             brief = self.brief
             frozen = None if brief.expected is None else {c.nodeid: c for c in brief.expected}
             self._bench = Bench(brief.device, brief.engine, brief.session_seed, frozen)
+            if brief.arms:
+                cpu = WallEngine(iterations=_PAIR_CALLS, block_seconds=_PAIR_SECONDS)
+                self._bench = replace(self._bench, cpu=cpu)
         return self._bench
+
+    def _run_arms(self) -> Callable[[Case, Bench], CaseResult] | None:
+        order, commander = self.brief.arms, self._commander
+        if order is None or commander is None:
+            return None
+        from pytest_kopt.cases.arms import serve_arms
+
+        return lambda case, bench: serve_arms(case, bench, order, commander)
 
     def prepare_imports(self) -> None:
         """Set up Triton's interpreter where there is no GPU, before kernel code imports Triton."""

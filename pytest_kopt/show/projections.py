@@ -33,9 +33,9 @@ def _round_files(campaign: Campaign, item: Round) -> None:
     write_atomically(layout.verdict(item.number), text)
     write_atomically(layout.summary(item.number), summary(campaign, item, verdict))
     evidence = layout.attempt(item.number, verdict.attempt)
-    table = evidence / "benchmark.csv"
-    if table.exists():
-        write_atomically(layout.artifacts(item.number) / "benchmark.csv", table.read_text())
+    for name in ("benchmark.csv", "pairs.csv"):
+        if (evidence / name).exists():
+            write_atomically(layout.artifacts(item.number) / name, (evidence / name).read_text())
     _mirror(evidence / "kernel_snapshot", layout.snapshot(item.number))
 
 

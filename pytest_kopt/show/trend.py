@@ -54,8 +54,12 @@ def header(unit: str) -> str:
     return f"| {' | '.join(columns)} |\n|{rule}|\n"
 
 
-def row(item: Round, baseline: ledger.Trend) -> str:
-    """Return the trend row of a decided round."""
+def row(item: Round, baseline: ledger.Trend, chain: ledger.PairedChange | None) -> str:
+    """Return the trend row of a decided round.
+
+    `chain` is the paired gain over round 1 where every link was paired: values of two sessions
+    differ by several percent with no change, the product of paired gains does not.
+    """
     decided = item.verdict
     assert decided is not None
     found = decided.trend or ledger.Trend(unit=baseline.unit)
@@ -71,7 +75,7 @@ def row(item: Round, baseline: ledger.Trend) -> str:
         figure(found.backward_average),
         figure(found.backward_peak),
         figure(found.combined),
-        "—" if is_baseline else versus(found, baseline),
+        "—" if is_baseline else (chained(chain) if chain else versus(found, baseline)),
         notes.key_finding or decided.reason,
     ]
     return f"| {' | '.join(one_line(cell) for cell in cells)} |\n"
@@ -100,6 +104,40 @@ def versus(found: ledger.Trend, baseline: ledger.Trend) -> str:
     )
 
 
+def chained(chain: ledger.PairedChange) -> str:
+    """Return `vs Baseline` from a product of paired gains."""
+    return (
+        f"step {percent(chain.step_pct)}, fwd {percent(chain.forward_pct)}, "
+        f"bwd {percent(chain.backward_pct)}"
+    )
+
+
+def chain_to(state: CampaignState, item: Round) -> ledger.PairedChange | None:
+    """Return a round's paired gain over round 1, None where a link of the chain was not paired."""
+    accepted = [
+        found.verdict
+        for found in state.decided_rounds()
+        if found.verdict and found.verdict.decision.keeps and 1 < found.number < item.number
+    ]
+    links = [verdict.paired if verdict else None for verdict in (*accepted, item.verdict)]
+    total = ledger.PairedChange(step_pct=0.0, forward_pct=0.0, backward_pct=0.0)
+    for link in links:
+        if link is None:
+            return None
+        total = ledger.PairedChange(
+            step_pct=_compound(total.step_pct, link.step_pct),
+            forward_pct=_compound(total.forward_pct, link.forward_pct),
+            backward_pct=None
+            if total.backward_pct is None or link.backward_pct is None
+            else _compound(total.backward_pct, link.backward_pct),
+        )
+    return total
+
+
+def _compound(first: float, second: float) -> float:
+    return ((1 + first / 100) * (1 + second / 100) - 1) * 100
+
+
 def direction_of(column: str) -> str:
     """Return the direction of a trend whose unit is a column of its own."""
     return direction(column, {column: "higher"} if column.endswith(RATE_UNITS) else {})
@@ -112,7 +150,11 @@ def missing_text(text: str, state: CampaignState) -> str:
         return ""
     present = {int(number) for number in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
     start = baseline.verdict.trend
-    rows = [row(item, start) for item in state.decided_rounds() if item.number not in present]
+    rows = [
+        row(item, start, chain_to(state, item))
+        for item in state.decided_rounds()
+        if item.number not in present
+    ]
     title = "" if text else f"# Performance trend\n\n{header(start.unit)}"
     return title + "".join(rows)
 

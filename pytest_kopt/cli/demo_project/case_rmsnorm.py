@@ -2,7 +2,7 @@ import pytest
 import torch
 from kernels.rmsnorm import EPS, rmsnorm
 
-SHAPES = [(64, 1024), (256, 1024), (256, 2048)]
+SHAPES = [(64, 512), (128, 1024)]
 
 
 def reference(x, weight):

@@ -1,0 +1,97 @@
+"""A case as arms of a comparison: versions ready to be timed block by block, on command.
+
+The process that decides gives the commands and draws the order; this one only runs blocks. One
+process holds the candidate, the incumbent and a second copy of the incumbent (the placebo), or,
+where two versions cannot live together, the one version of its own tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.check import make_inputs
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, Commander
+from pytest_kopt.cases.result import CaseResult, Check
+from pytest_kopt.cases.runner import Bench, one_thread, prepare_blocks
+from pytest_kopt.cases.seeds import derive
+from pytest_kopt.measure.choice import input_sets
+from pytest_kopt.measure.engine import Block
+from pytest_kopt.numerics.determinism import fresh_copy, tensors
+from pytest_kopt.versions import twin, witness
+from pytest_kopt.versions.errors import NotLoadable
+
+
+@dataclass(frozen=True, slots=True)
+class _Arm:
+    forward: Block
+    backward: Block | None
+
+
+def serve_arms(case: Case, bench: Bench, order: ArmsOrder, commander: Commander) -> CaseResult:
+    """Load and prepare the arms of a case, then run blocks until the other side is done."""
+    seed = derive(bench.session_seed, case.nodeid, "pairs")
+    try:
+        versions = _versions(case, order, seed)
+    except NotLoadable as reason:
+        commander.refuse(case.nodeid, str(reason))
+        return _result(case, "ERROR", str(reason))
+    with one_thread():
+        sets = input_sets(lambda i: make_inputs(case, seed + i), bench.device)
+        arms = {}
+        for name in order.names:
+            blocks = prepare_blocks(versions[name], case, sets, bench, False, seed)
+            arms[name] = _Arm(*blocks)
+        engine = next(iter(arms.values())).forward.engine
+        commander.ready(case.nodeid, list(arms), engine)
+        while (wanted := commander.next_arm()) is not None:
+            arm = arms[wanted]
+            forward = arm.forward.run()
+            commander.timed(forward, arm.backward.run() if arm.backward else None)
+    return _result(case, "PASS", "")
+
+
+def _versions(case: Case, order: ArmsOrder, seed: int) -> Mapping[str, Callable[..., Any]]:
+    """Return the arms' functions, each proven to run its own version's code and nothing else's."""
+    if not order.trees:
+        return dict.fromkeys(order.names, case.function)
+    root = Path(order.root)
+    changed = {(root / path).resolve() for path in order.changed} or twin.own_file(case.function)
+    given = make_inputs(case, seed)
+    functions: dict[str, Callable[..., Any]] = {CANDIDATE: case.function}
+    files: dict[str, set[str]] = {}
+    for name, tree in zip((INCUMBENT, PLACEBO), order.trees, strict=True):
+        functions[name], version = twin.find(case.function, changed, root, Path(tree))
+        twin.check_arguments(given, version.names)
+        files[name] = version.files
+        files[CANDIDATE] = version.first_files
+    for name, function in functions.items():
+        others = set().union(*(found for other, found in files.items() if other != name))
+        witness.check(_one_call(case, function, given), files[name], others, name)
+    return functions
+
+
+def _one_call(case: Case, function: Callable[..., Any], given: Sequence[Any]) -> Callable[[], Any]:
+    copies = [fresh_copy(item) for item in given]
+
+    def call() -> None:
+        outputs = [out for out in tensors(function(*copies)) if out.requires_grad]
+        if case.backward and outputs:
+            torch.autograd.backward(outputs, [torch.ones_like(out) for out in outputs])
+
+    return call
+
+
+def _result(case: Case, check: Check, diagnosis: str) -> CaseResult:
+    return CaseResult(
+        nodeid=case.nodeid,
+        label=case.label,
+        dims=case.dims,
+        check=check,
+        diagnosis=diagnosis,
+    )

@@ -1,0 +1,44 @@
+"""The order to hold versions of a case ready, and who gives the commands; imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+CANDIDATE, INCUMBENT, PLACEBO = "candidate", "incumbent", "placebo"
+
+
+@dataclass(frozen=True, slots=True)
+class ArmsOrder:
+    """Which arms this process holds and where the incumbent lies.
+
+    `names` in the order in which they are prepared. `trees` are overlay trees of the incumbent (two
+    copies, for incumbent and placebo), `changed` the paths below `root` that differ
+    (none: whatever file a case's function stands in). Without trees the process runs only its own
+    tree's version.
+    """
+
+    names: tuple[str, ...]
+    root: str = ""
+    trees: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> ArmsOrder:
+        """Read the JSON form."""
+        lists = {name: tuple(document[name]) for name in ("names", "trees", "changed")}
+        return cls(root=document["root"], **lists)
+
+
+class Commander(Protocol):
+    """The other side: announces what is ready and says which block to run."""
+
+    def ready(self, nodeid: str, arms: Sequence[str], engine: str) -> None: ...
+
+    def refuse(self, nodeid: str, reason: str) -> None: ...
+
+    def next_arm(self) -> str | None:
+        """Return the arm whose block is to run now, None when the case is done."""
+
+    def timed(self, forward_ms: float, backward_ms: float | None) -> None: ...

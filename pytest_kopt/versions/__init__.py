@@ -1,0 +1,1 @@
+"""Another version of the kernel beside the working tree's: files, modules, functions."""

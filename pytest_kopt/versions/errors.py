@@ -1,0 +1,7 @@
+"""Why a version could not be loaded beside the other one."""
+
+from __future__ import annotations
+
+
+class NotLoadable(Exception):
+    """Both versions cannot live in one process; the message says why in a few words."""

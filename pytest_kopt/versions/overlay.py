@@ -1,0 +1,50 @@
+"""A tree that looks like the project but holds another version of some files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+
+#: Never mirrored: they would let a process write into the user's caches through the overlay.
+_LEFT_OUT = frozenset({"__pycache__", ".pytest_cache", ".git"})
+
+
+def build(root: Path, target: Path, files: Mapping[str, bytes], absent: Iterable[str] = ()) -> Path:
+    """Fill `target` with links to the project's entries, and `files` as real files on top.
+
+    `files` are the contents by path relative to `root`; `absent` are paths that the other version
+    does not have. Only the folders on the way to one of them are real, everything else is a link:
+    data files and sources stay reachable from either version.
+    """
+    replaced = {PurePosixPath(path): content for path, content in files.items()}
+    removed = {PurePosixPath(path) for path in absent}
+    _fill(root, target, PurePosixPath(), replaced, removed)
+    return target
+
+
+def _fill(
+    root: Path,
+    target: Path,
+    folder: PurePosixPath,
+    files: Mapping[PurePosixPath, bytes],
+    absent: set[PurePosixPath],
+) -> None:
+    (target / folder).mkdir(parents=True, exist_ok=True)
+    touched = {*files, *absent}
+    source = root / folder
+    entries = sorted(os.listdir(source)) if source.is_dir() else []
+    for name in entries:
+        path = folder / name
+        if name in _LEFT_OUT or path in touched or target.is_relative_to(root / path):
+            continue
+        if any(path in other.parents for other in touched):
+            _fill(root, target, path, files, absent)
+        else:
+            (target / path).symlink_to(root / path)
+    for path, content in files.items():
+        if path.parent == folder:
+            (target / path).write_bytes(content)
+        elif folder in path.parents and not (target / path).parent.exists():
+            (target / path).parent.mkdir(parents=True)
+            (target / path).write_bytes(content)

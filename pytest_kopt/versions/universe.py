@@ -1,0 +1,117 @@
+"""Which loaded modules have to exist twice: those through which a change reaches a function."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+
+from pytest_kopt.versions.errors import NotLoadable
+
+#: Calls at import that write to a registry of torch's: a second registration of one name raises,
+#: or silently changes what the first version returns.
+_REGISTRATIONS = frozenset(
+    {"custom_op", "register_kernel", "register_fake", "register_autograd", "impl", "define"}
+)
+_BUILDERS = frozenset({"load_inline", "load", "Library", "triton_op"})
+
+
+def project_modules(root: Path) -> dict[str, Path]:
+    """Return the loaded modules whose source lies below `root`, outside any site-packages."""
+    found = {}
+    for name, module in list(sys.modules.items()):
+        file = str(getattr(module, "__file__", None) or "")
+        # torch.ops, for one, says it comes from a relative path that does not exist.
+        if not file.endswith(".py") or not Path(file).is_file():
+            continue
+        path = Path(file).resolve()
+        inside = path.is_relative_to(root) and "site-packages" not in path.parts
+        if inside and (root / ".venv") not in path.parents:
+            found[name] = path
+    return found
+
+
+def universe(start: str, changed: Iterable[Path], root: Path) -> dict[str, Path]:
+    """Return the modules to load again, by name: what `start` reaches that depends on a change.
+
+    `changed` are resolved paths of files that differ between the versions. Packages above such a
+    module belong to it, since importing a submodule writes into its package. Empty when the change
+    does not reach `start`. Raises NotLoadable when a module registers something with torch.
+    """
+    modules = project_modules(root)
+    trees = {name: ast.parse(path.read_bytes()) for name, path in modules.items()}
+    imports = {name: set(_imported(name, trees[name], modules)) for name in modules}
+    reached = _closure({start}, imports)
+    dependents: dict[str, set[str]] = {name: set() for name in modules}
+    for name, targets in imports.items():
+        for target in targets:
+            dependents[target].add(name)
+    for name in modules:
+        package = name.rpartition(".")[0]
+        if package in modules:
+            dependents[name].add(package)
+    different = set(changed)
+    affected = _closure({n for n, path in modules.items() if path in different}, dependents)
+    chosen = {name: modules[name] for name in sorted(reached & affected)}
+    for name in list(chosen):
+        while name := name.rpartition(".")[0]:
+            if name in modules:
+                chosen[name] = modules[name]
+    for name in chosen:
+        _refuse_registrations(name, trees[name])
+    return chosen
+
+
+def _closure(start: set[str], edges: Mapping[str, set[str]]) -> set[str]:
+    found, waiting = set(), [name for name in start if name in edges]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += edges[name]
+    return found
+
+
+def _imported(name: str, tree: ast.Module, modules: Mapping[str, Path]) -> Iterator[str]:
+    module = sys.modules[name]
+    package = module.__name__ if hasattr(module, "__path__") else name.rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _prefixes(alias.name, modules)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = package.split(".")
+                above = parts[: len(parts) - node.level + 1]
+                base = ".".join([*above, *([base] if base else [])])
+            yield from _prefixes(base, modules)
+            for alias in node.names:
+                if f"{base}.{alias.name}" in modules:
+                    yield f"{base}.{alias.name}"
+
+
+def _prefixes(name: str, modules: Mapping[str, Path]) -> Iterator[str]:
+    parts = name.split(".")
+    for length in range(1, len(parts) + 1):
+        prefix = ".".join(parts[:length])
+        if prefix in modules:
+            yield prefix
+
+
+def _refuse_registrations(name: str, tree: ast.Module) -> None:
+    for node in ast.walk(tree):
+        called = node.func if isinstance(node, ast.Call) else None
+        word = called.attr if isinstance(called, ast.Attribute) else None
+        word = called.id if isinstance(called, ast.Name) else word
+        if word in _REGISTRATIONS or word in _BUILDERS:
+            raise NotLoadable(
+                f"module {name!r} calls {word}() at line {getattr(node, 'lineno', 0)}"
+            )
+
+
+def home(function: object) -> ModuleType | None:
+    """Return the loaded module that a function says it was defined in."""
+    return sys.modules.get(getattr(function, "__module__", None) or "")
