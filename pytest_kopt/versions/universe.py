@@ -10,12 +10,14 @@ from types import ModuleType
 
 from pytest_kopt.versions.errors import NotLoadable
 
-#: Calls at import that write to a registry of torch's: a second registration of one name raises,
-#: or silently changes what the first version returns.
+#: Calls that write to a registry of torch's or build an extension: a second registration of one
+#: name raises, or silently changes what the first version returns.
 _REGISTRATIONS = frozenset(
-    {"custom_op", "register_kernel", "register_fake", "register_autograd", "impl", "define"}
+    {
+        *("custom_op", "triton_op", "register_kernel", "register_fake", "register_autograd"),
+        *("Library", "load_inline", "cpp_extension.load"),
+    }
 )
-_BUILDERS = frozenset({"load_inline", "load", "Library", "triton_op"})
 
 
 def project_modules(root: Path) -> dict[str, Path]:
@@ -103,13 +105,10 @@ def _prefixes(name: str, modules: Mapping[str, Path]) -> Iterator[str]:
 
 def _refuse_registrations(name: str, tree: ast.Module) -> None:
     for node in ast.walk(tree):
-        called = node.func if isinstance(node, ast.Call) else None
-        word = called.attr if isinstance(called, ast.Attribute) else None
-        word = called.id if isinstance(called, ast.Name) else word
-        if word in _REGISTRATIONS or word in _BUILDERS:
-            raise NotLoadable(
-                f"module {name!r} calls {word}() at line {getattr(node, 'lineno', 0)}"
-            )
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if any(f".{called}".endswith(f".{word}") for word in _REGISTRATIONS):
+                raise NotLoadable(f"module {name!r} calls {called}() at line {node.lineno}")
 
 
 def home(function: object) -> ModuleType | None:
