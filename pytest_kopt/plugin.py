@@ -17,6 +17,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
 
+def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
+    if early_config.known_args_namespace.kopt_round:
+        from pytest_kopt.session.arguments import take_from_manifest
+
+        take_from_manifest(early_config, args)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     for marker in MARKERS:

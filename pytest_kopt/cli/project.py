@@ -10,9 +10,8 @@ from typing import TypeAlias
 import pytest
 
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.layout import DEFAULT_WORKSPACE, campaigns, find
-from pytest_kopt.campaign.repository import Repository
-from pytest_kopt.errors import BadInput
+from pytest_kopt.campaign.choice import choose_campaign
+from pytest_kopt.campaign.layout import DEFAULT_WORKSPACE, find
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +33,8 @@ class Project:
 
     def campaign(self, name: str | None) -> Campaign:
         """Open a campaign: the named one, else the branch's, else the only one."""
-        return Campaign(find(self.workspace, name or self._default_name()), self.root)
-
-    def _default_name(self) -> str:
-        known = campaigns(self.workspace)
-        repository = Repository.around(self.root)
-        branch = (repository.branch if repository else None) or ""
-        if branch.removeprefix("optimize/") in known:
-            return branch.removeprefix("optimize/")
-        if len(known) == 1:
-            return known[0]
-        raise BadInput("no campaign is named", legal=known or "none yet; `kopt init` makes one")
+        chosen = choose_campaign(name, self.root, self.workspace)
+        return Campaign(find(self.workspace, chosen), self.root)
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-
 import pytest
 
 from pytest_kopt.cases.seeds import fresh_session_seed
@@ -73,8 +71,6 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
 
         round_ = CampaignRound(settings)
         brief = round_.brief(device, seed)
-        if config.args_source is not pytest.Config.ArgsSource.ARGS and round_.tests:
-            config.args = shlex.split(round_.tests)
     controller = Controller(config, settings, brief, round_)
     manager.register(controller, _CONTROLLER)
     if xdist.is_distributed(config):

@@ -13,6 +13,7 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.settings import Settings
+from pytest_kopt.session.arguments import NARROWED
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.collector import Collector
 
@@ -52,7 +53,7 @@ class Controller:
         self.collector.collected(ids)
         if self.round:
             try:
-                self.round.check_collection(ids, self.collector, is_filtered(self._config))
+                self.round.check_collection(ids, self.collector, self._config.stash[NARROWED])
             except BadInput as error:
                 raise pytest.UsageError(str(error)) from None
         return ids
@@ -186,10 +187,3 @@ class Blocked:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self) -> bool:
         return True
-
-
-def is_filtered(config: pytest.Config) -> bool:
-    """Say whether the user narrowed the run, so that absent cases are no drift."""
-    option = config.option
-    narrowed = (option.keyword, option.markexpr, option.deselect, getattr(option, "lf", False))
-    return any(narrowed) or config.args_source is pytest.Config.ArgsSource.ARGS

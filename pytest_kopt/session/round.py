@@ -14,9 +14,9 @@ from pytest_kopt import policies
 from pytest_kopt.campaign import commands
 from pytest_kopt.campaign import notes as notes_file
 from pytest_kopt.campaign.campaign import AttemptRecord, Campaign
-from pytest_kopt.campaign.layout import campaigns, find
+from pytest_kopt.campaign.choice import choose_campaign
+from pytest_kopt.campaign.layout import find
 from pytest_kopt.campaign.notes import Notes
-from pytest_kopt.campaign.repository import Repository
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.clock import now
 from pytest_kopt.decide.gates import correctness_verdict, metrics_verdict
@@ -62,16 +62,17 @@ class CampaignRound:
     def __init__(self, settings: Settings) -> None:
         assert settings.round is not None
         self._settings = settings
-        self.campaign = Campaign(find(settings.workspace, choose_campaign(settings)), settings.root)
+        self.campaign = Campaign(
+            find(
+                settings.workspace,
+                choose_campaign(settings.campaign, settings.root, settings.workspace),
+            ),
+            settings.root,
+        )
         self._notes = notes_file.load(settings.notes) if settings.notes else Notes()
         self._validate()
         self.started = now()
         self._stack = contextlib.ExitStack()
-
-    @property
-    def tests(self) -> str:
-        """The manifest's pytest arguments."""
-        return self.campaign.manifest.tests
 
     def brief(self, device: str, session_seed: int) -> Brief:
         """Return the orders of this round's workers."""
@@ -388,22 +389,6 @@ class CampaignRound:
             "dead": collector.dead,
             "comparison": self._paired.session if self._paired else {},
         }
-
-
-def choose_campaign(settings: Settings) -> str:
-    """Return the campaign's name: option or ini, else the branch's, else the only one there is."""
-    if settings.campaign:
-        return settings.campaign
-    repository = Repository.around(settings.root)
-    branch = repository.branch if repository else None
-    known = campaigns(settings.workspace)
-    if branch and branch.startswith("optimize/") and branch.removeprefix("optimize/") in known:
-        return branch.removeprefix("optimize/")
-    if len(known) == 1:
-        return known[0]
-    raise BadInput(
-        "no campaign is named", where="--kopt-campaign", legal=known or "none yet; see `kopt init`"
-    )
 
 
 def _under(nodeid: str, collect_errors: dict[str, str]) -> str | None:

@@ -68,9 +68,9 @@ class Supervisor:
             died,
             proceed=lambda: not (session.shouldfail or session.shouldstop),
         )
-        controller, args = self._controller, self._config.args
+        controller = self._controller
         CaseProcess(
-            lambda: Child(self._config, controller.brief, controller.environment, args), listener
+            lambda: Child(self._config, controller.brief, controller.environment, None), listener
         ).run()
         if session.shouldfail:
             raise session.Failed(session.shouldfail)

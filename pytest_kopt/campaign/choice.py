@@ -1,0 +1,25 @@
+"""Which campaign is meant when none is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pytest_kopt.campaign.layout import campaigns
+from pytest_kopt.campaign.repository import Repository
+from pytest_kopt.errors import BadInput
+
+
+def choose_campaign(named: str | None, root: Path, workspace: Path) -> str:
+    """Return the campaign's name: the given one, else the branch's, else the only one there is."""
+    if named:
+        return named
+    repository = Repository.around(root)
+    branch = repository.branch if repository else None
+    known = campaigns(workspace)
+    if branch and branch.startswith("optimize/") and branch.removeprefix("optimize/") in known:
+        return branch.removeprefix("optimize/")
+    if len(known) == 1:
+        return known[0]
+    raise BadInput(
+        "no campaign is named", where="--kopt-campaign", legal=known or "none yet; see `kopt init`"
+    )

@@ -1,0 +1,35 @@
+"""The manifest's pytest arguments, put in front of the user's when those name no path."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from pytest_kopt.errors import BadInput
+
+#: Whether the user's own arguments narrow what is collected, so that absent cases are no drift.
+NARROWED: pytest.StashKey[bool] = pytest.StashKey()
+
+
+def take_from_manifest(config: pytest.Config, args: list[str]) -> None:
+    """Put the campaign's test arguments first, so that pytest parses them as its own.
+
+    What cannot be read is left for the configuration to complain about.
+    """
+    known = config.known_args_namespace
+    narrowed = [known.file_or_dir, known.keyword, known.markexpr, known.deselect]
+    config.stash[NARROWED] = any([*narrowed, getattr(known, "lf", False)])
+    if known.file_or_dir or not known.kopt_round:
+        return
+    from pytest_kopt.campaign import manifest
+    from pytest_kopt.campaign.choice import choose_campaign
+    from pytest_kopt.campaign.layout import DEFAULT_WORKSPACE, find
+
+    workspace = config.rootpath / (config.getini("kopt_workspace") or DEFAULT_WORKSPACE)
+    named = known.kopt_campaign or config.getini("kopt_campaign")
+    try:
+        name = choose_campaign(named, config.rootpath, workspace)
+        args[:0] = shlex.split(manifest.load(find(workspace, name).manifest).tests)
+    except (BadInput, ValueError):
+        return
