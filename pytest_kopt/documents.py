@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pytest_kopt.errors import BadInput
 
 #: Larger files are refused before they are parsed: no document of ours comes near it.
-MAX_BYTES = 1_000_000
+MAX_BYTES = 200_000
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -26,19 +26,27 @@ class _Loader(yaml.SafeLoader):
             raise yaml.composer.ComposerError(
                 None, None, "aliases are not allowed", event.start_mark
             )
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            raise yaml.composer.ComposerError(
+                None, None, f"tags are not allowed: {tag}", event.start_mark
+            )
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        seen: set[str] = set()
         for key in keys:
             if not isinstance(key, str):
                 raise yaml.constructor.ConstructorError(
                     None, None, f"key {key!r} is no text", node.start_mark
                 )
-            if keys.count(key) > 1:
+            if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"key {key!r} is given twice", node.start_mark
                 )
+            seen.add(key)
         return super().construct_mapping(node, deep)
 
 
@@ -75,9 +83,19 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
         raise BadInput(f"is no usable YAML{line}: {error.problem}", where=where) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise BadInput(f"is no usable YAML: {error}", where=where) from None
+    if _has_surrogate(document):
+        raise BadInput("holds half of a character (a lone surrogate)", where=where)
     if not isinstance(document, dict):
         raise BadInput(f"holds {type(document).__name__}", where=where, legal="a mapping")
     return document
+
+
+def _has_surrogate(value: Any) -> bool:
+    if isinstance(value, str):
+        return any("\ud800" <= character <= "\udfff" for character in value)
+    if isinstance(value, dict):
+        return any(_has_surrogate(item) for pair in value.items() for item in pair)
+    return isinstance(value, list) and any(_has_surrogate(item) for item in value)
 
 
 def dump_yaml(document: dict[str, Any]) -> str:
@@ -101,7 +119,8 @@ def _sentences(model: type[BaseModel], error: ValidationError) -> list[str]:
     for problem in error.errors(include_url=False):
         key = ".".join(str(part) for part in problem["loc"]) or "document"
         if problem["type"] == "extra_forbidden":
-            legal = ", ".join(model.model_fields)
+            fields = model.model_fields.items()
+            legal = ", ".join(field.alias or name for name, field in fields)
             sentences.append(f"key {key!r} is unknown (legal: {legal})")
         elif problem["type"] == "missing":
             sentences.append(f"key {key!r} is missing")

@@ -196,7 +196,7 @@ class Campaign:
         self._append(ledger.Applying(time=now(), action=action, **common))  # type: ignore[arg-type]
         commit, restored = None, []
         if action == "commit":
-            commit = self._commit(item, decided)
+            commit = self._commit(item, attempt)
         elif action == "restore":
             directory = self.layout.attempt(item.number, attempt.number) / "kernel_snapshot"
             rejected = KernelVersion.load(directory, decided.kernel)
@@ -294,9 +294,15 @@ class Campaign:
             return "restore"
         return "commit" if self.manifest.git_commit and self.repository else "none"
 
-    def _commit(self, item: Round, decided: ledger.Decided) -> str:
+    def _commit(self, item: Round, attempt: Attempt) -> str:
+        decided = attempt.decided
         assert self.repository is not None
-        paths = [self.repository.relative(self.root, path) for path in decided.kernel]
+        assert decided is not None
+        # A file that the candidate removed belongs to the commit as well.
+        before = self.state.incumbent_as_of(item.number - 1)
+        known = self.state.rounds[before].verdict if before else None
+        files = sorted({*decided.kernel, *(known.kernel if known else {})})
+        paths = [self.repository.relative(self.root, path) for path in files]
         notes = item.notes
         summary = notes.summary or notes.change or notes.hypothesis or "kernel change"
         target = f"{self.manifest.target_op} {self.manifest.target_backend}"

@@ -33,6 +33,8 @@ def split(command: str) -> tuple[dict[str, str], list[str]]:
 
     Raises BadInput for an unbalanced quote or a command without a program.
     """
+    if "\0" in command:
+        raise BadInput(f"{command!r} holds NUL", where="command")
     try:
         words = shlex.split(command)
     except ValueError as error:

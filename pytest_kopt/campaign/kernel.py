@@ -88,15 +88,19 @@ class KernelVersion:
         whole, so that a kill leaves one version or the other.
         """
         changed = []
+        for relative in sorted(set(over.files) - set(self.files)):
+            path = root / relative
+            if path.is_file():
+                path.unlink()
+                changed.append(relative)
+                _remove_empty(path.parent, root)
         for relative, file in sorted(self.files.items()):
             path = (root / relative).resolve()
             if not path.is_file() or path.read_bytes() != file.content:
                 put(path, file)
                 changed.append(relative)
-        for relative in sorted(set(over.files) - set(self.files)):
-            path = root / relative
-            if path.is_file():
-                path.unlink()
+            elif stat.S_IMODE(path.stat().st_mode) != file.mode:
+                path.chmod(file.mode)
                 changed.append(relative)
         return changed
 
@@ -115,6 +119,13 @@ def put(path: Path, file: KernelFile) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _remove_empty(directory: Path, root: Path) -> None:
+    """Remove directories that hold nothing any more, up to the project root."""
+    while directory != root and not any(directory.iterdir()):
+        directory.rmdir()
+        directory = directory.parent
 
 
 def _expand(path: Path) -> Iterator[Path]:

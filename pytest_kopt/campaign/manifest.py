@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,7 +20,7 @@ _STAMP = re.compile(r"\d{4}-\d{2}-\d{2} \d{2}:\d{2}")
 _BRANCH = re.compile(r"(?!-)(?!.*(\.\.|//|@\{|\\))[\w./+-]+(?<![./])")
 
 Text = Annotated[str, Field(min_length=1, max_length=4000)]
-Word = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w.+-]+$")]
+Word = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w+-][\w.+-]*$")]
 
 
 class FrozenSchema(BaseModel):
@@ -86,7 +87,7 @@ class Manifest(BaseModel):
     @classmethod
     def _inside(cls, paths: list[str]) -> list[str]:
         for path in paths:
-            if Path(path).is_absolute() or ".." in Path(path).parts:
+            if Path(path).is_absolute() or ".." in Path(path).parts or "\0" in path:
                 raise ValueError("paths relative to the project root, without '..'")
         return paths
 
@@ -107,6 +108,10 @@ class Manifest(BaseModel):
     def _stamp(cls, value: str) -> str:
         if not _STAMP.fullmatch(value):
             raise ValueError("YYYY-MM-DD HH:MM")
+        try:
+            datetime.strptime(value, "%Y-%m-%d %H:%M")
+        except ValueError:
+            raise ValueError("a date and time as YYYY-MM-DD HH:MM") from None
         return value
 
     @field_validator("git_branch")
@@ -116,16 +121,6 @@ class Manifest(BaseModel):
             raise ValueError("none, auto or a branch name")
         return value
 
-    @field_validator("env", mode="before")
-    @classmethod
-    def _texts(cls, env: Any) -> Any:
-        if not isinstance(env, dict):
-            return env
-        return {
-            key: str(value).lower() if isinstance(value, bool) else str(value)
-            for key, value in env.items()
-        }
-
     @field_validator("env")
     @classmethod
     def _variables(cls, env: dict[str, str]) -> dict[str, str]:
@@ -134,22 +129,27 @@ class Manifest(BaseModel):
                 raise ValueError(f"names of environment variables, not {name!r}")
             if "\0" in value:
                 raise ValueError("values without NUL")
+            _refuse_placeholder(value)
         return env
 
-    @model_validator(mode="after")
-    def _no_placeholders(self) -> Manifest:
-        texts = {"tests": self.tests, **{f"env.{k}": v for k, v in self.env.items()}}
-        for key in ("target_op", "test_command", "benchmark_command", "rebuild_command"):
-            texts[key] = getattr(self, key) or ""
-        for key, text in texts.items():
-            found = _PLACEHOLDER.search(text)
-            if found:
-                raise ValueError(f"{key}: the placeholder {found.group()} filled in")
-        return self
+    @field_validator(
+        *("target_op", "tests", "test_command", "benchmark_command"),
+        *("rebuild_command", "format_command"),
+    )
+    @classmethod
+    def _filled_in(cls, value: str | None) -> str | None:
+        _refuse_placeholder(value or "")
+        return value
 
     def to_yaml(self) -> str:
         """Return the file's text."""
         return dump_yaml(self.model_dump(mode="json", by_alias=True))
+
+
+def _refuse_placeholder(text: str) -> None:
+    found = _PLACEHOLDER.search(text)
+    if found:
+        raise ValueError(f"the placeholder {found.group()} filled in")
 
 
 def load(path: Path) -> Manifest:

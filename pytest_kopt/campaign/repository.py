@@ -60,7 +60,7 @@ class Repository:
 
     def dirty(self, paths: Iterable[str]) -> list[str]:
         """Return those of `paths` (relative to the root) that differ from HEAD or are untracked."""
-        listing = self._repo.git.status("--porcelain", "-z", "--", *paths)
+        listing = self._repo.git.status("--porcelain", "-z", "--no-renames", "-uall", "--", *paths)
         return [entry[3:] for entry in listing.split("\0") if entry]
 
     def switch(self, branch: str) -> None:
@@ -92,12 +92,16 @@ class Repository:
         what is committed. Where the paths equal HEAD already there is nothing to commit, and HEAD
         is returned.
         """
-        if not self.dirty(paths):
+        ignored = set(self._repo.ignored(*paths))
+        paths = [path for path in paths if path not in ignored]
+        if not paths or not self.dirty(paths):
             return self.head or ""
         git = self._repo.git
-        git.add("--intent-to-add", "--", *paths)
-        with git.custom_environment(**({} if self._has_identity() else _FALLBACK_IDENTITY)):
-            git.commit(
+        present = [path for path in paths if (self.root / path).exists()]
+        if present:
+            git.add("--intent-to-add", "--", *present)
+        with git.custom_environment(**self._identity()):
+            git(c="core.hooksPath=/dev/null").commit(
                 *("--quiet", "--only", "--no-verify", "--no-gpg-sign", "-m", message, "--"), *paths
             )
         return self.head or ""
@@ -106,13 +110,14 @@ class Repository:
         """Return a path given relative to `root` as one relative to the work tree."""
         return (root / path).resolve().relative_to(self.root.resolve()).as_posix()
 
-    def _has_identity(self) -> bool:
-        given = self._repo.config_reader().get_value("user", "email", "")
-        return bool(given or os.environ.get("GIT_AUTHOR_EMAIL"))
-
-
-_FALLBACK_IDENTITY = {
-    f"GIT_{who}_{what}": value
-    for who in ("AUTHOR", "COMMITTER")
-    for what, value in (("NAME", "pytest-kopt"), ("EMAIL", "pytest-kopt@localhost"))
-}
+    def _identity(self) -> dict[str, str]:
+        """Return the identity that git lacks here: author and committer each, if unset."""
+        if self._repo.config_reader().get_value("user", "email", ""):
+            return {}
+        fallback = {"NAME": "pytest-kopt", "EMAIL": "pytest-kopt@localhost"}
+        return {
+            f"GIT_{who}_{what}": value
+            for who in ("AUTHOR", "COMMITTER")
+            for what, value in fallback.items()
+            if f"GIT_{who}_{what}" not in os.environ
+        }

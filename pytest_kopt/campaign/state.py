@@ -44,8 +44,11 @@ class Round:
 
     @property
     def is_open(self) -> bool:
-        """Whether another attempt may follow."""
-        return self.verdict is None or self.verdict.decision.leaves_open
+        """Whether another attempt may follow; round 1 stays open until it is a baseline."""
+        verdict = self.verdict
+        if verdict is None or self.number == 1:
+            return verdict is None or verdict.decision is not Decision.BASELINE
+        return verdict.decision.leaves_open
 
     @property
     def failed_checks(self) -> int:
@@ -96,9 +99,15 @@ class CampaignState:
         for item in self.rounds.values():
             for attempt in item.attempts.values():
                 decided = attempt.decided
-                if decided and not attempt.settled and not decided.decision.leaves_open:
+                waits = decided is not None and not decided.decision.leaves_open
+                if waits and not attempt.settled and not (item.number == 1 and item.is_open):
                     return item, attempt
         return None
+
+    def incumbent_as_of(self, number: int) -> int | None:
+        """Return the last accepted round up to and including `number`."""
+        found = [item for item in self.decided_rounds() if _keeps(item) and item.number <= number]
+        return found[-1].number if found else None
 
     def decided_rounds(self) -> list[Round]:
         """Return the closed rounds in their order."""

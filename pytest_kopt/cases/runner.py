@@ -111,6 +111,12 @@ def hold_against_baseline(case: Case, expected: Mapping[str, ExpectedCase] | Non
             where=where,
             legal=",".join(frozen.header),
         )
+    empty = {column.name for column in case.schema.columns if column.is_backward}
+    had_backward = not empty or not empty <= set(frozen.empty)
+    if empty and case.backward != had_backward:
+        raise BadInput(
+            f"backward is {case.backward} now", where=where, legal=f"the baseline's {had_backward}"
+        )
     if case.dims != frozen.dims:
         raise BadInput(
             f"dims drifted: {case.dims}", where=where, legal=f"the baseline's {frozen.dims}"
@@ -202,5 +208,6 @@ def _evidence(case: Case, bench: Bench, report: CheckReport) -> dict[str, Any]:
         "seeds": report.seeds,
         "work": list(case.work) if case.work else None,
         "weights": list(case.weights),
+        "better": {c.name: c.better for c in case.schema.columns if c.better},
         "torch": torch.__version__,
     }

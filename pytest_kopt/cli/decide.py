@@ -8,7 +8,6 @@ from pathlib import Path
 from pytest_kopt import policies
 from pytest_kopt.cli.project import Commands, command
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored
-from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.table import read_csv
 from pytest_kopt.show.terminal import verdict_lines
 
@@ -32,17 +31,9 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     policy = policies.load(arguments.policy)
-    incumbent = read_csv(arguments.incumbent)
-    bad = [row for row in incumbent.rows if row.check != "PASS"]
-    if bad:
-        raise BadInput(
-            f"row {bad[0].label!r} is {bad[0].check}",
-            where=str(arguments.incumbent),
-            legal="an incumbent whose rows all PASS",
-        )
     evidence = StoredEvidence(
         candidate=read_csv(arguments.candidate),
-        incumbent=incumbent,
+        incumbent=read_csv(arguments.incumbent),
         remeasurements=tuple(read_csv(path) for path in arguments.remeasure),
         primary=arguments.primary,
         extra_benefit=arguments.extra_benefit,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Shape, Verdict
 from pytest_kopt.errors import BadInput
-from pytest_kopt.schema.metrics import Metric, value
+from pytest_kopt.schema.metrics import Metric, has_backward, value
 from pytest_kopt.schema.profile import gate_holds, parse_gate
 from pytest_kopt.schema.table import Row, Table, describe_header_drift
 
@@ -74,9 +74,10 @@ def correctness_verdict(table: Table, policy: Policy, failed_repairs: int) -> Ve
     names = ", ".join(row.label for row in failed[:3]) + (", …" if len(failed) > 3 else "")
     reason = f"{len(failed)} of {len(table.rows)} case(s) are {kinds}: {names}"
     repairs = failed_repairs + 1
-    if repairs >= policy.max_repairs > 0 or policy.max_repairs == 0:
+    if repairs >= policy.max_repairs:
         decision = Decision.ROLLED_BACK
-        reason += f"; repair {repairs} of {policy.max_repairs} failed as well"
+        if policy.max_repairs:
+            reason += f"; repair {repairs} of {policy.max_repairs} failed as well"
         step = "the incumbent is back; try another hypothesis in the next round"
     else:
         decision = Decision.REPAIR
@@ -105,8 +106,14 @@ def correctness_verdict(table: Table, policy: Policy, failed_repairs: int) -> Ve
     )
 
 
-def metrics_verdict(table: Table, metrics: Sequence[Metric], policy: Policy) -> Verdict | None:
-    """Return a roll-back when a PASS row lacks a usable metric or misses a gate column (B4)."""
+def metrics_verdict(
+    table: Table, metrics: Sequence[Metric], policy: Policy, incumbent: Table | None = None
+) -> Verdict | None:
+    """Return a roll-back when a PASS row lacks a usable metric or misses a gate column (B4).
+
+    A row without a backward where the incumbent has one lacks a metric too.
+    """
+    before = incumbent.by_key() if incumbent else {}
     for row in (row for row in table.rows if row.check == "PASS"):
         for gate in policy.gates:
             column, _, _ = parse_gate(gate)
@@ -115,6 +122,9 @@ def metrics_verdict(table: Table, metrics: Sequence[Metric], policy: Policy) -> 
                 return _missing_metrics(row, f"gate column {column!r} is empty or absent", policy)
             if not gate_holds(gate, found):
                 return _missing_metrics(row, f"gate {gate!r} does not hold: {found!r}", policy)
+        old = before.get(row.key)
+        if old is not None and has_backward(old) and not has_backward(row):
+            return _missing_metrics(row, "its backward is empty", policy)
         for metric in metrics:
             found = value(row, metric)
             if found is None or not math.isfinite(found) or found <= 0:

@@ -27,7 +27,8 @@ Status = Literal["improved", "unchanged", "regressed"]
 class PairedCase:
     """One case: log-ratios log(incumbent / candidate) of one metric, one a replica.
 
-    `placebo` are those of the incumbent against its own copy, from the same replicas.
+    `placebo` are those of the incumbent against its own copy, from the same replicas. The shape
+    gate guards the `core` cases.
     """
 
     label: str
@@ -35,6 +36,7 @@ class PairedCase:
     ratios: tuple[float, ...]
     placebo: tuple[float, ...] = ()
     device: str | None = None
+    core: bool = True
 
     @property
     def key(self) -> str:
@@ -163,7 +165,8 @@ def _judge(evidence: PairedEvidence, policy: Policy, level: float) -> _Judged:
     ]
     # A slowdown of x % of the time: log(incumbent / candidate) = -log(1 + x).
     gate = -log_ratio(policy.shape_gate_pct)
-    beyond = {key: estimate.p_below(gate) for key, estimate in shapes.items()}
+    core = {case.key for case in evidence.cases if case.core}
+    beyond = {key: shapes[key].p_below(gate) for key in core}
     slower = {key: estimate.p_below(0.0) for key, estimate in shapes.items()}
     return _Judged(
         evidence,
@@ -173,9 +176,7 @@ def _judge(evidence: PairedEvidence, policy: Policy, level: float) -> _Judged:
         shapes,
         regressed=frozenset(holm_rejects(beyond, level)),
         slower=frozenset(holm_rejects(slower, level)),
-        open_shapes=frozenset(
-            key for key, estimate in shapes.items() if estimate.lower(SHAPE_LEVEL) <= gate
-        ),
+        open_shapes=frozenset(key for key in core if shapes[key].lower(SHAPE_LEVEL) <= gate),
     )
 
 

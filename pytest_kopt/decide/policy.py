@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from pytest_kopt.schema.profile import Better
+from pytest_kopt.errors import BadInput
+from pytest_kopt.schema.profile import Better, parse_gate
 
 #: Percentages are compared with this tolerance, so that 5 % means 5 % whatever its binary form.
 TOLERANCE_PCT = 1e-9
 
-Percent = Annotated[float, Field(ge=0, le=100)]
+Percent = Annotated[float, Field(ge=0, le=100, strict=True)]
 
 
 class Remeasure(BaseModel):
@@ -44,6 +45,16 @@ class Policy(BaseModel):
     chain_noise_pct: Percent = 1.0
     directions: dict[str, Better] = {}
     gates: tuple[str, ...] = ()
+
+    @field_validator("gates")
+    @classmethod
+    def _readable(cls, gates: tuple[str, ...]) -> tuple[str, ...]:
+        for gate in gates:
+            try:
+                parse_gate(gate)
+            except BadInput as error:
+                raise ValueError(error.legal) from None
+        return gates
 
     def below(self, change_pct: float, limit_pct: float) -> bool:
         """Say whether a percentage lies below a threshold by more than the tolerance."""

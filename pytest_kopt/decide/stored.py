@@ -16,6 +16,7 @@ from pytest_kopt.decide.gates import (
 )
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Aggregate, Decision, Shape, Verdict
+from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.metrics import (
     Metric,
     geomean,
@@ -32,7 +33,8 @@ class StoredEvidence:
 
     `remeasurements` are further tables of the candidate, each against the same incumbent;
     `failed_repairs` is as in `correctness_verdict`; `extra_benefit` is what the author claims for
-    a round that is equal in speed.
+    a round that is equal in speed. `core` are the labels of the cases that the shape gate guards
+    (None: all).
     """
 
     candidate: Table
@@ -42,6 +44,7 @@ class StoredEvidence:
     failed_repairs: int = -1
     extra_benefit: str | None = None
     devices: Mapping[Key, str] | None = None
+    core: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +66,15 @@ def decide_stored(evidence: StoredEvidence, policy: Policy) -> Verdict:
     """
     candidate, incumbent = evidence.candidate, evidence.incumbent
     tables = (candidate, *evidence.remeasurements)
+    for row in incumbent.rows:
+        if row.check != "PASS":
+            raise BadInput(
+                f"row {row.label!r} is {row.check}",
+                where=incumbent.source or "incumbent",
+                legal="an incumbent whose rows all PASS",
+            )
     for table in tables:
-        check_same_schema(table, incumbent, where="candidate")
+        check_same_schema(table, incumbent, where=table.source or "candidate")
         absent = missing_cases(table, incumbent)
         if absent:
             return incomplete(absent, policy, "stored")
@@ -74,7 +84,7 @@ def decide_stored(evidence: StoredEvidence, policy: Policy) -> Verdict:
             return gated
     metrics = parse_primary(evidence.primary, incumbent, policy.directions)
     for table in (*tables, incumbent):
-        gated = metrics_verdict(table, metrics, policy)
+        gated = metrics_verdict(table, metrics, policy, incumbent)
         if gated:
             return gated
     compared = [_compare(candidate, incumbent, metric) for metric in metrics]
@@ -116,7 +126,8 @@ def _judge(
         {item.metric.name: item for item in comparisons}[lead.metric.name].change_pct
         for comparisons in again
     ]
-    regressed = _regressed(compared, again, policy)
+    core = {key for key, label in labels.items() if evidence.core is None or label in evidence.core}
+    regressed = _regressed(compared, again, policy, core)
     slower = _slower(compared)
 
     def verdict(decision: Decision, reason: str, step: str) -> Verdict:
@@ -155,7 +166,7 @@ def _judge(
             "the incumbent stays; try another hypothesis",
         )
     if not policy.exceeds(best, 0):
-        if evidence.extra_benefit:
+        if (evidence.extra_benefit or "").strip():
             return verdict(
                 Decision.ACCEPTED_WITH_NOTE,
                 f"equal in speed, kept for its extra benefit: {evidence.extra_benefit}",
@@ -205,7 +216,10 @@ def _judge(
 
 
 def _regressed(
-    compared: Sequence[_Comparison], again: Sequence[Sequence[_Comparison]], policy: Policy
+    compared: Sequence[_Comparison],
+    again: Sequence[Sequence[_Comparison]],
+    policy: Policy,
+    core: set[Key],
 ) -> dict[Key, float]:
     """Cases at or beyond the shape gate in the run itself, or on average in its repetitions."""
     found: dict[Key, float] = {}
@@ -216,7 +230,7 @@ def _regressed(
     ]
     for changes in [*(item.changes for item in compared), *averages]:
         for key, change in changes.items():
-            if policy.reaches(-change, policy.shape_gate_pct):
+            if key in core and policy.reaches(-change, policy.shape_gate_pct):
                 found[key] = min(change, found.get(key, change))
     return found
 

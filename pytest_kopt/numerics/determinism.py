@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from pytest_kopt.errors import BadInput
+
 
 def assert_deterministic(
     fn: Callable[..., Any], inputs: Sequence[Any] | Callable[[], Sequence[Any]], repeats: int = 10
@@ -17,11 +19,15 @@ def assert_deterministic(
     its own copies, so a kernel that writes to its inputs is compared fairly. Gradients of inputs
     that require grad are taken with one fixed random grad_out. NaNs compare by their bits.
     """
+    if repeats < 2:
+        raise BadInput(f"repeats is {repeats}: nothing to compare", legal="at least 2")
     given = tuple(inputs() if callable(inputs) else inputs)
     first: list[torch.Tensor] | None = None
     seeds: list[torch.Tensor] = []
     for repeat in range(repeats):
         outputs, leaves = run_once(fn, given)
+        if not outputs:
+            raise BadInput("fn returned no tensor: nothing to compare")
         results = list(outputs)
         differentiable = [out for out in outputs if out.requires_grad]
         if leaves and differentiable:

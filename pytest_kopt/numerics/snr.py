@@ -57,5 +57,7 @@ def compute_snr(ref: torch.Tensor, actual: torch.Tensor) -> float:
 
 
 def wide(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor detached and in float64."""
+    """Return the tensor detached and in float64; BadInput for a complex one."""
+    if tensor.is_complex():
+        raise BadInput("a complex tensor", legal="real tensors; torch.view_as_real makes one")
     return tensor.detach().to(torch.float64)

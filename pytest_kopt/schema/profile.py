@@ -165,8 +165,12 @@ def gate_holds(gate: str, value: float) -> bool:
 
 
 def fingerprint(header: Sequence[str]) -> str:
-    """Return the SHA-256 of a header as it stands in the file (joined by commas, no line end)."""
-    return hashlib.sha256(",".join(header).encode()).hexdigest()
+    """Return the SHA-256 of a header; names that hold a comma or quote are told apart."""
+    quoted = (
+        '"' + name.replace('"', '""') + '"' if set(name) & set(',"\r\n') else name
+        for name in header
+    )
+    return hashlib.sha256(",".join(quoted).encode()).hexdigest()
 
 
 def _two_directions(unit: str, *snrs: tuple[str, str]) -> tuple[Column, ...]:

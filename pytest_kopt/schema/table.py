@@ -6,15 +6,20 @@ import csv
 import io
 import math
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.profile import Scalar
 
 CHECKS = ("PASS", "FAIL", "ERROR")
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(
+    r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf|[+-]?nan|[+-]?infinity"
+)
 Key = tuple[str, ...]
 
 
@@ -24,6 +29,7 @@ class Row:
 
     cells: Mapping[str, str]
     dims: Mapping[str, str]
+    source: str = field(default="", compare=False)
 
     @property
     def label(self) -> str:
@@ -53,20 +59,19 @@ class Row:
         text = self.cells[column].strip()
         if text in ("", "-"):
             return None
-        try:
-            return float(text)
-        except ValueError:
-            raise BadInput(
-                f"column {column!r} holds {text!r}", where=f"row {self.label!r}", legal="a number"
-            ) from None
+        if not _NUMBER.fullmatch(text):
+            where = f"{self.source}: row {self.label!r}" if self.source else f"row {self.label!r}"
+            raise BadInput(f"column {column!r} holds {text!r}", where=where, legal="a number")
+        return float(text)
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A header and its rows, in case-declaration order."""
+    """A header and its rows, in case-declaration order; `source` is the file they come from."""
 
     header: tuple[str, ...]
     rows: tuple[Row, ...]
+    source: str = field(default="", compare=False)
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -104,16 +109,15 @@ def cell(value: Scalar | None) -> str:
     if isinstance(value, bool | str):
         return str(value)
     if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else str(value)
+        return repr(float(value))
     return str(int(value))
 
 
 def _typed(text: str) -> Scalar:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _NUMBER.fullmatch(text) and math.isfinite(float(text)):
+        return float(text)
     return {"True": True, "False": False}.get(text, text)
 
 
@@ -126,11 +130,17 @@ def make_row(header: Sequence[str], values: Mapping[str, Scalar | None]) -> Row:
 
 def format_csv(header: Sequence[str], rows: Iterable[Row]) -> str:
     r"""Return the file's text: comma-separated, `\n` line ends, quoted only where needed."""
+    lines = [_line(header)]
+    lines += [_line([row.cells[name] for name in header]) for row in rows]
+    return "".join(lines)
+
+
+def _line(cells: Sequence[str]) -> str:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([row.cells[name] for name in header] for row in rows)
-    return text.getvalue()
+    # With this terminator the writer quotes cells that hold a carriage return, which our reader
+    # would take for the end of a line.
+    csv.writer(text, lineterminator="\r\n").writerow(cells)
+    return text.getvalue().removesuffix("\r\n") + "\n"
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -199,8 +209,8 @@ def parse_csv(text: str, where: str) -> Table:
         cells = dict(zip(header, record, strict=True))
         if cells["Check"] not in CHECKS:
             raise BadInput(f"line {line} has Check {cells['Check']!r}", where=where, legal=CHECKS)
-        rows.append(Row(cells, {name: cells[name] for name in dims}))
-    table = Table(header, tuple(rows))
+        rows.append(Row(cells, {name: cells[name] for name in dims}, where))
+    table = Table(header, tuple(rows), where)
     table.check_unique(where)
     return table
 

@@ -19,6 +19,8 @@ from pytest_kopt.devices.lock import timing_lock
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.child import Child, ChildDied
 
+#: Replicas that start up while another is measured; on the CPU they would disturb it.
+_AHEAD_ON_GPU = 4
 ONE_PROCESS, TWO_PROCESSES = "one process", "two processes"
 _MAIN = (CANDIDATE, INCUMBENT)
 _CONTROL = (PLACEBO, INCUMBENT)
@@ -99,7 +101,7 @@ class Comparison:
         NotComparable when that does not work either.
         """
         waiting: list[_Replica] = []
-        ahead = count if self._brief.device == "cuda" else 1
+        ahead = _AHEAD_ON_GPU if self._brief.device == "cuda" else 1
         try:
             for left in range(count, 0, -1):
                 while len(waiting) < min(ahead, left):

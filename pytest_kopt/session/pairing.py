@@ -77,9 +77,9 @@ def judge(
     policy: Policy,
     *,
     gate: Literal["improve", "no-regression"] = "improve",
-    flags: tuple[str, ...] = (),
+    core: tuple[str, ...] | None = None,
 ) -> PairedResult:
-    """Measure replicas until a look gives a verdict.
+    """Measure replicas until a look gives a verdict; `core` are the labels that the gate guards.
 
     Raises BadInput, suggesting a stored comparison, when the versions cannot be measured together.
     """
@@ -96,7 +96,7 @@ def judge(
                 legal="mend it, or --kopt-compare stored",
             ) from None
         found = [
-            _evidence(metric, table, results, replicas, gate, (*flags, *_path_flags(comparison)))
+            _evidence(metric, table, results, replicas, gate, core, _path_flags(comparison))
             for metric in metrics
         ]
         verdict = decide_metrics(found, policy)
@@ -129,6 +129,7 @@ def _evidence(
     results: Sequence[CaseResult],
     replicas: Sequence[Mapping[str, CaseQuads]],
     gate: Literal["improve", "no-regression"],
+    core: tuple[str, ...] | None,
     flags: tuple[str, ...],
 ) -> PairedEvidence:
     way = way_of(metric)
@@ -139,6 +140,7 @@ def _evidence(
             ratios=tuple(replica[result.nodeid].ratio(way) for replica in replicas),
             placebo=tuple(replica[result.nodeid].ratio(way, control=True) for replica in replicas),
             device=str(result.evidence.get("device", "")) or None,
+            core=core is None or result.label in core,
         )
         for result in results
     )

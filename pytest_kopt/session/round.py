@@ -215,10 +215,10 @@ class CampaignRound:
             return broken
         assert table is not None
         found = [text for result in collector.in_order() for text in result.findings]
+        if self.number == 1:
+            return self._baseline(table, self._policy_for(collector))
         if found:
             return self._overfit(table, found)
-        if self.number == 1:
-            return self._baseline(table)
         if any(result.evidence.get("interpreted") for result in collector.in_order()):
             failed = correctness_verdict(table, self.policy, self._failed_repairs())
             return failed or self._incomplete(
@@ -256,7 +256,7 @@ class CampaignRound:
             )
         return None
 
-    def _baseline(self, table: Table) -> Verdict:
+    def _baseline(self, table: Table, policy: Policy) -> Verdict:
         failed = correctness_verdict(table, self.policy, failed_repairs=-1)
         if failed:
             return failed.model_copy(
@@ -265,7 +265,7 @@ class CampaignRound:
                 }
             )
         text = self.campaign.manifest.primary_metric
-        metrics = parse_primary(text, table, self.policy.directions)
+        metrics = parse_primary(text, table, policy.directions)
         unusable = metrics_verdict(table, metrics, self.policy)
         if unusable:
             return self._incomplete(unusable.reason, unusable.next_step)
@@ -293,28 +293,29 @@ class CampaignRound:
             primary=self.campaign.manifest.primary_metric,
             failed_repairs=self._failed_repairs(),
             extra_benefit=self._extra_benefit(),
+            core=self._core(),
             devices={
                 result.key: result.evidence.get("device", "") for result in collector.in_order()
             },
         )
-        verdict = decide_stored(evidence, self.policy)
-        for _ in range(remeasurements_needed(verdict, self.policy)):
+        policy = self._policy_for(collector)
+        verdict = decide_stored(evidence, policy)
+        for _ in range(remeasurements_needed(verdict, policy)):
             again = Collector(order=list(collector.order))
             again.results = {result.nodeid: result for result in lab.measure_again()}
             repeat = again.table()
             if repeat is None or len(repeat.rows) != len(table.rows):
                 return self._incomplete("a re-measurement lost cases")
             evidence = replace(evidence, remeasurements=(*evidence.remeasurements, repeat))
-            verdict = decide_stored(evidence, self.policy)
+            verdict = decide_stored(evidence, policy)
         engines = sorted({str(r.evidence.get("engine", "-")) for r in collector.in_order()})
         return verdict.model_copy(update={"engine": ", ".join(engines)})
 
     def _compare(self, collector: Collector, table: Table, lab: Laboratory) -> Verdict:
         self._same_engines(collector)
         results = collector.in_order()
-        metrics = parse_primary(
-            self.campaign.manifest.primary_metric, table, self.policy.directions
-        )
+        policy = self._policy_for(collector)
+        metrics = parse_primary(self.campaign.manifest.primary_metric, table, policy.directions)
         unusable = metrics_verdict(table, metrics, self.policy)
         if unusable:
             return unusable
@@ -322,7 +323,9 @@ class CampaignRound:
         root = self.campaign.root.resolve()
         with overlays(root, incumbent, list(self._kernel.files)) as versions:
             comparison = lab.compare([result.nodeid for result in results], versions)
-            self._paired = judge(comparison, table, results, metrics, self.policy)
+            self._paired = judge(
+                comparison, table, results, metrics, self.policy, core=self._core()
+            )
         return self._paired.verdict
 
     def _same_engines(self, collector: Collector) -> None:
@@ -366,6 +369,17 @@ class CampaignRound:
             if error:
                 collector.results[nodeid] = CaseResult.failed(nodeid, case, error, {})
         collector.collected(list(self.expected))
+
+    def _core(self) -> tuple[str, ...] | None:
+        core = self.campaign.manifest.core_shapes
+        return None if core == "all" else tuple(core)
+
+    def _policy_for(self, collector: Collector) -> Policy:
+        """Return the policy with the directions that a schema of the user's declares."""
+        declared: dict[str, Any] = {}
+        for result in collector.in_order():
+            declared |= result.evidence.get("better", {})
+        return self.policy.model_copy(update={"directions": {**declared, **self.policy.directions}})
 
     def _failed_repairs(self) -> int:
         known = self.campaign.state.rounds.get(self.number)

@@ -67,7 +67,7 @@ def _entry(campaign: Campaign, item: Round, attempt: Attempt) -> str:
         )
     notes = decided.notes
     change = decided.aggregate.change_pct if decided.aggregate else None
-    best = campaign.state.incumbent_round
+    best = campaign.state.incumbent_as_of(item.number)
     lines = [
         f"### round-{item.number} attempt {attempt.number} — {decided.decision} — "
         f"{notes.summary or notes.change or 'no description'}",

@@ -49,8 +49,10 @@ def _mirror(source: Path, target: Path) -> None:
 
 
 def _append(path: Path, missing: Callable[[str], str]) -> None:
-    text = path.read_text() if path.exists() else ""
+    # Bytes, so that line ends somebody else wrote stay what they are.
+    text = path.read_bytes().decode() if path.exists() else ""
     more = missing(text)
     if more:
+        more = more if not text or text.endswith("\n") else f"\n{more}"
         # Old text and new in one rename: a kill leaves the file without the entry or with it.
         write_atomically(path, text + more)

@@ -1,0 +1,166 @@
+"""What several tests build: tables, manifests, ledgers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hypothesis import settings
+
+from pytest_kopt.campaign import ledger
+from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.decide.verdict import Aggregate, Decision
+from pytest_kopt.schema.table import Row, Table, format_csv, make_row
+
+GEMM_HEADER = (
+    "label,B,M,N,K,Check,Forward TFLOPS,Forward TFLOPS_stddev,Backward TFLOPS,"
+    "Backward TFLOPS_stddev,Forward Time (ms),Backward Time (ms),out_snr,da_snr,db_snr"
+)
+NOW = "2026-11-20 10:15"
+
+#: Examples may take their time on a busy machine; what matters is how many there are.
+few_examples = settings(deadline=None, max_examples=40)
+
+
+def gemm_row(
+    size: int,
+    forward: float,
+    backward: float | None = None,
+    *,
+    check: str = "PASS",
+    label: str | None = None,
+) -> Row:
+    """Return the row of a size³ GEMM with these TFLOPS."""
+    flops = 2.0 * size**3
+    values: dict[str, Any] = {
+        "label": label or f"case{size}",
+        "B": 1,
+        "M": size,
+        "N": size,
+        "K": size,
+        "Check": check,
+        "Forward TFLOPS": forward,
+        "Forward TFLOPS_stddev": 0.1,
+        "Forward Time (ms)": _milliseconds(flops, forward),
+        "out_snr": 40.0,
+    }
+    if backward is not None:
+        values |= {
+            "Backward TFLOPS": backward,
+            "Backward TFLOPS_stddev": 0.1,
+            "Backward Time (ms)": _milliseconds(2 * flops, backward),
+            "da_snr": 40.0,
+            "db_snr": 40.0,
+        }
+    return make_row(GEMM_HEADER.split(","), values)
+
+
+def gemm_table(
+    forward: Sequence[float],
+    backward: Sequence[float] | None = None,
+    *,
+    checks: Sequence[str] | None = None,
+) -> Table:
+    """Return a GEMM table whose i-th case is of size 256·(i+1)."""
+    rows = [
+        gemm_row(
+            256 * (i + 1),
+            rate,
+            backward[i] if backward is not None else None,
+            check=checks[i] if checks is not None else "PASS",
+        )
+        for i, rate in enumerate(forward)
+    ]
+    return table_of(rows)
+
+
+def table_of(rows: Sequence[Row]) -> Table:
+    """Return the GEMM table of these rows."""
+    return Table(tuple(GEMM_HEADER.split(",")), tuple(rows))
+
+
+def metric_table(column: str, values: Sequence[float], *, extra: str = "") -> Table:
+    """Return a table with the dim M and one metric column (and `extra` ones, comma-separated)."""
+    header = ["label", "M", "Check", column, *filter(None, extra.split(","))]
+    rows = [
+        make_row(header, {"label": f"case{i}", "M": i, "Check": "PASS", column: value})
+        for i, value in enumerate(values)
+    ]
+    return Table(tuple(header), tuple(rows))
+
+
+def write_table(path: Path, table: Table) -> Path:
+    """Write a table as a CSV file and return its path."""
+    path.write_text(format_csv(table.header, table.rows), newline="")
+    return path
+
+
+def _milliseconds(flops: float, tflops: float) -> float:
+    return flops / (tflops * 1e9) if math.isfinite(tflops) and tflops > 0 else math.nan
+
+
+def manifest_document(**changes: Any) -> dict[str, Any]:
+    """Return the shortest legal manifest with some keys changed."""
+    return {
+        "target_op": "softmax",
+        "target_backend": "TRITON",
+        "target_gpu": "H200",
+        "kernel_source": ["kernels/softmax.py"],
+        "created": NOW,
+        **changes,
+    }
+
+
+def decided(
+    round: int,
+    decision: Decision,
+    *,
+    attempt: int = 1,
+    change_pct: float | None = None,
+    trend: ledger.Trend | None = None,
+    paired: ledger.PairedChange | None = None,
+    notes: Notes | None = None,
+) -> ledger.Decided:
+    """Return the event of a verdict."""
+    total = None
+    if change_pct is not None:
+        total = Aggregate(metric="Forward TFLOPS", change_pct=change_pct)
+    return ledger.Decided(
+        time=NOW,
+        round=round,
+        attempt=attempt,
+        decision=decision,
+        reason=f"why round {round} is {decision}",
+        aggregate=total,
+        trend=trend,
+        paired=paired,
+        notes=notes or Notes(),
+        kernel={"kernels/softmax.py": "0" * 64},
+        verdict_sha256="1" * 64,
+    )
+
+
+def attempt_events(
+    round: int,
+    decision: Decision,
+    *,
+    attempt: int = 1,
+    trend: ledger.Trend | None = None,
+    paired: ledger.PairedChange | None = None,
+    notes: Notes | None = None,
+) -> list[ledger.AnyEvent]:
+    """Return every event of an attempt that was decided and, where due, carried out."""
+    place: dict[str, Any] = {"time": NOW, "round": round, "attempt": attempt}
+    events: list[ledger.AnyEvent] = [
+        ledger.Opened(**place),
+        ledger.Measured(evidence={f"rounds/round-{round}/evidence.json": "2" * 64}, **place),
+        decided(round, decision, attempt=attempt, trend=trend, paired=paired, notes=notes),
+    ]
+    if not decision.leaves_open:
+        events += [
+            ledger.Applying(action="commit" if decision.keeps else "restore", **place),
+            ledger.Applied(git_commit="3" * 40, **place),
+        ]
+    return events

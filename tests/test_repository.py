@@ -1,0 +1,327 @@
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pytest_kopt.campaign.repository import Repository
+from pytest_kopt.errors import BadInput
+
+KERNEL = "kernels/a.py"
+AUTHOR = ("-c", "user.name=Author", "-c", "user.email=author@example.org")
+
+
+class Work:
+    """A real repository with one kernel, one other file and no identity but its own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        root.mkdir()
+        self.git("init", "--quiet", "--initial-branch=main")
+        self.write(KERNEL, "A = 1\n")
+        self.write("other.py", "OTHER = 1\n")
+        self.git("add", ".")
+        self.git("commit", "--quiet", "-m", "first")
+
+    def git(self, *words: str, check: bool = True) -> str:
+        command = ["git", *AUTHOR, *words]
+        done = subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=check)
+        return done.stdout.rstrip("\n")
+
+    def write(self, path: str, text: str) -> None:
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+
+    def read(self, path: str) -> str:
+        return (self.root / path).read_text()
+
+    def hook(self, name: str) -> Path:
+        """Install a hook that fails, and return the file it leaves when it ran."""
+        ran = self.root.parent / f"{name}-ran"
+        path = self.root / ".git" / "hooks" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\ntouch '{ran}'\nexit 1\n")
+        path.chmod(0o755)
+        return ran
+
+    def files_of_head(self) -> list[str]:
+        return self.git("show", "--format=", "--name-only", "--no-renames", "HEAD").splitlines()
+
+    def repository(self) -> Repository:
+        found = Repository.around(self.root)
+        assert found is not None
+        return found
+
+
+@pytest.fixture(autouse=True)
+def _no_identity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    monkeypatch.setenv("HOME", str(nowhere))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(nowhere))
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(nowhere / "gitconfig"))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    for who in ("AUTHOR", "COMMITTER"):
+        for what in ("NAME", "EMAIL"):
+            monkeypatch.delenv(f"GIT_{who}_{what}", raising=False)
+    monkeypatch.delenv("EMAIL", raising=False)
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Work:
+    return Work(tmp_path / "project")
+
+
+def test_a_directory_outside_of_git_has_no_repository(tmp_path: Path) -> None:
+    assert Repository.around(tmp_path) is None
+    assert Repository.around(tmp_path / "absent") is None
+
+
+def test_a_bare_repository_has_no_tree_to_work_in(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "--quiet", "--bare", str(tmp_path / "bare")], check=True)
+    assert Repository.around(tmp_path / "bare") is None
+
+
+def test_the_repository_is_found_from_any_directory_inside(work: Work) -> None:
+    found = Repository.around(work.root / "kernels")
+    assert found is not None
+    assert found.root == work.root
+    assert found.relative(work.root / "kernels", "a.py") == KERNEL
+
+
+def test_branch_and_head_are_told(work: Work) -> None:
+    repository = work.repository()
+    assert repository.branch == "main"
+    assert repository.head == work.git("rev-parse", "HEAD")
+
+
+def test_a_detached_head_is_on_no_branch(work: Work) -> None:
+    work.git("checkout", "--quiet", "--detach")
+    repository = work.repository()
+    assert repository.branch is None
+    assert repository.head == work.git("rev-parse", "HEAD")
+
+
+def test_a_repository_without_commits_has_a_branch_and_no_head(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "--quiet", "-b", "main", str(tmp_path / "new")], check=True)
+    found = Repository.around(tmp_path / "new")
+    assert found is not None
+    assert (found.branch, found.head) == ("main", None)
+
+
+def test_a_commit_holds_the_kernel_files_and_nothing_else(work: Work) -> None:
+    work.write(KERNEL, "A = 2\n")
+    work.write("kernels/new.py", "NEW = 1\n")
+    work.write("other.py", "OTHER = 2\n")
+    work.write("untracked.txt", "mine\n")
+    message = "[optimize] softmax TRITON round-2: fewer loads\n\nHypothesis: h\nResult: r\n"
+    commit = work.repository().commit([KERNEL, "kernels/new.py"], message)
+    assert commit == work.git("rev-parse", "HEAD")
+    assert work.files_of_head() == [KERNEL, "kernels/new.py"]
+    assert work.git("log", "-1", "--format=%B").strip() == message.strip()
+    assert work.git("status", "--porcelain").split("\n") == [" M other.py", "?? untracked.txt"]
+    assert work.read("other.py") == "OTHER = 2\n"
+
+
+def test_staged_work_of_others_stays_staged(work: Work) -> None:
+    work.write("other.py", "OTHER = 2\n")
+    work.write("fresh.py", "FRESH = 1\n")
+    work.git("add", "other.py", "fresh.py")
+    work.write("other.py", "OTHER = 3\n")
+    work.write(KERNEL, "A = 2\n")
+    work.repository().commit([KERNEL], "round-2")
+    assert work.files_of_head() == [KERNEL]
+    assert sorted(work.git("status", "--porcelain").split("\n")) == ["A  fresh.py", "MM other.py"]
+    assert work.git("show", ":other.py") == "OTHER = 2"
+
+
+def test_what_was_measured_is_committed_even_when_something_else_is_staged(work: Work) -> None:
+    work.write(KERNEL, "A = 'staged'\n")
+    work.git("add", KERNEL)
+    work.write(KERNEL, "A = 'measured'\n")
+    work.repository().commit([KERNEL], "round-2")
+    assert work.git("show", f"HEAD:{KERNEL}") == "A = 'measured'"
+    assert work.git("status", "--porcelain") == ""
+
+
+def test_a_kernel_file_that_is_gone_is_committed_as_gone(work: Work) -> None:
+    (work.root / KERNEL).unlink()
+    work.write("kernels/b.py", "B = 1\n")
+    work.repository().commit([KERNEL, "kernels/b.py"], "round-2")
+    assert sorted(work.files_of_head()) == [KERNEL, "kernels/b.py"]
+    assert work.git("ls-files", "kernels") == "kernels/b.py"
+
+
+def test_nothing_new_is_no_commit(work: Work) -> None:
+    before = work.git("rev-parse", "HEAD")
+    work.write("other.py", "OTHER = 2\n")
+    assert work.repository().commit([KERNEL], "round-2") == before
+    assert work.git("rev-parse", "HEAD") == before
+
+
+def test_a_file_that_git_ignores_does_not_stop_the_commit(work: Work) -> None:
+    work.write(".git/info/exclude", "*.so\n")
+    work.write("kernels/built.so", "machine code")
+    work.write(KERNEL, "A = 2\n")
+    work.repository().commit([KERNEL, "kernels/built.so"], "round-2")
+    assert work.files_of_head() == [KERNEL]
+
+
+def test_a_path_is_a_name_and_not_a_pattern(work: Work) -> None:
+    work.write("kernels/ka.py", "OTHER = 1\n")
+    work.git("add", "kernels/ka.py")
+    work.git("commit", "--quiet", "-m", "another")
+    work.write("kernels/ka.py", "OTHER = 2\n")
+    work.write("kernels/k[ab].py", "PATTERN = 1\n")
+    work.repository().commit(["kernels/k[ab].py"], "round-2")
+    assert work.files_of_head() == ["kernels/k[ab].py"]
+
+
+def test_a_new_kernel_is_committed_where_untracked_files_are_not_shown(work: Work) -> None:
+    work.git("config", "status.showUntrackedFiles", "no")
+    work.write("kernels/new.py", "NEW = 1\n")
+    work.repository().commit(["kernels/new.py"], "round-2")
+    assert work.files_of_head() == ["kernels/new.py"]
+
+
+def test_without_an_identity_the_commit_is_the_plugins(work: Work) -> None:
+    work.git("config", "user.useConfigOnly", "true")
+    work.write(KERNEL, "A = 2\n")
+    work.repository().commit([KERNEL], "round-2")
+    identity = "pytest-kopt <pytest-kopt@localhost>"
+    assert work.git("log", "-1", "--format=%an <%ae>|%cn <%ce>") == f"{identity}|{identity}"
+
+
+def test_an_identity_that_is_configured_is_used(work: Work) -> None:
+    work.git("config", "user.name", "Ada")
+    work.git("config", "user.email", "ada@example.org")
+    work.write(KERNEL, "A = 2\n")
+    work.repository().commit([KERNEL], "round-2")
+    assert work.git("log", "-1", "--format=%an <%ae>|%cn") == "Ada <ada@example.org>|Ada"
+
+
+def test_an_author_in_the_environment_is_enough(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work.git("config", "user.useConfigOnly", "true")
+    monkeypatch.setenv("GIT_AUTHOR_NAME", "Ada")
+    monkeypatch.setenv("GIT_AUTHOR_EMAIL", "ada@example.org")
+    work.write(KERNEL, "A = 2\n")
+    work.repository().commit([KERNEL], "round-2")
+    assert work.git("log", "-1", "--format=%an <%ae>") == "Ada <ada@example.org>"
+
+
+@pytest.mark.parametrize("name", ["pre-commit", "commit-msg", "prepare-commit-msg", "post-commit"])
+def test_hooks_do_not_run(work: Work, name: str) -> None:
+    ran = work.hook(name)
+    work.write(KERNEL, "A = 2\n")
+    work.repository().commit([KERNEL], "round-2")
+    assert work.files_of_head() == [KERNEL]
+    assert not ran.exists()
+
+
+def test_differing_and_untracked_files_are_dirty(work: Work) -> None:
+    work.write(KERNEL, "A = 2\n")
+    work.write("kernels/with space ü.py", "NEW = 1\n")
+    paths = [KERNEL, "kernels/with space ü.py", "other.py"]
+    assert sorted(work.repository().dirty(paths)) == paths[:2]
+
+
+def test_a_renamed_file_is_dirty_under_names_that_exist(work: Work) -> None:
+    work.git("mv", KERNEL, "kernels/b.py")
+    found = work.repository().dirty([KERNEL, "kernels/b.py"])
+    assert set(found) <= {KERNEL, "kernels/b.py"}
+    assert "kernels/b.py" in found
+
+
+def test_a_merge_in_progress_is_told(work: Work) -> None:
+    assert work.repository().operation_in_progress() is None
+    work.git("switch", "--quiet", "-c", "side")
+    work.write(KERNEL, "A = 'side'\n")
+    work.git("commit", "--quiet", "-a", "-m", "side")
+    work.git("switch", "--quiet", "main")
+    work.write(KERNEL, "A = 'main'\n")
+    work.git("commit", "--quiet", "-a", "-m", "main")
+    work.git("merge", "side", check=False)
+    assert work.repository().operation_in_progress() == "a merge"
+    work.git("merge", "--abort")
+    assert work.repository().operation_in_progress() is None
+
+
+def test_a_bisection_in_progress_is_told(work: Work) -> None:
+    work.git("bisect", "start")
+    assert work.repository().operation_in_progress() == "a bisection"
+
+
+def test_a_branch_is_made_from_head_with_the_edits_in_the_tree(work: Work) -> None:
+    work.write("other.py", "OTHER = 2\n")
+    before = work.git("rev-parse", "HEAD")
+    repository = work.repository()
+    repository.switch("optimize/softmax")
+    assert repository.branch == "optimize/softmax"
+    assert repository.head == before
+    assert work.read("other.py") == "OTHER = 2\n"
+
+
+def test_a_branch_that_exists_is_checked_out(work: Work) -> None:
+    repository = work.repository()
+    repository.switch("optimize/softmax")
+    work.write(KERNEL, "A = 2\n")
+    commit = repository.commit([KERNEL], "round-2")
+    repository.switch("main")
+    assert work.read(KERNEL) == "A = 1\n"
+    repository.switch("optimize/softmax")
+    assert (repository.head, work.read(KERNEL)) == (commit, "A = 2\n")
+
+
+def test_a_switch_that_would_lose_edits_is_refused_and_changes_nothing(work: Work) -> None:
+    repository = work.repository()
+    repository.switch("optimize/softmax")
+    work.write(KERNEL, "A = 2\n")
+    repository.commit([KERNEL], "round-2")
+    work.write(KERNEL, "A = 'edited'\n")
+    with pytest.raises(BadInput, match="cannot switch to 'main'"):
+        repository.switch("main")
+    assert (repository.branch, work.read(KERNEL)) == ("optimize/softmax", "A = 'edited'\n")
+
+
+def test_a_branch_name_that_git_does_not_take_is_refused(work: Work) -> None:
+    work.git("branch", "optimize")
+    with pytest.raises(BadInput, match="cannot switch to 'optimize/softmax'"):
+        work.repository().switch("optimize/softmax")
+
+
+def test_an_excluded_directory_is_no_business_of_gits(work: Work) -> None:
+    workspace = work.root / "agent" / "workspace"
+    work.write("agent/workspace/campaign/manifest.yaml", "a: 1\n")
+    repository = work.repository()
+    repository.exclude(workspace)
+    repository.exclude(workspace)
+    assert work.git("status", "--porcelain") == ""
+    assert work.read(".git/info/exclude").split("\n").count("/agent/workspace/") == 1
+
+
+@pytest.mark.parametrize("before", [None, "", "*.log", "*.log\n"])
+def test_excluding_keeps_the_lines_that_were_there(work: Work, before: str | None) -> None:
+    path = work.root / ".git" / "info" / "exclude"
+    path.unlink(missing_ok=True)
+    if before is not None:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(before)
+    work.repository().exclude(work.root / "agent")
+    kept = ["*.log"] if before else []
+    assert path.read_text().splitlines() == [*kept, "/agent/"]
+
+
+def test_a_linked_worktree_has_its_own_branch_and_shares_the_excluded_paths(work: Work) -> None:
+    linked = work.root.parent / "linked"
+    work.git("worktree", "add", "--quiet", "-b", "optimize/x", str(linked))
+    found = Repository.around(linked)
+    assert found is not None
+    assert (found.root, found.branch) == (linked, "optimize/x")
+    (linked / KERNEL).write_text("A = 2\n")
+    found.commit([KERNEL], "round-2")
+    assert work.read(KERNEL) == "A = 1\n"
+    found.exclude(linked / "agent")
+    assert "/agent/" in work.read(".git/info/exclude").splitlines()

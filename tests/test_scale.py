@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_kopt.campaign import ledger
+from pytest_kopt.campaign import manifest as manifests
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.layout import Layout
+from pytest_kopt.campaign.ledger import Trend
+from pytest_kopt.campaign.manifest import Manifest
+from pytest_kopt.cli.main import main
+from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.schema.table import Table
+from pytest_kopt.show.status import lines, status
+from pytest_kopt.show.trend import missing_text
+from tests.builders import attempt_events, gemm_table, manifest_document, write_table
+
+ROWS = 10_000
+ROUNDS = 100
+FIGURES = Trend(unit="TFLOPS", forward_average=100.0, forward_peak=120.0, combined=100.0)
+
+
+class Stopwatch:
+    """Seconds of processor time, which other people's work on the machine does not move."""
+
+    def __enter__(self) -> Stopwatch:
+        self._start = time.process_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = time.process_time() - self._start
+
+
+def a_table(rate: float, checks: list[str] | None = None) -> Table:
+    return gemm_table([rate] * ROWS, [rate / 2] * ROWS, checks=checks)
+
+
+def a_ledger(path: Path) -> None:
+    events = attempt_events(1, Decision.BASELINE, trend=FIGURES)
+    for number in range(2, ROUNDS + 1):
+        decision = Decision.ACCEPTED if number % 3 else Decision.ROLLED_BACK
+        events += attempt_events(number, decision, trend=FIGURES)
+    ledger.append(path, *events)
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)], ids=["text", "json"])
+def test_ten_thousand_rows_are_decided_in_two_seconds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    new = write_table(tmp_path / "new.csv", a_table(103.0))
+    old = write_table(tmp_path / "old.csv", a_table(100.0))
+    with Stopwatch() as watch:
+        code = main(["decide", "--candidate", str(new), "--incumbent", str(old), *words])
+    assert code == 0
+    assert "ACCEPTED" in capsys.readouterr().out
+    assert watch.seconds < 2
+
+
+def test_ten_thousand_failed_rows_are_told_in_a_line_that_can_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = write_table(tmp_path / "new.csv", a_table(103.0, checks=["FAIL"] * ROWS))
+    old = write_table(tmp_path / "old.csv", a_table(100.0))
+    with Stopwatch() as watch:
+        code = main(["decide", "--candidate", str(new), "--incumbent", str(old)])
+    assert code == 1
+    assert len(capsys.readouterr().out) < 1000
+    assert watch.seconds < 2
+
+
+def test_the_status_of_a_hundred_rounds_is_there_in_two_seconds(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "agent" / "workspace" / "long")
+    manifests.save(layout.manifest, Manifest.model_validate(manifest_document()))
+    a_ledger(layout.ledger)
+    with Stopwatch() as watch:
+        document = status(Campaign(layout, tmp_path))
+        text = list(lines(document))
+    assert (document["incumbent_round"], document["next_round"]) == (ROUNDS, ROUNDS + 1)
+    assert len(document["rounds"]) == ROUNDS
+    assert len(text) > ROUNDS
+    assert watch.seconds < 2
+
+
+def test_the_trend_of_a_hundred_rounds_is_there_in_two_seconds(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "agent" / "workspace" / "long")
+    manifests.save(layout.manifest, Manifest.model_validate(manifest_document()))
+    a_ledger(layout.ledger)
+    with Stopwatch() as watch:
+        text = missing_text("", Campaign(layout, tmp_path).state)
+    assert text.count("\n| ") == ROUNDS + 1
+    assert watch.seconds < 2
