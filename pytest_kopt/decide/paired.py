@@ -223,7 +223,7 @@ def _decide(judged: _Judged, evidence: PairedEvidence, policy: Policy) -> Verdic
 
 
 def _is_futile(judged: _Judged, evidence: PairedEvidence, policy: Policy) -> bool:
-    """Say whether even a mean one standard error better would not be accepted at the last look.
+    """Say whether even a mean one standard error away would decide nothing at the last look.
 
     Errors shrink with the square root of the processes and the level is laxer then.
     """
@@ -231,8 +231,13 @@ def _is_futile(judged: _Judged, evidence: PairedEvidence, policy: Policy) -> boo
         return False
     total = judged.total
     shrink = (evidence.replicas / FINAL_LOOK) ** 0.5
-    final = Estimate(total.mean + total.error, total.error * shrink, FINAL_LOOK - 1)
-    return final.lower(LOOKS[FINAL_LOOK]) <= log_ratio(policy.minimum_gain_pct)
+    level = LOOKS[FINAL_LOOK]
+    better, worse = (
+        Estimate(total.mean + sign * total.error, total.error * shrink, FINAL_LOOK - 1)
+        for sign in (1, -1)
+    )
+    accepts = better.lower(level) > log_ratio(policy.minimum_gain_pct)
+    return not accepts and worse.upper(level) >= 0
 
 
 def _placebo_fails(evidence: PairedEvidence) -> str:

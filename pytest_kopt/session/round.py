@@ -188,6 +188,9 @@ class CampaignRound:
         if self.number > 1:
             self.expected = campaign.expected_cases()
             self._ignored = tuple(campaign.skipped_at_baseline())
+            # What the round will be compared with is read before anything is measured.
+            campaign.incumbent()
+            campaign.incumbent_table()
 
     def _run_commands(self) -> str:
         """Format, rebuild and test in this order, as far as the manifest says; stop at a failure.
