@@ -133,7 +133,7 @@ class Controller:
 
     def measure_again(self) -> Sequence[CaseResult]:
         """Run the round's cases once more in a fresh process."""
-        from pytest_kopt.session.supervisor import measure_again
+        from pytest_kopt.session.remeasure import measure_again
 
         return measure_again(self._config, self.brief, self.environment, self.collector.order)
 

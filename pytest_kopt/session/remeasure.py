@@ -1,0 +1,34 @@
+"""A re-measurement: the cases of a round once more, in one fresh process, shown to nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.session.brief import Brief
+from pytest_kopt.session.child import MAX_DEATHS, CaseProcess, Child, Listener
+from pytest_kopt.session.collector import Collector
+
+
+def measure_again(
+    config: pytest.Config, brief: Brief, env: Mapping[str, str], ids: Sequence[str]
+) -> list[CaseResult]:
+    """Run the node ids once more in one fresh process and return their results."""
+    collector = Collector()
+
+    def report(data: dict[str, Any]) -> None:
+        collector.add_report(config.hook.pytest_report_from_serializable(config=config, data=data))
+
+    listener = Listener(
+        collected=lambda found: [nodeid for nodeid in ids if nodeid in set(found)],
+        collect_error=lambda data: None,
+        started=lambda nodeid, location: None,
+        report=report,
+        finished=lambda nodeid: None,
+        died=lambda nodeid, how, times: collector.died(nodeid, how, times, MAX_DEATHS),
+    )
+    CaseProcess(lambda: Child(config, brief, env, list(ids)), listener).run()
+    return list(collector.results.values())
