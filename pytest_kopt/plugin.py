@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_kopt.options.declare import MARKERS, add_options, is_asked_for
+from pytest_kopt.options.declare import MARKERS, STDERR, add_options, is_asked_for
 from pytest_kopt.session.doorman import Doorman
 
 if TYPE_CHECKING:
@@ -28,10 +29,17 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
 def pytest_configure(config: pytest.Config) -> None:
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
+    config.stash[STDERR] = os.dup(2)
     doorman = Doorman(config)
     config.pluginmanager.register(doorman, "kopt-doorman")
     if is_asked_for(config):
         doorman.open()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if STDERR in config.stash:
+        os.close(config.stash[STDERR])
+        del config.stash[STDERR]
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ class Repository:
 
     def _identity(self) -> dict[str, str]:
         """Return the identity that git lacks here: author and committer each, if unset."""
-        if self._repo.config_reader().get_value("user", "email", ""):
+        if self._repo.git.config("user.email", with_exceptions=False):
             return {}
         fallback = {"NAME": "pytest-kopt", "EMAIL": "pytest-kopt@localhost"}
         return {

@@ -108,8 +108,9 @@ class Kopt:
                 pytest.skip("held ready for a comparison")
             outcome = run_case(case, self._bench)
         except BadInput as error:
-            send(self._item, CaseResult(nodeid, refusal=str(error)))
-            pytest.fail(str(error), pytrace=False)
+            message = str(error) if nodeid in str(error) else f"case {nodeid}: {error}"
+            send(self._item, CaseResult(nodeid, refusal=message))
+            pytest.fail(message, pytrace=False)
         send(self._item, outcome.result)
         result = outcome.result
         if result.check != "PASS":

@@ -83,6 +83,10 @@ def run_case(case: Case, bench: Bench) -> Outcome:
         column, _, _ = parse_gate(case.schema.gate)
         if not gate_holds(case.schema.gate, float(cells[column])):
             check, diagnosis = "FAIL", f"gate {case.schema.gate!r} fails: {cells[column]!r}"
+            # A case that fails its check has no metrics, whatever was measured.
+            cells |= {
+                c.name: math.nan for c in case.schema.columns if c.name in cells and c.is_time
+            }
     result = CaseResult(
         nodeid=case.nodeid,
         label=case.label,

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pytest_kopt import policies
 from pytest_kopt.campaign import manifest as manifests
 from pytest_kopt.campaign.layout import Layout, check_name
 from pytest_kopt.campaign.manifest import Manifest
@@ -57,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     repository = Repository.around(project.root)
     document = _document(arguments, project, repository)
     given = validate(Manifest, document, where="kopt init")
+    policies.load(given.policy)
     missing = gaps(given, project.root)
     if missing:
         print("not ready, nothing was written:", file=sys.stderr)

@@ -86,6 +86,9 @@ def is_asked_for(config: pytest.Config) -> bool:
 SERVE = "kopt-serve"
 WORKERINPUT = "kopt_brief"
 
+#: The process's own stderr, kept before pytest redirects it: where a stuck case's stacks go.
+STDERR: pytest.StashKey[int] = pytest.StashKey()
+
 MARKERS = (
     "kopt(schema): a case of a kernel optimisation campaign; see the fixture of the same name",
     "deterministic: bitwise determinism suite, run with --kopt-deterministic-only",

@@ -120,7 +120,9 @@ def _choice(config: pytest.Config, name: str, legal: tuple[str, ...]) -> str:
 
 
 def _timeout(config: pytest.Config) -> float:
-    given = config.option.kopt_timeout or config.getini("kopt_timeout") or DEFAULT_TIMEOUT
+    given = config.option.kopt_timeout
+    if given is None:
+        given = config.getini("kopt_timeout") or DEFAULT_TIMEOUT
     try:
         seconds = float(given)
     except ValueError:

@@ -48,6 +48,11 @@ class Column:
     better: Better | None = None
 
     @property
+    def is_time(self) -> bool:
+        """Whether the column comes from timing: a time, a rate, or their spread."""
+        return self.quantity.startswith(("forward_", "backward_"))
+
+    @property
     def is_backward(self) -> bool:
         """Whether the column stays empty for a case that has no backward."""
         return self.quantity.startswith(_BACKWARD)

@@ -7,8 +7,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from scipy.stats import norm
-from scipy.stats import t as student
+from scipy.special import ndtri, stdtrit
 
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, percent
@@ -59,7 +58,7 @@ def resolvable_pct(spread: float, processes: int) -> float:
     noncentral t of the test is approximated by shifting the central one.
     """
     look = max((count for count in LOOKS if count <= processes), default=min(LOOKS))
-    quantile = float(student.ppf(1 - LOOKS[look], look - 1)) + float(norm.ppf(POWER))
+    quantile = float(stdtrit(look - 1, 1 - LOOKS[look])) + float(ndtri(POWER))
     return percent(quantile * spread / math.sqrt(min(processes, FINAL_LOOK)))
 
 

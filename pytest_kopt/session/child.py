@@ -21,6 +21,7 @@ from pytest_kopt.session.channel import Channel, Message
 
 _BOOT = "import sys; sys.path[:0] = {path!r}; from pytest_kopt.session.serve import main; main()"
 _GRACE_SECONDS = 10
+_TIMEOUT, _FATAL = "Timeout (", "Fatal Python error"
 
 
 def _moved(text: str, root: Path, tree: Path) -> str:
@@ -142,14 +143,17 @@ class Child:
         if code < 0:
             how = f"signal {signal.Signals(-code).name}"
         tail = self._log_tail()
-        if "Timeout (" in tail:
+        if tail.startswith(_TIMEOUT):
             how = "the time limit of the case (--kopt-timeout)"
         return f"the process was ended by {how}\n{tail}".rstrip()
 
     def _log_tail(self, size: int = 4000) -> str:
         end = self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, end - size))
-        return self._log.read().decode(errors="replace")
+        self._log.seek(max(0, end - 16 * size))
+        text = self._log.read().decode(errors="replace")
+        # What faulthandler wrote says most; the log before it is pytest's own.
+        starts = [place for word in (_TIMEOUT, _FATAL) if (place := text.rfind(word)) >= 0]
+        return text[starts[-1] :][:size] if starts else text[-size:]
 
 
 @dataclass(slots=True)
@@ -185,9 +189,12 @@ class CaseProcess:
     A case that kills its process is run once more in a fresh one; killed again, it is given up.
     """
 
-    def __init__(self, start: Callable[[], Child], listener: Listener) -> None:
+    def __init__(
+        self, start: Callable[[], Child], listener: Listener, lives: int = MAX_DEATHS
+    ) -> None:
         self._start = start
         self._listener = listener
+        self._lives = lives
 
     def run(self) -> None:
         """Collect and run everything that the listener selects."""
@@ -209,7 +216,7 @@ class CaseProcess:
             except ChildDied as death:
                 deaths[current] = deaths.get(current, 0) + 1
                 self._listener.died(current, str(death), deaths[current])
-                if deaths[current] < MAX_DEATHS:
+                if deaths[current] < self._lives:
                     continue
                 if waiting is None or current is None:
                     return

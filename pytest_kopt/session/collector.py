@@ -17,7 +17,8 @@ class Collector:
     """Results by node id, and everything that went wrong on the way.
 
     `order` are the collected node ids in declaration order. `lost` describes workers that died
-    while a case ran which later ran through; `dead` maps a case to how it killed its worker twice.
+    while a case ran which later ran through; `dead` maps a case to how it killed its worker twice,
+    `crashed` one that killed an xdist worker and waits for its second run.
     """
 
     order: list[str] = field(default_factory=list)
@@ -27,6 +28,7 @@ class Collector:
     collect_errors: dict[str, str] = field(default_factory=dict)
     dead: dict[str, str] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
+    crashed: dict[str, str] = field(default_factory=dict)
     startup_death: str = ""
     refusals: list[str] = field(default_factory=list)
 

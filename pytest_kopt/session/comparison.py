@@ -117,7 +117,10 @@ class Comparison:
                         raise NotComparable(str(refused)) from None
                     self.how, self.why_two = TWO_PROCESSES, str(refused)
                     replica = self._start()
-                    yield replica.measure(self._ids, self._random)
+                    try:
+                        yield replica.measure(self._ids, self._random)
+                    except _Refused as again:
+                        raise NotComparable(str(again)) from None
                 finally:
                     replica.stop()
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,6 +122,8 @@ class Controller:
         """Have the round judged and write what was asked for; UsageError for unusable input."""
         try:
             if self.round:
+                if not interrupted:
+                    self._second_runs()
                 self._closing = self.round.close(self.collector, self, interrupted)
                 self._write_verdict()
             elif self.collector.refusals:
@@ -135,13 +138,27 @@ class Controller:
         """Run the round's cases once more in a fresh process."""
         from pytest_kopt.session.remeasure import measure_again
 
-        return measure_again(self._config, self.brief, self.environment, self.collector.order)
+        ids = self.collector.order
+        again = measure_again(self._config, self.brief, self.environment, ids)
+        return list(again.results.values())
 
     def compare(self, ids: Sequence[str], versions: Versions) -> Comparison:
         """Return a comparison of two versions over these cases in fresh processes."""
         from pytest_kopt.session.comparison import Comparison
 
         return Comparison(self._config, self.brief, self.environment, ids, versions)
+
+    def _second_runs(self) -> None:
+        """Run cases that killed an xdist worker once more, to tell the case from bad luck."""
+        from pytest_kopt.session.remeasure import measure_again
+
+        for nodeid, how in self.collector.crashed.items():
+            again = measure_again(self._config, self.brief, self.environment, [nodeid], lives=1)
+            if nodeid in again.dead:
+                self.collector.dead[nodeid] = f"{how}\n{again.dead[nodeid]}"
+            else:
+                self.collector.lost.append(f"{nodeid}: {how.splitlines()[0]}")
+                self.collector.results |= again.results
 
     def _calibrate(self, count: int) -> None:
         from pytest_kopt.session.calibration import calibration
@@ -166,7 +183,11 @@ class Controller:
 
         table = self._closing.table if self._closing else self.collector.table()
         if table is not None:
-            write_atomically(self.settings.summary_csv, format_csv(table.header, table.rows))
+            path = self.settings.summary_csv
+            write_atomically(path, format_csv(table.header, table.rows))
+            evidence = [asdict(result) for result in self.collector.in_order()]
+            sidecar = path.with_name(f"{path.name}.evidence.json")
+            write_atomically(sidecar, json.dumps(evidence, indent=1) + "\n")
 
     def _write_verdict(self) -> None:
         path: Path | None = self.settings.verdict_path

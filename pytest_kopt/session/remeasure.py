@@ -7,16 +7,22 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.child import MAX_DEATHS, CaseProcess, Child, Listener
 from pytest_kopt.session.collector import Collector
 
 
 def measure_again(
-    config: pytest.Config, brief: Brief, env: Mapping[str, str], ids: Sequence[str]
-) -> list[CaseResult]:
-    """Run the node ids once more in one fresh process and return their results."""
+    config: pytest.Config,
+    brief: Brief,
+    env: Mapping[str, str],
+    ids: Sequence[str],
+    lives: int = MAX_DEATHS,
+) -> Collector:
+    """Run the node ids once more in one fresh process and return what arrived.
+
+    A case that kills its process `lives` times is given up.
+    """
     collector = Collector()
 
     def report(data: dict[str, Any]) -> None:
@@ -28,7 +34,7 @@ def measure_again(
         started=lambda nodeid, location: None,
         report=report,
         finished=lambda nodeid: None,
-        died=lambda nodeid, how, times: collector.died(nodeid, how, times, MAX_DEATHS),
+        died=lambda nodeid, how, times: collector.died(nodeid, how, times, lives),
     )
-    CaseProcess(lambda: Child(config, brief, env, list(ids)), listener).run()
-    return list(collector.results.values())
+    CaseProcess(lambda: Child(config, brief, env, list(ids)), listener, lives).run()
+    return collector

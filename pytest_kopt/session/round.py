@@ -46,10 +46,11 @@ class Laboratory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """What a finished round hands to the terminal."""
+    """What a finished round hands to the terminal; `detail` is the output of a failed command."""
 
     verdict: Verdict
     table: Table | None
+    detail: str = ""
 
 
 class CampaignRound:
@@ -92,12 +93,12 @@ class CampaignRound:
             if self.campaign.settle(apply=self._settings.apply):
                 projections.refresh(self.campaign)
             self._validate()
-            blocked = self._run_commands()
+            self._blocked = self._run_commands()
             self._kernel = self.campaign.candidate()
         except BaseException:
             self.release()
             raise
-        return blocked
+        return self._blocked
 
     def release(self) -> None:
         """Give the campaign back; safe to repeat."""
@@ -145,6 +146,9 @@ class CampaignRound:
         table = collector.table()
         self._paired: PairedResult | None = None
         verdict = self._judge(collector, table, lab, interrupted)
+        if self._blocked:
+            reason = f"{self._blocked.splitlines()[0]}; {verdict.reason}"
+            verdict = verdict.model_copy(update={"reason": reason})
         if not self.campaign.candidate().same_content(self._kernel):
             verdict = self._incomplete("the kernel files changed while they were measured")
         figures = trend.figures(table) if table else None
@@ -168,7 +172,7 @@ class CampaignRound:
         projections.refresh(self.campaign, [self.number])
         final = self.campaign.verdict(self.campaign.state.rounds[self.number])
         assert final is not None and final.attempt == attempt.number
-        return Closing(final, table)
+        return Closing(final, table, self._blocked)
 
     def _validate(self) -> None:
         settings, campaign = self._settings, self.campaign

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import sys
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from pytest_kopt.cases.fixture import Kopt, marked_schema, send
 from pytest_kopt.cases.result import PROPERTY, CaseResult, named
 from pytest_kopt.devices.choice import interpreter_environment
 from pytest_kopt.errors import BadInput
+from pytest_kopt.options.declare import STDERR
 from pytest_kopt.session.brief import Brief
 
 if TYPE_CHECKING:
@@ -89,10 +89,8 @@ class Worker:
         """End this process, with its stacks shown, when a case takes longer than it may."""
         if not is_marked(item):
             return (yield)
-        stream = sys.__stderr__
-        if stream is None:
-            return (yield)
-        faulthandler.dump_traceback_later(self.brief.timeout, exit=True, file=stream)
+        stderr = item.config.stash[STDERR]
+        faulthandler.dump_traceback_later(self.brief.timeout, exit=True, file=stderr)
         try:
             return (yield)
         finally:
@@ -134,6 +132,8 @@ class Worker:
 
     def _skip_reason(self, item: pytest.Item) -> str | None:
         suite = self.brief.suite
+        if item.get_closest_marker("multigpu") and hasattr(item.config, "workerinput"):
+            return "multigpu suite: not under xdist, run with --kopt-dist-only alone"
         if suite != "standard":
             wanted = item.get_closest_marker(suite) is not None
             return None if wanted else f"only the {suite} suite runs"

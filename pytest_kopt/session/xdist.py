@@ -16,7 +16,7 @@ class XdistBridge:
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
-        self._deaths: dict[str | None, int] = {}
+        self._early_deaths = 0
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, specs: list[Any]) -> None:
@@ -36,26 +36,15 @@ class XdistBridge:
     def pytest_testnodedown(self, node: Any, error: object | None) -> None:
         """Count workers that died before they had collected."""
         if error and not self._controller.collector.order:
-            self._died(None, f"worker {node.gateway.id}: {error}")
+            self._early_deaths += 1
+            how = f"worker {node.gateway.id}: {error}"
+            self._controller.collector.died(None, how, self._early_deaths, MAX_DEATHS)
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_handlecrashitem(self, crashitem: str, report: Any, sched: Any) -> None:
-        """Run a case that killed its worker once more; the second time it stays failed."""
-        if self._controller.round is None:
-            return
-        times = self._died(crashitem, str(report.longrepr))
-        if times >= MAX_DEATHS:
-            return
-        try:
-            sched.mark_test_pending(crashitem)
-        except NotImplementedError:
-            return
-        report.outcome = "rerun"
-
-    def _died(self, nodeid: str | None, how: str) -> int:
-        times = self._deaths[nodeid] = self._deaths.get(nodeid, 0) + 1
-        self._controller.collector.died(nodeid, how, times, MAX_DEATHS)
-        return times
+    def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
+        """Note a case that killed its worker; it is run once more when all others have run."""
+        if self._controller.round is not None:
+            self._controller.collector.crashed[crashitem] = str(report.longrepr)
 
 
 def is_distributed(config: pytest.Config) -> bool:

@@ -31,6 +31,7 @@ def result_lines(results: Sequence[CaseResult], closing: Closing | None) -> Iter
             break
     yield from sorted({note for result in results if (note := result.evidence.get("note"))})
     if closing:
+        yield from closing.detail.splitlines()[-20:]
         yield from verdict_lines(closing.verdict)
 
 

@@ -1,0 +1,1 @@
+"""Whole sessions: real pytest runs in small projects, and what they leave behind."""

@@ -1,0 +1,123 @@
+"""The files of the projects that sessions run in.
+
+The kernel's cost is scripted: it advances a clock of its own, which the project's conftest puts in
+the place of the wall clock. A round then takes milliseconds and its gain is exactly what the test
+says. Projects that shall be timed for real leave that conftest out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .project import CASES, KERNEL, Project
+
+ROWS = (2, 4)
+
+SETTINGS = """\
+[tool.pytest.ini_options]
+testpaths = ["tests"]
+pythonpath = ["."]
+addopts = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
+"""
+# The scripted clock knows nothing of pairs; these are the sessions of the stored rule.
+STORED = 'kopt_compare = "stored"\n'
+
+CLOCK = '''\
+"""A clock that only moves when the kernel says so."""
+
+from pathlib import Path
+
+_now = 0.0
+_log = Path(__file__).with_name("measured.log")
+
+
+def spend(milliseconds):
+    global _now
+    _now += milliseconds * 1e-3
+    _log.touch()
+
+
+def now():
+    return _now
+'''
+
+SCRIPTED = """\
+import clock
+from pytest_kopt.measure import wall
+
+assert callable(wall.perf_counter)
+wall.perf_counter = clock.now
+"""
+
+DOUBLED = '''\
+"""Doubles a tensor."""
+
+import torch
+from clock import spend
+
+COST_MS = {cost_ms}
+FACTOR = {factor}
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.rows = x.shape[0]
+        spend(COST_MS[ctx.rows])
+        return FACTOR * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        spend(4 * COST_MS[ctx.rows])
+        return FACTOR * grad
+
+
+def doubled(x):
+    {first}
+    return Doubled.apply(x)
+'''
+
+DOUBLED_CASES = """\
+import pytest
+import torch
+from kernels.doubled import doubled
+
+
+@pytest.mark.kopt(schema="memory")
+@pytest.mark.parametrize("rows", [2, 4])
+def test_doubled(kopt, rows):
+    kopt(
+        doubled,
+        inputs=lambda: (torch.randn(rows, 8, requires_grad=True),),
+        reference=lambda x: 2 * x.double(),
+        dims={"rows": rows, "columns": 8},
+        backward=True,
+        nbytes=1e9 * rows,
+    )
+"""
+
+IGNORED = "__pycache__/\nmeasured.log\n*.yaml\nout/\n"
+
+
+def doubled_kernel(
+    cost_ms: float | Mapping[int, float] = 250.0, *, factor: float = 2.0, first: str = "pass"
+) -> str:
+    """Return a version of the kernel: its forward's cost by rows, its factor, what it does first.
+
+    With 250 ms a case of n rows reaches 4 n GB/s forward, and half of that backward. Costs in
+    whole sixteenths of a second make sums without rounding: such rows are the same in every run.
+    """
+    costs = dict(cost_ms) if isinstance(cost_ms, Mapping) else dict.fromkeys(ROWS, cost_ms)
+    return DOUBLED.format(cost_ms=costs, factor=factor, first=first)
+
+
+def write_doubled(project: Project) -> None:
+    """Write the project of the campaigns: one kernel, two cases, forward and backward."""
+    project.write("pyproject.toml", SETTINGS + STORED)
+    project.write("clock.py", CLOCK)
+    project.write("kernels/__init__.py", "")
+    project.write(KERNEL, doubled_kernel())
+    project.write(CASES, DOUBLED_CASES)
+    project.write(".gitignore", IGNORED)
+    project.write("README.md", "A project.\n")
+    project.write("tests/conftest.py", SCRIPTED)

@@ -1,0 +1,133 @@
+"""Cases that cannot be: exit 4, every one named, and no CSV."""
+
+from __future__ import annotations
+
+from .project import Project
+from .sources import SETTINGS
+
+BAD_DECLARATIONS = """\
+import pytest
+import torch
+
+
+def call(kopt, dims=None, **more):
+    given = dict(
+        inputs=lambda: (torch.ones(2),), reference=lambda x: x.double(), dims=dims or {}
+    )
+    return kopt(lambda x: x, **{**given, **more})
+
+
+@pytest.mark.kopt(schema="gemm")
+def test_misfitting_dims(kopt):
+    call(kopt, {"M": 1, "N": 2, "K": 3, "depth": 4})
+
+
+@pytest.mark.kopt(schema="gemm")
+def test_missing_dims(kopt):
+    call(kopt, {"M": 1, "N": 2})
+
+
+@pytest.mark.kopt
+def test_called_twice(kopt):
+    call(kopt, {"n": 1})
+    call(kopt, {"n": 2})
+
+
+@pytest.mark.kopt(schema="gem")
+def test_unknown_schema(kopt):
+    call(kopt)
+
+
+@pytest.mark.kopt("gemm")
+def test_positional_marker(kopt):
+    call(kopt)
+
+
+@pytest.mark.kopt(shema="gemm")
+def test_misspelt_marker(kopt):
+    call(kopt)
+
+
+@pytest.mark.kopt(schema="memory")
+def test_no_work(kopt):
+    call(kopt, {"n": 3})
+
+
+@pytest.mark.kopt
+def test_no_gate(kopt):
+    call(kopt, {"n": 4}, gate="e4m3")
+
+
+@pytest.mark.kopt(schema="memory")
+def test_no_gradient(kopt):
+    call(kopt, {"n": 5}, nbytes=8, backward=True)
+
+
+@pytest.mark.kopt
+def test_unknown_dtype(kopt):
+    call(kopt, {"n": 6}, inputs=lambda: (torch.ones(2, dtype=torch.int32),))
+"""
+
+COMPLAINTS = {
+    "test_misfitting_dims": ("'depth'", "B, M, N, K"),
+    "test_missing_dims": ("'K'", "B, M, N, K"),
+    "test_called_twice": ("called twice", "one case a test"),
+    "test_unknown_schema": ("'gem'", "gemm, memory, attention, grouped_gemm, single"),
+    "test_positional_marker": ("'gemm'", "schema="),
+    "test_misspelt_marker": ("shema", "schema="),
+    "test_no_work": ("nbytes", "a pair (forward, backward)"),
+    "test_no_gate": ("gate is 'e4m3'", "snr("),
+    "test_no_gradient": ("no input requires grad", "requires_grad=True"),
+    "test_unknown_dtype": ("int32", "explicit gate"),
+}
+
+
+def test_bad_declarations_are_named_and_nothing_is_written(
+    empty: Project, mode: tuple[str, ...]
+) -> None:
+    empty.write("pyproject.toml", SETTINGS)
+    empty.write("tests/test_bad.py", BAD_DECLARATIONS)
+    run = empty.pytest("--summary-csv", "rows.csv", *mode)
+    assert run.code == 4, run.text
+    assert not (empty.root / "rows.csv").exists()
+    for test, parts in COMPLAINTS.items():
+        assert f"test_bad.py::{test}" in run.refusal
+        assert all(part in run.refusal for part in parts), (test, run.refusal)
+
+
+MIXED = """\
+import pytest
+import torch
+
+
+@pytest.mark.kopt(schema="{schema}")
+@pytest.mark.parametrize("n", [1, 2])
+def test_{schema}(kopt, n):
+    kopt(
+        torch.neg,
+        inputs=lambda: (torch.ones(2),),
+        reference=lambda x: -x.double(),
+        dims={{"n": {dims}}},
+        nbytes=16,
+    )
+"""
+
+
+def test_one_csv_has_one_schema(empty: Project, mode: tuple[str, ...]) -> None:
+    empty.write("pyproject.toml", SETTINGS)
+    for schema in ("memory", "single"):
+        empty.write(f"tests/test_{schema}.py", MIXED.format(schema=schema, dims="n"))
+    run = empty.pytest("--summary-csv", "rows.csv", *mode)
+    assert run.code == 4, run.text
+    assert "test_single.py::test_single[1]" in run.refusal
+    assert "label,n,Check,Forward GB/s" in run.refusal
+    assert not (empty.root / "rows.csv").exists()
+
+
+def test_two_cases_with_the_same_dims_are_refused(empty: Project) -> None:
+    empty.write("pyproject.toml", SETTINGS)
+    empty.write("tests/test_memory.py", MIXED.format(schema="memory", dims="7"))
+    run = empty.pytest("--summary-csv", "rows.csv")
+    assert run.code == 4, run.text
+    assert "duplicate case" in run.refusal and "n=7" in run.refusal
+    assert not (empty.root / "rows.csv").exists()

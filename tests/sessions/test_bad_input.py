@@ -1,0 +1,354 @@
+"""Input that cannot be used: exit 4, one message, nothing measured, nothing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from .project import CAMPAIGN, CASES, KERNEL, SERIAL, TWO_WORKERS, Project, Run
+
+Spoil = Callable[[Project], object]
+
+
+def refused(project: Project, *words: str, measured: bool = False) -> str:
+    """Run pytest, see that it refuses and leaves everything as it was, and return the message."""
+    project.forget_measuring()
+    before = project.contents()
+    run = project.pytest(*words)
+    assert run.code == 4, run.text
+    message = run.refusal
+    assert project.was_measured <= measured, "nothing may be measured"
+    project.forget_measuring()
+    assert project.contents() == before
+    return message
+
+
+def named(*words: str) -> tuple[str, ...]:
+    """The words of a run of the campaign."""
+    return ("--kopt-campaign", CAMPAIGN, *words)
+
+
+def says(message: str, *parts: str) -> None:
+    """What is wrong, where, and what would be legal all stand in one message."""
+    for part in parts:
+        assert part in message
+
+
+BOTH = [SERIAL, TWO_WORKERS]
+
+
+@pytest.mark.parametrize(
+    ("name", "parts", "ways"),
+    [
+        ("nowhere", ("'nowhere'", "--kopt-campaign", CAMPAIGN), BOTH),
+        (f"../workspace/{CAMPAIGN}", ("'../workspace", "--kopt-campaign", "letters, digits"), BOTH),
+        ("a/b", ("'a/b'", "letters, digits"), BOTH),
+        ("..", ("'..'", "letters, digits"), [SERIAL]),
+        ("a\\b", ("a\\\\b", "letters, digits"), [SERIAL]),
+    ],
+)
+def test_campaign_names(
+    baseline: Project, name: str, parts: tuple[str, ...], ways: list[tuple[str, ...]]
+) -> None:
+    for words in ways:
+        message = refused(baseline, "--kopt-campaign", name, "--kopt-round", "2", *words)
+        says(message, *parts)
+
+
+@pytest.mark.parametrize(
+    ("round", "parts", "ways"),
+    [
+        ("0", ("'0'", "--kopt-round", "1 to 119"), BOTH),
+        ("-1", ("'-1'", "--kopt-round", "1 to 119"), BOTH),
+        ("two", ("'two'", "--kopt-round", "1 to 119, or next"), BOTH),
+        ("3", ("round 3", "skip round 2", "--kopt-round", "2 (or next)"), BOTH),
+        ("1", ("round 1", "already decided (BASELINE)", "2 (or next)"), BOTH),
+        ("1.5", ("'1.5'", "1 to 119"), [SERIAL]),
+        ("120", ("'120'", "1 to 119"), [SERIAL]),
+        ("٢", ("'٢'", "1 to 119"), [SERIAL]),
+    ],
+)
+def test_round_numbers(
+    baseline: Project, round: str, parts: tuple[str, ...], ways: list[tuple[str, ...]]
+) -> None:
+    for words in ways:
+        says(refused(baseline, *named(f"--kopt-round={round}"), *words), *parts)
+
+
+def test_a_round_needs_a_baseline(fresh: Project) -> None:
+    for words in BOTH:
+        message = refused(fresh, *named("--kopt-round", "2"), *words)
+        says(message, "round 2", "no baseline", "1, the baseline")
+
+
+def key(**keys: object) -> Spoil:
+    """Set keys of the manifest."""
+    return lambda project: project.edit_manifest(**keys)
+
+
+def text(content: str) -> Spoil:
+    """Put another text in the manifest's place."""
+    return lambda project: (project.campaign / "manifest.yaml").write_text(content)
+
+
+def link(project: Project) -> None:
+    outside = project.root.parent / "outside.py"
+    outside.write_text("")
+    (project.root / "kernels/link.py").symlink_to(outside)
+    project.edit_manifest(kernel_source=["kernels/link.py"])
+
+
+BOMB = "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n"
+MANIFEST = "manifest.yaml"
+
+MANIFESTS: dict[str, tuple[Spoil, tuple[str, ...]]] = {
+    "broken": (text("target_op: [unclosed\n"), (MANIFEST, "line 2", "no usable YAML")),
+    "hostile": (
+        text("target_op: !!python/object/apply:os.system ['touch hacked']\n"),
+        (MANIFEST, "line 1", "python/object"),
+    ),
+    "bomb": (text(BOMB), (MANIFEST, "aliases are not allowed")),
+    "max_iterations": (key(max_iterations=120), (MANIFEST, "'max_iterations' is 120", "119")),
+    "kernel outside": (
+        key(kernel_source=["../secret.py"]),
+        (MANIFEST, "'kernel_source'", "../secret.py", "relative to the project root"),
+    ),
+    "kernel elsewhere": (key(kernel_source="/etc/hostname"), (MANIFEST, "/etc/hostname")),
+    "kernel linked": (link, ("kernels/link.py", "outside the repository", "below")),
+    "kernel missing": (key(kernel_source=["kernels/no.py"]), ("kernels/no.py", "does not exist")),
+    "policy": (key(policy="generous"), ("'generous'", "kernel-opt, primus")),
+    "unknown key": (key(max_iteration=3), (MANIFEST, "'max_iteration'", "max_iterations")),
+    "placeholder": (
+        key(env={"BACKEND": "<target_backend>"}),
+        (MANIFEST, "<target_backend>", "filled in"),
+    ),
+}
+
+
+DISTRIBUTED_TOO = {"broken", "hostile", "max_iterations", "kernel outside", "policy"}
+
+
+@pytest.mark.parametrize("what", MANIFESTS)
+def test_manifests(started: Project, what: str) -> None:
+    spoil, parts = MANIFESTS[what]
+    spoil(started)
+    for words in BOTH if what in DISTRIBUTED_TOO else [SERIAL]:
+        says(refused(started, *named("--kopt-round", "2"), *words), *parts)
+    assert not (started.root / "hacked").exists()
+
+
+def spoil_ledger(project: Project) -> None:
+    path = project.campaign / "ledger.jsonl"
+    first, rest = path.read_text().split("\n", 1)
+    path.write_text(f'{first}\n{{"event": "invented"}}\n{rest}')
+
+
+def truncate(name: str) -> Spoil:
+    """Cut the end off a file of the baseline."""
+
+    def spoil(project: Project) -> None:
+        path = project.campaign / "rounds/round-1/artifacts/attempt-1" / name
+        path.write_bytes(path.read_bytes()[:-20])
+
+    return spoil
+
+
+def remove(name: str) -> Spoil:
+    """Take a file of the baseline away."""
+    return lambda project: (project.campaign / "rounds/round-1/artifacts/attempt-1" / name).unlink()
+
+
+SPOILT_CAMPAIGNS: dict[str, tuple[Spoil, tuple[str, ...]]] = {
+    "missing csv": (remove("benchmark.csv"), ("round-1/artifacts/attempt-1/benchmark.csv",)),
+    "truncated csv": (truncate("benchmark.csv"), ("attempt-1/benchmark.csv", "SHA-256")),
+    "truncated evidence": (truncate("evidence.json"), ("attempt-1/evidence.json", "SHA-256")),
+    "ledger": (spoil_ledger, ("ledger.jsonl", "line 2")),
+    "detached": (lambda p: p.git("switch", "--quiet", "--detach"), ("detached", "git switch")),
+    "other branch": (
+        lambda p: p.git("switch", "--quiet", "main"),
+        ("'main'", f"git switch optimize/{CAMPAIGN}"),
+    ),
+    "kernel gone": (lambda p: (p.root / KERNEL).unlink(), (KERNEL, "does not exist")),
+}
+
+
+@pytest.mark.parametrize("what", SPOILT_CAMPAIGNS)
+def test_spoilt_campaigns(started: Project, what: str) -> None:
+    spoil, parts = SPOILT_CAMPAIGNS[what]
+    spoil(started)
+    for words in BOTH if "csv" in what else [SERIAL]:
+        says(refused(started, *named("--kopt-round", "2"), *words), *parts)
+
+
+def test_a_campaign_in_use(started: Project) -> None:
+    with FileLock(started.campaign / ".lock"):
+        says(refused(started, *named("--kopt-round", "2")), CAMPAIGN, "in use", "one session")
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (
+            named("--kopt-round", "2", "--kopt-policy", "mild"),
+            ("'mild'", "--kopt-policy", "primus"),
+        ),
+        (
+            named("--kopt-round", "2", "--kopt-policy", "bad.yaml"),
+            ("bad.yaml", "shape_gate", "101"),
+        ),
+        (named("--kopt-round", "2", "--kopt-notes", "bad.yaml"), ("bad.yaml", "hypothesis")),
+        (named("--kopt-round", "2", "--kopt-notes", "none.yaml"), ("none.yaml", "No such file")),
+        (named("--kopt-round", "2", "--kopt-timeout", "0"), ("--kopt-timeout", "above 0")),
+        (named("--kopt-round", "2", "--kopt-timeout", "nan"), ("--kopt-timeout", "above 0")),
+        (named("--kopt-round", "2", "-o", "kopt_device=tpu"), ("'tpu'", "auto, cpu, cuda")),
+        (named("--kopt-round", "2", "-o", "kopt_seed=-3"), ("'-3'", "a number >= 0")),
+        (named("--kopt-round", "2", "--kopt-dist-only"), ("--kopt-dist-only",)),
+        (named("--kopt-no-apply"), ("--kopt-no-apply", "--kopt-round")),
+        (named("--kopt-verdict", "v.json"), ("--kopt-verdict", "--kopt-round")),
+    ],
+)
+def test_options(baseline: Project, words: tuple[str, ...], parts: tuple[str, ...]) -> None:
+    says(refused(baseline, *words), *parts)
+
+
+def test_a_campaign_has_to_be_named_when_there_are_several(started: Project) -> None:
+    other = started.campaign.with_name("other")
+    other.mkdir()
+    (other / "manifest.yaml").write_text((started.campaign / "manifest.yaml").read_text())
+    started.git("switch", "--quiet", "main")
+    says(refused(started, "--kopt-round", "2"), "--kopt-campaign", CAMPAIGN, "other")
+
+
+@pytest.fixture(scope="module")
+def baseline(started_template: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A campaign after its baseline that the tests of this file share: nothing may change it."""
+    project = started_template.copy(tmp_path_factory.mktemp("shared") / "project")
+    project.write("bad.yaml", "shape_gate_pct: 101\nhypotheses: none\n")
+    return project
+
+
+# What can only be seen while cases run.
+
+OWN_SCHEMA = """schema=__import__("dataclasses").replace(MEMORY, columns=MEMORY.columns[:-1])"""
+
+DRIFTS: dict[str, tuple[tuple[str, str], tuple[str, ...]]] = {
+    "schema": (
+        ('schema="memory"', OWN_SCHEMA),
+        (f"{CASES}::test_doubled[2]", "schema drifted", "'grad_snr' is gone", "label,rows,columns"),
+    ),
+    "dims": (
+        ('"columns": 8}', '"columns": 9}'),
+        (f"{CASES}::test_doubled[2]", "dims drifted", "'columns': 9", "'columns': 8"),
+    ),
+    "another case": (("[2, 4]", "[2, 4, 6]"), ("test_doubled[6]", "not in the baseline")),
+    "one case less": (("[2, 4]", "[4]"), ("test_doubled[2]", "gone")),
+    "no case": (("@pytest.mark.kopt", "@pytest.mark.filterwarnings"), ("no kopt case", "marked")),
+}
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        *[(what, SERIAL) for what in DRIFTS],
+        *[(what, TWO_WORKERS) for what in ("schema", "another case")],
+    ],
+)
+def test_drift_from_the_baseline(started: Project, what: str, words: tuple[str, ...]) -> None:
+    """Seen before the drifted case is timed."""
+    change, parts = DRIFTS[what]
+    started.replace(CASES, *change)
+    if what == "schema":
+        started.replace(
+            CASES, "import torch\n", "import torch\nfrom pytest_kopt.schema.profile import MEMORY\n"
+        )
+    if what == "no case":
+        started.replace(CASES, '(schema="memory")', '("default")')
+    says(refused(started, *named("--kopt-round", "2"), *words), *parts)
+
+
+BASELINES: dict[str, tuple[tuple[str, str], tuple[str, ...]]] = {
+    "duplicate": (
+        ('{"rows": rows,', '{"rows": 7,'),
+        ("duplicate case", "rows7_columns8", "rows=7, columns=8", "one row"),
+    ),
+    "misfit": (
+        ('schema="memory"', 'schema="gemm"'),
+        (f"{CASES}::test_doubled[2]", "'rows'", "'gemm'", "B, M, N, K"),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BASELINES)
+def test_baselines_that_cannot_be_frozen(fresh: Project, what: str, mode: tuple[str, ...]) -> None:
+    """Nothing is decided, whatever was measured before it was seen."""
+    change, parts = BASELINES[what]
+    fresh.replace(CASES, *change)
+    words = ("--summary-csv", "out/rows.csv", "--kopt-verdict", "out/verdict.json", *mode)
+    message = refused(fresh, *named("--kopt-round", "1"), *words, measured=what == "duplicate")
+    says(message, *parts)
+
+
+# The same for CSVs that are judged offline.
+
+
+def row(label: str, speed: float) -> str:
+    return f"{label},{len(label)},PASS,{speed},0.0,inf\n"
+
+
+HEADER = "label,n,Check,Time (ms),Time (ms)_stddev,out_snr\n"
+CSVS = {
+    "good.csv": HEADER + row("a", 1.0) + row("bb", 2.0),
+    "missing.csv": None,
+    "empty.csv": "",
+    "header.csv": HEADER,
+    "cut.csv": (HEADER + row("a", 1.0) + row("bb", 2.0))[:-4],
+    "ragged.csv": HEADER + "a,1,PASS\n",
+    "twice.csv": HEADER + row("a", 1.0) + row("a", 1.0),
+    "drift.csv": HEADER.replace("Time (ms),", "Time (us),") + row("a", 1.0) + row("bb", 2.0),
+    "check.csv": HEADER + "a,1,GOOD,1.0,0.0,inf\n",
+}
+
+
+@pytest.fixture
+def decide(
+    empty: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Run]:
+    """Run `kopt decide` in this process: it reads files and writes none."""
+    from pytest_kopt.cli.main import main
+
+    monkeypatch.chdir(empty.root)
+
+    def run(candidate: str, incumbent: str, *more: str) -> Run:
+        code = main(["decide", "--candidate", candidate, "--incumbent", incumbent, *more])
+        return Run(code, *capsys.readouterr())
+
+    return run
+
+
+def test_csvs_that_cannot_be_judged(empty: Project, decide: Callable[..., Run]) -> None:
+    for name, content in CSVS.items():
+        if content is not None:
+            empty.write(name, content)
+    before = empty.contents()
+    for name in CSVS.keys() - {"good.csv", "drift.csv"}:
+        for pair in ((name, "good.csv"), ("good.csv", name)):
+            run = decide(*pair)
+            assert run.code == 4, (pair, run.text)
+            assert name in run.refusal
+    says(decide("good.csv", "drift.csv").refusal, "good.csv", "Time (us)", "Time (ms)")
+    says(decide("good.csv", "good.csv", "--policy", "mild").refusal, "'mild'", "primus")
+    says(decide("good.csv", "good.csv", "--primary", "speed").refusal, "'speed'", "Time (ms)")
+    assert decide("good.csv", "good.csv").code == 8, "equal speed, and no benefit"
+    assert empty.contents() == before
+
+
+def test_names_do_not_lead_out_of_the_workspace(empty: Project, tmp_path: Path) -> None:
+    empty.notes(lesson="none")
+    for command in (("stop", "../escape"), ("status", "a/b"), ("note", "..", "1", "notes.yaml")):
+        run = empty.kopt(*command)
+        assert run.code == 4, run.text
+        says(run.refusal, command[1], "letters, digits")
+    assert not (tmp_path / "escape").exists()

@@ -1,0 +1,127 @@
+"""Kernels that take their process down: a row and an open round, never a crash of pytest."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from .project import KERNEL, SERIAL, Project, Run
+from .sources import doubled_kernel as kernel
+
+SEGFAULT = "x.shape[0] == 2 and __import__('ctypes').string_at(0)"
+HANG = "x.shape[0] == 4 and __import__('threading').Event().wait()"
+LEAVE = "x.shape[0] == 2 and __import__('os')._exit(3)"
+
+
+def is_a_repair(project: Project, run: Run, version: str) -> None:
+    """The round is open, its kernel untouched, and nobody saw a traceback of ours."""
+    assert run.code == 1, run.text
+    assert "INTERNALERROR" not in run.text
+    assert project.verdict(2)["decision"] == "REPAIR"
+    assert project.read(KERNEL) == version
+    assert [event["event"] for event in project.ledger()][-1] == "decided"
+
+
+def rows(project: Project) -> list[str]:
+    """The lines of the round's CSV."""
+    path = project.campaign / "rounds/round-2/artifacts/benchmark.csv"
+    return path.read_text().splitlines()[1:]
+
+
+ERROR_CELLS = "ERROR" + ",nan" * 8
+
+
+def test_a_segfault_and_a_hang_are_error_rows(started: Project, mode: tuple[str, ...]) -> None:
+    version = kernel(first=f"({SEGFAULT}) or ({HANG})")
+    started.write(KERNEL, version)
+    run = started.round(2, "--kopt-timeout", "3", *mode)
+    is_a_repair(started, run, version)
+    assert rows(started) == [
+        f"rows2_columns8,2,8,{ERROR_CELLS}",
+        f"rows4_columns8,4,8,{ERROR_CELLS}",
+    ]
+    segfault, hang = (result["diagnosis"] for result in started.evidence(2)["results"])
+    if mode == SERIAL:
+        assert "SIGSEGV" in segfault and segfault.splitlines()[0] in run.out
+        assert "--kopt-timeout" in hang and hang.splitlines()[0] in run.out
+    else:
+        # Workers of xdist write to the terminal themselves.
+        assert "Segmentation fault" in run.text and "Timeout (0:00:03)" in run.text
+
+
+def test_a_kernel_that_ends_its_process_does_not_take_others_along(
+    started: Project, mode: tuple[str, ...]
+) -> None:
+    version = kernel(first=LEAVE)
+    started.write(KERNEL, version)
+    run = started.round(2, *mode)
+    is_a_repair(started, run, version)
+    gone, healthy = rows(started)
+    assert gone == f"rows2_columns8,2,8,{ERROR_CELLS}"
+    assert healthy.startswith("rows4_columns8,4,8,PASS,16.0,0.0,8.0,0.0,"), "measured all the same"
+    assert [shape["check"] for shape in started.verdict(2)["shapes"]] == ["ERROR", "PASS"]
+
+
+def test_a_kernel_that_cannot_be_imported(started: Project, mode: tuple[str, ...]) -> None:
+    version = kernel() + "def unfinished(:\n"
+    started.write(KERNEL, version)
+    run = started.round(2, *mode)
+    is_a_repair(started, run, version)
+    assert rows(started) == [
+        f"rows2_columns8,2,8,{ERROR_CELLS}",
+        f"rows4_columns8,4,8,{ERROR_CELLS}",
+    ]
+    assert "SyntaxError" in run.out and "doubled.py" in run.out
+    for result in started.evidence(2)["results"]:
+        assert "SyntaxError" in result["diagnosis"]
+
+
+KILLED_ONCE = """
+import os
+import signal
+from pathlib import Path
+
+_mark = Path(__file__).with_name("killed.log")
+_unharmed = doubled
+
+
+def doubled(x):
+    if x.shape[0] == 4 and not _mark.exists():
+        _mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return _unharmed(x)
+"""
+
+
+def test_a_worker_that_was_killed_decides_nothing(started: Project, mode: tuple[str, ...]) -> None:
+    """The gain is clear and the case goes through when run again; it may be anybody's doing."""
+    version = kernel(125.0) + KILLED_ONCE
+    started.write(KERNEL, version)
+    head = started.head()
+    run = started.round(2, *mode)
+    assert (started.root / "kernels/killed.log").exists(), "the worker did die"
+    assert run.code == 11, run.text
+    verdict = started.verdict(2)
+    assert verdict["decision"] == "INCOMPLETE"
+    assert "worker" in verdict["reason"] and "test_doubled[4]" in verdict["reason"]
+    assert started.read(KERNEL) == version and started.head() == head
+    kept = {result["label"]: result["check"] for result in started.evidence(2)["results"]}
+    assert kept["rows2_columns8"] == "PASS", "the rows that had arrived are kept"
+    status = started.kopt("status", "--json")
+    assert '"next_round": 2' in status.out and '"open": true' in status.out
+
+
+@pytest.mark.parametrize(
+    "version",
+    [kernel() + "def unfinished(:\n", kernel(first=LEAVE)],
+    ids=["import", "exit"],
+)
+def test_a_baseline_that_breaks_freezes_nothing(fresh: Project, version: str) -> None:
+    fresh.write(KERNEL, version)
+    run = fresh.round(1)
+    assert run.code in (1, 11), run.text
+    assert "INTERNALERROR" not in run.text
+    assert fresh.verdict(1)["decision"] in ("REPAIR", "INCOMPLETE")
+    manifest = yaml.safe_load((fresh.campaign / "manifest.yaml").read_text())
+    assert manifest["schema"] is None
+    assert fresh.round(2).code == 4, "there is no baseline yet"

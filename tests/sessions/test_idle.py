@@ -1,0 +1,90 @@
+"""A run that does not use kopt pays next to nothing for it."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from .project import NO_XDIST, SERIAL, TWO_WORKERS, Project
+
+HEAVY = ("torch", "triton", "numpy", "pandas", "git", "yaml", "jinja2", "pydantic")
+ROUNDS = 5
+LIMIT_MS = 10.0
+
+NOT_OURS = f"""\
+import json
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize("n", range(3))
+def test_something_else(n):
+    found = sorted(set({HEAVY!r}) & set(sys.modules))
+    with open("imported.log", "a") as log:
+        print(json.dumps(found), file=log)
+"""
+
+AT_THE_END = f"""\
+import json
+import sys
+
+
+def pytest_unconfigure():
+    found = sorted(set({HEAVY!r}) & set(sys.modules))
+    with open("imported.log", "a") as log:
+        print(json.dumps(found), file=log)
+"""
+
+
+@pytest.mark.parametrize("words", [SERIAL, TWO_WORKERS, NO_XDIST], ids=["serial", "n2", "no-xdist"])
+def test_nothing_heavy_is_imported(empty: Project, words: tuple[str, ...]) -> None:
+    """Neither in the main process nor in a worker, while tests run nor when all is over."""
+    empty.write("tests/test_else.py", NOT_OURS)
+    empty.write("tests/conftest.py", AT_THE_END)
+    # Plugins of others import what they like: hypothesis brings numpy when it is there.
+    run = empty.pytest("-p", "no:hypothesispytest", *words)
+    assert run.code == 0, run.text
+    lines = [json.loads(line) for line in empty.read("imported.log").splitlines()]
+    assert len(lines) == 3 + (3 if words == TWO_WORKERS else 1)
+    assert all(found == [] for found in lines), lines
+    assert "kopt:" not in run.out and "= kopt =" not in run.out, "silent when inactive"
+
+
+# Everything between pytest's start and its first test that is the plugin's own doing: its import,
+# its options, its configuration, its look at the collection. Others' plugins stay out of the clock.
+STOPWATCH = """\
+import time
+
+import pytest
+
+config = pytest.Config.fromdictargs({}, ["--noconftest"])
+assert not config.pluginmanager.has_plugin("kopt")
+session = pytest.Session.from_config(config)
+start = time.perf_counter()
+from pytest_kopt import plugin
+
+config.pluginmanager.register(plugin, "kopt")
+plugin.pytest_configure(config)
+config.hook.pytest_collection_modifyitems(session=session, config=config, items=[])
+print((time.perf_counter() - start) * 1e3)
+"""
+
+
+def test_the_plugin_costs_less_than_ten_milliseconds(empty: Project) -> None:
+    """The best of a few fresh processes: the rest is the machine's."""
+    script = empty.write("stopwatch.py", STOPWATCH)
+    costs = []
+    for _ in range(ROUNDS):
+        run = empty.run(sys.executable, str(script), PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+        assert run.code == 0, run.text
+        costs.append(float(run.out))
+    assert min(costs) < LIMIT_MS, costs
+
+
+def test_importing_the_package_is_free(empty: Project) -> None:
+    code = f"import sys, pytest_kopt; print(sorted(set({HEAVY!r}) & set(sys.modules)))"
+    run = empty.run(sys.executable, "-c", code)
+    assert run.out.strip() == "[]", run.text

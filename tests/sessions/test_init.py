@@ -1,0 +1,166 @@
+"""`kopt init`: a campaign is set up once everything it needs is there."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+import yaml
+
+from .project import CAMPAIGN, KERNEL, Project
+from .sources import SETTINGS
+
+CASES = "tests/test_work.py"
+CASE = """\
+import pytest
+from {module} import work
+
+
+@pytest.mark.kopt
+def test_work(kopt):
+    import torch
+
+    kopt(work, inputs=lambda: (torch.ones(2),), reference=lambda x: x, dims={{"n": 2}})
+"""
+GIVEN = ("--op", "work", "--backend", "TORCH", "--gpu", "H200")
+
+
+@pytest.fixture
+def ready(empty: Project) -> Project:
+    """A committed project that a campaign may start from."""
+    empty.write("pyproject.toml", SETTINGS)
+    empty.write(KERNEL, "def work(x):\n    return x\n")
+    empty.write(CASES, CASE.format(module="kernels.doubled"))
+    empty.write("notes.txt", "mine\n")
+    empty.write(".gitignore", "__pycache__/\n")
+    empty.commit_all()
+    return empty
+
+
+def test_a_campaign_is_set_up(ready: Project) -> None:
+    """The tree may be dirty but for the kernel; what was not given is filled in and printed."""
+    ready.write("notes.txt", "edited\n")
+    words = ("--kernel", KERNEL, "--tests", CASES, "--env", "TUNE=1", "--max-iterations", "119")
+    run = ready.kopt("init", CAMPAIGN, *GIVEN, *words)
+    assert run.code == 0, run.text
+
+    manifest = yaml.safe_load((ready.campaign / "manifest.yaml").read_text())
+    given = {
+        "target_op": "work",
+        "target_backend": "TORCH",
+        "target_lang": "TORCH",
+        "target_gpu": "sm_90",
+        "kernel_source": [KERNEL],
+        "tests": CASES,
+        "env": {"TUNE": "1"},
+        "max_iterations": 119,
+    }
+    defaults = {
+        "execution_mode": "repo",
+        "policy": "primus",
+        "engine": "auto",
+        "core_shapes": "all",
+        "target_shapes": "all",
+        "schema": None,
+        "primary_metric": None,
+        "git_commit": True,
+        "git_branch": f"optimize/{CAMPAIGN}",
+    }
+    assert manifest == {**manifest, **given, **defaults}
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d", manifest["created"])
+    for key in manifest:
+        assert re.search(rf"^{key}:", run.out, re.MULTILINE), "every field is printed to confirm"
+    assert f"pytest --kopt-campaign {CAMPAIGN} --kopt-round 1" in run.out
+    readme = (ready.campaign / "README.md").read_text()
+    for title in ("Target", "Inputs", "Hard constraints", "Hardware facts", "Roofline"):
+        assert f"## {title}\n" in readme
+    assert "Stop Conditions" in readme and "TBD" in readme
+
+    assert ready.git("branch", "--show-current").strip() == f"optimize/{CAMPAIGN}"
+    assert ready.git("status", "--porcelain").splitlines() == [" M notes.txt"]
+    assert "/agent/workspace/" in ready.read(".git/info/exclude").splitlines()
+
+    before = ready.contents()
+    run = ready.kopt("init", CAMPAIGN, *GIVEN, *words)
+    assert run.code == 4 and "exists already" in run.refusal
+    assert ready.contents() == before
+
+
+def test_settings_are_taken_over_from_another_campaign(fresh: Project) -> None:
+    """All but what the old campaign froze; an option on the command line stands above."""
+    fresh.edit_manifest(max_iterations=7, env={"TUNE": "1"}, primary_metric="Forward GB/s")
+    old = yaml.safe_load((fresh.campaign / "manifest.yaml").read_text())
+    fresh.git("switch", "--quiet", "main")
+    run = fresh.kopt("init", "second", "--from", CAMPAIGN, "--max-iterations", "9")
+    assert run.code == 0, run.text
+    new = yaml.safe_load((fresh.campaign.with_name("second") / "manifest.yaml").read_text())
+    own = {"max_iterations": 9, "git_branch": "optimize/second", "created": new["created"]}
+    assert new == {**old, **own, "schema": None}
+    assert fresh.git("branch", "--show-current").strip() == "optimize/second"
+
+
+def test_every_gap_is_listed_at_once(ready: Project) -> None:
+    ready.write(KERNEL, "def work(x):\n    return +x\n")
+    ready.write("kernels/work.cu", "// not committed\n")
+    ready.write(CASES, "def test_nothing():\n    pass\n")
+    before = ready.contents()
+    words = ("--kernel", KERNEL, "--kernel", "kernels/work.cu", "--test", "python 'unbalanced")
+    run = ready.kopt("init", CAMPAIGN, *GIVEN, *words)
+    assert run.code == 4, run.text
+    gaps = re.findall(r"^ +- (.+)$", run.text, re.MULTILINE)
+    for expected in (
+        rf"commit the kernel first, {KERNEL}",
+        r"kernels/work\.cu",
+        r"rebuild_command",
+        r"test_command: .*unbalanced.* cannot be split",
+        r"no test marked kopt",
+    ):
+        assert any(re.search(expected, gap) for gap in gaps), (expected, gaps)
+    assert ready.contents() == before
+    assert ready.git("branch", "--show-current").strip() == "main"
+
+
+def test_a_kernel_that_is_not_imported_from_here_is_a_gap(ready: Project) -> None:
+    """Resolved into site-packages, the edits of a campaign would change nothing."""
+    ready.write("site-packages/installed/doubled.py", "def work(x):\n    return x\n")
+    ready.write(CASES, CASE.format(module="installed.doubled"))
+    words = ("-m", "pytest_kopt.cli", "init", CAMPAIGN, *GIVEN, "--kernel", KERNEL)
+    elsewhere = str(ready.root / "site-packages")
+    run = ready.run(sys.executable, *words, PYTHONPATH=elsewhere)
+    assert run.code == 4, run.text
+    assert f"{elsewhere}/installed/doubled.py" in run.text and "pip install -e" in run.text
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (("../x", *GIVEN, "--kernel", KERNEL), ("'../x'", "letters, digits")),
+        ((CAMPAIGN, *GIVEN, "--kernel", "../x.py"), ("../x.py", "--kernel|kernel_source")),
+        ((CAMPAIGN, *GIVEN, "--kernel", "/etc/hostname"), ("/etc/hostname", "outside")),
+        (
+            (CAMPAIGN, "--kernel", KERNEL, "--backend", "CUDA", "--gpu", "H2000"),
+            ("'target_op' is missing", "'target_lang' is missing", "'target_gpu' .*H2000.*sm_90"),
+        ),
+        (
+            (CAMPAIGN, *GIVEN, "--kernel", KERNEL, "--max-iterations", "120", "--target", "500"),
+            ("'max_iterations' is 120 .*119", "'performance_target' is '500' .*TFLOPS"),
+        ),
+        (
+            (CAMPAIGN, *GIVEN, "--kernel", KERNEL, "--env", "BACKEND=<target_backend>"),
+            ("<target_backend>",),
+        ),
+        (("new", "--from", "nowhere"), ("'nowhere'", "does not exist")),
+        ((CAMPAIGN, *GIVEN, "--kernel", KERNEL, "--policy", "mild"), ("'mild'", "primus")),
+    ],
+    ids=["name", "above", "absolute", "fields", "numbers", "placeholder", "from", "policy"],
+)
+def test_what_cannot_be_used_is_named(
+    ready: Project, words: tuple[str, ...], parts: tuple[str, ...]
+) -> None:
+    before = ready.contents()
+    run = ready.kopt("init", *words)
+    assert run.code == 4, run.text
+    for part in parts:
+        assert re.search(part, run.text), run.text
+    assert ready.contents() == before
