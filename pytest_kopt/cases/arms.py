@@ -64,6 +64,8 @@ def _versions(case: Case, order: ArmsOrder, seed: int) -> Mapping[str, Callable[
     changed = {(root / path).resolve() for path in order.changed} or twin.own_file(case.function)
     given = make_inputs(case, seed)
     functions: dict[str, Callable[..., Any]] = {CANDIDATE: case.function}
+    # What a function imports only when it is called has to be loaded before it can be doubled.
+    _one_call(case, case.function, given)()
     files: dict[str, set[str]] = {}
     for name, tree in zip((INCUMBENT, PLACEBO), order.trees, strict=True):
         functions[name], version = twin.find(case.function, changed, root, Path(tree))

@@ -1,0 +1,155 @@
+"""Two versions of a kernel in one process: each runs its own code and shares no state."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_kopt.versions import overlay, twin, witness
+from pytest_kopt.versions.errors import NotLoadable
+from pytest_kopt.versions.loader import SecondVersion
+
+Layout = dict[str, str]
+Twin = tuple[Callable[..., Any], Callable[..., Any], SecondVersion]
+
+
+class Tree:
+    """A project on sys.path whose kernel file exists in an old and a new version."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def write(self, files: Layout) -> None:
+        for name, text in files.items():
+            path = self.root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    def twin(self, module: str, name: str, kernel: str, old: str) -> Twin:
+        """Return a function, its incumbent and the incumbent's modules; `old` replaces `kernel`."""
+        function = getattr(importlib.import_module(module), name)
+        return self.twin_of(function, kernel, old)
+
+    def twin_of(self, function: Callable[..., Any], kernel: str, old: str) -> Twin:
+        number = len(list(self.root.parent.glob("old-*")))
+        tree = overlay.build(self.root, self.root.parent / f"old-{number}", {kernel: old.encode()})
+        changed = {self.root / kernel}
+        incumbent, version = twin.find(function, changed, self.root, tree)
+        return function, incumbent, version
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tree]:
+    root = tmp_path.resolve() / "project"
+    root.mkdir()
+    monkeypatch.syspath_prepend(str(root))
+    before = set(sys.modules)
+    yield Tree(root)
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None) or root).startswith(str(root)):
+            del sys.modules[name]
+
+
+KERNEL = "def answer():\n    return {value}\n"
+LAYOUTS: dict[str, tuple[Layout, str, str, str]] = {
+    "a module": ({"alone.py": KERNEL.format(value="'new'")}, "alone", "answer", "alone.py"),
+    "a package with a relative import": (
+        {
+            "pack/__init__.py": "",
+            "pack/core.py": KERNEL.format(value="'new'"),
+            "pack/api.py": "from .core import answer as core\n\n\n"
+            "def answer():\n    return core()\n",
+        },
+        "pack.api",
+        "answer",
+        "pack/core.py",
+    ),
+    "an import inside the function": (
+        {
+            "late_core.py": KERNEL.format(value="'new'"),
+            "late.py": "def answer():\n    from late_core import answer as core\n\n"
+            "    return core()\n",
+        },
+        "late",
+        "answer",
+        "late_core.py",
+    ),
+    "a namespace package": (
+        {
+            "space/core.py": KERNEL.format(value="'new'"),
+            "space/api.py": "from space import core\n\n\ndef answer():\n    return core.answer()\n",
+        },
+        "space.api",
+        "answer",
+        "space/core.py",
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_each_version_runs_its_own_code(tree: Tree, layout: str) -> None:
+    files, module, name, kernel = LAYOUTS[layout]
+    tree.write(files)
+    # One call first, as in a round: what it imports only then belongs to the version as well.
+    assert getattr(importlib.import_module(module), name)() == "new"
+    function, incumbent, version = tree.twin(module, name, kernel, KERNEL.format(value="'old'"))
+    assert (function(), incumbent(), function()) == ("new", "old", "new")
+    witness.check(incumbent, version.files, version.first_files, "incumbent")
+    witness.check(function, version.first_files, version.files, "candidate")
+
+
+def test_the_versions_share_no_module_state(tree: Tree) -> None:
+    source = "calls = []\n\n\ndef count():\n    calls.append(1)\n    return len(calls)\n"
+    tree.write({"counting.py": source})
+    function, incumbent, _ = tree.twin("counting", "count", "counting.py", source)
+    assert [function(), function(), incumbent(), function()] == [1, 2, 1, 3]
+
+
+def test_a_partial_is_rebuilt_around_the_incumbent(tree: Tree) -> None:
+    tree.write({"scaled.py": "def scaled(x, factor):\n    return x * factor\n"})
+    module = importlib.import_module("scaled")
+    partial = functools.partial(module.scaled, factor=3)
+    old = "def scaled(x, factor):\n    return x * factor + 1\n"
+    function, incumbent, _ = tree.twin_of(partial, "scaled.py", old)
+    assert (function(2), incumbent(2)) == (6, 7)
+
+
+def test_a_closure_is_refused_with_what_to_write_instead(tree: Tree) -> None:
+    tree.write({"near.py": KERNEL.format(value=1)})
+    importlib.import_module("near")
+    with pytest.raises(NotLoadable, match="plain function at module level"):
+        tree.twin_of(lambda: 1, "near.py", KERNEL.format(value=2))
+
+
+def test_a_registration_with_torch_is_refused(tree: Tree) -> None:
+    source = "import torch\n\n\ndef make():\n    return torch.library.custom_op('a::b')\n"
+    tree.write({"registering.py": source})
+    with pytest.raises(NotLoadable, match=r"custom_op\(\) at line 5"):
+        tree.twin("registering", "make", "registering.py", source)
+
+
+def test_an_incumbent_that_does_not_import_says_so(tree: Tree) -> None:
+    tree.write({"broken.py": KERNEL.format(value=1)})
+    with pytest.raises(NotLoadable, match="does not import: ImportError: gone"):
+        tree.twin("broken", "answer", "broken.py", "raise ImportError('gone')\n")
+
+
+def test_a_version_that_runs_the_others_code_is_found_out(tree: Tree) -> None:
+    tree.write(
+        {
+            "hidden_core.py": KERNEL.format(value="'new'"),
+            "hidden.py": "import importlib\n\nimport hidden_core\n\n\ndef answer():\n"
+            "    return importlib.import_module('hidden_core').answer()\n",
+        }
+    )
+    _, incumbent, version = tree.twin(
+        "hidden", "answer", "hidden_core.py", KERNEL.format(value="'old'")
+    )
+    with pytest.raises(NotLoadable, match="ran the other version's"):
+        witness.check(incumbent, version.files, version.first_files, "incumbent")
