@@ -5,8 +5,8 @@ import pytest
 from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.ledger import AnyEvent
 from pytest_kopt.campaign.notes import Notes
-from pytest_kopt.campaign.state import CampaignState, fold
-from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.campaign.state import CampaignState, chain_breaks, fold
+from pytest_kopt.decide.verdict import Aggregate, Decision
 from pytest_kopt.errors import BadInput
 from tests.builders import NOW, attempt_events, decided
 
@@ -189,3 +189,16 @@ def test_decided_rounds_come_in_their_order_without_the_open_one() -> None:
 
 def test_folding_counts_every_event() -> None:
     assert fold(BASELINE).events == len(BASELINE)
+
+
+@pytest.mark.parametrize(("change_pct", "broken"), [(-1.0, False), (-1.01, True), (3.0, False)])
+def test_an_accepted_round_that_fell_beyond_the_noise_breaks_the_chain(
+    change_pct: float, broken: bool
+) -> None:
+    state = after(Decision.ACCEPTED)
+    verdict = state.rounds[2].verdict
+    assert verdict is not None
+    total = Aggregate(metric="Forward TFLOPS", change_pct=change_pct)
+    state.rounds[2].last.decided = verdict.model_copy(update={"aggregate": total})
+    found = chain_breaks(state, noise_pct=1.0)
+    assert [text[:7] for text in found] == (["round 2"] if broken else [])

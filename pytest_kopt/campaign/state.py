@@ -143,6 +143,17 @@ class CampaignState:
         )
 
 
+def chain_breaks(state: CampaignState, noise_pct: float) -> list[str]:
+    """Name the accepted rounds whose primary metric fell by more than the noise (C4)."""
+    breaks = []
+    for item in state.decided_rounds():
+        verdict = item.verdict
+        change = verdict.aggregate.change_pct if verdict and verdict.aggregate else None
+        if _keeps(item) and change is not None and change < -noise_pct - 1e-9:
+            breaks.append(f"round {item.number} was accepted although it fell by {-change:.3f} %")
+    return breaks
+
+
 def fold(events: Iterable[ledger.AnyEvent]) -> CampaignState:
     """Replay a ledger."""
     state = CampaignState()

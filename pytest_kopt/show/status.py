@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from pytest_kopt import policies
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.state import Round
+from pytest_kopt.campaign.state import Round, chain_breaks
 from pytest_kopt.show.words import percent
 
 STATUS_VERSION = 1
@@ -31,6 +32,7 @@ def status(campaign: Campaign) -> dict[str, Any]:
         "next_round": None if state.ended else state.next_round,
         "open": bool(last and last["open"]),
         "unapplied": pending[0].number if pending else None,
+        "chain_breaks": chain_breaks(state, policies.load(manifest.policy).chain_noise_pct),
         "next": _next(campaign, last),
         "rounds": rounds,
     }
@@ -49,6 +51,7 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
         mark = " <- incumbent" if item["round"] == document["incumbent_round"] else ""
         yield f"  round {item['round']}{tries}: {item['decision']}{change}{mark}"
         yield f"      {item['reason'].splitlines()[0]}"
+    yield from (f"the chain is broken: {text}" for text in document["chain_breaks"])
     if document["unapplied"]:
         yield f"round {document['unapplied']} is decided but not carried out: the next run does it"
     yield f"next: {document['next']}"
