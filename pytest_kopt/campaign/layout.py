@@ -8,7 +8,6 @@ from pathlib import Path
 
 from pytest_kopt.errors import BadInput
 
-DEFAULT_WORKSPACE = "agent/workspace"
 _LEGAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 

@@ -17,7 +17,6 @@ import torch
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.check import make_inputs
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, Commander
-from pytest_kopt.cases.result import CaseResult, Check
 from pytest_kopt.cases.runner import Bench, one_thread, prepare_blocks
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.measure.choice import input_sets
@@ -33,14 +32,14 @@ class _Arm:
     backward: Block | None
 
 
-def serve_arms(case: Case, bench: Bench, order: ArmsOrder, commander: Commander) -> CaseResult:
+def serve_arms(case: Case, bench: Bench, order: ArmsOrder, commander: Commander) -> None:
     """Load and prepare the arms of a case, then run blocks until the other side is done."""
     seed = derive(bench.session_seed, case.nodeid, "pairs")
     try:
         versions = _versions(case, order, seed)
     except NotLoadable as reason:
         commander.refuse(case.nodeid, str(reason))
-        return _result(case, "ERROR", str(reason))
+        return
     with one_thread():
         sets = input_sets(lambda i: make_inputs(case, seed + i), bench.device)
         arms = {}
@@ -53,7 +52,6 @@ def serve_arms(case: Case, bench: Bench, order: ArmsOrder, commander: Commander)
             arm = arms[wanted]
             forward = arm.forward.run()
             commander.timed(forward, arm.backward.run() if arm.backward else None)
-    return _result(case, "PASS", "")
 
 
 def _versions(case: Case, order: ArmsOrder, seed: int) -> Mapping[str, Callable[..., Any]]:
@@ -87,13 +85,3 @@ def _one_call(case: Case, function: Callable[..., Any], given: Sequence[Any]) ->
             torch.autograd.backward(outputs, [torch.ones_like(out) for out in outputs])
 
     return call
-
-
-def _result(case: Case, check: Check, diagnosis: str) -> CaseResult:
-    return CaseResult(
-        nodeid=case.nodeid,
-        label=case.label,
-        dims=case.dims,
-        check=check,
-        diagnosis=diagnosis,
-    )

@@ -45,7 +45,7 @@ class Kopt:
         item: pytest.Item,
         schema: str | Schema,
         bench: Bench,
-        run_arms: Callable[[Case, Bench], CaseResult] | None = None,
+        run_arms: Callable[[Case, Bench], None] | None = None,
     ) -> None:
         """Serve one test; with `run_arms` the case is held ready for a comparison instead."""
         self._item = item

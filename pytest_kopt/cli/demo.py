@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.layout import DEFAULT_WORKSPACE, Layout
+from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.cli.project import Commands, command
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.documents import dump_yaml
 from pytest_kopt.errors import BadInput
+from pytest_kopt.options.settings import DEFAULT_WORKSPACE
 
 NAME = "rmsnorm_torch_cpu_demo"
 _DATA = Path(__file__).parent / "demo_project"

@@ -11,7 +11,8 @@ import pytest
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.choice import choose_campaign
-from pytest_kopt.campaign.layout import DEFAULT_WORKSPACE, find
+from pytest_kopt.campaign.layout import find
+from pytest_kopt.options.settings import DEFAULT_WORKSPACE, workspace_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +27,10 @@ class Project:
         """Find the project around the current directory through pytest's own rules."""
         config = pytest.Config.fromdictargs({}, ["--noconftest"])
         try:
-            workspace = config.getini("kopt_workspace") or DEFAULT_WORKSPACE
-        except (ValueError, KeyError):
-            workspace = DEFAULT_WORKSPACE
-        return cls(config.rootpath, config.rootpath / workspace)
+            workspace = workspace_of(config)
+        except (ValueError, KeyError):  # the plugin is switched off here: no ini of ours
+            workspace = config.rootpath / DEFAULT_WORKSPACE
+        return cls(config.rootpath, workspace)
 
     def campaign(self, name: str | None) -> Campaign:
         """Open a campaign: the named one, else the branch's, else the only one."""

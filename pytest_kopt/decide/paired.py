@@ -57,7 +57,6 @@ class PairedEvidence:
     candidate: float | None = None
     incumbent: float | None = None
     gate: Literal["improve", "no-regression"] = "improve"
-    extra_benefit: str | None = None
     flags: tuple[str, ...] = field(default=())
 
     @property
@@ -256,11 +255,6 @@ def _placebo_fails(evidence: PairedEvidence) -> str:
         f"the A/A control failed: the incumbent differs from its own copy by "
         f"{percent(found.mean):+.3f} % [{percent(low):+.3f}, {percent(high):+.3f}]"
     )
-
-
-def next_look(replicas: int) -> int:
-    """Return the number of replicas of the next look."""
-    return min(look for look in LOOKS if look > replicas)
 
 
 def decide_metrics(evidences: Sequence[PairedEvidence], policy: Policy) -> Verdict | None:

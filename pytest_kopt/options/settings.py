@@ -13,6 +13,7 @@ from pytest_kopt.options.declare import ENGINES
 
 Suite = Literal["standard", "deterministic", "multigpu"]
 DEFAULT_TIMEOUT = 300.0
+DEFAULT_WORKSPACE = "agent/workspace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Settings:
         here = Path(config.invocation_params.dir)
         settings = cls(
             root=config.rootpath,
-            workspace=config.rootpath / (config.getini("kopt_workspace") or "agent/workspace"),
+            workspace=workspace_of(config),
             campaign=option.kopt_campaign or config.getini("kopt_campaign"),
             round=parse_round(option.kopt_round),
             summary_csv=_absolute(here, option.kopt_summary_csv),
@@ -82,6 +83,11 @@ class Settings:
 
 
 _SUITES = {"deterministic": "--kopt-deterministic-only", "multigpu": "--kopt-dist-only"}
+
+
+def workspace_of(config: pytest.Config) -> Path:
+    """Return the directory of the campaigns."""
+    return config.rootpath / (config.getini("kopt_workspace") or DEFAULT_WORKSPACE)
 
 
 def parse_round(text: str | None) -> int | Literal["next"] | None:

@@ -24,9 +24,10 @@ def take_from_manifest(config: pytest.Config, args: list[str]) -> None:
         return
     from pytest_kopt.campaign import manifest
     from pytest_kopt.campaign.choice import choose_campaign
-    from pytest_kopt.campaign.layout import DEFAULT_WORKSPACE, find
+    from pytest_kopt.campaign.layout import find
+    from pytest_kopt.options.settings import workspace_of
 
-    workspace = config.rootpath / (config.getini("kopt_workspace") or DEFAULT_WORKSPACE)
+    workspace = workspace_of(config)
     named = known.kopt_campaign or config.getini("kopt_campaign")
     try:
         name = choose_campaign(named, config.rootpath, workspace)

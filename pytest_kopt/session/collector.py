@@ -8,7 +8,6 @@ import pytest
 
 from pytest_kopt.cases.result import PROPERTY, CaseResult
 from pytest_kopt.errors import BadInput
-from pytest_kopt.schema.profile import fingerprint
 from pytest_kopt.schema.table import Table
 
 
@@ -91,11 +90,6 @@ class Collector:
         place = {nodeid: i for i, nodeid in enumerate(self.order)}
         found = [result for result in self.results.values() if result.header]
         return sorted(found, key=lambda result: place.get(result.nodeid, len(place)))
-
-    def header_sha256(self) -> str:
-        """Return the fingerprint of the rows' header ("" without rows)."""
-        found = self.in_order()
-        return fingerprint(found[0].header) if found else ""
 
     def _add(self, text: str) -> None:
         try:

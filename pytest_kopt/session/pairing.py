@@ -147,7 +147,7 @@ def _evidence(
     candidate = aggregate(table.rows, metric)
     gain = 1 + percent(statistics.fmean(r for case in cases for r in case.ratios)) / 100
     incumbent = candidate / gain if improvement(2, 1, metric) > 1 else candidate * gain
-    return PairedEvidence(metric.name, cases, candidate, incumbent, gate, None, flags)
+    return PairedEvidence(metric.name, cases, candidate, incumbent, gate, flags)
 
 
 def _path_flags(comparison: Comparison) -> tuple[str, ...]:

@@ -19,14 +19,14 @@ from pytest_kopt.campaign.layout import find
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.clock import now
-from pytest_kopt.decide.gates import correctness_verdict, metrics_verdict
+from pytest_kopt.decide.gates import checked_shape, correctness_verdict, metrics_verdict
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
-from pytest_kopt.decide.verdict import Aggregate, Decision, Shape, Verdict
+from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.schema.metrics import aggregate, parse_primary
-from pytest_kopt.schema.table import Row, Table
+from pytest_kopt.schema.table import Table
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.collector import Collector
 from pytest_kopt.session.comparison import Comparison, Versions
@@ -226,16 +226,18 @@ class CampaignRound:
             return self._baseline(table, self._policy_for(collector))
         if found:
             return self._overfit(table, found)
-        if any(result.evidence.get("interpreted") for result in collector.in_order()):
-            failed = correctness_verdict(table, self.policy, self._failed_repairs())
-            return failed or self._incomplete(
+        interpreted = any(result.evidence.get("interpreted") for result in collector.in_order())
+        if self._settings.compare == "stored" and not interpreted:
+            return self._stored(collector, table, lab)
+        failed = correctness_verdict(table, self.policy, self._failed_repairs())
+        if failed:
+            return failed
+        if interpreted:
+            return self._incomplete(
                 "Triton's interpreter timed this round; its times mean nothing and decide nothing",
                 "the checks passed; run the round on a GPU to decide it",
             )
-        if self._settings.compare == "stored":
-            return self._stored(collector, table, lab)
-        failed = correctness_verdict(table, self.policy, self._failed_repairs())
-        return failed or self._compare(collector, table, lab)
+        return self._compare(collector, table, lab)
 
     def _cut_off(
         self, collector: Collector, table: Table | None, interrupted: str
@@ -289,7 +291,7 @@ class CampaignRound:
             policy=self.policy.name,
             aggregate=totals[0],
             secondary=totals[1:],
-            shapes=[_shape(row) for row in table.rows],
+            shapes=[checked_shape(row) for row in table.rows],
         )
 
     def _stored(self, collector: Collector, table: Table, lab: Laboratory) -> Verdict:
@@ -353,7 +355,7 @@ class CampaignRound:
             next_step="the incumbent is back; only gains that a real step has are kept",
             compare="none",
             policy=self.policy.name,
-            shapes=[_shape(row) for row in table.rows],
+            shapes=[checked_shape(row) for row in table.rows],
             flags=sorted(set(findings)),
         )
 
@@ -431,14 +433,3 @@ def _fail_rows_of_failed_tests(collector: Collector) -> None:
             collector.results[nodeid] = replace(
                 result, check="FAIL", cells=dict(cells), diagnosis=text
             )
-
-
-def _shape(row: Row) -> Shape:
-    return Shape.model_validate(
-        {
-            "label": row.label,
-            "dims": row.typed_dims,
-            "check": row.check,
-            "status": "unchanged" if row.check == "PASS" else "failed",
-        }
-    )

@@ -59,7 +59,7 @@ class Worker:
                 self._bench = replace(self._bench, cpu=cpu)
         return self._bench
 
-    def _run_arms(self) -> Callable[[Case, Bench], CaseResult] | None:
+    def _run_arms(self) -> Callable[[Case, Bench], None] | None:
         order, commander = self.brief.arms, self._commander
         if order is None or commander is None:
             return None
