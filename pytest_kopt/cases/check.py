@@ -15,6 +15,7 @@ from pytest_kopt.cases.interpreter import watch_interpreter
 from pytest_kopt.cases.result import Check
 from pytest_kopt.cases.seeds import derive, seed_everything
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.numerics.compare import Comparison, InvalidReference, compare
 from pytest_kopt.numerics.determinism import fresh_copy, tensors
 
@@ -35,7 +36,7 @@ class CheckReport:
     mismatch_share: float = math.nan
     gate: str = ""
     interpreted: bool = False
-    findings: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
     seeds: dict[str, int] = field(default_factory=dict)
 
 
@@ -69,7 +70,7 @@ def check_case(case: Case, session_seed: int) -> CheckReport:
         with watch_interpreter() as watch:
             first = _run(case, case.function, used, seeds["check"])
         comparisons = _compare(case, first, given, seeds["check"])
-        findings: tuple[str, ...] = ()
+        findings: tuple[Finding, ...] = ()
         if all(item.passed for item in comparisons):
             again, findings = _same_address(case, used, first, seeds["again"])
             comparisons = [*comparisons, *again]
@@ -176,7 +177,7 @@ def _reference_pass(case: Case, run: _Pass, given: Sequence[Any], seed: int) -> 
 
 def _same_address(
     case: Case, used: Sequence[Any], before: _Pass, seed: int
-) -> tuple[list[Comparison], tuple[str, ...]]:
+) -> tuple[list[Comparison], tuple[Finding, ...]]:
     """Write new content into the very tensors the candidate has seen and check again."""
     fresh = make_inputs(case, seed)
     kept = [item.detach().clone() for item in tensors(before.outputs)]
@@ -194,17 +195,20 @@ def _same_address(
         if old.shape == new.shape
     ]
     if repeated and all(repeated):
-        return comparisons, (
-            "stale-result: new content at the same addresses gave the old result "
-            "(a cache keyed on id, data_ptr or the call)",
+        stale = Finding(
+            "stale-result",
+            "new content at the same addresses gave the old result",
+            advice="a cache keyed on id, data_ptr or the call serves no real step: compute it",
+            bucket="W2",
         )
+        return comparisons, (stale,)
     return comparisons, ()
 
 
 def _report(
     comparisons: Sequence[Comparison],
     interpreted: bool,
-    findings: tuple[str, ...],
+    findings: tuple[Finding, ...],
     seeds: dict[str, int],
 ) -> CheckReport:
     outs = [item for item in comparisons if item.name.startswith("out")]

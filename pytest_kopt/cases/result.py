@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.schema.profile import Scalar
 from pytest_kopt.schema.table import Row, cell, make_row
 
@@ -37,7 +38,7 @@ class CaseResult:
     cells: dict[str, Scalar | None] = field(default_factory=dict)
     diagnosis: str = ""
     evidence: dict[str, Any] = field(default_factory=dict)
-    findings: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
     refusal: str = ""
 
     def row(self) -> Row:
@@ -62,7 +63,7 @@ class CaseResult:
             raise ValueError("a kopt result of another version")
         try:
             document["header"] = tuple(document["header"])
-            document["findings"] = tuple(document["findings"])
+            document["findings"] = tuple(Finding(**found) for found in document["findings"])
             return cls(**document)
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a kopt result: {error}") from None

@@ -72,7 +72,7 @@ def run_case(case: Case, bench: Bench) -> Outcome:
             evidence["backward_samples_ms"] = list(backward.samples_ms)
     elif report.findings:
         check = "FAIL"
-        diagnosis = "\n".join([*report.findings, diagnosis])
+        diagnosis = "\n".join([*map(str, report.findings), diagnosis])
     figures = _figures(case, report, forward, backward)
     cells = {
         column.name: figures.get(column.quantity, math.nan)

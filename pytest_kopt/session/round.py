@@ -24,6 +24,7 @@ from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.schema.metrics import aggregate, parse_primary
 from pytest_kopt.schema.table import Table
@@ -221,7 +222,7 @@ class CampaignRound:
         if broken:
             return broken
         assert table is not None
-        found = [text for result in collector.in_order() for text in result.findings]
+        found = [found for result in collector.in_order() for found in result.findings]
         if self.number == 1:
             return self._baseline(table, self._policy_for(collector))
         if found:
@@ -348,7 +349,7 @@ class CampaignRound:
                     legal="one engine for the whole campaign",
                 )
 
-    def _overfit(self, table: Table, findings: Sequence[str]) -> Verdict:
+    def _overfit(self, table: Table, findings: Sequence[Finding]) -> Verdict:
         return Verdict(
             decision=Decision.REJECTED_OVERFIT,
             reason=f"the kernel serves the measurement instead of computing: {findings[0]}",
@@ -356,7 +357,7 @@ class CampaignRound:
             compare="none",
             policy=self.policy.name,
             shapes=[checked_shape(row) for row in table.rows],
-            flags=sorted(set(findings)),
+            flags=sorted({str(found) for found in findings}),
         )
 
     def _incomplete(self, reason: str, step: str = "run the round again") -> Verdict:

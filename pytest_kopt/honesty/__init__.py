@@ -1,0 +1,1 @@
+"""Telling real gains from cheats: static audit, dynamic checks, training simulation."""

@@ -1,0 +1,32 @@
+"""What a check of honesty found: one value for audit, dynamic checks and fingerprint."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One named finding about a candidate.
+
+    `check` is the short name of the check that made it (`stale-result`, `id-keyed-cache`), `where`
+    a file and line or a case, `advice` what an honest author should do, `bucket` the class of the
+    gain it means (W1, W2, W3; "" where none applies). A finding that does not reject is a note.
+    """
+
+    check: str
+    message: str
+    where: str = ""
+    advice: str = ""
+    bucket: str = ""
+    rejects: bool = True
+
+    def __str__(self) -> str:
+        place = f" ({self.where})" if self.where else ""
+        advice = f"; {self.advice}" if self.advice else ""
+        return f"{self.check}: {self.message}{place}{advice}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the finding as JSON-able data."""
+        return asdict(self)
