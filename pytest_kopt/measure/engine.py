@@ -60,8 +60,10 @@ class Engine(ABC):
     name: str
 
     @abstractmethod
-    def prepare(self, calls: Sequence[Call]) -> Block:
+    def prepare(self, calls: Sequence[Call], flush: Callable[[], object] | None = None) -> Block:
         """Warm up and return a block that goes round `calls`, each on inputs of its own.
+
+        `flush` empties the device's cache, untimed, where going round does not.
 
         Compilation and autotuning happen here, outside of every timed region.
         """

@@ -25,13 +25,15 @@ class WallEngine(Engine):
     block_seconds: float = 2.0
     name = "wall"
 
-    def prepare(self, calls: Sequence[Call]) -> WallBlock:
+    def prepare(
+        self, calls: Sequence[Call], flush: Callable[[], object] | None = None
+    ) -> WallBlock:
         for call in calls:
             call()
         trial = WallBlock(calls, 1, self.synchronize)
         once = min(trial.run(), trial.run()) * 1e-3
         fitting = math.ceil(self.block_seconds / max(once, 1e-9))
-        return WallBlock(calls, max(3, min(self.iterations, fitting)), self.synchronize)
+        return WallBlock(calls, max(3, min(self.iterations, fitting)), self.synchronize, flush)
 
 
 class WallBlock(Block):
@@ -40,9 +42,14 @@ class WallBlock(Block):
     engine = "wall"
 
     def __init__(
-        self, calls: Sequence[Call], count: int, synchronize: Callable[[], None] | None
+        self,
+        calls: Sequence[Call],
+        count: int,
+        synchronize: Callable[[], None] | None,
+        flush: Callable[[], object] | None = None,
     ) -> None:
         self.calls = count
+        self._flush = flush
         self._next: Iterator[Call] = cycle(calls)
         self._synchronize = synchronize
 
@@ -51,6 +58,8 @@ class WallBlock(Block):
 
     def _whole(self) -> float:
         assert self._synchronize is not None
+        if self._flush is not None:
+            self._flush()
         self._synchronize()
         start = perf_counter()
         for _ in range(self.calls):
@@ -74,7 +83,7 @@ class InterpreterEngine(Engine):
 
     name = "interpreter"
 
-    def prepare(self, calls: Sequence[Call]) -> Block:
+    def prepare(self, calls: Sequence[Call], flush: Callable[[], object] | None = None) -> Block:
         return _InterpreterBlock(calls[0])
 
 

@@ -6,7 +6,10 @@ Every block is commanded from here and every statistic computed here, where no k
 from __future__ import annotations
 
 import random
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +18,12 @@ import pytest
 
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
 from pytest_kopt.decide.inference import QUADS, replica_ratio
+from pytest_kopt.devices.conditions import Conditions, steadily
 from pytest_kopt.devices.lock import timing_lock
+from pytest_kopt.devices.vendor import Device
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.child import Child, ChildDied
+from pytest_kopt.session.placement import Placement
 
 #: Replicas that start up while another is measured; on the CPU they would disturb it.
 _AHEAD_ON_GPU = 4
@@ -48,12 +54,19 @@ class Versions:
 
 @dataclass(slots=True)
 class CaseQuads:
-    """One case in one replica: its quads, of the comparison and of the A/A control."""
+    """One case in one replica: its quads, of the comparison and of the A/A control.
+
+    `device` is the UUID of what measured it, `conditions` its state around that, `timed` from when
+    to when it was measured alone (seconds since the epoch).
+    """
 
     nodeid: str
     engine: str
+    device: str = ""
     quads: list[Quad] = field(default_factory=list)
     control: list[Quad] = field(default_factory=list)
+    conditions: Conditions | None = None
+    timed: tuple[float, float] = (0.0, 0.0)
 
     def ratio(self, way: str, *, control: bool = False) -> float:
         """Return the replica's log-ratio of a direction: forward, backward or step (both)."""
@@ -74,23 +87,31 @@ def time_of(times: Times, way: str) -> float:
 
 
 class Comparison:
-    """Measures replicas on demand, in one process a replica or, where that fails, in several."""
+    """Measures replicas on demand, in one process a replica or, where that fails, in several.
+
+    Cases that were measured on different devices are measured there at the same time; a case and
+    all its replicas stay on one device.
+    """
 
     def __init__(
         self,
         config: pytest.Config,
         brief: Brief,
         env: Mapping[str, str],
-        ids: Sequence[str],
+        lanes: Mapping[Device, Sequence[str]],
         versions: Versions,
+        placement: Placement,
     ) -> None:
+        """Compare `versions` over the node ids of each device; `env` is what all processes get."""
         self._config = config
         self._brief = brief
         # Idle threads of waiting siblings would take the CPU from the one that is timed.
         self._env = {**env, "OMP_WAIT_POLICY": "PASSIVE"}
-        self._ids = list(ids)
         self._versions = versions
-        self._random = random.SystemRandom()
+        self._placement = placement
+        self._falling_back = threading.Lock()
+        self._lanes = [_Lane(self, device, list(ids)) for device, ids in lanes.items()]
+        self.random = random.SystemRandom()
         self.how = ONE_PROCESS
         self.why_two = ""
 
@@ -100,55 +121,105 @@ class Comparison:
         Falls back to two processes for good when the versions cannot live in one. Raises
         NotComparable when that does not work either.
         """
-        waiting: list[_Replica] = []
-        ahead = _AHEAD_ON_GPU if self._brief.device == "cuda" else 1
-        try:
-            for left in range(count, 0, -1):
-                while len(waiting) < min(ahead, left):
-                    waiting.append(self._start())
-                replica = waiting.pop(0)
-                try:
-                    yield replica.measure(self._ids, self._random)
-                except _Refused as refused:
-                    for stale in (replica, *waiting):
-                        stale.stop()
-                    waiting.clear()
-                    if self.how == TWO_PROCESSES:
-                        raise NotComparable(str(refused)) from None
-                    self.how, self.why_two = TWO_PROCESSES, str(refused)
-                    replica = self._start()
-                    try:
-                        yield replica.measure(self._ids, self._random)
-                    except _Refused as again:
-                        raise NotComparable(str(again)) from None
-                finally:
-                    replica.stop()
-        finally:
-            for stale in waiting:
-                stale.stop()
+        with ThreadPoolExecutor(len(self._lanes)) as pool:
+            running = [pool.submit(lane.measure, count) for lane in self._lanes]
+            try:
+                done, _ = wait(running, return_when=FIRST_EXCEPTION)
+                # What went wrong in one lane comes before what that did to the others.
+                for future in done:
+                    future.result()
+                measured = [future.result() for future in running]
+            finally:
+                for lane, future in zip(self._lanes, running, strict=True):
+                    if not future.done():
+                        lane.abandon()
+        for parts in zip(*measured, strict=True):
+            yield {nodeid: quads for part in parts for nodeid, quads in part.items()}
 
-    def _start(self) -> _Replica:
-        versions = self._versions
+    def fall_back(self, how: str, reason: str) -> None:
+        """Go on in two processes a replica; NotComparable where that is `how` it failed."""
+        if how == TWO_PROCESSES:
+            raise NotComparable(reason)
+        with self._falling_back:
+            if self.how == ONE_PROCESS:
+                self.how, self.why_two = TWO_PROCESSES, reason
+
+    def start(self, device: Device, ids: Sequence[str]) -> _Replica:
+        """Start the processes of a replica of some cases on a device."""
+        versions, how = self._versions, self.how
         names = [CANDIDATE, INCUMBENT, PLACEBO]
-        self._random.shuffle(names)
-        if self.how == ONE_PROCESS:
-            order = ArmsOrder(
-                tuple(names),
-                str(versions.root),
-                tuple(str(tree) for tree in versions.trees),
-                versions.changed,
-            )
-            return _Replica([self._child(order, None)], self._brief.device)
-        trees = {CANDIDATE: None, INCUMBENT: versions.trees[0], PLACEBO: versions.trees[1]}
-        children = [self._child(ArmsOrder((name,)), trees[name]) for name in names]
-        return _Replica(children, self._brief.device)
+        self.random.shuffle(names)
+        if how == ONE_PROCESS:
+            trees = tuple(str(tree) for tree in versions.trees)
+            order = ArmsOrder(tuple(names), str(versions.root), trees, versions.changed)
+            children = [self._child(order, None, device, ids)]
+        else:
+            tree_of = {CANDIDATE: None, INCUMBENT: versions.trees[0], PLACEBO: versions.trees[1]}
+            children = [
+                self._child(ArmsOrder((name,)), tree_of[name], device, ids) for name in names
+            ]
+        return _Replica(children, how, device, self._placement)
 
-    def _child(self, order: ArmsOrder, tree: Path | None) -> Child:
+    @property
+    def ahead(self) -> int:
+        """How many replicas of a lane start up before they are needed, the next one included."""
+        return _AHEAD_ON_GPU if self._brief.device == "cuda" else 1
+
+    def _child(
+        self, order: ArmsOrder, tree: Path | None, device: Device, ids: Sequence[str]
+    ) -> Child:
         brief = replace(self._brief, arms=order)
-        env = dict(self._env)
+        env = self._env | self._placement.pin_to(device)
         if tree is not None:
             env["TORCH_EXTENSIONS_DIR"] = str(tree / ".torch_extensions")
-        return Child(self._config, brief, env, self._ids, tree)
+        return Child(self._config, brief, env, ids, tree)
+
+
+class _Lane:
+    """The cases of one device; measured in a thread, since all it does is wait for processes."""
+
+    def __init__(self, comparison: Comparison, device: Device, ids: list[str]) -> None:
+        self._comparison = comparison
+        self._device = device
+        self._ids = ids
+        self._started: list[_Replica] = []
+        self._abandoned = False
+
+    def measure(self, count: int) -> list[dict[str, CaseQuads]]:
+        """Return that many replicas, one measured after the other."""
+        try:
+            return [self._one(left) for left in range(count, 0, -1)]
+        finally:
+            self._stop_all()
+
+    def abandon(self) -> None:
+        """End what is running, from another thread."""
+        self._abandoned = True
+        for replica in list(self._started):
+            replica.kill()
+
+    def _one(self, left: int) -> dict[str, CaseQuads]:
+        comparison = self._comparison
+        while True:
+            while len(self._started) < min(comparison.ahead, left):
+                self._started.append(comparison.start(self._device, self._ids))
+            if self._abandoned:
+                raise NotComparable("abandoned")
+            replica = self._started[0]
+            try:
+                found = replica.measure(self._ids, comparison.random)
+            except _Refused as refused:
+                self._stop_all()
+                if not self._abandoned:
+                    comparison.fall_back(replica.how, str(refused))
+                continue
+            self._started.remove(replica)
+            replica.stop()
+            return found
+
+    def _stop_all(self) -> None:
+        while self._started:
+            self._started.pop().stop()
 
 
 class _Refused(Exception):
@@ -158,10 +229,13 @@ class _Refused(Exception):
 class _Replica:
     """The processes of one replica, and which of them holds which arm."""
 
-    def __init__(self, children: list[Child], device: str) -> None:
+    def __init__(
+        self, children: list[Child], how: str, device: Device, placement: Placement
+    ) -> None:
         self._children = children
         self._device = device
-        self._collected = False
+        self._placement = placement
+        self.how = how
 
     def measure(self, ids: Sequence[str], order: random.Random) -> dict[str, CaseQuads]:
         """Measure every case, one after the other, alone on the device."""
@@ -176,25 +250,41 @@ class _Replica:
         for child in self._children:
             child.stop()
 
+    def kill(self) -> None:
+        for child in self._children:
+            child.kill()
+
     def _case(self, nodeid: str, order: random.Random) -> CaseQuads:
+        device, placement = self._device, self._placement
         arms: dict[str, Child] = {}
         engine = ""
-        with timing_lock(self._device):
+        with timing_lock(device.uuid):
+            placement.keep_strangers_off(device)
+            since = time.time()
             for child in self._children:
                 child.ask(nodeid, None)
                 ready = _wait(child, "ready")
                 engine = ready["engine"]
                 arms |= dict.fromkeys(ready["arms"], child)
-            found = CaseQuads(nodeid, engine)
             for arm, child in arms.items():
                 child.block(arm)
-            for _ in range(QUADS):
-                found.quads.append(_quad(arms, _MAIN, order))
-                found.control.append(_quad(arms, _CONTROL, order))
+            (quads, control), conditions = steadily(
+                lambda: _quads(arms, order), lambda: placement.read(device)
+            )
             for child in self._children:
                 child.release()
                 _wait(child, "finished")
-        return found
+            timed = (since, time.time())
+        return CaseQuads(nodeid, engine, device.uuid, quads, control, conditions, timed)
+
+
+def _quads(arms: Mapping[str, Child], order: random.Random) -> tuple[list[Quad], list[Quad]]:
+    """Run the quads of a replica, the comparison's and the control's in turn."""
+    found: tuple[list[Quad], list[Quad]] = ([], [])
+    for _ in range(QUADS):
+        found[0].append(_quad(arms, _MAIN, order))
+        found[1].append(_quad(arms, _CONTROL, order))
+    return found
 
 
 def _quad(arms: Mapping[str, Child], pair: tuple[str, str], order: random.Random) -> Quad:

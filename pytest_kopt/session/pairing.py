@@ -19,6 +19,7 @@ from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, percent
 from pytest_kopt.decide.paired import PairedCase, PairedEvidence, decide_metrics
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.devices.conditions import Conditions
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.metrics import COMBINED, Metric, aggregate, improvement
 from pytest_kopt.schema.table import Table
@@ -96,7 +97,15 @@ def judge(
                 legal="mend it, or --kopt-compare stored",
             ) from None
         found = [
-            _evidence(metric, table, results, replicas, gate, core, _path_flags(comparison))
+            _evidence(
+                metric,
+                table,
+                results,
+                replicas,
+                gate,
+                core,
+                (*_path_flags(comparison), *_condition_flags(results, replicas)),
+            )
             for metric in metrics
         ]
         verdict = decide_metrics(found, policy)
@@ -112,6 +121,7 @@ def judge(
             "compared_in": comparison.how,
             "why_two_processes": comparison.why_two,
             "replicas": len(replicas),
+            "conditions": _conditions(results, replicas),
         },
     )
 
@@ -139,7 +149,7 @@ def _evidence(
             dims=result.dims,
             ratios=tuple(replica[result.nodeid].ratio(way) for replica in replicas),
             placebo=tuple(replica[result.nodeid].ratio(way, control=True) for replica in replicas),
-            device=str(result.evidence.get("device", "")) or None,
+            device=replicas[0][result.nodeid].device,
             core=core is None or result.label in core,
         )
         for result in results
@@ -154,6 +164,45 @@ def _path_flags(comparison: Comparison) -> tuple[str, ...]:
     if comparison.how != TWO_PROCESSES:
         return ()
     return (f"compared in two processes (a bias of up to 0.3 % is known): {comparison.why_two}",)
+
+
+def _condition_flags(
+    results: Sequence[CaseResult], replicas: Sequence[Mapping[str, CaseQuads]]
+) -> tuple[str, ...]:
+    """Return what was wrong with the devices, once a case: in how many of its processes."""
+    found = []
+    for result in results:
+        around = [replica[result.nodeid].conditions for replica in replicas]
+        flagged = [conditions for conditions in around if conditions and conditions.flags]
+        if flagged:
+            found.append(
+                f"{result.label}: {'; '.join(flagged[-1].flags)} "
+                f"({len(flagged)} of {len(replicas)} processes)"
+            )
+    return tuple(found)
+
+
+def _conditions(
+    results: Sequence[CaseResult], replicas: Sequence[Mapping[str, CaseQuads]]
+) -> list[dict[str, object]]:
+    """Return which device measured which case in which process, when, and in what state."""
+    return [
+        {
+            "label": result.label,
+            "round_of_inference": number,
+            "device": quads.device,
+            "timed": list(quads.timed),
+            **(quads.conditions.to_document() if quads.conditions else {}),
+        }
+        for number, replica in enumerate(replicas, start=1)
+        for result in results
+        for quads in [replica[result.nodeid]]
+    ]
+
+
+def _clocks(conditions: Conditions) -> str:
+    """Return the SM clock in MHz after the measurement; empty where it is not known."""
+    return "" if conditions.after.sm_mhz is None else f"{conditions.after.sm_mhz:.0f}"
 
 
 def _change(
@@ -178,11 +227,11 @@ def _pairs_csv(results: Sequence[CaseResult], replicas: Sequence[Mapping[str, Ca
     for number, replica in enumerate(replicas, start=1):
         for result in results:
             quads = replica[result.nodeid]
-            device = result.evidence.get("device", "")
+            clocks = "" if quads.conditions is None else _clocks(quads.conditions)
             for kind, found in (("candidate", quads.quads), ("placebo", quads.control)):
                 for pair, position, new, old in _pairs(found):
                     row = [result.label, number, kind, pair, position, repr(new), repr(old)]
-                    writer.writerow([*row, device, ""])
+                    writer.writerow([*row, quads.device, clocks])
     return text.getvalue()
 
 

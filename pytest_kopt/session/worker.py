@@ -49,11 +49,24 @@ class Worker:
         """Return how cases are measured here; imports torch at the first call."""
         if self._bench is None:
             from pytest_kopt.cases.runner import Bench
+            from pytest_kopt.devices.pinning import discover
+            from pytest_kopt.devices.processes import announce
             from pytest_kopt.measure.wall import WallEngine
 
             brief = self.brief
             frozen = None if brief.expected is None else {c.nodeid: c for c in brief.expected}
-            self._bench = Bench(brief.device, brief.engine, brief.session_seed, frozen)
+            host = discover(brief.device)
+            device = host.devices[0]
+            if brief.device == "cuda":
+                announce()
+            self._bench = Bench(
+                brief.device,
+                brief.engine,
+                brief.session_seed,
+                frozen,
+                uuid=device.uuid,
+                read=lambda: host.read(device),
+            )
             if brief.arms:
                 cpu = WallEngine(iterations=_PAIR_CALLS, block_seconds=_PAIR_SECONDS)
                 self._bench = replace(self._bench, cpu=cpu)
