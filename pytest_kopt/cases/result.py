@@ -17,6 +17,8 @@ from pytest_kopt.schema.profile import Scalar
 from pytest_kopt.schema.table import Row, cell, make_row
 
 PROPERTY = "kopt"
+#: Property of a report whose case left its process without a working GPU.
+LOST = "kopt-context-lost"
 WIRE_VERSION = 1
 
 Check = Literal["PASS", "FAIL", "ERROR"]

@@ -207,11 +207,13 @@ class CaseProcess:
                     ids = self._collect(child)
                     if waiting is None:
                         waiting = list(self._listener.collected(ids))
-                    while waiting and self._listener.proceed():
+                    alive = True
+                    while alive and waiting and self._listener.proceed():
                         current = waiting[0]
                         child.ask(current, waiting[1] if len(waiting) > 1 else None)
-                        self._follow(child)
+                        alive = self._follow(child)
                         waiting.pop(0)
+                if alive:
                     return
             except ChildDied as death:
                 deaths[current] = deaths.get(current, 0) + 1
@@ -230,7 +232,8 @@ class CaseProcess:
             if message["kind"] == "collect_error":
                 self._listener.collect_error(message["data"])
 
-    def _follow(self, child: Child) -> None:
+    def _follow(self, child: Child) -> bool:
+        """Hand on a case's messages to its end; say whether the process can run another."""
         while True:
             message = child.receive()
             if message["kind"] == "started":
@@ -239,4 +242,4 @@ class CaseProcess:
                 self._listener.report(message["data"])
             elif message["kind"] == "finished":
                 self._listener.finished(message["nodeid"])
-                return
+                return not message["leaving"]

@@ -97,14 +97,11 @@ class XdistBridge:
     def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
         """Note a case that killed its worker; it is run once more when all others have run.
 
-        Not one whose row says that it took the device's context along: that worker left by itself.
+        Not one that took the device's context along: that worker has reported it and left.
         """
-        controller = self._controller
-        known = controller.collector.results.get(crashitem)
-        if known is not None and known.evidence.get("context_lost"):
-            return
-        if controller.round is not None:
-            controller.collector.crashed[crashitem] = str(report.longrepr)
+        collector = self._controller.collector
+        if self._controller.round is not None and crashitem not in collector.context_lost:
+            collector.crashed[crashitem] = str(report.longrepr)
 
 
 def host_of(spec: Any, proxies: dict[str, Any] | None = None) -> str:
