@@ -6,6 +6,7 @@ Every block is commanded from here and every statistic computed here, where no k
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -103,6 +104,7 @@ class Comparison:
         self.why_two = (
             "rebuild_command builds each version in its own tree" if versions.rebuilt else ""
         )
+        self.device_seconds = 0.0
         self._same: set[str] = set()
 
     def replicas(self, count: int) -> Iterator[dict[str, CaseQuads]]:
@@ -141,6 +143,7 @@ class Comparison:
     def _measure(self, replica: _Replica) -> dict[str, CaseQuads]:
         """Measure what the change concerns; the other cases need no clock after the first time."""
         found = replica.measure([i for i in self._ids if i not in self._same], self._random)
+        self.device_seconds += replica.held_seconds
         self._same |= {nodeid for nodeid, quads in found.items() if quads.is_same}
         return {nodeid: found.get(nodeid) or CaseQuads(nodeid, "") for nodeid in self._ids}
 
@@ -182,12 +185,12 @@ class _Refused(Exception):
 
 
 class _Replica:
-    """The processes of one replica, and which of them holds which arm."""
+    """The processes of one replica, which of them holds which arm, how long they had the device."""
 
     def __init__(self, children: list[Child], device: str) -> None:
         self._children = children
         self._device = device
-        self._collected = False
+        self.held_seconds = 0.0
 
     def measure(self, ids: Sequence[str], order: random.Random) -> dict[str, CaseQuads]:
         """Measure every case, one after the other, alone on the device."""
@@ -206,6 +209,7 @@ class _Replica:
         arms: dict[str, Child] = {}
         engine = ""
         with timing_lock(self._device):
+            start = time.monotonic()
             for child in self._children:
                 child.ask(nodeid, None)
                 ready = _wait(child, "ready", "same")
@@ -223,6 +227,7 @@ class _Replica:
             for child in self._children:
                 child.release()
                 _wait(child, "finished")
+            self.held_seconds += time.monotonic() - start
         return found
 
 

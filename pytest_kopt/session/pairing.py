@@ -105,6 +105,7 @@ def judge(
             "compared_in": comparison.how,
             "why_two_processes": comparison.why_two,
             "replicas": len(replicas),
+            "device_seconds": round(comparison.device_seconds, 3),
         },
         frozenset(nodeid for nodeid, quads in replicas[0].items() if quads.is_same),
     )
