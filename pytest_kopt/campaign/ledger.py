@@ -112,6 +112,17 @@ class Note(Event):
     notes: Notes
 
 
+class Final(Event):
+    """The best version (of round `best`) met the baseline; `evidence` as in `measured`."""
+
+    event: Literal["final"] = "final"
+    best: Annotated[int, Field(ge=1)]
+    decision: Decision
+    reason: str
+    aggregate: Aggregate | None = None
+    evidence: dict[str, str]
+
+
 class ManifestChanged(Event):
     """A key of the manifest that may change has changed."""
 
@@ -127,7 +138,16 @@ class Ended(Event):
 
 
 AnyEvent = Annotated[
-    Opened | Measured | Decided | Applying | Applied | ApplyWaived | Note | ManifestChanged | Ended,
+    Opened
+    | Measured
+    | Decided
+    | Applying
+    | Applied
+    | ApplyWaived
+    | Note
+    | Final
+    | ManifestChanged
+    | Ended,
     Field(discriminator="event"),
 ]
 _ADAPTER: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)

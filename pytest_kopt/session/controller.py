@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,32 +27,33 @@ from pytest_kopt.session.placement import ON_CPU, Placement, place
 if TYPE_CHECKING:
     from pytest_kopt.devices.vendor import Device
     from pytest_kopt.session.comparison import Comparison, Versions
-    from pytest_kopt.session.round import CampaignRound, Closing
+    from pytest_kopt.session.trial import Closing, Trial
 
 
 class Controller:
-    """Registered in the main process; without a round it only collects and shows."""
+    """Registered in the main process; without a trial it only collects and shows."""
 
     def __init__(
         self,
         config: pytest.Config,
         settings: Settings,
         brief: Brief,
-        round: CampaignRound | None,
+        trial: Trial | None,
     ) -> None:
         self.settings = settings
         self.brief = brief
-        self.round = round
+        self.trial = trial
         self.placement: Placement = ON_CPU
         self.collector = Collector()
         self._config = config
         self._closing: Closing | None = None
         self.noise: dict[str, Any] | None = None
+        self._former: Any = None
 
     @property
     def common_environment(self) -> dict[str, str]:
         """What every worker gets before it imports kernel code, on whatever host."""
-        return dict(self.round.campaign.manifest.env) if self.round else {}
+        return dict(self.trial.environment) if self.trial else {}
 
     @property
     def environment(self) -> dict[str, str]:
@@ -82,9 +86,11 @@ class Controller:
     def collected(self, ids: list[str]) -> list[str]:
         """Take over a collection and return what has to run; UsageError when the cases drifted."""
         self.collector.collected(ids)
-        if self.round:
+        if self.trial:
             try:
-                self.round.check_collection(ids, self.collector, self._config.stash[NARROWED])
+                self.trial.check_collection(
+                    ids, self.collector, self._config.stash.get(NARROWED, False)
+                )
             except BadInput as error:
                 raise pytest.UsageError(str(error)) from None
         return ids
@@ -92,17 +98,17 @@ class Controller:
     def pytest_report_header(self) -> list[str]:
         if not self.settings.active:
             return []
-        if self.round is None:
+        if self.trial is None:
             return [f"kopt: {self.brief.device}, rows go to {self.settings.summary_csv}"]
-        return [
-            f"kopt: campaign {self.round.campaign.name}, round {self.round.number}, "
-            f"policy {self.round.policy.name}, {self.brief.device}"
-        ]
+        return [f"kopt: {self.trial.title}, {self.brief.device}"]
 
     def pytest_sessionstart(self) -> None:
+        # A CI runner ends a job with SIGTERM: it shall leave as little behind as Ctrl-C does.
+        if self.trial and threading.current_thread() is threading.main_thread():
+            self._former = signal.signal(signal.SIGTERM, _interrupt)
         try:
             self._take_place()
-            blocked = self.round.begin() if self.round else ""
+            blocked = self.trial.begin() if self.trial else ""
         except BadInput as error:
             raise pytest.UsageError(str(error)) from None
         except NoIdleGpu as error:
@@ -146,16 +152,18 @@ class Controller:
                 self.settings.verdict_path.write_text(json.dumps(self.noise, indent=1))
 
     def pytest_unconfigure(self) -> None:
-        if self.round:
-            self.round.release()
+        if self._former is not None:
+            signal.signal(signal.SIGTERM, self._former)
+        if self.trial:
+            self.trial.release()
 
     def close(self, interrupted: str = "") -> None:
         """Have the round judged and write what was asked for; UsageError for unusable input."""
         try:
-            if self.round:
+            if self.trial:
                 if not interrupted:
                     self._second_runs()
-                self._closing = self.round.close(self.collector, self, interrupted)
+                self._closing = self.trial.close(self.collector, self, interrupted)
                 self._write_verdict()
             elif self.collector.refusals:
                 raise BadInput("; ".join(self.collector.refusals))
@@ -209,7 +217,7 @@ class Controller:
         if multi or config.option.collectonly or not xdist.has_local_workers(config):
             return
         self.placement = place(self.brief.device, self.wait_minutes, self.say)
-        if self.round is None and not xdist.is_distributed(config):
+        if self.trial is None and not xdist.is_distributed(config):
             os.environ.update(self.placement.pin_to(self.placement.best))
 
     def _second_runs(self) -> None:
@@ -227,13 +235,13 @@ class Controller:
     def _calibrate(self, count: int) -> None:
         from pytest_kopt.session.calibration import calibration
         from pytest_kopt.session.comparison import NotComparable
-        from pytest_kopt.session.pairing import overlays
+        from pytest_kopt.session.trees import overlays
 
         results = [result for result in self.collector.in_order() if result.check == "PASS"]
         if not results:
             raise BadInput("no case passed", where="--kopt-calibrate", legal="cases that pass")
         try:
-            with overlays(self._config.rootpath.resolve(), {}, []) as versions:
+            with overlays(self._config.rootpath.resolve(), {}) as versions:
                 comparison = self.compare([result.nodeid for result in results], versions)
                 replicas = list(comparison.replicas(count))
         except NotComparable as error:
@@ -260,6 +268,10 @@ class Controller:
         from pytest_kopt.schema.table import write_atomically
 
         write_atomically(path, self._closing.verdict.model_dump_json(indent=1) + "\n")
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 class Blocked:
