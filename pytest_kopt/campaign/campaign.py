@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +147,24 @@ class Campaign:
     def expected_cases(self) -> dict[str, ExpectedCase]:
         """Return the cases that the baseline froze, by node id, in declaration order."""
         results = [CaseResult.from_json(text) for text in self._baseline_evidence()["results"]]
-        return {result.nodeid: ExpectedCase.of(result) for result in results}
+        lately = self._incumbent_evidence()
+        return {
+            result.nodeid: replace(
+                ExpectedCase.of(result),
+                seconds=float(lately.get(result.nodeid, {}).get("seconds", 0.0)),
+                device=str(lately.get(result.nodeid, {}).get("device", "")),
+            )
+            for result in results
+        }
+
+    def _incumbent_evidence(self) -> dict[str, dict[str, Any]]:
+        """Return what was recorded of each case when the incumbent was measured."""
+        number, attempt = self.state.incumbent_round, self.state.incumbent
+        if number is None or attempt is None:
+            return {}
+        path = self.layout.attempt(number, attempt.number) / "evidence.json"
+        found = json.loads(self._evidence(attempt, path))["results"]
+        return {r.nodeid: r.evidence for r in map(CaseResult.from_json, found)}
 
     def skipped_at_baseline(self) -> list[str]:
         """Return the node ids that the baseline skipped: they are no part of the case set."""

@@ -93,7 +93,10 @@ def named(dims: Mapping[str, Scalar]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedCase:
-    """A case as the baseline froze it."""
+    """A case as the baseline froze it.
+
+    The incumbent was measured on `device` (its UUID), in `seconds`; "" and 0 where not known.
+    """
 
     nodeid: str
     label: str
@@ -101,6 +104,8 @@ class ExpectedCase:
     dims: dict[str, Scalar]
     empty: tuple[str, ...] = ()
     engine: str = ""
+    seconds: float = 0.0
+    device: str = ""
 
     @property
     def key(self) -> tuple[str, ...]:

@@ -95,6 +95,10 @@ class Worker:
             if dropped:
                 items[:] = keep
                 config.hook.pytest_deselected(items=dropped)
+        if hasattr(config, "workerinput") and self.brief.expected:
+            # The longest first, so that no device is left with it at the end.
+            seconds = {case.nodeid: case.seconds for case in self.brief.expected}
+            items.sort(key=lambda item: -seconds.get(item.nodeid, 0.0))
         for item in items:
             reason = self._skip_reason(item)
             if reason:

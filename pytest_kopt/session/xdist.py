@@ -83,7 +83,10 @@ class XdistBridge:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
-        self._controller.collected(list(ids))
+        # Workers run the longest cases first; rows stand in the order of declaration.
+        expected = self._controller.brief.expected or ()
+        place = {case.nodeid: i for i, case in enumerate(expected)}
+        self._controller.collected(sorted(ids, key=lambda nodeid: place.get(nodeid, len(place))))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object | None) -> None:
