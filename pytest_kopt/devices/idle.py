@@ -54,7 +54,7 @@ def judge(device: Device, readings: Sequence[Reading], strangers: Sequence[int])
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class AvailabilityGate:
     """Looks at devices and waits for idle ones.
 
     `say` takes the progress lines; `sleep` and `clock` (both in seconds) are the time's.
@@ -113,11 +113,11 @@ class Gate:
             waited = (self.clock() - start) / 60
             busy = " | ".join(map(str, found))
             if waited >= minutes:
-                raise NoIdleGpu(f"no idle GPU within {minutes:g} minutes: {busy}")
+                raise NoIdleGpu(f"no idle GPU within {_span(minutes)}: {busy}")
             if waited >= announced * LOOK_MINUTES:
                 announced += 1
                 self.say(
-                    f"kopt: waiting for an idle GPU, up to {minutes - waited:.3g} more minutes "
+                    f"kopt: waiting for an idle GPU, up to {_span(minutes - waited)} more "
                     f"(--kopt-gpu-wait): {busy}"
                 )
             self.sleep(min(POLL_SECONDS, max(0.0, (minutes - waited) * 60)))
@@ -125,6 +125,10 @@ class Gate:
 
 def _pids(readings: Iterable[Reading]) -> set[int]:
     return {pid for reading in readings for pid in reading.processes or ()}
+
+
+def _span(minutes: float) -> str:
+    return f"{minutes:.0f} minutes" if minutes >= 1 else f"{minutes * 60:.0f} s"
 
 
 def _describe(pid: int) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_kopt.devices.choice import choose, interpreter_environment
-from pytest_kopt.devices.idle import Gate, NoIdleGpu
+from pytest_kopt.devices.idle import AvailabilityGate, NoIdleGpu
 from pytest_kopt.devices.masks import pin, visible
 from pytest_kopt.devices.vendor import CPU, Device, Reading, Vendor, find_vendor
 from pytest_kopt.errors import BadInput
@@ -83,7 +83,7 @@ def pin_remote(
         if before is not None:
             devices = [device for device in devices if device.uuid == before] or devices
         elif host.vendor and wait_minutes is not None:
-            idle = Gate(host.vendor, say).idle(devices, wait_minutes)
+            idle = AvailabilityGate(host.vendor, say).idle(devices, wait_minutes)
             devices = [device for device in devices if device in idle]
     except BadInput as error:
         return {"refused": str(error)}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.devices.idle import Gate
+from pytest_kopt.devices.idle import AvailabilityGate
 from pytest_kopt.devices.pinning import Host, discover
 from pytest_kopt.devices.vendor import CPU, Device, Reading
 
@@ -44,7 +44,9 @@ class Placement:
     def keep_strangers_off(self, device: Device) -> None:
         """Wait until nobody else computes on a device; NoIdleGpu when it takes too long."""
         if self.host.vendor is not None and self.wait_minutes is not None:
-            Gate(self.host.vendor, self.say).free_of_strangers(device, self.wait_minutes)
+            AvailabilityGate(self.host.vendor, self.say).free_of_strangers(
+                device, self.wait_minutes
+            )
 
     def group(self, results: Sequence[CaseResult]) -> dict[Device, list[str]]:
         """Return the node ids by the device that measured them; the most idle takes the rest."""
@@ -69,6 +71,6 @@ def place(kind: str, wait_minutes: float | None, say: Callable[[str], None]) -> 
         return ON_CPU
     if wait_minutes is None:
         return Placement(host, host.devices, host.devices[0], say)
-    idle = Gate(host.vendor, say).idle(host.devices, wait_minutes)
+    idle = AvailabilityGate(host.vendor, say).idle(host.devices, wait_minutes)
     kept = tuple(device for device in host.devices if device in idle)
     return Placement(host, kept, idle[0], say, wait_minutes)
