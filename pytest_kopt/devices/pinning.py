@@ -60,6 +60,21 @@ def discover(
     return Host(vendor, tuple(found))
 
 
+def in_use(host: Host) -> Device:
+    """Return the device that torch's "cuda" is in this process; imports torch on a GPU host.
+
+    That is the first usable one, unless something initialised CUDA before the process was pinned:
+    then the mask of that moment holds.
+    """
+    first = host.devices[0]
+    if host.vendor is None:
+        return first
+    import torch
+
+    uuid = f"GPU-{getattr(torch.cuda.get_device_properties(0), 'uuid', '')}"
+    return next((device for device in host.vendor.devices() if device.uuid == uuid), first)
+
+
 def pin_remote(
     option: str,
     place: int,

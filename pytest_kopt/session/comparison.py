@@ -5,6 +5,7 @@ Every block is commanded from here and every statistic computed here, where no k
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -83,7 +84,8 @@ class Comparison:
     @property
     def ahead(self) -> int:
         """How many replicas of a lane are started before they are needed, the next included."""
-        return _AHEAD_ON_GPU if self._brief.device == "cuda" else 1
+        room = (os.cpu_count() or 1) // len(self._lanes)
+        return max(1, min(_AHEAD_ON_GPU, room)) if self._brief.device == "cuda" else 1
 
     def replicas(self, count: int) -> Iterator[dict[str, CaseQuads]]:
         """Yield `count` replicas, each the quads of every case by node id.

@@ -52,14 +52,14 @@ class Worker:
         """Return how cases are measured here; imports torch at the first call."""
         if self._bench is None:
             from pytest_kopt.cases.runner import Bench
-            from pytest_kopt.devices.pinning import discover
+            from pytest_kopt.devices.pinning import discover, in_use
             from pytest_kopt.devices.processes import announce
             from pytest_kopt.measure.wall import WallEngine
 
             brief = self.brief
             frozen = None if brief.expected is None else {c.nodeid: c for c in brief.expected}
             host = discover(brief.device)
-            device = host.devices[0]
+            device = in_use(host)
             if brief.device == "cuda":
                 announce()
             self._bench = Bench(
