@@ -76,6 +76,7 @@ def run_case(case: Case, bench: Bench) -> Outcome:
             "engine": "+".join(timing.engine for timing in (forward, backward) if timing),
             "threads": 1,
             "cold_cache": timed.cold_cache,
+            "queue_full": timed.queue_full,
             "conditions": timed.conditions.to_document(),
             "timed": list(timed.interval),
             "forward_samples_ms": list(forward.samples_ms),
@@ -146,6 +147,7 @@ class Timed:
     """The timings of a case and what they were made under.
 
     `interval` is from when to when the device was its own, in seconds since the epoch.
+    `queue_full` is whether the launcher kept ahead of the device, None where it does not matter.
     """
 
     forward: Timing
@@ -153,6 +155,7 @@ class Timed:
     conditions: Conditions
     cold_cache: dict[str, Any]
     interval: tuple[float, float]
+    queue_full: bool | None
 
 
 def time_case(case: Case, bench: Bench, interpreted: bool) -> Timed:
@@ -169,7 +172,10 @@ def time_case(case: Case, bench: Bench, interpreted: bool) -> Timed:
         return time_block(forward), time_block(backward) if backward else None
 
     timings, conditions = steadily(measure, bench.read)
-    return Timed(*timings, conditions, pool.to_document(), (since, time.time()))
+    queues = [b.queue_full for b in (forward, backward) if b and b.queue_full is not None]
+    interval = (since, time.time())
+    full = all(queues) if queues else None
+    return Timed(*timings, conditions, pool.to_document(), interval, full)
 
 
 def prepare_blocks(

@@ -118,10 +118,7 @@ class EventsEngine(Engine):
 
 
 class _EventsBlock(Block):
-    """Goes on where the last block stopped, so that a set rests until all others were used.
-
-    `queue_full` says whether the device never waited for the launcher in the last block.
-    """
+    """Goes on where the last block stopped, so that a set rests until all others were used."""
 
     engine = "events"
 

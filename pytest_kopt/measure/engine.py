@@ -44,10 +44,15 @@ class Timing:
 
 
 class Block(ABC):
-    """A fixed number of calls, ready to be timed again and again."""
+    """A fixed number of calls, ready to be timed again and again.
+
+    `queue_full` says, of an engine that launches call by call, whether the device never waited for
+    the launcher in the last run.
+    """
 
     engine: str
     calls: int
+    queue_full: bool | None = None
 
     @abstractmethod
     def run(self) -> float:
