@@ -44,7 +44,7 @@ def serve_arms(case: Case, bench: Bench, order: ArmsOrder, commander: Commander)
         commander.refuse(case.nodeid, str(reason))
         return
     with one_thread():
-        pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device)
+        pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, case.function)
         arms = {}
         for name in order.names:
             blocks = prepare_blocks(versions[name], case, pool, bench, False, seed)

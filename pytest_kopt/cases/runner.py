@@ -165,7 +165,7 @@ def time_case(case: Case, bench: Bench, interpreted: bool) -> Timed:
     """
     since = time.time()
     seed = derive(bench.session_seed, case.nodeid, "time")
-    pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device)
+    pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, case.function)
     forward, backward = prepare_blocks(case.function, case, pool, bench, interpreted, seed)
 
     def measure() -> tuple[Timing, Timing | None]:

@@ -23,7 +23,7 @@ from pytest_kopt.options.settings import Gate
 from pytest_kopt.schema.metrics import COMBINED, Metric, aggregate
 from pytest_kopt.schema.table import Table
 from pytest_kopt.session.comparison import TWO_PROCESSES, Comparison
-from pytest_kopt.session.replica import CaseQuads, Quad, time_of
+from pytest_kopt.session.replica import CaseQuads, Quad, measured_under, time_of
 
 _PAIR_COLUMNS = (
     *("label", "round_of_inference", "comparison", "pair", "position"),
@@ -101,7 +101,7 @@ def judge(
             "compared_in": comparison.how,
             "why_two_processes": comparison.why_two,
             "replicas": len(replicas),
-            "conditions": _conditions(results, replicas),
+            "measured": measured_under(results, replicas),
             "device_seconds": round(comparison.device_seconds, 3),
         },
         frozenset(nodeid for nodeid, quads in replicas[0].items() if quads.is_same),
@@ -160,24 +160,6 @@ def _flags(
                 f"({len(flagged)} of {len(replicas)} processes)"
             )
     return tuple(found)
-
-
-def _conditions(
-    results: Sequence[CaseResult], replicas: Sequence[Mapping[str, CaseQuads]]
-) -> list[dict[str, object]]:
-    """Return which device measured which case in which process, when, and in what state."""
-    return [
-        {
-            "label": result.label,
-            "round_of_inference": number,
-            "device": quads.device,
-            "timed": list(quads.timed),
-            **(quads.conditions.to_document() if quads.conditions else {}),
-        }
-        for number, replica in enumerate(replicas, start=1)
-        for result in results
-        for quads in [replica[result.nodeid]]
-    ]
 
 
 def _clocks(conditions: Conditions) -> str:

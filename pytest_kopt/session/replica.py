@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO
+from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import QUADS, replica_ratio
 from pytest_kopt.devices.conditions import Conditions, steadily
 from pytest_kopt.devices.lock import timing_lock
@@ -62,6 +63,24 @@ def time_of(times: Times, way: str) -> float:
     if way == "forward" or backward is None:
         return forward
     return backward if way == "backward" else forward + backward
+
+
+def measured_under(
+    results: Sequence[CaseResult], replicas: Sequence[Mapping[str, CaseQuads]]
+) -> list[dict[str, object]]:
+    """Return which device measured which case in which replica, when, and in what state."""
+    return [
+        {
+            "label": result.label,
+            "round_of_inference": number,
+            "device": quads.device,
+            "timed": list(quads.timed),
+            **(quads.conditions.to_document() if quads.conditions else {}),
+        }
+        for number, replica in enumerate(replicas, start=1)
+        for result in results
+        if not (quads := replica[result.nodeid]).is_same
+    ]
 
 
 class Refused(Exception):

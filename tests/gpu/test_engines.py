@@ -176,7 +176,7 @@ def test_inputs_are_cold() -> None:
     """Going round takes longer than one set again and again, where that one fits into L2."""
     l2 = torch.cuda.get_device_properties(0).L2_cache_size
     numel = l2 // 16 // 4
-    pool = input_pool(lambda i: (randn(numel),), "cuda")
+    pool = input_pool(lambda i: (randn(numel),), "cuda", torch.sum)
     assert len(pool.sets) * pool.set_bytes >= 2 * l2 and pool.flush is None
     calls = [lambda x=x: x.sum() for (x,) in pool.sets]
     cold = GraphEngine().prepare(calls).run()
@@ -185,7 +185,7 @@ def test_inputs_are_cold() -> None:
 
 
 def test_tiny_inputs_are_flushed_out() -> None:
-    pool = input_pool(lambda i: (randn(16),), "cuda")
+    pool = input_pool(lambda i: (randn(16),), "cuda", torch.sum)
     assert pool.flush is not None
     calls = [lambda x=x: x + 1 for (x,) in pool.sets]
     for engine in (GraphEngine(), EventsEngine()):
