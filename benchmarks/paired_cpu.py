@@ -1,6 +1,6 @@
 """Live paired verdicts on the CPU while other processes keep every core busy.
 
-python benchmarks/paired_cpu.py OUT [aa=50] [slow=10] [busy=2]
+[taskset -c 0,1] python benchmarks/paired_cpu.py OUT [aa=50] [slow=10] [busy=2]
 
 `aa` rounds judge identical code, `slow` rounds a version that does its work twice. Writes
 OUT/paired_cpu.json after every verdict.
@@ -119,7 +119,7 @@ def main() -> None:
     wishes |= {key: int(value) for key, value in (word.split("=") for word in sys.argv[2:])}
     os.environ.pop("PYTEST_ADDOPTS", None)
     found: dict[str, Any] = {
-        "machine": f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}",
+        "machine": f"{len(os.sched_getaffinity(0))} cores, {platform.processor() or platform.machine()}",
         "busy": wishes["busy"],
         "date": time.strftime("%Y-%m-%d"),
         "aa": [],
