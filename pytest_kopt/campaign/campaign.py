@@ -232,6 +232,16 @@ class Campaign:
             )
         self._append(ledger.Note(time=now(), round=number, notes=notes))
 
+    def mask(
+        self, versions: Sequence[int], *, masked: bool, reason: str = "", seed: int | None = None
+    ) -> None:
+        """Record that versions of the iteration memory are masked, or no longer so."""
+        self._append(
+            ledger.Masking(
+                time=now(), versions=sorted(versions), masked=masked, reason=reason, seed=seed
+            )
+        )
+
     def end(self, how: str) -> None:
         """Record that the user stopped or abandoned the campaign."""
         self._append(ledger.Ended(time=now(), how=how))  # type: ignore[arg-type]

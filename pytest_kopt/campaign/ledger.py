@@ -119,6 +119,19 @@ class ManifestChanged(Event):
     keys: list[str]
 
 
+class Masking(Event):
+    """Versions of the iteration memory (v0 is round 1) were masked or unmasked.
+
+    `seed` is that of the draw of a partial restart, None where the user named the versions.
+    """
+
+    event: Literal["masking"] = "masking"
+    versions: list[Annotated[int, Field(ge=0)]]
+    masked: bool
+    reason: str = ""
+    seed: int | None = None
+
+
 class Ended(Event):
     """The user stopped (T4) or abandoned the campaign."""
 
@@ -127,7 +140,16 @@ class Ended(Event):
 
 
 AnyEvent = Annotated[
-    Opened | Measured | Decided | Applying | Applied | ApplyWaived | Note | ManifestChanged | Ended,
+    Opened
+    | Measured
+    | Decided
+    | Applying
+    | Applied
+    | ApplyWaived
+    | Note
+    | ManifestChanged
+    | Masking
+    | Ended,
     Field(discriminator="event"),
 ]
 _ADAPTER: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)

@@ -61,10 +61,11 @@ class Round:
 
 @dataclass(slots=True)
 class CampaignState:
-    """Everything the ledger tells."""
+    """Everything the ledger tells; `masked` are versions of the iteration memory."""
 
     rounds: dict[int, Round] = field(default_factory=dict)
     ended: str | None = None
+    masked: set[int] = field(default_factory=set)
     events: int = 0
 
     @property
@@ -161,6 +162,9 @@ def fold(events: Iterable[ledger.AnyEvent]) -> CampaignState:
         state.events += 1
         if isinstance(event, ledger.Ended):
             state.ended = event.how
+        elif isinstance(event, ledger.Masking):
+            change = state.masked.update if event.masked else state.masked.difference_update
+            change(event.versions)
         elif isinstance(event, ledger.Note):
             item = state.rounds.setdefault(event.round, Round(event.round))
             item.notes = item.notes.plus(event.notes)

@@ -34,6 +34,7 @@ class Settings:
     device: str
     timeout: float
     apply: bool
+    profile: bool
     suite: Suite
     seed: int | None
 
@@ -62,6 +63,7 @@ class Settings:
             device=_choice(config, "device", ("auto", "cpu", "cuda")),
             timeout=_timeout(config),
             apply=not option.kopt_no_apply,
+            profile=option.kopt_profile,
             suite=_suite(config),
             seed=_seed(config),
         )
@@ -70,6 +72,7 @@ class Settings:
                 ("--kopt-verdict", settings.verdict_path and not settings.calibrate),
                 ("--kopt-notes", settings.notes),
                 ("--kopt-no-apply", option.kopt_no_apply),
+                ("--kopt-profile", settings.profile),
             ):
                 if given:
                     raise BadInput(f"{name} needs a round", where=name, legal="--kopt-round N|next")

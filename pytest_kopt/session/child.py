@@ -24,14 +24,15 @@ _GRACE_SECONDS = 10
 _TIMEOUT, _FATAL = "Timeout (", "Fatal Python error"
 
 
-def _moved(text: str, root: Path, tree: Path) -> str:
+def moved_path(text: str, root: Path, tree: Path) -> str:
     """Return a path below the project as the same path below its copy."""
     prefix = str(root)
     inside = text == prefix or text.startswith((f"{prefix}{os.sep}", f"{prefix}::"))
     return f"{tree}{text[len(prefix) :]}" if inside else text
 
 
-def _moved_environment(env: dict[str, str], moved: Callable[[str], str]) -> dict[str, str]:
+def moved_environment(env: dict[str, str], moved: Callable[[str], str]) -> dict[str, str]:
+    """Return an environment whose PYTHONPATH leads into the copy."""
     if "PYTHONPATH" in env:
         entries = env["PYTHONPATH"].split(os.pathsep)
         env["PYTHONPATH"] = os.pathsep.join(moved(entry) for entry in entries)
@@ -57,7 +58,7 @@ class Child:
         here = config.rootpath
 
         def moved(text: str) -> str:
-            return text if tree is None else _moved(text, here, tree)
+            return text if tree is None else moved_path(text, here, tree)
 
         # The package's own parent comes first, so that the child runs this very plugin.
         boot = _BOOT.format(path=[str(Path(__file__).parents[2])])
@@ -66,7 +67,7 @@ class Child:
         self._process = subprocess.Popen(
             [sys.executable, "-c", boot, str(theirs[0]), str(ours[1])],
             cwd=moved(str(config.invocation_params.dir)),
-            env=_moved_environment({**os.environ, **env}, moved),
+            env=moved_environment({**os.environ, **env}, moved),
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,

@@ -19,6 +19,8 @@ from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.collector import Collector
 
 if TYPE_CHECKING:
+    from pytest_kopt.profiling.table import CaseProfile
+    from pytest_kopt.roofline import Roofline
     from pytest_kopt.session.comparison import Comparison, Versions
     from pytest_kopt.session.round import CampaignRound, Closing
 
@@ -64,10 +66,15 @@ class Controller:
             return []
         if self.round is None:
             return [f"kopt: {self.brief.device}, rows go to {self.settings.summary_csv}"]
-        return [
+        header = [
             f"kopt: campaign {self.round.campaign.name}, round {self.round.number}, "
             f"policy {self.round.policy.name}, {self.brief.device}"
         ]
+        if self.round.number == 1:
+            from pytest_kopt.show.tips import lines
+
+            header += lines(self.round.campaign)
+        return header
 
     def pytest_sessionstart(self) -> None:
         if self.round is None:
@@ -104,7 +111,7 @@ class Controller:
         if not results and self._closing is None:
             return
         terminalreporter.section("kopt")
-        for line in terminal.result_lines(results, self._closing):
+        for line in terminal.result_lines(results, self._closing, self._rooflines(results)):
             terminalreporter.write_line(line)
         if self.noise:
             from pytest_kopt.session.calibration import lines
@@ -148,6 +155,12 @@ class Controller:
 
         return Comparison(self._config, self.brief, self.environment, ids, versions)
 
+    def profile(self, ids: Sequence[str], tree: Path | None = None) -> list[CaseProfile]:
+        """Return profiles of these cases, taken in fresh processes."""
+        from pytest_kopt.session.profiled import Profiler
+
+        return Profiler(self._config, self.brief, self.environment).profile(ids, tree)
+
     def _second_runs(self) -> None:
         """Run cases that killed an xdist worker once more, to tell the case from bad luck."""
         from pytest_kopt.session.remeasure import measure_again
@@ -159,6 +172,13 @@ class Controller:
             else:
                 self.collector.lost.append(f"{nodeid}: {how.splitlines()[0]}")
                 self.collector.results |= again.results
+
+    def _rooflines(self, results: Sequence[CaseResult]) -> Sequence[Roofline]:
+        if self._closing:
+            return self._closing.verdict.rooflines
+        from pytest_kopt.session.rooflines import rooflines
+
+        return rooflines(results, self.settings.workspace)
 
     def _calibrate(self, count: int) -> None:
         from pytest_kopt.session.calibration import calibration

@@ -8,10 +8,11 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_kopt import policies
-from pytest_kopt.campaign import commands
+from pytest_kopt.campaign import commands, tips
 from pytest_kopt.campaign import notes as notes_file
 from pytest_kopt.campaign.campaign import AttemptRecord, Campaign
 from pytest_kopt.campaign.choice import choose_campaign
@@ -20,19 +21,23 @@ from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.clock import now
 from pytest_kopt.decide.gates import checked_shape, correctness_verdict, metrics_verdict
+from pytest_kopt.decide.kernel_time import judge_kernel_time
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.settings import Settings
+from pytest_kopt.profiling.table import CaseProfile, gpu_step_us
 from pytest_kopt.schema.metrics import aggregate, parse_primary
 from pytest_kopt.schema.table import Table
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.collector import Collector
 from pytest_kopt.session.comparison import Comparison, Versions
 from pytest_kopt.session.pairing import PairedResult, judge, overlays
+from pytest_kopt.session.rooflines import rooflines
 from pytest_kopt.show import projections, trend
+from pytest_kopt.show.profiles import write_profiles
 
 
 class Laboratory(Protocol):
@@ -44,6 +49,9 @@ class Laboratory(Protocol):
     def compare(self, ids: Sequence[str], versions: Versions) -> Comparison:
         """Return a comparison of two versions over these cases, nothing measured yet."""
 
+    def profile(self, ids: Sequence[str], tree: Path | None = None) -> list[CaseProfile]:
+        """Return profiles of the cases, of the copy of the project in `tree` where one is given."""
+
 
 @dataclass(frozen=True, slots=True)
 class Closing:
@@ -52,6 +60,7 @@ class Closing:
     verdict: Verdict
     table: Table | None
     detail: str = ""
+    profiles: tuple[CaseProfile, ...] = ()
 
 
 class CampaignRound:
@@ -72,6 +81,7 @@ class CampaignRound:
             settings.root,
         )
         self._notes = notes_file.load(settings.notes) if settings.notes else Notes()
+        tips.check_notes(self._notes, str(settings.notes))
         self._validate()
         self.started = now()
         self._stack = contextlib.ExitStack()
@@ -152,6 +162,9 @@ class CampaignRound:
             verdict = verdict.model_copy(update={"reason": reason})
         if not self.campaign.candidate().same_content(self._kernel):
             verdict = self._incomplete("the kernel files changed while they were measured")
+        verdict, profiles = self._profile(verdict, collector, lab)
+        lines = rooflines(collector.in_order(), self._settings.workspace)
+        verdict = verdict.model_copy(update={"rooflines": lines})
         figures = trend.figures(table) if table else None
         attempt = self.campaign.record(
             AttemptRecord(
@@ -169,11 +182,13 @@ class CampaignRound:
                 paired=self._paired.change if self._paired else None,
             )
         )
+        if profiles:
+            write_profiles(self.campaign.layout, self.number, attempt.number, profiles)
         self.campaign.settle(apply=self._settings.apply)
         projections.refresh(self.campaign, [self.number])
         final = self.campaign.verdict(self.campaign.state.rounds[self.number])
         assert final is not None and final.attempt == attempt.number
-        return Closing(final, table, self._blocked)
+        return Closing(final, table, self._blocked, tuple(profiles))
 
     def _validate(self) -> None:
         settings, campaign = self._settings, self.campaign
@@ -337,6 +352,22 @@ class CampaignRound:
                 comparison, table, results, metrics, self.policy, core=self._core()
             )
         return self._paired.verdict
+
+    def _profile(
+        self, verdict: Verdict, collector: Collector, lab: Laboratory
+    ) -> tuple[Verdict, list[CaseProfile]]:
+        """Profile a decided round where asked to, and let S4's rule judge the kernels' time."""
+        ids = [result.nodeid for result in collector.in_order() if result.check == "PASS"]
+        if not self._settings.profile or verdict.decision.leaves_open or not ids:
+            return verdict, []
+        found = lab.profile(ids)
+        if not self.policy.kernel_time or not verdict.decision.keeps or self.number == 1:
+            return verdict, found
+        incumbent = {path: file.content for path, file in self.campaign.incumbent().files.items()}
+        root = self.campaign.root.resolve()
+        with overlays(root, incumbent, list(self._kernel.files)) as versions:
+            before = lab.profile(ids, versions.trees[0])
+        return judge_kernel_time(verdict, gpu_step_us(found), gpu_step_us(before)), found
 
     def _same_engines(self, collector: Collector) -> None:
         for result in collector.in_order():
