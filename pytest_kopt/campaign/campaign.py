@@ -132,8 +132,8 @@ class Campaign:
 
     def expected_cases(self) -> dict[str, ExpectedCase]:
         """Return the cases that the baseline froze, by node id, in declaration order."""
-        results = [CaseResult.from_json(text) for text in self._baseline_evidence()["results"]]
-        return {result.nodeid: ExpectedCase.of(result) for result in results}
+        self._baseline_attempt()
+        return {result.nodeid: ExpectedCase.of(result) for result in self.results(1)}
 
     def skipped_at_baseline(self) -> list[str]:
         """Return the node ids that the baseline skipped: they are no part of the case set."""
@@ -205,6 +205,13 @@ class Campaign:
             commit = self.repository.head
         self._append(ledger.Applied(time=now(), git_commit=commit, restored=restored, **common))
         return attempt
+
+    def results(self, number: int) -> list[CaseResult]:
+        """Return the results of a round's last attempt; BadInput when they are not as recorded."""
+        attempt = self.state.rounds[number].last
+        path = self.layout.attempt(number, attempt.number) / "evidence.json"
+        document = json.loads(self._evidence(attempt, path))
+        return [CaseResult.from_json(text) for text in document["results"]]
 
     def verdict(self, item: Round) -> Verdict | None:
         """Return a round's latest verdict with what applying it did."""

@@ -168,15 +168,22 @@ def _figures(table: Table | None) -> dict[str, float | None]:
 
 
 def _mean(table: Table | None, column: str) -> float | None:
-    found = [value for row in _passed(table) if (value := row.number(column)) is not None]
+    found = _numbers(table, column)
     return sum(found) / len(found) if found else None
+
+
+def _numbers(table: Table | None, column: str) -> list[float]:
+    if table is None or column not in table.header:
+        return []
+    return [value for row in _passed(table) if (value := row.number(column)) is not None]
 
 
 def _latencies(table: Table | None) -> dict[str, float]:
     """Return each case's time of a step in microseconds."""
     found = {}
+    columns = [name for name in _TIMES if table and name in table.header]
     for row in _passed(table):
-        times = [value for name in _TIMES if (value := row.number(name)) is not None]
+        times = [value for name in columns if (value := row.number(name)) is not None]
         if times:
             found[row.label] = sum(times) * 1e3
     return found
@@ -188,7 +195,7 @@ def _passed(table: Table | None) -> list[Row]:
 
 def _relative_error(table: Table | None) -> float | None:
     """Return the largest relative root-mean-square error: an SNR of s dB is 10^(-s/20)."""
-    found = [value for row in _passed(table) if (value := row.number("out_snr")) is not None]
+    found = _numbers(table, "out_snr")
     return float(10 ** (-min(found) / 20)) if found else None
 
 

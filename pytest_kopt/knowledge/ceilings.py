@@ -107,11 +107,15 @@ class Ceilings:
 
     def bandwidth_for(self, nbytes: float) -> Ceiling:
         """Return the bandwidth ceiling for a call that moves `nbytes`."""
-        reached = [rate for size, rate in self.sweep if 2 * size >= nbytes]
-        if not self.warm or not reached or self.bandwidth.value is None:
+        beyond = self.bandwidth.value
+        if not self.warm or beyond is None:
             return self.bandwidth
-        best = max(*reached, self.bandwidth.value)
-        return Ceiling(best, self.bandwidth.documented, self.bandwidth.source)
+        best = max((rate for size, rate in self.sweep if 2 * size >= nbytes), default=beyond)
+        if best <= beyond:
+            return self.bandwidth
+        origin = self.bandwidth.source.partition(" <- ")[2]
+        source = f"copy bandwidth within caches: {best:.4g} TB/s <- {origin}"
+        return Ceiling(best, self.bandwidth.documented, source)
 
 
 def ceilings_for(device: str, measured: Measured | None, facts: Facts) -> Ceilings:

@@ -14,6 +14,7 @@ from pytest_kopt.knowledge.directions import Direction
 from pytest_kopt.knowledge.facts import Facts
 from pytest_kopt.knowledge.routing import Route, route
 from pytest_kopt.roofline import Band, Roofline, band, efficiency
+from pytest_kopt.session.rooflines import rooflines
 from pytest_kopt.show.rooflines import roofline_lines
 
 ADVICE_VERSION = 1
@@ -44,8 +45,8 @@ def advice(campaign: Campaign) -> dict[str, Any]:
         manifest.target_op, manifest.target_gpu, manifest.target_backend, manifest.target_lang
     )
     rounds = [item for item in unmasked_rounds(campaign.state) if item.number > 1]
-    rooflines = _rooflines(campaign)
-    reached = efficiency(rooflines)
+    measured = _rooflines(campaign)
+    reached = efficiency(measured)
     share = band(reached.pct) if reached.pct is not None else None
     tips_file = tips.path_of(campaign.root, manifest)
     return {
@@ -66,7 +67,7 @@ def advice(campaign: Campaign) -> dict[str, Any]:
             for item in found.readings
         ],
         "facts": _facts(found),
-        "rooflines": [item.model_dump() for item in rooflines],
+        "rooflines": [item.model_dump() for item in measured],
         "efficiency_pct": reached.pct,
         "efficiency": reached.why,
         "band": share,
@@ -101,10 +102,10 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
 
 
 def _rooflines(campaign: Campaign) -> list[Roofline]:
-    """Return the rooflines of the incumbent as it was accepted."""
+    """Return the rooflines of the incumbent, under the ceilings that are known by now."""
     number = campaign.state.incumbent_round
-    verdict = campaign.verdict(campaign.state.rounds[number]) if number else None
-    return list(verdict.rooflines) if verdict else []
+    workspace = campaign.layout.directory.parent
+    return rooflines(campaign.results(number), workspace) if number else []
 
 
 def _facts(found: Route) -> list[str]:
