@@ -84,13 +84,16 @@ def _tools(profiles: list[CaseProfile]) -> list[str]:
 
 
 def complaints(found: dict[str, Any]) -> list[str]:
-    said = []
-    for name in ("copy_off_pct", "bf16_off_pct"):
-        if abs(found["ceilings"][name]) > CEILING_PCT:
-            said.append(f"{name} is {found['ceilings'][name]:+.1f} %")
-    for line in found["rooflines"]:
-        if line["bound"] != BOUNDS[line["label"]]:
-            said.append(f"{line['label']} is {line['bound']} bound, not {BOUNDS[line['label']]}")
+    said = [
+        f"{name} is {found['ceilings'][name]:+.1f} %"
+        for name in ("copy_off_pct", "bf16_off_pct")
+        if abs(found["ceilings"][name]) > CEILING_PCT
+    ]
+    said += [
+        f"{line['label']} is {line['bound']} bound, not {BOUNDS[line['label']]}"
+        for line in found["rooflines"]
+        if line["bound"] != BOUNDS[line["label"]]
+    ]
     for label in AGREE:
         apart = found["agreement"][label]["apart_pct"]
         if apart is None or abs(apart) > AGREEMENT_PCT:
