@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_kopt.campaign import manifest as manifests
-from pytest_kopt.campaign.campaign import AttemptRecord, Campaign
+from pytest_kopt.campaign.campaign import AttemptRecord, Campaign, Evidence
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.notes import Notes
@@ -60,13 +60,15 @@ def record(
             round=number,
             started=NOW,
             level="full",
-            kernel=campaign.candidate(),
-            results=_results(table, dict(measured or {})),
-            table=table,
+            evidence=Evidence(
+                kernel=campaign.candidate(),
+                results=_results(table, dict(measured or {})),
+                table=table,
+                session={"skipped": []},
+            ),
             verdict=verdict,
             trend=None,
             notes=Notes(**notes),
-            session={"skipped": []},
         )
     )
     campaign.settle()

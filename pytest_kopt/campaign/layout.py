@@ -68,6 +68,10 @@ class Layout:
         """Return the directory that keeps the evidence of one attempt."""
         return self.artifacts(number) / f"attempt-{attempt}"
 
+    def final(self, attempt: int) -> Path:
+        """Return the directory that keeps the evidence of one final comparison."""
+        return self.directory / "final" / f"attempt-{attempt}"
+
 
 def check_name(name: str) -> str:
     """Return a legal campaign name; BadInput for one that could leave the workspace."""

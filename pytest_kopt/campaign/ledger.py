@@ -112,6 +112,17 @@ class Note(Event):
     notes: Notes
 
 
+class Final(Event):
+    """The best version (of round `best`) met the baseline; `evidence` as in `measured`."""
+
+    event: Literal["final"] = "final"
+    best: Annotated[int, Field(ge=1)]
+    decision: Decision
+    reason: str
+    aggregate: Aggregate | None = None
+    evidence: dict[str, str]
+
+
 class ManifestChanged(Event):
     """A key of the manifest that may change has changed."""
 
@@ -147,6 +158,7 @@ AnyEvent = Annotated[
     | Applied
     | ApplyWaived
     | Note
+    | Final
     | ManifestChanged
     | Masking
     | Ended,

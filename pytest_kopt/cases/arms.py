@@ -23,7 +23,7 @@ from pytest_kopt.measure.choice import input_sets
 from pytest_kopt.measure.engine import Block
 from pytest_kopt.numerics.determinism import fresh_copy, tensors
 from pytest_kopt.versions import twin, witness
-from pytest_kopt.versions.errors import NotLoadable
+from pytest_kopt.versions.errors import NotLoadable, Unreached
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,9 @@ def serve_arms(case: Case, bench: Bench, order: ArmsOrder, commander: Commander)
     seed = derive(bench.session_seed, case.nodeid, "pairs")
     try:
         versions = _versions(case, order, seed)
+    except Unreached:
+        commander.same(case.nodeid)
+        return
     except NotLoadable as reason:
         commander.refuse(case.nodeid, str(reason))
         return
@@ -57,6 +60,9 @@ def serve_arms(case: Case, bench: Bench, order: ArmsOrder, commander: Commander)
 def _versions(case: Case, order: ArmsOrder, seed: int) -> Mapping[str, Callable[..., Any]]:
     """Return the arms' functions, each proven to run its own version's code and nothing else's."""
     if not order.trees:
+        if order.root:
+            call = _one_call(case, case.function, make_inputs(case, seed))
+            witness.check_moved(call, Path(order.root), order.changed)
         return dict.fromkeys(order.names, case.function)
     root = Path(order.root)
     changed = {(root / path).resolve() for path in order.changed} or twin.own_file(case.function)
@@ -66,7 +72,12 @@ def _versions(case: Case, order: ArmsOrder, seed: int) -> Mapping[str, Callable[
     _one_call(case, case.function, given)()
     files: dict[str, set[str]] = {}
     for name, tree in zip((INCUMBENT, PLACEBO), order.trees, strict=True):
-        functions[name], version = twin.find(case.function, changed, root, Path(tree))
+        try:
+            functions[name], version = twin.find(case.function, changed, root, Path(tree))
+        except Unreached:
+            call = _one_call(case, case.function, given)
+            witness.check_untouched(call, {str(path) for path in changed})
+            raise
         twin.check_arguments(given, version.names)
         files[name] = version.files
         files[CANDIDATE] = version.first_files

@@ -99,6 +99,7 @@ class Verdict(BaseModel):
     campaign: str | None = None
     round: int | None = None
     attempt: int | None = None
+    base: str | None = Field(default=None, description="commit that a pull request is held against")
     decision: Decision
     reason: str
     next_step: str = ""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+GATES = ("no-regression", "improve")
 ENGINES = ("auto", "graph", "events", "wall", "do_bench")
 INI = {
     "kopt_campaign": "campaign whose rounds are measured (--kopt-campaign)",
@@ -14,6 +15,8 @@ INI = {
     "kopt_device": "auto, cpu or cuda (--kopt-device)",
     "kopt_engine": "timing engine (--kopt-engine)",
     "kopt_compare": "auto, paired or stored (--kopt-compare)",
+    "kopt_gate": "no-regression or improve (--kopt-gate)",
+    "kopt_rebuild_command": "builds compiled kernels in place, for --kopt-base",
     "kopt_timeout": "seconds a case may take (--kopt-timeout)",
     "kopt_seed": "session seed, to repeat a recorded session (default: a fresh secret)",
 }
@@ -25,8 +28,8 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--kopt-campaign", metavar="NAME", help=INI["kopt_campaign"])
     group.addoption(
         "--kopt-round",
-        metavar="N|next",
-        help="round this session measures and decides; 1 is the baseline",
+        metavar="N|next|final",
+        help="round this session measures and decides; 1 is the baseline, final compares with it",
     )
     group.addoption(
         "--summary-csv",
@@ -40,6 +43,16 @@ def add_options(parser: pytest.Parser) -> None:
         "--kopt-compare",
         choices=("auto", "paired", "stored"),
         help="how the candidate meets the incumbent",
+    )
+    group.addoption(
+        "--kopt-base",
+        metavar="REF",
+        help="no campaign: compare the working tree with the merge base of REF and HEAD, paired",
+    )
+    group.addoption(
+        "--kopt-gate",
+        choices=GATES,
+        help="what --kopt-base asks of the change (default: no-regression)",
     )
     group.addoption(
         "--kopt-calibrate",

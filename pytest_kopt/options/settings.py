@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
 from pytest_kopt.errors import BadInput
-from pytest_kopt.options.declare import ENGINES
+from pytest_kopt.options.declare import ENGINES, GATES
 
+Gate = Literal["no-regression", "improve"]
 Suite = Literal["standard", "deterministic", "multigpu"]
 DEFAULT_TIMEOUT = 300.0
 DEFAULT_WORKSPACE = "agent/workspace"
@@ -23,7 +24,10 @@ class Settings:
     root: Path
     workspace: Path
     campaign: str | None
-    round: int | Literal["next"] | None
+    round: int | Literal["next", "final"] | None
+    base: str | None
+    gate: Gate
+    rebuild_command: str | None
     summary_csv: Path | None
     calibrate: int | None
     compare: str
@@ -41,7 +45,7 @@ class Settings:
     @property
     def active(self) -> bool:
         """Whether anything beyond running the tests was asked for."""
-        return any((self.round, self.summary_csv, self.calibrate))
+        return any((self.round, self.base, self.summary_csv, self.calibrate))
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Settings:
@@ -53,6 +57,9 @@ class Settings:
             workspace=workspace_of(config),
             campaign=option.kopt_campaign or config.getini("kopt_campaign"),
             round=parse_round(option.kopt_round),
+            base=option.kopt_base,
+            gate=_gate(config),
+            rebuild_command=config.getini("kopt_rebuild_command"),
             summary_csv=_absolute(here, option.kopt_summary_csv),
             calibrate=_calibrate(option.kopt_calibrate),
             compare=_choice(config, "compare", ("auto", "paired", "stored")),
@@ -67,22 +74,40 @@ class Settings:
             suite=_suite(config),
             seed=_seed(config),
         )
-        if settings.round is None:
-            for name, given in (
-                ("--kopt-verdict", settings.verdict_path and not settings.calibrate),
-                ("--kopt-notes", settings.notes),
-                ("--kopt-no-apply", option.kopt_no_apply),
-                ("--kopt-profile", settings.profile),
-            ):
-                if given:
-                    raise BadInput(f"{name} needs a round", where=name, legal="--kopt-round N|next")
-        elif settings.suite != "standard":
-            raise BadInput(
-                "a round measures the standard cases",
-                where=_SUITES[settings.suite],
-                legal="no round",
-            )
+        settings._check(option)
         return settings
+
+    def _check(self, option: Any) -> None:
+        """Raise BadInput for options that do not go together."""
+        judged = self.round is not None or self.base is not None
+        for name, given, needed, legal in (
+            ("--kopt-verdict", self.verdict_path, judged or self.calibrate, "--kopt-round N|next"),
+            ("--kopt-notes", self.notes, self.round, "--kopt-round N|next"),
+            ("--kopt-no-apply", option.kopt_no_apply, self.round, "--kopt-round N|next"),
+            ("--kopt-profile", self.profile, self.round, "--kopt-round N|next"),
+            ("--kopt-gate", option.kopt_gate, self.base, "--kopt-base REF"),
+        ):
+            if given and not needed:
+                what = legal.partition(" ")[0].removeprefix("--kopt-")
+                raise BadInput(f"{name} needs a {what}", where=name, legal=legal)
+        if self.base is not None and (self.round is not None or option.kopt_campaign):
+            raise BadInput(
+                "--kopt-base judges without a campaign",
+                where="--kopt-base",
+                legal="--kopt-base REF, or --kopt-campaign NAME --kopt-round N",
+            )
+        if self.base is not None and self.compare == "stored":
+            raise BadInput(
+                "--kopt-base has no stored baseline to compare with",
+                where="--kopt-compare",
+                legal=["auto", "paired"],
+            )
+        if judged and self.suite != "standard":
+            raise BadInput(
+                "a round or a gate measures the standard cases",
+                where=_SUITES[self.suite],
+                legal="neither --kopt-round nor --kopt-base",
+            )
 
 
 _SUITES = {"deterministic": "--kopt-deterministic-only", "multigpu": "--kopt-dist-only"}
@@ -93,15 +118,15 @@ def workspace_of(config: pytest.Config) -> Path:
     return config.rootpath / (config.getini("kopt_workspace") or DEFAULT_WORKSPACE)
 
 
-def parse_round(text: str | None) -> int | Literal["next"] | None:
-    """Return a round number or "next"; BadInput for anything else."""
+def parse_round(text: str | None) -> int | Literal["next", "final"] | None:
+    """Return a round number, "next" or "final"; BadInput for anything else."""
     if text is None:
         return None
-    if text == "next":
-        return "next"
+    if text in ("next", "final"):
+        return "next" if text == "next" else "final"
     if text.isascii() and text.isdecimal() and 1 <= int(text) <= 119:
         return int(text)
-    raise BadInput(f"round is {text!r}", where="--kopt-round", legal="1 to 119, or next")
+    raise BadInput(f"round is {text!r}", where="--kopt-round", legal="1 to 119, next or final")
 
 
 def _calibrate(count: int | None) -> int | None:
@@ -126,6 +151,13 @@ def _choice(config: pytest.Config, name: str, legal: tuple[str, ...]) -> str:
     if value not in legal:
         raise BadInput(f"kopt_{name} is {value!r}", where="ini", legal=legal)
     return str(value)
+
+
+def _gate(config: pytest.Config) -> Gate:
+    value = config.option.kopt_gate or config.getini("kopt_gate") or GATES[0]
+    if value not in GATES:
+        raise BadInput(f"kopt_gate is {value!r}", where="ini", legal=GATES)
+    return "improve" if value == "improve" else "no-regression"
 
 
 def _timeout(config: pytest.Config) -> float:

@@ -6,6 +6,7 @@ Every block is commanded from here and every statistic computed here, where no k
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,13 +38,14 @@ class NotComparable(Exception):
 class Versions:
     """Where the two versions lie.
 
-    `trees` are two overlay trees of the incumbent; `changed` the paths below `root` that may
-    differ.
+    `trees` are two trees of the incumbent; `changed` the paths below `root` that may differ. Where
+    the trees were `rebuilt`, one process cannot hold both versions.
     """
 
     root: Path
     trees: tuple[Path, Path]
     changed: tuple[str, ...]
+    rebuilt: bool = False
 
 
 @dataclass(slots=True)
@@ -55,8 +57,15 @@ class CaseQuads:
     quads: list[Quad] = field(default_factory=list)
     control: list[Quad] = field(default_factory=list)
 
+    @property
+    def is_same(self) -> bool:
+        """Whether the change does not concern the case, so that nothing was timed."""
+        return not self.quads
+
     def ratio(self, way: str, *, control: bool = False) -> float:
         """Return the replica's log-ratio of a direction: forward, backward or step (both)."""
+        if self.is_same:
+            return 0.0
         pair = _CONTROL if control else _MAIN
         quads = [
             [(arm, time_of(times, way)) for arm, times in quad]
@@ -91,8 +100,12 @@ class Comparison:
         self._ids = list(ids)
         self._versions = versions
         self._random = random.SystemRandom()
-        self.how = ONE_PROCESS
-        self.why_two = ""
+        self.how = TWO_PROCESSES if versions.rebuilt else ONE_PROCESS
+        self.why_two = (
+            "rebuild_command builds each version in its own tree" if versions.rebuilt else ""
+        )
+        self.device_seconds = 0.0
+        self._same: set[str] = set()
 
     def replicas(self, count: int) -> Iterator[dict[str, CaseQuads]]:
         """Yield `count` replicas, each the quads of every case by node id.
@@ -108,7 +121,7 @@ class Comparison:
                     waiting.append(self._start())
                 replica = waiting.pop(0)
                 try:
-                    yield replica.measure(self._ids, self._random)
+                    yield self._measure(replica)
                 except _Refused as refused:
                     for stale in (replica, *waiting):
                         stale.stop()
@@ -118,14 +131,21 @@ class Comparison:
                     self.how, self.why_two = TWO_PROCESSES, str(refused)
                     replica = self._start()
                     try:
-                        yield replica.measure(self._ids, self._random)
+                        yield self._measure(replica)
                     except _Refused as again:
-                        raise NotComparable(str(again)) from None
+                        raise NotComparable(f"{again} (in one process: {self.why_two})") from None
                 finally:
                     replica.stop()
         finally:
             for stale in waiting:
                 stale.stop()
+
+    def _measure(self, replica: _Replica) -> dict[str, CaseQuads]:
+        """Measure what the change concerns; the other cases need no clock after the first time."""
+        found = replica.measure([i for i in self._ids if i not in self._same], self._random)
+        self.device_seconds += replica.held_seconds
+        self._same |= {nodeid for nodeid, quads in found.items() if quads.is_same}
+        return {nodeid: found.get(nodeid) or CaseQuads(nodeid, "") for nodeid in self._ids}
 
     def _start(self) -> _Replica:
         versions = self._versions
@@ -140,15 +160,24 @@ class Comparison:
             )
             return _Replica([self._child(order, None)], self._brief.device)
         trees = {CANDIDATE: None, INCUMBENT: versions.trees[0], PLACEBO: versions.trees[1]}
-        children = [self._child(ArmsOrder((name,)), trees[name]) for name in names]
+        children = [self._alone(name, trees[name]) for name in names]
         return _Replica(children, self._brief.device)
+
+    def _alone(self, name: str, tree: Path | None) -> Child:
+        """Start a process that holds one arm, in a tree of the incumbent or in the project."""
+        versions = self._versions
+        order = ArmsOrder((name,))
+        if tree is not None:
+            order = ArmsOrder((name,), str(versions.root), changed=versions.changed)
+        return self._child(order, tree)
 
     def _child(self, order: ArmsOrder, tree: Path | None) -> Child:
         brief = replace(self._brief, arms=order)
         env = dict(self._env)
         if tree is not None:
             env["TORCH_EXTENSIONS_DIR"] = str(tree / ".torch_extensions")
-        return Child(self._config, brief, env, self._ids, tree)
+        moved = None if tree is None else (self._versions.root, tree)
+        return Child(self._config, brief, env, self._ids, moved)
 
 
 class _Refused(Exception):
@@ -156,12 +185,12 @@ class _Refused(Exception):
 
 
 class _Replica:
-    """The processes of one replica, and which of them holds which arm."""
+    """The processes of one replica, which of them holds which arm, how long they had the device."""
 
     def __init__(self, children: list[Child], device: str) -> None:
         self._children = children
         self._device = device
-        self._collected = False
+        self.held_seconds = 0.0
 
     def measure(self, ids: Sequence[str], order: random.Random) -> dict[str, CaseQuads]:
         """Measure every case, one after the other, alone on the device."""
@@ -180,9 +209,13 @@ class _Replica:
         arms: dict[str, Child] = {}
         engine = ""
         with timing_lock(self._device):
+            start = time.monotonic()
             for child in self._children:
                 child.ask(nodeid, None)
-                ready = _wait(child, "ready")
+                ready = _wait(child, "ready", "same")
+                if ready["kind"] == "same":
+                    _wait(child, "finished")
+                    return CaseQuads(nodeid, engine)
                 engine = ready["engine"]
                 arms |= dict.fromkeys(ready["arms"], child)
             found = CaseQuads(nodeid, engine)
@@ -194,6 +227,7 @@ class _Replica:
             for child in self._children:
                 child.release()
                 _wait(child, "finished")
+            self.held_seconds += time.monotonic() - start
         return found
 
 
@@ -203,11 +237,11 @@ def _quad(arms: Mapping[str, Child], pair: tuple[str, str], order: random.Random
     return [(arm, arms[arm].block(arm)) for arm in (a, b, b, a)]
 
 
-def _wait(child: Child, kind: str) -> dict[str, Any]:
-    """Read messages up to one of a kind; a refusal or a failed case on the way ends the replica."""
+def _wait(child: Child, *kinds: str) -> dict[str, Any]:
+    """Read messages up to one of these kinds; a refusal or a failed case ends the replica."""
     while True:
         message = child.receive()
-        if message["kind"] == kind:
+        if message["kind"] in kinds:
             return message
         if message["kind"] == "refused":
             raise _Refused(message["reason"])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,26 +25,28 @@ if TYPE_CHECKING:
     from pytest_kopt.profiling.table import CaseProfile
     from pytest_kopt.roofline import Roofline
     from pytest_kopt.session.comparison import Comparison, Versions
-    from pytest_kopt.session.round import CampaignRound, Closing
+    from pytest_kopt.session.trial import Closing, Trial
 
 
 class Controller:
-    """Registered in the main process; without a round it only collects and shows."""
+    """Registered in the main process; without a trial it only collects and shows."""
 
     def __init__(
         self,
         config: pytest.Config,
         settings: Settings,
         brief: Brief,
-        round: CampaignRound | None,
+        trial: Trial | None,
     ) -> None:
         self.settings = settings
         self.brief = brief
-        self.round = round
+        self.trial = trial
         self.collector = Collector()
         self._config = config
         self._closing: Closing | None = None
         self.noise: dict[str, Any] | None = None
+        self._rooflines: Sequence[Roofline] = ()
+        self._former: Any = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -49,14 +54,16 @@ class Controller:
         from pytest_kopt.devices.choice import interpreter_environment
 
         env = interpreter_environment(self.brief.device)
-        return env | (self.round.campaign.manifest.env if self.round else {})
+        return env | (dict(self.trial.environment) if self.trial else {})
 
     def collected(self, ids: list[str]) -> list[str]:
         """Take over a collection and return what has to run; UsageError when the cases drifted."""
         self.collector.collected(ids)
-        if self.round:
+        if self.trial:
             try:
-                self.round.check_collection(ids, self.collector, self._config.stash[NARROWED])
+                self.trial.check_collection(
+                    ids, self.collector, self._config.stash.get(NARROWED, False)
+                )
             except BadInput as error:
                 raise pytest.UsageError(str(error)) from None
         return ids
@@ -64,23 +71,18 @@ class Controller:
     def pytest_report_header(self) -> list[str]:
         if not self.settings.active:
             return []
-        if self.round is None:
+        if self.trial is None:
             return [f"kopt: {self.brief.device}, rows go to {self.settings.summary_csv}"]
-        header = [
-            f"kopt: campaign {self.round.campaign.name}, round {self.round.number}, "
-            f"policy {self.round.policy.name}, {self.brief.device}"
-        ]
-        if self.round.number == 1:
-            from pytest_kopt.show.tips import lines
-
-            header += lines(self.round.campaign)
-        return header
+        return [f"kopt: {self.trial.title}, {self.brief.device}", *self.trial.preface]
 
     def pytest_sessionstart(self) -> None:
-        if self.round is None:
+        if self.trial is None:
             return
+        # A CI runner ends a job with SIGTERM: it shall leave as little behind as Ctrl-C does.
+        if threading.current_thread() is threading.main_thread():
+            self._former = signal.signal(signal.SIGTERM, _interrupt)
         try:
-            blocked = self.round.begin()
+            blocked = self.trial.begin()
         except BadInput as error:
             raise pytest.UsageError(str(error)) from None
         if blocked:
@@ -111,7 +113,7 @@ class Controller:
         if not results and self._closing is None:
             return
         terminalreporter.section("kopt")
-        for line in terminal.result_lines(results, self._closing, self._rooflines(results)):
+        for line in terminal.result_lines(results, self._closing, self._rooflines):
             terminalreporter.write_line(line)
         if self.noise:
             from pytest_kopt.session.calibration import lines
@@ -122,21 +124,24 @@ class Controller:
                 self.settings.verdict_path.write_text(json.dumps(self.noise, indent=1))
 
     def pytest_unconfigure(self) -> None:
-        if self.round:
-            self.round.release()
+        if self._former is not None:
+            signal.signal(signal.SIGTERM, self._former)
+        if self.trial:
+            self.trial.release()
 
     def close(self, interrupted: str = "") -> None:
         """Have the round judged and write what was asked for; UsageError for unusable input."""
         try:
-            if self.round:
+            if self.trial:
                 if not interrupted:
                     self._second_runs()
-                self._closing = self.round.close(self.collector, self, interrupted)
+                self._closing = self.trial.close(self.collector, self, interrupted)
                 self._write_verdict()
             elif self.collector.refusals:
                 raise BadInput("; ".join(self.collector.refusals))
             elif self.settings.calibrate and not interrupted:
                 self._calibrate(self.settings.calibrate)
+            self._draw_rooflines()
             self._write_csv()
         except BadInput as error:
             raise pytest.UsageError(str(error)) from None
@@ -155,11 +160,18 @@ class Controller:
 
         return Comparison(self._config, self.brief, self.environment, ids, versions)
 
-    def profile(self, ids: Sequence[str], tree: Path | None = None) -> list[CaseProfile]:
+    def profile(
+        self, ids: Sequence[str], copy: tuple[Path, Path] | None = None
+    ) -> list[CaseProfile]:
         """Return profiles of these cases, taken in fresh processes."""
         from pytest_kopt.session.profiled import Profiler
 
-        return Profiler(self._config, self.brief, self.environment).profile(ids, tree)
+        return Profiler(self._config, self.brief, self.environment).profile(ids, copy)
+
+    def _draw_rooflines(self) -> None:
+        from pytest_kopt.session.rooflines import rooflines
+
+        self._rooflines = rooflines(self.collector.in_order(), self.settings.workspace)
 
     def _second_runs(self) -> None:
         """Run cases that killed an xdist worker once more, to tell the case from bad luck."""
@@ -173,23 +185,16 @@ class Controller:
                 self.collector.lost.append(f"{nodeid}: {how.splitlines()[0]}")
                 self.collector.results |= again.results
 
-    def _rooflines(self, results: Sequence[CaseResult]) -> Sequence[Roofline]:
-        if self._closing:
-            return self._closing.verdict.rooflines
-        from pytest_kopt.session.rooflines import rooflines
-
-        return rooflines(results, self.settings.workspace)
-
     def _calibrate(self, count: int) -> None:
         from pytest_kopt.session.calibration import calibration
         from pytest_kopt.session.comparison import NotComparable
-        from pytest_kopt.session.pairing import overlays
+        from pytest_kopt.session.trees import overlays
 
         results = [result for result in self.collector.in_order() if result.check == "PASS"]
         if not results:
             raise BadInput("no case passed", where="--kopt-calibrate", legal="cases that pass")
         try:
-            with overlays(self._config.rootpath.resolve(), {}, []) as versions:
+            with overlays(self._config.rootpath.resolve(), {}) as versions:
                 comparison = self.compare([result.nodeid for result in results], versions)
                 replicas = list(comparison.replicas(count))
         except NotComparable as error:
@@ -216,6 +221,10 @@ class Controller:
         from pytest_kopt.schema.table import write_atomically
 
         write_atomically(path, self._closing.verdict.model_dump_json(indent=1) + "\n")
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 class Blocked:

@@ -18,7 +18,7 @@ from pytest_kopt.cases.order import ProfileOrder
 from pytest_kopt.profiling import ncu, rocprof
 from pytest_kopt.profiling.table import CaseProfile, Launch, rows_of
 from pytest_kopt.session.brief import Brief
-from pytest_kopt.session.child import moved_environment, moved_path
+from pytest_kopt.session.child import moved_environment, mover
 
 _BOOT = "import sys; sys.path[:0] = {path!r}; from pytest_kopt.session.alone import main; main()"
 _START_SECONDS = 120.0
@@ -32,17 +32,19 @@ class Profiler:
     brief: Brief
     env: Mapping[str, str]
 
-    def profile(self, ids: Sequence[str], tree: Path | None = None) -> list[CaseProfile]:
-        """Return what every tool at hand saw of the cases, of the copy in `tree` if one is given.
+    def profile(
+        self, ids: Sequence[str], copy: tuple[Path, Path] | None = None
+    ) -> list[CaseProfile]:
+        """Return what every tool at hand saw of the cases, of a copy of the project if given.
 
         torch's profiler takes all cases in one process; a vendor's tool takes a process a case,
         since its report does not tell cases apart. What a tool could not do is a note.
         """
-        found = self._torch(ids, tree)
+        found = self._torch(ids, copy)
         tool = self._vendor_tool()
         if tool:
             seen = {item.nodeid: item for item in found}
-            found += [self._vendor(tool, nodeid, seen.get(nodeid), tree) for nodeid in ids]
+            found += [self._vendor(tool, nodeid, seen.get(nodeid), copy) for nodeid in ids]
         return found
 
     def _vendor_tool(self) -> str | None:
@@ -50,20 +52,24 @@ class Profiler:
             return None
         return next((name for name in (ncu.TOOL, rocprof.TOOL) if shutil.which(name)), None)
 
-    def _torch(self, ids: Sequence[str], tree: Path | None) -> list[CaseProfile]:
+    def _torch(self, ids: Sequence[str], copy: tuple[Path, Path] | None) -> list[CaseProfile]:
         with tempfile.TemporaryDirectory(prefix="kopt-profile-") as name:
-            log = self._run(Path(name), ids, tree, external=False)
+            log = self._run(Path(name), ids, copy, external=False)
             found = {item.nodeid: item for item in _answers(Path(name))}
         return [found.get(nodeid) or _nothing(nodeid, "torch.profiler", log) for nodeid in ids]
 
     def _vendor(
-        self, tool: str, nodeid: str, seen: CaseProfile | None, tree: Path | None
+        self,
+        tool: str,
+        nodeid: str,
+        seen: CaseProfile | None,
+        copy: tuple[Path, Path] | None,
     ) -> CaseProfile:
         with tempfile.TemporaryDirectory(prefix="kopt-profile-") as name:
             directory = Path(name)
             report = directory / "report.csv"
             front = ncu.command(report) if tool == ncu.TOOL else rocprof.command(directory)
-            log = self._run(directory, [nodeid], tree, external=True, front=front)
+            log = self._run(directory, [nodeid], copy, external=True, front=front)
             try:
                 launches = _launches(tool, directory, report)
             except (ValueError, OSError, KeyError) as error:
@@ -78,7 +84,7 @@ class Profiler:
         self,
         directory: Path,
         ids: Sequence[str],
-        tree: Path | None,
+        copy: tuple[Path, Path] | None,
         *,
         external: bool,
         front: Sequence[str] = (),
@@ -86,9 +92,7 @@ class Profiler:
         """Run the cases in a fresh process and return the end of what it printed."""
         config = self.config
 
-        def moved(text: str) -> str:
-            return text if tree is None else moved_path(text, config.rootpath, tree)
-
+        moved = mover(config, *copy) if copy else str
         brief = replace(self.brief, profile=ProfileOrder(str(directory), external))
         orders = directory / "orders.json"
         document = {

@@ -73,6 +73,10 @@ class Serve:
         """Announce that the arms of a case can be timed."""
         self._channel.send("ready", nodeid=nodeid, arms=list(arms), engine=engine)
 
+    def same(self, nodeid: str) -> None:
+        """Say that the change does not concern a case."""
+        self._channel.send("same", nodeid=nodeid)
+
     def refuse(self, nodeid: str, reason: str) -> None:
         """Say why two versions cannot live in this process."""
         self._channel.send("refused", nodeid=nodeid, reason=reason)

@@ -43,7 +43,7 @@ class XdistBridge:
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
         """Note a case that killed its worker; it is run once more when all others have run."""
-        if self._controller.round is not None:
+        if self._controller.trial is not None:
             self._controller.collector.crashed[crashitem] = str(report.longrepr)
 
 

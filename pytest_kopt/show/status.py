@@ -34,6 +34,9 @@ def status(campaign: Campaign) -> dict[str, Any]:
         "next_round": None if state.ended else state.next_round,
         "open": bool(last and last["open"]),
         "unapplied": pending[0].number if pending else None,
+        "final": campaign.state.finals[-1].model_dump(mode="json")
+        if campaign.state.finals
+        else None,
         "chain_breaks": chain_breaks(state, policies.load(manifest.policy).chain_noise_pct),
         "next": _next(campaign, last),
         "masked": [f"v{version}" for version in sorted(state.masked)],

@@ -18,7 +18,7 @@ from pytest_kopt.show.words import figure, interval, percent
 if TYPE_CHECKING:
     from pytest_kopt.decide.verdict import Verdict
     from pytest_kopt.roofline import Roofline
-    from pytest_kopt.session.round import Closing
+    from pytest_kopt.session.trial import Closing
 
 _LABEL_WIDTH = 34
 _RATES = ("TFLOPS", "GB/s")
@@ -49,8 +49,9 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
     yield f"{where}{verdict.decision} ({verdict.reason})"
     for total in [verdict.aggregate, *verdict.secondary]:
         if total is not None and total.change_pct is not None:
+            values = f"{figure(total.incumbent)} -> {figure(total.candidate)}  "
             yield (
-                f"{total.metric}: {figure(total.incumbent)} -> {figure(total.candidate)}  "
+                f"{total.metric}: {values if total.candidate is not None else ''}"
                 f"{percent(total.change_pct)} {interval(total.low_pct, total.high_pct)}".rstrip()
             )
     if verdict.remeasured_pct:
