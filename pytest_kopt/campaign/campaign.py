@@ -146,8 +146,8 @@ class Campaign:
 
     def expected_cases(self) -> dict[str, ExpectedCase]:
         """Return the cases that the baseline froze, by node id, in declaration order."""
-        results = [CaseResult.from_json(text) for text in self._baseline_evidence()["results"]]
-        return {result.nodeid: ExpectedCase.of(result) for result in results}
+        self._baseline_attempt()
+        return {result.nodeid: ExpectedCase.of(result) for result in self.results(1)}
 
     def skipped_at_baseline(self) -> list[str]:
         """Return the node ids that the baseline skipped: they are no part of the case set."""
@@ -241,6 +241,13 @@ class Campaign:
         self._append(ledger.Applied(time=now(), git_commit=commit, restored=restored, **common))
         return attempt
 
+    def results(self, number: int) -> list[CaseResult]:
+        """Return the results of a round's last attempt; BadInput when they are not as recorded."""
+        attempt = self.state.rounds[number].last
+        path = self.layout.attempt(number, attempt.number) / "evidence.json"
+        document = json.loads(self._evidence(attempt, path))
+        return [CaseResult.from_json(text) for text in document["results"]]
+
     def verdict(self, item: Round) -> Verdict | None:
         """Return a round's latest verdict with what applying it did."""
         decided = item.verdict
@@ -266,6 +273,16 @@ class Campaign:
                 legal=sorted(map(str, self.state.rounds)) or "none yet",
             )
         self._append(ledger.Note(time=now(), round=number, notes=notes))
+
+    def mask(
+        self, versions: Sequence[int], *, masked: bool, reason: str = "", seed: int | None = None
+    ) -> None:
+        """Record that versions of the iteration memory are masked, or no longer so."""
+        self._append(
+            ledger.Masking(
+                time=now(), versions=sorted(versions), masked=masked, reason=reason, seed=seed
+            )
+        )
 
     def end(self, how: str) -> None:
         """Record that the user stopped or abandoned the campaign."""

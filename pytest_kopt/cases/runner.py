@@ -16,6 +16,7 @@ from pytest_kopt.cases.check import CheckReport, check_case, grad_out, make_inpu
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.lock import timing_lock
+from pytest_kopt.devices.model import device_model
 from pytest_kopt.errors import BadInput
 from pytest_kopt.measure.choice import input_sets, prepare
 from pytest_kopt.measure.engine import Block, Call, Timing, time_block
@@ -210,7 +211,11 @@ def _evidence(case: Case, bench: Bench, report: CheckReport) -> dict[str, Any]:
         "interpreted": report.interpreted,
         "session_seed": bench.session_seed,
         "seeds": report.seeds,
-        "work": list(case.work) if case.work else None,
+        "flops": list(case.flops) if case.flops else None,
+        "nbytes": list(case.nbytes) if case.nbytes else None,
+        "io_bytes": report.io_bytes,
+        "dtype": report.dtype,
+        "device_model": device_model(bench.device),
         "weights": list(case.weights),
         "better": {c.name: c.better for c in case.schema.columns if c.better},
         "torch": torch.__version__,

@@ -19,6 +19,7 @@ from pytest_kopt.documents import validate
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.schema.table import write_atomically
+from pytest_kopt.show import tips
 from pytest_kopt.show.campaign_readme import campaign_readme
 
 
@@ -68,11 +69,12 @@ def run(arguments: argparse.Namespace) -> int:
     if repository is not None:
         if given.git_branch != "none":
             repository.switch(given.git_branch)
-        if project.workspace.resolve().is_relative_to(repository.root.resolve()):
-            repository.exclude(project.workspace)
+        project.keep_workspace_out_of_git()
     manifests.save(layout.manifest, given)
     write_atomically(layout.directory / "README.md", campaign_readme(given))
     print(given.to_yaml())
+    for line in tips.lines(project.campaign(arguments.name)):
+        print(line)
     print(f"written to {layout.manifest}; confirm the fields above, then:")
     print(f"  pytest --kopt-campaign {arguments.name} --kopt-round 1")
     return ExitCode.OK

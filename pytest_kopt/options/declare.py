@@ -61,6 +61,11 @@ def add_options(parser: pytest.Parser) -> None:
         help="compare every case with itself in N fresh processes: the noise floor",
     )
     group.addoption(
+        "--kopt-profile",
+        action="store_true",
+        help="profile the round's cases after measuring them, into profiles/round-N/",
+    )
+    group.addoption(
         "--kopt-verdict", metavar="PATH", type=Path, help="write verdict.json there (for CI)"
     )
     group.addoption(

@@ -38,6 +38,7 @@ class Settings:
     device: str
     timeout: float
     apply: bool
+    profile: bool
     suite: Suite
     seed: int | None
 
@@ -69,6 +70,7 @@ class Settings:
             device=_choice(config, "device", ("auto", "cpu", "cuda")),
             timeout=_timeout(config),
             apply=not option.kopt_no_apply,
+            profile=option.kopt_profile,
             suite=_suite(config),
             seed=_seed(config),
         )
@@ -82,6 +84,7 @@ class Settings:
             ("--kopt-verdict", self.verdict_path, judged or self.calibrate, "--kopt-round N|next"),
             ("--kopt-notes", self.notes, self.round, "--kopt-round N|next"),
             ("--kopt-no-apply", option.kopt_no_apply, self.round, "--kopt-round N|next"),
+            ("--kopt-profile", self.profile, self.round, "--kopt-round N|next"),
             ("--kopt-gate", option.kopt_gate, self.base, "--kopt-base REF"),
         ):
             if given and not needed:

@@ -22,6 +22,8 @@ from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.collector import Collector
 
 if TYPE_CHECKING:
+    from pytest_kopt.profiling.table import CaseProfile
+    from pytest_kopt.roofline import Roofline
     from pytest_kopt.session.comparison import Comparison, Versions
     from pytest_kopt.session.trial import Closing, Trial
 
@@ -43,6 +45,7 @@ class Controller:
         self._config = config
         self._closing: Closing | None = None
         self.noise: dict[str, Any] | None = None
+        self._rooflines: Sequence[Roofline] = ()
         self._former: Any = None
 
     @property
@@ -70,7 +73,7 @@ class Controller:
             return []
         if self.trial is None:
             return [f"kopt: {self.brief.device}, rows go to {self.settings.summary_csv}"]
-        return [f"kopt: {self.trial.title}, {self.brief.device}"]
+        return [f"kopt: {self.trial.title}, {self.brief.device}", *self.trial.preface]
 
     def pytest_sessionstart(self) -> None:
         if self.trial is None:
@@ -110,7 +113,7 @@ class Controller:
         if not results and self._closing is None:
             return
         terminalreporter.section("kopt")
-        for line in terminal.result_lines(results, self._closing):
+        for line in terminal.result_lines(results, self._closing, self._rooflines):
             terminalreporter.write_line(line)
         if self.noise:
             from pytest_kopt.session.calibration import lines
@@ -138,6 +141,7 @@ class Controller:
                 raise BadInput("; ".join(self.collector.refusals))
             elif self.settings.calibrate and not interrupted:
                 self._calibrate(self.settings.calibrate)
+            self._draw_rooflines()
             self._write_csv()
         except BadInput as error:
             raise pytest.UsageError(str(error)) from None
@@ -155,6 +159,19 @@ class Controller:
         from pytest_kopt.session.comparison import Comparison
 
         return Comparison(self._config, self.brief, self.environment, ids, versions)
+
+    def profile(
+        self, ids: Sequence[str], copy: tuple[Path, Path] | None = None
+    ) -> list[CaseProfile]:
+        """Return profiles of these cases, taken in fresh processes."""
+        from pytest_kopt.session.profiled import Profiler
+
+        return Profiler(self._config, self.brief, self.environment).profile(ids, copy)
+
+    def _draw_rooflines(self) -> None:
+        from pytest_kopt.session.rooflines import rooflines
+
+        self._rooflines = rooflines(self.collector.in_order(), self.settings.workspace)
 
     def _second_runs(self) -> None:
         """Run cases that killed an xdist worker once more, to tell the case from bad luck."""
