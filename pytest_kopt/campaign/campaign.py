@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +147,16 @@ class Campaign:
     def expected_cases(self) -> dict[str, ExpectedCase]:
         """Return the cases that the baseline froze, by node id, in declaration order."""
         self._baseline_attempt()
-        return {result.nodeid: ExpectedCase.of(result) for result in self.results(1)}
+        incumbent = self.state.incumbent_round
+        lately = {r.nodeid: r.evidence for r in self.results(incumbent)} if incumbent else {}
+        return {
+            result.nodeid: replace(
+                ExpectedCase.of(result),
+                seconds=float(lately.get(result.nodeid, {}).get("seconds", 0.0)),
+                device=str(lately.get(result.nodeid, {}).get("device", "")),
+            )
+            for result in self.results(1)
+        }
 
     def skipped_at_baseline(self) -> list[str]:
         """Return the node ids that the baseline skipped: they are no part of the case set."""

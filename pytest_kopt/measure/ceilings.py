@@ -10,15 +10,15 @@ from time import perf_counter
 
 import torch
 
-from pytest_kopt.cases.runner import one_thread
 from pytest_kopt.clock import now
 from pytest_kopt.devices.lock import timing_lock
 from pytest_kopt.devices.model import device_model
+from pytest_kopt.devices.pinning import discover, in_use
 from pytest_kopt.errors import BadInput
 from pytest_kopt.knowledge.ceilings import Copied, Measured, Multiplied
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.engine import Call
-from pytest_kopt.measure.wall import WallEngine
+from pytest_kopt.measure.wall import WallEngine, one_thread
 
 _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 #: Bytes of one buffer. A copy of `_BEYOND` and more is beyond every cache.
@@ -45,7 +45,7 @@ def measure_ceilings(device: str) -> Measured:
     Copy bandwidth counts read and written bytes. Matrix rates are of C = A·B with A and B drawn at
     random (constant operands toggle fewer bits and run faster than any real product).
     """
-    with one_thread(), timing_lock(device):
+    with one_thread(), timing_lock(in_use(discover(device)).uuid):
         sweep = [_copied(device, size) for size in _COPIES[device] if _fits(device, 2 * size)]
         beyond = [point.tb_per_s for point in sweep if point.nbytes >= _BEYOND[device]]
         if not beyond:
@@ -134,7 +134,7 @@ def _launches(device: str) -> dict[str, float]:
         return x.add_(1)
 
     if device == "cpu":
-        return {"wall": prepare("wall", "cpu", False, [call], _CPU).run() * 1e3}
+        return {"wall": prepare("wall", "cpu", False, [call], cpu=_CPU).run() * 1e3}
     graph, queue = (prepare(name, device, False, [call] * 100) for name in ("graph", "events"))
     eager = prepare("wall", device, False, [call])
     return {
@@ -145,7 +145,7 @@ def _launches(device: str) -> dict[str, float]:
 
 def _time(device: str, call: Callable[[], object], sustain_seconds: float = 0.0) -> float:
     """Return the median over blocks of ms per call, after a sustained load."""
-    block = prepare("auto", device, False, [call], _CPU)
+    block = prepare("auto", device, False, [call], cpu=_CPU)
     start = perf_counter()
     while perf_counter() - start < sustain_seconds:
         block.run()

@@ -17,10 +17,11 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.check import make_inputs
 from pytest_kopt.cases.interpreter import watch_interpreter
 from pytest_kopt.cases.order import ProfileOrder
-from pytest_kopt.cases.runner import Bench, backward_call, one_thread
+from pytest_kopt.cases.runner import Bench, backward_call
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.lock import timing_lock
-from pytest_kopt.measure.choice import input_sets
+from pytest_kopt.measure.cold import input_pool
+from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.profiling import torch_trace
 from pytest_kopt.profiling.table import CaseProfile, KernelRow, rows_of
 
@@ -39,7 +40,7 @@ def profile_case(case: Case, bench: Bench, order: ProfileOrder) -> None:
 
     For an external tool the steps only run between its marks; the file says how many there were.
     """
-    with one_thread(), timing_lock(bench.device):
+    with one_thread(), timing_lock(bench.uuid):
         with watch_interpreter() as watch:
             step, steps = _prepare(case, bench)
         rows: tuple[KernelRow, ...] = ()
@@ -60,7 +61,7 @@ def profile_case(case: Case, bench: Bench, order: ProfileOrder) -> None:
 def _prepare(case: Case, bench: Bench) -> tuple[Step, int]:
     """Return a warm step over rotating inputs, and how many of them to run."""
     seed = derive(bench.session_seed, case.nodeid, "profile")
-    sets = input_sets(lambda i: make_inputs(case, seed + i), bench.device)
+    sets = input_pool(lambda i: make_inputs(case, seed + i), bench.device).sets
     calls = [functools.partial(case.function, *given) for given in sets]
     back = [backward_call(case.function, given, seed) for given in sets] if case.backward else []
 

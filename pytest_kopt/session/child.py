@@ -223,11 +223,13 @@ class CaseProcess:
                     ids = collect(child, self._listener.collect_error)
                     if waiting is None:
                         waiting = list(self._listener.collected(ids))
-                    while waiting and self._listener.proceed():
+                    alive = True
+                    while alive and waiting and self._listener.proceed():
                         current = waiting[0]
                         child.ask(current, waiting[1] if len(waiting) > 1 else None)
-                        self._follow(child)
+                        alive = self._follow(child)
                         waiting.pop(0)
+                if alive:
                     return
             except ChildDied as death:
                 deaths[current] = deaths.get(current, 0) + 1
@@ -238,7 +240,8 @@ class CaseProcess:
                     return
                 waiting.remove(current)
 
-    def _follow(self, child: Child) -> None:
+    def _follow(self, child: Child) -> bool:
+        """Hand on a case's messages to its end; say whether the process can run another."""
         while True:
             message = child.receive()
             if message["kind"] == "started":
@@ -247,4 +250,4 @@ class CaseProcess:
                 self._listener.report(message["data"])
             elif message["kind"] == "finished":
                 self._listener.finished(message["nodeid"])
-                return
+                return not message["leaving"]

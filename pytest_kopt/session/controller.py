@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 from collections.abc import Sequence
@@ -14,14 +15,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.session.arguments import NARROWED
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.collector import Collector
+from pytest_kopt.session.placement import ON_CPU, Placement, place
 
 if TYPE_CHECKING:
+    from pytest_kopt.devices.vendor import Device
     from pytest_kopt.profiling.table import CaseProfile
     from pytest_kopt.roofline import Roofline
     from pytest_kopt.session.comparison import Comparison, Versions
@@ -41,6 +45,7 @@ class Controller:
         self.settings = settings
         self.brief = brief
         self.trial = trial
+        self.placement: Placement = ON_CPU
         self.collector = Collector()
         self._config = config
         self._closing: Closing | None = None
@@ -49,12 +54,37 @@ class Controller:
         self._former: Any = None
 
     @property
+    def common_environment(self) -> dict[str, str]:
+        """What every worker gets before it imports kernel code, on whatever host."""
+        return dict(self.trial.environment) if self.trial else {}
+
+    @property
     def environment(self) -> dict[str, str]:
-        """What every worker gets before it imports kernel code."""
+        """What a process on the most idle device of this host gets."""
+        return self._local_environment | self.placement.pin_to(self.placement.best)
+
+    @property
+    def _local_environment(self) -> dict[str, str]:
         from pytest_kopt.devices.choice import interpreter_environment
 
-        env = interpreter_environment(self.brief.device)
-        return env | (dict(self.trial.environment) if self.trial else {})
+        return interpreter_environment(self.brief.device) | self.common_environment
+
+    def environment_of_worker(self, place: int) -> dict[str, str]:
+        """Return what the `place`-th worker of this host gets: all that, and its device."""
+        return self._local_environment | self.placement.pin(place)
+
+    @property
+    def wait_minutes(self) -> float | None:
+        """How long to wait for an idle GPU; None where nothing is timed for the record."""
+        timed = self.settings.active and self.settings.suite == "standard"
+        return self.settings.gpu_wait if timed else None
+
+    def say(self, line: str) -> None:
+        """Show a line at once."""
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            reporter.write_line(line)
+            reporter.flush()
 
     def collected(self, ids: list[str]) -> list[str]:
         """Take over a collection and return what has to run; UsageError when the cases drifted."""
@@ -76,15 +106,16 @@ class Controller:
         return [f"kopt: {self.trial.title}, {self.brief.device}", *self.trial.preface]
 
     def pytest_sessionstart(self) -> None:
-        if self.trial is None:
-            return
         # A CI runner ends a job with SIGTERM: it shall leave as little behind as Ctrl-C does.
-        if threading.current_thread() is threading.main_thread():
+        if self.trial and threading.current_thread() is threading.main_thread():
             self._former = signal.signal(signal.SIGTERM, _interrupt)
         try:
-            blocked = self.trial.begin()
+            self._take_place()
+            blocked = self.trial.begin() if self.trial else ""
         except BadInput as error:
             raise pytest.UsageError(str(error)) from None
+        except NoIdleGpu as error:
+            pytest.exit(str(error), returncode=int(ExitCode.NO_IDLE_GPU))
         if blocked:
             self.collector.startup_death = blocked
             self._config.pluginmanager.register(Blocked(), "kopt-blocked")
@@ -145,20 +176,53 @@ class Controller:
             self._write_csv()
         except BadInput as error:
             raise pytest.UsageError(str(error)) from None
+        except NoIdleGpu as error:
+            pytest.exit(str(error), returncode=int(ExitCode.NO_IDLE_GPU))
 
     def measure_again(self) -> Sequence[CaseResult]:
-        """Run the round's cases once more in a fresh process."""
+        """Run the round's cases once more, each device's in a fresh process there."""
         from pytest_kopt.session.remeasure import measure_again
 
-        ids = self.collector.order
-        again = measure_again(self._config, self.brief, self.environment, ids)
-        return list(again.results.values())
+        found: list[CaseResult] = []
+        measured = [nodeid for nodeid in self.collector.order if nodeid in self.collector.results]
+        for device, ids in self._lanes(measured).items():
+            env = self._local_environment | self.placement.pin_to(device)
+            found += measure_again(self._config, self.brief, env, ids).results.values()
+        return found
 
     def compare(self, ids: Sequence[str], versions: Versions) -> Comparison:
         """Return a comparison of two versions over these cases in fresh processes."""
         from pytest_kopt.session.comparison import Comparison
 
-        return Comparison(self._config, self.brief, self.environment, ids, versions)
+        lanes = self._lanes(ids)
+        env = self._local_environment
+        return Comparison(self._config, self.brief, env, lanes, versions, self.placement)
+
+    def _lanes(self, ids: Sequence[str]) -> dict[Device, list[str]]:
+        """Return the cases by the device that measured them; BadInput for another host's."""
+        results = [self.collector.results[nodeid] for nodeid in ids]
+        for result in results:
+            device = result.evidence.get("device")
+            if device and self.placement.find(device) is None:
+                raise BadInput(
+                    f"measured on {device} of another host, and what has to be measured now has "
+                    "to be measured there",
+                    where=f"case {result.nodeid}",
+                    legal="workers on this host, or the whole run on that one",
+                )
+        return self.placement.group(results)
+
+    def _take_place(self) -> None:
+        """Find the devices of this host to measure on, and pin this process if it measures."""
+        from pytest_kopt.session import xdist
+
+        config = self._config
+        multi = self.settings.suite == "multigpu"
+        if multi or config.option.collectonly or not xdist.has_local_workers(config):
+            return
+        self.placement = place(self.brief.device, self.wait_minutes, self.say)
+        if self.trial is None and not xdist.is_distributed(config):
+            os.environ.update(self.placement.pin_to(self.placement.best))
 
     def profile(
         self, ids: Sequence[str], copy: tuple[Path, Path] | None = None

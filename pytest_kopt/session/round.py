@@ -194,8 +194,10 @@ class CampaignRound(CampaignTrial):
                 return judging.incomplete(self.policy, "a re-measurement lost cases")
             evidence = replace(evidence, remeasurements=(*evidence.remeasurements, repeat))
             verdict = decide_stored(evidence, policy)
-        engines = sorted({str(r.evidence.get("engine", "-")) for r in collector.in_order()})
-        return verdict.model_copy(update={"engine": ", ".join(engines)})
+        results = collector.in_order()
+        engines = sorted({str(r.evidence.get("engine", "-")) for r in results})
+        flags = [*verdict.flags, *judging.device_flags(results, self.expected)]
+        return verdict.model_copy(update={"engine": ", ".join(engines), "flags": flags})
 
     def _profile(
         self, verdict: Verdict, collector: Collector, lab: Laboratory
