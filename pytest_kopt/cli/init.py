@@ -13,6 +13,7 @@ from pytest_kopt.campaign.layout import Layout, check_name
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.prerequisites import gaps
 from pytest_kopt.campaign.repository import Repository
+from pytest_kopt.cli import templates
 from pytest_kopt.cli.project import Commands, Project, command
 from pytest_kopt.clock import now
 from pytest_kopt.documents import validate
@@ -31,7 +32,15 @@ def add_parser(commands: Commands) -> None:
         "kopt init softmax_triton_sm90_20261121 --op softmax --kernel kernels/softmax.py "
         "--backend TRITON --gpu H200 --tests tests/test_softmax.py",
     )
-    parser.add_argument("name", metavar="NAME", help="<op>_<backend>_<gpu>_<YYYYMMDD>, or any")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "name", nargs="?", metavar="NAME", help="<op>_<backend>_<gpu>_<YYYYMMDD>, or any"
+    )
+    what.add_argument(
+        "--template",
+        metavar="NAME",
+        help=f"put a template into the project instead: {', '.join(templates.TEMPLATES)}",
+    )
     parser.add_argument("--op", help="target operator")
     parser.add_argument("--kernel", action="append", metavar="PATH", help="file to optimise")
     parser.add_argument("--backend", help="TRITON, CK, HIPBLASLT, TURBO, FLYDSL, TORCH, …")
@@ -53,6 +62,8 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     project = Project.here()
+    if arguments.template:
+        return _place(arguments.template, project.root)
     layout = Layout(project.workspace / check_name(arguments.name))
     if layout.manifest.exists():
         raise BadInput(f"campaign {arguments.name!r} exists already", legal="another name")
@@ -77,6 +88,15 @@ def run(arguments: argparse.Namespace) -> int:
         print(line)
     print(f"written to {layout.manifest}; confirm the fields above, then:")
     print(f"  pytest --kopt-campaign {arguments.name} --kopt-round 1")
+    return ExitCode.OK
+
+
+def _place(name: str, root: Path) -> int:
+    placed = templates.place(name, root)
+    for path in placed:
+        print(f"written: {path}")
+    if not placed:
+        print("nothing to do: every file is there already")
     return ExitCode.OK
 
 
