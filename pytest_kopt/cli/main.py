@@ -15,6 +15,7 @@ from pytest_kopt.cli import (
     lifecycle,
     memory,
     note,
+    report,
     status,
     tips,
 )
@@ -28,6 +29,7 @@ _COMMANDS = (
     advise,
     note,
     decide,
+    report,
     calibrate,
     tips,
     memory,

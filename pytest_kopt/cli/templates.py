@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_kopt import resources
+from pytest_kopt.bundled import bundled
 from pytest_kopt.errors import BadInput
 
 _PACKAGE = "kernels/__init__.py"
@@ -31,7 +31,7 @@ def place(name: str, root: Path) -> list[str]:
     """
     if name not in TEMPLATES:
         raise BadInput(f"template {name!r} is unknown", where="--template", legal=TEMPLATES)
-    source = resources.path("conftest_templates")
+    source = bundled("conftest_templates")
     files = [item if isinstance(item, tuple) else (item, item) for item in TEMPLATES[name]]
     content = {target: (source / given).read_bytes() for given, target in files}
     taken = {target for target in content if (root / target).exists()}

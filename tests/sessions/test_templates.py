@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pytest_kopt import resources
+from pytest_kopt.bundled import bundled
 from pytest_kopt.campaign import manifest as manifests
 from pytest_kopt.cli.templates import TEMPLATES
 from pytest_kopt.exit_codes import ExitCode
@@ -89,7 +89,7 @@ def test_the_suites_run_alone(empty: Project) -> None:
 def test_every_worker_gets_a_gpu_of_the_callers_mask(tmp_path: Path) -> None:
     """One GPU a worker, by the caller's own names, and no GPU where there is none."""
     namespace: dict[str, object] = {}
-    source = resources.path("conftest_templates") / "conftest.py"
+    source = bundled("conftest_templates") / "conftest.py"
     exec(source.read_text(), namespace)
     visible = namespace["visible_gpus"]
     assert callable(visible)
@@ -125,7 +125,7 @@ def test_a_template_never_overwrites(empty: Project) -> None:
 
 def test_every_file_belongs_to_a_template() -> None:
     """What lies in the directory can be put in place, and nothing else is promised."""
-    directory = resources.path("conftest_templates")
+    directory = bundled("conftest_templates")
     known = {
         item[0] if isinstance(item, tuple) else item
         for files in TEMPLATES.values()
@@ -142,15 +142,15 @@ def test_every_file_belongs_to_a_template() -> None:
 
 
 def test_the_manifest_is_one_that_kopt_reads() -> None:
-    manifest = manifests.load(resources.path("conftest_templates") / "manifest.yaml")
-    document = yaml.safe_load((resources.path("conftest_templates") / "manifest.yaml").read_text())
+    manifest = manifests.load(bundled("conftest_templates") / "manifest.yaml")
+    document = yaml.safe_load((bundled("conftest_templates") / "manifest.yaml").read_text())
     fields = {field.alias or name for name, field in manifests.Manifest.model_fields.items()}
     assert set(document) == fields - {"schema"}, "every key is explained but the frozen schema"
     assert manifest.kernel_source == ["kernels/gemm_bf16.py"]
 
 
 def test_the_workflow_keeps_the_writing_token_away_from_foreign_code() -> None:
-    text = (resources.path("conftest_templates") / "workflow" / "kopt.yml").read_text()
+    text = (bundled("conftest_templates") / "workflow" / "kopt.yml").read_text()
     document = yaml.safe_load(text)
     assert document["permissions"] == {"contents": "read"}
     jobs = document["jobs"]
