@@ -7,7 +7,7 @@ import gzip
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from pytest_kopt.cli.main import main
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.show.report import charts, page
+from pytest_kopt.show.report.document import document
 from pytest_kopt.show.terminal import verdict_lines
 from tests.whole_campaign import KERNEL, a_campaign
 from tests.chromium import Page, chromium
@@ -226,12 +227,9 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         yield tab
 
 
-def with_roofline(document: Callable[[Campaign], dict[str, Any]]) -> Callable[[Any], Any]:
-    def changed(campaign: Campaign) -> dict[str, Any]:
-        points = [{**ROOFLINE, "label": EVIL}, {**ROOFLINE, "intensity": 12.0, "way": "backward"}]
-        return {**document(campaign), "rooflines": points}
-
-    return changed
+def with_roofline(campaign: Campaign) -> dict[str, Any]:
+    points = [{**ROOFLINE, "label": EVIL}, {**ROOFLINE, "intensity": 12.0, "way": "backward"}]
+    return {**document(campaign), "rooflines": points}
 
 
 MARKS = """Object.fromEntries([...document.querySelectorAll('.chart')].map(c => [
@@ -241,7 +239,7 @@ MARKS = """Object.fromEntries([...document.querySelectorAll('.chart')].map(c => 
 def test_in_a_browser_every_chart_is_drawn_and_nothing_complains(
     campaign: Campaign, browser: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page, "document", with_roofline(page.document))
+    monkeypatch.setattr(page, "document", with_roofline)
     file = tmp_path / "report.html"
     file.write_text(page.campaign_page(campaign))
     for width in (1280, 400):

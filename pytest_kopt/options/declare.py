@@ -70,6 +70,12 @@ def add_options(parser: pytest.Parser) -> None:
         "--kopt-verdict", metavar="PATH", type=Path, help="write verdict.json there (for CI)"
     )
     group.addoption(
+        "--kopt-comment",
+        metavar="PATH",
+        type=Path,
+        help="write the verdict as Markdown there (for a pull request)",
+    )
+    group.addoption(
         "--kopt-notes", metavar="FILE", type=Path, help="the round's notes (YAML): hypothesis, …"
     )
     group.addoption(

@@ -52,6 +52,7 @@ class Controller:
         self.noise: dict[str, Any] | None = None
         self._rooflines: Sequence[Roofline] = ()
         self._former: Any = None
+        self._unwritten: list[str] = []
 
     @property
     def common_environment(self) -> dict[str, str]:
@@ -128,8 +129,14 @@ class Controller:
         if report.failed:
             self.collector.add_collect_error(report)
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take over a case's result; every later reader of the report finds plain properties."""
         self.collector.add_report(report)
+        if report.user_properties:
+            from pytest_kopt.show.junit import unpack
+
+            unpack(report)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -146,6 +153,14 @@ class Controller:
         terminalreporter.section("kopt")
         for line in terminal.result_lines(results, self._closing, self._rooflines):
             terminalreporter.write_line(line)
+        if self._closing:
+            from pytest_kopt.show.github import annotation_lines
+
+            for line in (
+                *self._unwritten,
+                *annotation_lines(os.environ, self._closing.verdict, results),
+            ):
+                terminalreporter.write_line(line)
         if self.noise:
             from pytest_kopt.session.calibration import lines
 
@@ -168,6 +183,7 @@ class Controller:
                     self._second_runs()
                 self._closing = self.trial.close(self.collector, self, interrupted)
                 self._write_verdict()
+                self._publish()
             elif self.collector.refusals:
                 raise BadInput("; ".join(self.collector.refusals))
             elif self.settings.calibrate and not interrupted:
@@ -277,6 +293,22 @@ class Controller:
             evidence = [asdict(result) for result in self.collector.in_order()]
             sidecar = path.with_name(f"{path.name}.evidence.json")
             write_atomically(sidecar, json.dumps(evidence, indent=1) + "\n")
+            from pytest_kopt.clock import now
+            from pytest_kopt.show.benchmark_json import benchmark_json
+
+            benchmark = path.with_name(f"{path.name}.benchmark.json")
+            write_atomically(benchmark, benchmark_json(self.collector.in_order(), now()))
+
+    def _publish(self) -> None:
+        from pytest_kopt.show.publish import publish
+
+        assert self._closing is not None
+        self._unwritten += publish(
+            self._closing.verdict,
+            self.settings.comment_path,
+            os.environ,
+            self._config.pluginmanager,
+        )
 
     def _write_verdict(self) -> None:
         path: Path | None = self.settings.verdict_path

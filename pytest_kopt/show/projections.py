@@ -10,8 +10,10 @@ from pathlib import Path
 from pytest_kopt.campaign import memory, tips
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.state import Round
+from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.schema.table import Table, read_csv, write_atomically
 from pytest_kopt.show import optimize_log, trend
+from pytest_kopt.show.benchmark_json import benchmark_json
 from pytest_kopt.show.profiles import read_profiles
 from pytest_kopt.show.summary import summary
 
@@ -68,6 +70,13 @@ def _round_files(campaign: Campaign, item: Round) -> None:
     for name in ("benchmark.csv", "pairs.csv"):
         if (evidence / name).exists():
             write_atomically(layout.artifacts(item.number) / name, (evidence / name).read_text())
+    if (evidence / "evidence.json").exists():
+        texts = json.loads((evidence / "evidence.json").read_text())["results"]
+        results = [CaseResult.from_json(text) for text in texts]
+        started = item.attempts[verdict.attempt].started
+        commit = verdict.applied.git_commit if verdict.decision.keeps else None
+        path = layout.artifacts(item.number) / "benchmark.json"
+        write_atomically(path, benchmark_json(results, started, commit))
     _mirror(evidence / "kernel_snapshot", layout.snapshot(item.number))
 
 
