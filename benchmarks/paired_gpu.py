@@ -1,6 +1,6 @@
 """Live paired verdicts on a GPU: identical code, known changes, cost, recorded processes.
 
-Run on a machine with a GPU:  python benchmarks/paired_gpu.py OUT [aa=20] [known=1] [cost=1]
+Run on a machine with a GPU:  python benchmarks/paired_gpu.py OUT [aa=20] [known=6] [cost=2]
 [record=200].  Writes OUT/paired.json after every verdict and OUT/noise.json, which
 `benchmarks/paired_power.py` resamples.
 """
@@ -118,7 +118,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         if "known" in wishes:
-            for matmul, rmsnorm in KNOWN:
+            for matmul, rmsnorm in KNOWN[-int(wishes["known"]) :]:
                 root = campaign(directory, dict.fromkeys(ONE, BASE), "tests/test_light.py")
                 launch(root, {**ONE, "matmul": matmul, "rmsnorm": rmsnorm})
                 changes = {"matmul": matmul, "rmsnorm": rmsnorm}

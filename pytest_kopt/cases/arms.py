@@ -17,10 +17,11 @@ import torch
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.check import make_inputs
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, Commander
-from pytest_kopt.cases.runner import Bench, one_thread, prepare_blocks
+from pytest_kopt.cases.runner import Bench, prepare_blocks
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.measure.cold import input_pool
 from pytest_kopt.measure.engine import Block
+from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.numerics.determinism import fresh_copy, tensors
 from pytest_kopt.versions import twin, witness
 from pytest_kopt.versions.errors import NotLoadable, Unreached

@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,12 +17,13 @@ from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.conditions import Conditions, steadily
 from pytest_kopt.devices.lock import checking_lock, timing_lock
+from pytest_kopt.devices.model import device_model
 from pytest_kopt.devices.vendor import Reading
 from pytest_kopt.errors import BadInput
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import InputPool, input_pool, launch_stream
 from pytest_kopt.measure.engine import Block, Call, Timing, time_block
-from pytest_kopt.measure.wall import WallEngine
+from pytest_kopt.measure.wall import WallEngine, one_thread
 from pytest_kopt.numerics.determinism import tensors
 from pytest_kopt.schema.profile import Scalar, gate_holds, parse_gate
 from pytest_kopt.schema.table import describe_header_drift
@@ -212,17 +212,6 @@ def backward_call(function: Callable[..., Any], given: Sequence[Any], seed: int)
     return call
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run torch's CPU kernels on one thread: with several, one busy core moves a time by 20 %."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def _figures(
     case: Case, report: CheckReport, forward: Timing | None, backward: Timing | None
 ) -> dict[str, float]:
@@ -255,7 +244,11 @@ def _evidence(case: Case, bench: Bench, report: CheckReport) -> dict[str, Any]:
         "interpreted": report.interpreted,
         "session_seed": bench.session_seed,
         "seeds": report.seeds,
-        "work": list(case.work) if case.work else None,
+        "flops": list(case.flops) if case.flops else None,
+        "nbytes": list(case.nbytes) if case.nbytes else None,
+        "io_bytes": report.io_bytes,
+        "dtype": report.dtype,
+        "device_model": device_model(bench.device),
         "weights": list(case.weights),
         "better": {c.name: c.better for c in case.schema.columns if c.better},
         "torch": torch.__version__,

@@ -62,7 +62,18 @@ def add_options(parser: pytest.Parser) -> None:
         help="compare every case with itself in N fresh processes: the noise floor",
     )
     group.addoption(
+        "--kopt-profile",
+        action="store_true",
+        help="profile the round's cases after measuring them, into profiles/round-N/",
+    )
+    group.addoption(
         "--kopt-verdict", metavar="PATH", type=Path, help="write verdict.json there (for CI)"
+    )
+    group.addoption(
+        "--kopt-comment",
+        metavar="PATH",
+        type=Path,
+        help="write the verdict as Markdown there (for a pull request)",
     )
     group.addoption(
         "--kopt-notes", metavar="FILE", type=Path, help="the round's notes (YAML): hypothesis, …"

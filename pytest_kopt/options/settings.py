@@ -33,6 +33,7 @@ class Settings:
     calibrate: int | None
     compare: str
     verdict_path: Path | None
+    comment_path: Path | None
     notes: Path | None
     policy: str | None
     engine: str
@@ -40,6 +41,7 @@ class Settings:
     gpu_wait: float
     timeout: float
     apply: bool
+    profile: bool
     suite: Suite
     seed: int | None
 
@@ -65,6 +67,7 @@ class Settings:
             calibrate=_calibrate(option.kopt_calibrate),
             compare=_choice(config, "compare", ("auto", "paired", "stored")),
             verdict_path=_absolute(here, option.kopt_verdict),
+            comment_path=_absolute(here, option.kopt_comment),
             notes=_absolute(here, option.kopt_notes),
             policy=option.kopt_policy or config.getini("kopt_policy"),
             engine=_choice(config, "engine", ENGINES),
@@ -72,6 +75,7 @@ class Settings:
             gpu_wait=_gpu_wait(config),
             timeout=_timeout(config),
             apply=not option.kopt_no_apply,
+            profile=option.kopt_profile,
             suite=_suite(config),
             seed=_seed(config),
         )
@@ -83,8 +87,10 @@ class Settings:
         judged = self.round is not None or self.base is not None
         for name, given, needed, legal in (
             ("--kopt-verdict", self.verdict_path, judged or self.calibrate, "--kopt-round N|next"),
+            ("--kopt-comment", self.comment_path, judged, "--kopt-round N|next"),
             ("--kopt-notes", self.notes, self.round, "--kopt-round N|next"),
             ("--kopt-no-apply", option.kopt_no_apply, self.round, "--kopt-round N|next"),
+            ("--kopt-profile", self.profile, self.round, "--kopt-round N|next"),
             ("--kopt-gate", option.kopt_gate, self.base, "--kopt-base REF"),
         ):
             if given and not needed:

@@ -40,7 +40,8 @@ def mover(config: pytest.Config, root: Path, tree: Path) -> Callable[[str], str]
     return moved
 
 
-def _moved_environment(env: dict[str, str], moved: Callable[[str], str]) -> dict[str, str]:
+def moved_environment(env: dict[str, str], moved: Callable[[str], str]) -> dict[str, str]:
+    """Return an environment whose PYTHONPATH leads into the copy."""
     if "PYTHONPATH" in env:
         entries = env["PYTHONPATH"].split(os.pathsep)
         env["PYTHONPATH"] = os.pathsep.join(moved(entry) for entry in entries)
@@ -71,7 +72,7 @@ class Child:
         self._process = subprocess.Popen(
             [sys.executable, "-c", boot, str(theirs[0]), str(ours[1])],
             cwd=moved(str(config.invocation_params.dir)),
-            env=_moved_environment({**os.environ, **env}, moved),
+            env=moved_environment({**os.environ, **env}, moved),
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,

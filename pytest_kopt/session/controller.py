@@ -26,6 +26,8 @@ from pytest_kopt.session.placement import ON_CPU, Placement, place
 
 if TYPE_CHECKING:
     from pytest_kopt.devices.vendor import Device
+    from pytest_kopt.profiling.table import CaseProfile
+    from pytest_kopt.roofline import Roofline
     from pytest_kopt.session.comparison import Comparison, Versions
     from pytest_kopt.session.trial import Closing, Trial
 
@@ -48,7 +50,9 @@ class Controller:
         self._config = config
         self._closing: Closing | None = None
         self.noise: dict[str, Any] | None = None
+        self._rooflines: Sequence[Roofline] = ()
         self._former: Any = None
+        self._unwritten: list[str] = []
 
     @property
     def common_environment(self) -> dict[str, str]:
@@ -100,7 +104,7 @@ class Controller:
             return []
         if self.trial is None:
             return [f"kopt: {self.brief.device}, rows go to {self.settings.summary_csv}"]
-        return [f"kopt: {self.trial.title}, {self.brief.device}"]
+        return [f"kopt: {self.trial.title}, {self.brief.device}", *self.trial.preface]
 
     def pytest_sessionstart(self) -> None:
         # A CI runner ends a job with SIGTERM: it shall leave as little behind as Ctrl-C does.
@@ -125,8 +129,14 @@ class Controller:
         if report.failed:
             self.collector.add_collect_error(report)
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take over a case's result; every later reader of the report finds plain properties."""
         self.collector.add_report(report)
+        if report.user_properties:
+            from pytest_kopt.show.junit import unpack
+
+            unpack(report)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -141,8 +151,16 @@ class Controller:
         if not results and self._closing is None:
             return
         terminalreporter.section("kopt")
-        for line in terminal.result_lines(results, self._closing):
+        for line in terminal.result_lines(results, self._closing, self._rooflines):
             terminalreporter.write_line(line)
+        if self._closing:
+            from pytest_kopt.show.github import annotation_lines
+
+            for line in (
+                *self._unwritten,
+                *annotation_lines(os.environ, self._closing.verdict, results),
+            ):
+                terminalreporter.write_line(line)
         if self.noise:
             from pytest_kopt.session.calibration import lines
 
@@ -165,10 +183,12 @@ class Controller:
                     self._second_runs()
                 self._closing = self.trial.close(self.collector, self, interrupted)
                 self._write_verdict()
+                self._publish()
             elif self.collector.refusals:
                 raise BadInput("; ".join(self.collector.refusals))
             elif self.settings.calibrate and not interrupted:
                 self._calibrate(self.settings.calibrate)
+            self._draw_rooflines()
             self._write_csv()
         except BadInput as error:
             raise pytest.UsageError(str(error)) from None
@@ -220,6 +240,19 @@ class Controller:
         if self.trial is None and not xdist.is_distributed(config):
             os.environ.update(self.placement.pin_to(self.placement.best))
 
+    def profile(
+        self, ids: Sequence[str], copy: tuple[Path, Path] | None = None
+    ) -> list[CaseProfile]:
+        """Return profiles of these cases, taken in fresh processes."""
+        from pytest_kopt.session.profiled import Profiler
+
+        return Profiler(self._config, self.brief, self.environment).profile(ids, copy)
+
+    def _draw_rooflines(self) -> None:
+        from pytest_kopt.session.rooflines import rooflines
+
+        self._rooflines = rooflines(self.collector.in_order(), self.settings.workspace)
+
     def _second_runs(self) -> None:
         """Run cases that killed an xdist worker once more, to tell the case from bad luck."""
         from pytest_kopt.session.remeasure import measure_again
@@ -260,6 +293,22 @@ class Controller:
             evidence = [asdict(result) for result in self.collector.in_order()]
             sidecar = path.with_name(f"{path.name}.evidence.json")
             write_atomically(sidecar, json.dumps(evidence, indent=1) + "\n")
+            from pytest_kopt.clock import now
+            from pytest_kopt.show.benchmark_json import benchmark_json
+
+            benchmark = path.with_name(f"{path.name}.benchmark.json")
+            write_atomically(benchmark, benchmark_json(self.collector.in_order(), now()))
+
+    def _publish(self) -> None:
+        from pytest_kopt.show.publish import publish
+
+        assert self._closing is not None
+        self._unwritten += publish(
+            self._closing.verdict,
+            self.settings.comment_path,
+            os.environ,
+            self._config.pluginmanager,
+        )
 
     def _write_verdict(self) -> None:
         path: Path | None = self.settings.verdict_path

@@ -76,6 +76,11 @@ class Worker:
         return self._bench
 
     def _run_arms(self) -> Callable[[Case, Bench], None] | None:
+        profile = self.brief.profile
+        if profile is not None:
+            from pytest_kopt.profiling.region import profile_case
+
+            return lambda case, bench: profile_case(case, bench, profile)
         order, commander = self.brief.arms, self._commander
         if order is None or commander is None:
             return None
