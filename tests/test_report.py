@@ -20,8 +20,8 @@ from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.show.report import charts, page
 from pytest_kopt.show.report.document import document
 from pytest_kopt.show.terminal import verdict_lines
-from tests.whole_campaign import KERNEL, a_campaign
 from tests.chromium import Page, chromium
+from tests.whole_campaign import KERNEL, a_campaign
 
 pytest.importorskip("vl_convert")
 pytest.importorskip("jinja2")
