@@ -1,0 +1,271 @@
+"""Writing to what is not the kernel's: clocks, comparisons, generators, files, other threads."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import PurePath
+
+from pytest_kopt.honesty.audit import vocabulary as known
+from pytest_kopt.honesty.audit.suspicion import Evidence, Suspicion
+from pytest_kopt.honesty.audit.trace import Call, Patch
+from pytest_kopt.honesty.audit.values import NOTHING, Tag, Value
+
+#: Modules that a measurement leans on; a kernel has no reason to write to their names.
+_FOREIGN = frozenset(
+    "time torch numpy builtins sys os gc io csv json math random statistics operator functools"
+    " itertools inspect traceback threading importlib subprocess types atexit signal contextlib"
+    " pathlib pickle copy weakref collections pytest _pytest pytest_kopt pluggy xdist triton"
+    " datetime timeit hashlib secrets".split()
+)
+#: Names under these are there to be set.
+_SETTINGS = frozenset("config knobs backends flags options".split())
+_HARMLESS = frozenset("sys.path sys.dont_write_bytecode sys.ps1 torch.classes".split())
+_PRECISION = frozenset(
+    "allow_tf32 allow_fp16_reduced_precision_reduction allow_bf16_reduced_precision_reduction"
+    " allow_fp16_accumulation fp32_precision".split()
+)
+_RUNTIME = frozenset(
+    "torch.set_num_threads torch.set_num_interop_threads torch.set_flush_denormal gc.disable"
+    " gc.freeze gc.set_threshold gc.set_debug sys.setswitchinterval os.sched_setaffinity os.nice"
+    " os.setpriority numba.set_num_threads mkl.set_num_threads os.sched_setscheduler".split()
+)
+_HOOKS = frozenset(
+    "sys.settrace sys.setprofile threading.settrace threading.setprofile sys.addaudithook"
+    " threading.settrace_all_threads threading.setprofile_all_threads atexit._clear"
+    " atexit.unregister atexit._run_exitfuncs sys.monitoring.set_events"
+    " sys.monitoring.register_callback sys.monitoring.use_tool_id".split()
+)
+_IMPORT_HOOKS = tuple(f"sys.{n}." for n in ("meta_path", "path_hooks", "path_importer_cache"))
+_EXITS = frozenset("os._exit os.abort os.kill os.killpg signal.raise_signal signal.signal".split())
+_RAW_OUTPUT = frozenset("os.write os.dup2 os.pwrite os.writev".split())
+_DISPATCHER = frozenset("torch.library.Library torch.library.impl torch.library.register_kernel".split())
+_STREAM_ATTRIBUTES = frozenset("cudaStreamSetAttribute cuStreamSetAttribute".split())
+_LIMITS = frozenset("cudaDeviceSetLimit cuCtxSetLimit".split())
+_RESET_L2 = frozenset("cudaCtxResetPersistingL2Cache cuCtxResetPersistingL2Cache".split())
+#: cudaLimitPersistingL2CacheSize and cudaStreamAttributeAccessPolicyWindow of the CUDA runtime.
+_PERSISTING, _WINDOW = 6, 1
+_WRITERS = frozenset(
+    "write_text write_bytes unlink rename replace touch symlink_to hardlink_to".split()
+)
+_FILE_CALLS = tuple(
+    f"{m}.{n}"
+    for m, names in {
+        "os": "remove rename replace unlink symlink link truncate",
+        "shutil": "copy copy2 copyfile move rmtree copytree",
+    }.items()
+    for n in names.split()
+)
+_HARNESS_FILES = frozenset(
+    "conftest.py pytest.ini .pytest.ini tox.ini setup.cfg pyproject.toml ledger.jsonl verdict.json"
+    " manifest.yaml benchmark.csv pairs.csv quick_test_bench.py".split()
+)
+
+
+def suspicions(evidence: Evidence) -> Iterator[Suspicion]:
+    """Yield writes to foreign modules, process state, harness files, and ways around torch."""
+    for patch in evidence.trace.patches:
+        if evidence.runs(patch.site):
+            yield from _patch(evidence, patch)
+    for call in evidence.trace.calls:
+        if evidence.runs(call.site):
+            yield from _call(call)
+    yield from _classes(evidence)
+
+
+# -- writes
+
+
+def _patch(evidence: Evidence, patch: Patch) -> Iterator[Suspicion]:
+    site = patch.site
+    for name in sorted(patch.base.externals):
+        if any(text.upper().startswith(("PYTEST", "KOPT")) for text in patch.attributes):
+            if name.startswith("os.environ"):
+                yield Suspicion("harness-environment", "it sets what steers the harness", site)
+                return
+        targets = {f"{name}.{attribute}" for attribute in patch.attributes} or {f"{name}.?"}
+        if targets & _HARMLESS or not _foreign(name):
+            continue
+        if any(part in _SETTINGS or part.endswith("_config") for part in name.split(".")):
+            if patch.attributes & _PRECISION:
+                yield _precision(Suspicion("", "", site))
+            continue
+        yield Suspicion(
+            "foreign-patch",
+            f"it replaces {sorted(targets)[0].removesuffix('.?')}, which is not the kernel's",
+            site,
+            "call what you need under a name of your own",
+        )
+        return
+    functions = any(o.kind in ("function", "bound", "partial") for o in patch.base.objects)
+    if "__code__" in patch.attributes and functions:
+        yield Suspicion(
+            "self-rewriting", "a function's code is exchanged while it runs", site, "write it once"
+        )
+    if _is_tensor(evidence, patch.base) and _hooks(patch):
+        yield Suspicion(
+            "tensor-method-override",
+            "a tensor is given methods of the kernel's own",
+            site,
+            "return plain tensors whose values are there",
+        )
+
+
+def _foreign(name: str) -> bool:
+    if "()" in name or name.startswith(("os.environ", "sys.modules")):
+        # Results of calls are the kernel's own objects; the tables have rules of their own.
+        return name.startswith("sys.modules.")
+    package = name.partition(".")[0]
+    if package == "triton":
+        return name.startswith(("triton.testing", "triton.runtime"))
+    return package in _FOREIGN
+
+
+def _is_tensor(evidence: Evidence, value: Value) -> bool:
+    local = any(o.kind == "tensor" for o in value.objects)
+    return local or bool(evidence.tensors(value.about(Tag.RAW, Tag.DATA)))
+
+
+def _hooks(patch: Patch) -> bool:
+    methods = known.VIEWS | known.COPIES | known.CONTENT_METHODS | known.META_METHODS
+    callables = any(o.kind in ("function", "bound", "partial") for o in patch.value.objects)
+    return callables and (not patch.attributes or bool(patch.attributes & methods))
+
+
+def _precision(suspicion: Suspicion) -> Suspicion:
+    return Suspicion(
+        "precision-flag",
+        "a flag of the whole process is turned, for whatever is measured beside it too",
+        suspicion.site,
+        "ask for the precision where the product is made",
+        rejects=False,
+    )
+
+
+# -- calls
+
+
+def _call(call: Call) -> Iterator[Suspicion]:
+    name, site = call.name, call.site
+    last = name.rpartition(".")[2]
+    given = (*call.arguments, *call.keywords.values())
+    texts = frozenset().union(call.base.texts, *(value.texts for value in given))
+    if name in _RUNTIME:
+        yield Suspicion(
+            "runtime-change",
+            "it changes the process that it is measured in",
+            site,
+            "leave threads, collector and floating-point modes as they are",
+        )
+    elif name in _HOOKS or name.startswith(_IMPORT_HOOKS):
+        yield Suspicion(
+            "interpreter-hook", "it hooks into the interpreter", site, "a kernel needs no hook"
+        )
+    elif name in _EXITS:
+        yield Suspicion("process-exit", "it ends or signals a process", site, "raise instead")
+    elif name in _RAW_OUTPUT:
+        yield Suspicion(
+            "raw-output", "it writes to file descriptors past Python's streams", site, "use print"
+        )
+    elif name == "torch.set_float32_matmul_precision" and texts & {"high", "medium"}:
+        yield _precision(Suspicion("", "", site))
+    elif name in _DISPATCHER and any(t == "aten" or t.startswith("aten::") for t in texts):
+        yield Suspicion(
+            "dispatcher-override",
+            "it registers implementations of torch's own operators",
+            site,
+            "register operators in a namespace of your own",
+        )
+    elif _persisting(call, last):
+        yield Suspicion(
+            "persisting-l2",
+            "it reserves a part of the L2 cache across calls",
+            site,
+            "a real step runs other kernels in between; leave the cache policy alone",
+        )
+    elif _writes(call, last) and any(_harness_file(text) for text in texts):
+        yield Suspicion(
+            "harness-file-write",
+            "it writes to a file of the harness",
+            site,
+            "write to a temporary directory, or not at all",
+        )
+    elif last == "__enter__" and name.startswith("torch.") and "Mode" in name:
+        yield _mode(call)
+
+
+def _mode(call: Call) -> Suspicion:
+    return Suspicion(
+        "tensor-interception", "it intercepts torch's functions for the process", call.site
+    )
+
+
+def _persisting(call: Call, last: str) -> bool:
+    node = call.site.node
+    constants = [
+        argument.value
+        for argument in (node.args if isinstance(node, ast.Call) else [])
+        if isinstance(argument, ast.Constant)
+    ]
+    named = "".join(n for value in call.arguments for n in value.externals)
+    if last in _LIMITS:
+        return constants[:1] == [_PERSISTING] or "Persisting" in named
+    if last in _STREAM_ATTRIBUTES:
+        return _WINDOW in constants or "AccessPolicyWindow" in named
+    return last in _RESET_L2
+
+
+def _writes(call: Call, last: str) -> bool:
+    if call.name in _FILE_CALLS:
+        return True
+    if call.name == "builtins.open" or (last == "open" and call.base is not NOTHING):
+        at = 1 if call.name == "builtins.open" else 0
+        mode = call.keywords.get("mode", NOTHING)
+        if len(call.arguments) > at:
+            mode = call.arguments[at]
+        return any(set(text) & set("wax+") for text in mode.texts if len(text) <= 4)
+    return last in _WRITERS and call.name.startswith("pathlib.")
+
+
+def _harness_file(text: str) -> bool:
+    name = PurePath(text).name
+    test = name.startswith("test_") or name.endswith("_test.py")
+    return name in _HARNESS_FILES or (test and name.endswith(".py"))
+
+
+# -- classes
+
+
+def _classes(evidence: Evidence) -> Iterator[Suspicion]:
+    for definition in evidence.trace.classes:
+        modes = {b.rpartition(".")[2] for b in definition.bases}
+        if modes & {"TorchFunctionMode", "TorchDispatchMode"}:
+            yield Suspicion(
+                "tensor-interception",
+                "a mode that intercepts torch's functions",
+                definition.site,
+                "compute in the call, on the tensors it is given",
+            )
+    for returned in evidence.trace.returns:
+        if returned.site.root.called:
+            continue
+        for obj in returned.value.objects:
+            held = [fact for value in obj.fields.values() for fact in _inside(value)]
+            inputs = evidence.tensors(about for tag, about in held if tag is Tag.RAW)
+            if obj.kind == "instance" and inputs and _is_subclass(obj.classes):
+                yield Suspicion(
+                    "lazy-tensor",
+                    "what is returned holds the inputs: the work is put off",
+                    returned.site,
+                    "return plain tensors whose values are there",
+                )
+
+
+def _inside(value: Value) -> frozenset[tuple[Tag, object]]:
+    items = value.items or ()
+    return value.facts | frozenset(f for item in items for f in _inside(item))
+
+
+def _is_subclass(classes: tuple[object, ...]) -> bool:
+    flags = {flag for cls in classes for flag in getattr(cls, "flags", ())}
+    return bool(flags & {"torch.Tensor", "torch.nn.Parameter", "torch._tensor.Tensor"})

@@ -1,0 +1,312 @@
+"""Following a whole kernel: its modules as they are imported, then every function as called."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import PurePosixPath
+
+from pytest_kopt.honesty.audit.calls import Function
+from pytest_kopt.honesty.audit.machine import STEPS_IN_ALL, STEPS_PER_ROOT, Activation, Exhausted
+from pytest_kopt.honesty.audit.statements import Statements
+from pytest_kopt.honesty.audit.trace import Read, Return, Root, Trace
+from pytest_kopt.honesty.audit.values import (
+    NOTHING,
+    Object,
+    Tag,
+    Value,
+    join,
+)
+
+#: Position or name of the parameters that outlive a step, by the function under optimisation.
+Entries = Mapping[str, Collection[int]]
+
+_SETTING_UP = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__"})
+_SCALARS = frozenset({"int", "float", "bool", "str"})
+_CALLED_BY_TORCH = frozenset(
+    "forward backward __call__ setup_context jvp vmap __torch_function__ __torch_dispatch__".split()
+)
+
+
+def parse(sources: Mapping[str, bytes]) -> dict[str, ast.Module]:
+    """Return the syntax trees of the Python files that have one; the build speaks of the others."""
+    trees = {}
+    for path, text in sorted(sources.items()):
+        if path.endswith(".py"):
+            try:
+                trees[path] = ast.parse(text)
+            except (SyntaxError, ValueError, RecursionError):
+                continue
+    return trees
+
+
+class Program(Statements):
+    """A kernel's files, followed; `trace` holds what happened."""
+
+    def __init__(self, trees: Mapping[str, ast.Module], entries: Entries) -> None:
+        super().__init__()
+        self._trees = trees
+        self._entries = entries
+        self._names = {path: _dotted(path) for path in trees}
+        self._made: list[Object] = []
+        self._entered: set[ast.AST] = set()
+        self._instances: dict[Object, list[Object]] = {}
+        self._root_of: dict[Object, str] = {}
+
+    def follow(self) -> Trace:
+        """Follow everything, as far as the budget goes."""
+        for path in self._trees:
+            self._module(path)
+        self.root = Root(0, "", "")
+        roots = list(self._roots())
+        for number, (function, owner) in enumerate(roots, start=1):
+            self._follow_root(number, function, owner)
+        number = len(roots)
+        while self.unseen and self.steps < STEPS_IN_ALL:
+            function = next(iter(self.unseen))
+            number += 1
+            self._follow_root(number, function, None, nested=True)
+        return self.trace
+
+    @property
+    def device_functions(self) -> list[Object]:
+        """The kernel's functions that are compiled for a device."""
+        return [function for function in self._made if "device" in function.flags]
+
+    # -- modules
+
+    def _module(self, path: str) -> Object:
+        if path in self.modules:
+            return self.modules[path]
+        module = Object("module", 0, definition=self._trees[path], path=path)
+        module.fields["__name__"] = Value(texts=frozenset({self._names[path]}))
+        self.modules[path] = module
+        root, self.root = self.root, Root(0, "", path, importing=True)
+        stack, self.stack = self.stack, [Activation(module, path, "<module>")]
+        flow, controls = self.flow, self.controls
+        self.controls = []
+        self.limit = self.steps + STEPS_PER_ROOT
+        try:
+            self.run(self._trees[path].body)
+        except Exhausted:
+            pass
+        self.root, self.stack, self.flow, self.controls = root, stack, flow, controls
+        return module
+
+    def import_module(self, name: str, node: ast.AST) -> Value:
+        self.trace.reads.append(Read(f"import {name}", self.site(node)))
+        for path, dotted in self._names.items():
+            if dotted == name or dotted.endswith(f".{name}") or name.endswith(f".{dotted}"):
+                return Value(objects=frozenset({self._module(path)}))
+        return Value(externals=frozenset({name}))
+
+    def instantiate(
+        self, cls: Object, arguments: list[Value], keywords: dict[str, Value], node: ast.AST
+    ) -> Value:
+        value = super().instantiate(cls, arguments, keywords, node)
+        if self.root.importing and not self.root.called:
+            self._instances.setdefault(cls, []).extend(value.objects)
+        return value
+
+    def make_function(self, node: Function) -> Value:
+        value = super().make_function(node)
+        if self.root.importing:
+            self._made += value.objects
+        return value
+
+    # -- roots
+
+    def _roots(self) -> Iterator[tuple[Object, Object | None]]:
+        owners = {
+            function: cls
+            for module in self.modules.values()
+            for cls in _classes(module)
+            for value in cls.fields.values()
+            for function in value.objects
+            if function.kind == "function"
+        }
+        wanted = self._entry_functions()
+        for function in sorted(self._made, key=lambda f: f not in wanted):
+            name = getattr(function.definition, "name", "<lambda>")
+            skipped = "device" in function.flags or name in _SETTING_UP
+            if not skipped and not name.startswith("test_"):
+                self._root_of[function] = wanted.get(function, "")
+                yield function, owners.get(function)
+
+    def _entry_functions(self) -> dict[Object, str]:
+        found: dict[Object, str] = {}
+        for name in self._entries:
+            for module in self.modules.values():
+                value = Value(objects=frozenset({module}))
+                for part in name.split("."):
+                    value = value.objects and self._field(value, part) or NOTHING
+                for obj in value.objects:
+                    found[obj] = name
+        return found
+
+    @staticmethod
+    def _field(value: Value, name: str) -> Value:
+        result = NOTHING
+        for obj in value.objects:
+            result = join(result, obj.fields.get(name, NOTHING))
+        return result
+
+    def _follow_root(
+        self, number: int, function: Object, owner: Object | None, *, nested: bool = False
+    ) -> None:
+        definition = function.definition
+        assert isinstance(definition, Function)
+        if self.steps > STEPS_IN_ALL:
+            return
+        entry = self._root_of.get(function, "")
+        spec = definition.args
+        names = [a.arg for a in (*spec.posonlyargs, *spec.args)]
+        bound = owner is not None and "static" not in function.flags and bool(names)
+        taken = names[1:] if bound else names
+        weights = None
+        if entry:
+            weights = frozenset(taken[i] for i in self._entries[entry] if i < len(taken))
+        name = getattr(definition, "name", "<lambda>")
+        self.root = Root(
+            number=number,
+            name=name,
+            path=function.path,
+            entry=bool(entry),
+            called=nested or (not entry and self._is_called(definition, name, owner)),
+            method=owner is not None,
+            parameters=tuple([*taken, *(a.arg for a in spec.kwonlyargs)]),
+            weights=weights,
+        )
+        self.stack = [Activation(Object("frame", 0), function.path, name)]
+        context = self._instance(owner) if owner is not None and bound else None
+        for _ in range(2):
+            self.epoch += 1
+            self.flow = type(self.flow)()
+            self.controls = []
+            self.running = []
+            self.limit = min(self.steps + STEPS_PER_ROOT, STEPS_IN_ALL)
+            stores = len(self.trace.stores)
+            arguments, keywords = self._parameters(function, definition, owner, context)
+            try:
+                self.enter(function, arguments, keywords, definition)
+            except (Exhausted, RecursionError):
+                return
+            if len(self.trace.stores) == stores:
+                return
+
+    def _instance(self, owner: Object) -> Value:
+        """Return an instance that was there before: what `__init__` makes of nothing known."""
+        self.limit = self.steps + STEPS_PER_ROOT
+        if self._instances.get(owner):
+            return Value(objects=frozenset(self._instances[owner]))
+        root, self.root = self.root, Root(0, "", owner.path, importing=True, called=True)
+        try:
+            value = self.instantiate(owner, [], {}, owner.definition or ast.Pass())
+        except Exhausted:
+            value = Value(objects=frozenset({Object("instance", self.epoch, classes=(owner,))}))
+        self.root = root
+        return value
+
+    def _parameters(
+        self, function: Object, definition: Function, owner: Object | None, itself: Value | None
+    ) -> tuple[list[Value], dict[str, Value]]:
+        spec = definition.args
+        positional: list[Value] = []
+        named: dict[str, Value] = {}
+        first = [*spec.posonlyargs, *spec.args]
+        for index, argument in enumerate(first):
+            if index == 0 and itself is not None:
+                if owner is not None and "class method" in function.flags:
+                    positional.append(Value(objects=frozenset({owner})))
+                else:
+                    positional.append(itself)
+            else:
+                positional.append(self._parameter(function, argument))
+        if spec.vararg:
+            positional.append(self._parameter(function, spec.vararg))
+        for argument in spec.kwonlyargs:
+            named[argument.arg] = self._parameter(function, argument)
+        if spec.kwarg:
+            named["**"] = self._parameter(function, spec.kwarg)
+        return positional, named
+
+    def _parameter(self, function: Object, argument: ast.arg) -> Value:
+        default = function.fields.get(f"default {argument.arg}", NOTHING)
+        note = ast.unparse(argument.annotation) if argument.annotation else ""
+        origin = (self.root.number, argument.arg)
+        if note in _SCALARS or default.texts:
+            return default
+        if "Tensor" in note:
+            self.trace.tensors.add(origin)
+        key = f"parameter {self.root.number}"
+        known = function.fields.get(key + argument.arg)
+        if known is None:
+            obj = Object("param", 0, path=argument.arg)
+            known = Value(frozenset({(Tag.RAW, origin)}), frozenset({obj}))
+            function.fields[key + argument.arg] = known
+        return join(known, default)
+
+    def _is_called(self, definition: Function, name: str, owner: Object | None) -> bool:
+        if name in _CALLED_BY_TORCH:
+            return False
+        if definition in self._entered or self._entries:
+            return True
+        for tree in self._trees.values():
+            for outer in ast.walk(tree):
+                if isinstance(outer, Function) and outer is not definition:
+                    if _mentions(outer, name, method=owner is not None):
+                        return True
+        return False
+
+    def enter(
+        self,
+        function: Object,
+        arguments: list[Value],
+        keywords: dict[str, Value],
+        node: ast.AST,
+    ) -> Value:
+        if self.running and function.definition is not None:
+            self._entered.add(function.definition)
+        return super().enter(function, arguments, keywords, node)
+
+    def returned(self, value: Value, node: ast.AST) -> None:
+        if len(self.running) == 1 and not self.root.importing:
+            flow = self.flow
+            whole = self.deep(value)
+            if flow.replayed:
+                facts = {f for f in whole.facts if f[0] not in (Tag.STALE, Tag.REPLAY)}
+            else:
+                facts = {f for f in whole.facts if f[1] not in flow.overwritten}
+            known = Value(frozenset(facts), value.objects, value.externals)
+            self.trace.returns.append(
+                Return(known, self.site(node), flow.fresh, flow.pending, flow.launched)
+            )
+
+
+def _dotted(path: str) -> str:
+    parts = list(PurePosixPath(path).with_suffix("").parts)
+    if parts[-1] == "__init__":
+        parts.pop()
+    return ".".join(parts)
+
+
+def _classes(module: Object) -> Iterator[Object]:
+    waiting = [module]
+    met: set[Object] = set()
+    while waiting:
+        holder = waiting.pop()
+        for value in holder.fields.values():
+            for obj in value.objects:
+                if obj.kind == "class" and obj not in met:
+                    met.add(obj)
+                    waiting.append(obj)
+                    yield obj
+
+
+def _mentions(outer: ast.AST, name: str, *, method: bool) -> bool:
+    for node in ast.walk(outer):
+        if method and isinstance(node, ast.Attribute) and node.attr == name:
+            return True
+        if not method and isinstance(node, ast.Name) and node.id == name:
+            return isinstance(node.ctx, ast.Load)
+    return False
