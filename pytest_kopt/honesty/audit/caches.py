@@ -38,12 +38,21 @@ def _of_location(
     written: list[Store],
     returns: list[Return],
 ) -> Iterator[Suspicion]:
-    data = evidence.tensors(o for s in written for o in s.value.about(Tag.DATA))
-    unseen = evidence.tensors(o for s in written for o in s.value.about(Tag.OPAQUE))
-    replayed = any((Tag.REPLAY, location) in r.value.facts for r in returns)
+    early = [store for store in written if not store.late]
+    data = evidence.tensors(o for s in early for o in s.value.about(Tag.DATA))
+    # What a function outside made of the arguments may be a result, or a plan for making one.
+    unseen = evidence.tensors(
+        o for s in early for o in s.value.about(Tag.OPAQUE) if root.entry
+    )
+    filled = evidence.tensors(
+        o for s in written if s.late for o in s.value.about(Tag.DATA, Tag.OPAQUE)
+    )
+    replays = [r for r in returns if (Tag.REPLAY, location) in r.value.facts]
     used = any((Tag.STALE, location) in r.value.facts for r in returns)
-    if replayed and (data or unseen):
+    if replays and (data or unseen):
         yield _judge(evidence, root, location, written, data | unseen, whole=True)
+    elif filled and any(location not in r.touched for r in replays):
+        yield _judge(evidence, root, location, written, filled, whole=True)
     elif used and data and _misses_only(evidence, location, written, returns):
         yield _judge(evidence, root, location, written, data, whole=False)
 
@@ -58,6 +67,8 @@ def _misses_only(
     if all(location in r.fresh for r in returns):
         return False
     for store in written:
+        if store.late:
+            continue
         for tag, about in store.site.controls:
             if tag is Tag.STALE and about == location:
                 return True

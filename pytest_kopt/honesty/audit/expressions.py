@@ -99,10 +99,6 @@ class Expressions(Calls):
             found = self.tensor_attribute(self.resolved(base), name)
             if found is not None:
                 return found
-            if name in ("saved_tensors", "saved_variables"):
-                origin = (self.root.number, name)
-                self.trace.tensors.add(origin)
-                results.append(Value(frozenset({(Tag.RAW, origin)})))
         elif base.facts and not results:
             kept = frozenset(f for f in base.facts if f[0] is not Tag.RAW)
             results.append(Value(kept))
@@ -178,6 +174,14 @@ class Expressions(Calls):
                 itself = Value(base.facts, frozenset({obj}))
                 results.append(self.call_method(itself, "__getitem__", [key], {}, node))
         for external in base.externals:
+            if external == "sys.modules":
+                results += [
+                    Value(objects=frozenset({module}))
+                    for text in key.texts
+                    if (module := self.own_module(text)) is not None
+                ]
+                if results[1:]:
+                    continue
             if external.endswith("__dict__") or external in ("sys.modules", "os.environ"):
                 parts = sorted(key.texts) or ["?"]
                 names = frozenset(f"{external}.{part}" for part in parts)
@@ -360,6 +364,10 @@ class Expressions(Calls):
             self.assign(generator.target, self.elements_of(source))
             for condition in generator.ifs:
                 self.evaluate(condition)
+
+    def own_module(self, name: str) -> Object | None:
+        """Return the kernel's module of exactly this name."""
+        raise NotImplementedError
 
     def walked(self, source: Value, node: ast.AST) -> None:
         """Record that something outside the kernel was iterated over."""

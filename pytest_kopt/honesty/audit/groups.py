@@ -57,7 +57,8 @@ def _constants(path: str, function: ast.FunctionDef | ast.AsyncFunctionDef) -> I
 def _rows_per_group(name: str) -> bool:
     """Say whether a name says rows (or tokens, or M) per group (or expert)."""
     words = name.lower().split("_")
-    return any(
-        counted in _COUNTED and per == "per" and group in _GROUPS
-        for counted, per, group in zip(words, words[1:], words[2:], strict=False)
+    if words[0] in ("num", "n", "max"):
+        del words[0]
+    return (
+        len(words) == 3 and words[0] in _COUNTED and words[1] == "per" and words[2] in _GROUPS
     )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import PurePath
 
 from pytest_kopt.honesty.audit import vocabulary as known
+from pytest_kopt.honesty.audit.library import ASKED
 from pytest_kopt.honesty.audit.suspicion import Evidence, Suspicion
 from pytest_kopt.honesty.audit.trace import Call, Patch
-from pytest_kopt.honesty.audit.values import NOTHING, Tag, Value
+from pytest_kopt.honesty.audit.values import NOTHING, Object, Tag, Value
 
 #: Modules that a measurement leans on; a kernel has no reason to write to their names.
 _FOREIGN = frozenset(
@@ -30,6 +32,7 @@ _RUNTIME = frozenset(
     " gc.freeze gc.set_threshold gc.set_debug sys.setswitchinterval os.sched_setaffinity os.nice"
     " os.setpriority numba.set_num_threads mkl.set_num_threads os.sched_setscheduler".split()
 )
+_DEFAULTS = frozenset({"torch.set_default_dtype", "torch.set_default_tensor_type"})
 _HOOKS = frozenset(
     "sys.settrace sys.setprofile threading.settrace threading.setprofile sys.addaudithook"
     " threading.settrace_all_threads threading.setprofile_all_threads atexit._clear"
@@ -70,6 +73,7 @@ def suspicions(evidence: Evidence) -> Iterator[Suspicion]:
     for call in evidence.trace.calls:
         if evidence.runs(call.site):
             yield from _call(call)
+    yield from _defaults(evidence)
     yield from _classes(evidence)
 
 
@@ -85,6 +89,8 @@ def _patch(evidence: Evidence, patch: Patch) -> Iterator[Suspicion]:
                 return
         targets = {f"{name}.{attribute}" for attribute in patch.attributes} or {f"{name}.?"}
         if targets & _HARMLESS or not _foreign(name):
+            continue
+        if _is_shim(patch, name):
             continue
         if any(part in _SETTINGS or part.endswith("_config") for part in name.split(".")):
             if patch.attributes & _PRECISION:
@@ -109,6 +115,14 @@ def _patch(evidence: Evidence, patch: Patch) -> Iterator[Suspicion]:
             site,
             "return plain tensors whose values are there",
         )
+
+
+def _is_shim(patch: Patch, name: str) -> bool:
+    """Say whether a name that a version of a package lacks is given to what has it elsewhere."""
+    package = name.partition(".")[0]
+    own = bool(patch.value.externals) and not patch.value.objects
+    same = all(other.partition(".")[0] == package for other in patch.value.externals)
+    return own and same and (Tag.MARK, ASKED) in patch.site.controls
 
 
 def _foreign(name: str) -> bool:
@@ -194,6 +208,23 @@ def _call(call: Call) -> Iterator[Suspicion]:
         yield _mode(call)
 
 
+def _defaults(evidence: Evidence) -> Iterator[Suspicion]:
+    """Yield default dtypes set for the whole process, and not set back where they were set."""
+    places: dict[tuple[str, str], dict[ast.AST, Call]] = defaultdict(dict)
+    for call in evidence.trace.calls:
+        if call.name in _DEFAULTS and evidence.runs(call.site):
+            places[call.site.path, call.site.function][call.site.node] = call
+    for calls in places.values():
+        if len(calls) == 1:
+            (call,) = calls.values()
+            yield Suspicion(
+                "default-dtype",
+                "the default dtype is changed, for inputs and references too",
+                call.site,
+                "give dtypes where tensors are made",
+            )
+
+
 def _mode(call: Call) -> Suspicion:
     return Suspicion(
         "tensor-interception", "it intercepts torch's functions for the process", call.site
@@ -240,6 +271,8 @@ def _classes(evidence: Evidence) -> Iterator[Suspicion]:
     for definition in evidence.trace.classes:
         modes = {b.rpartition(".")[2] for b in definition.bases}
         if modes & {"TorchFunctionMode", "TorchDispatchMode"}:
+            if not any(_does_something(definition.object, n) for n in _INTERCEPTORS):
+                continue
             yield Suspicion(
                 "tensor-interception",
                 "a mode that intercepts torch's functions",
@@ -259,6 +292,23 @@ def _classes(evidence: Evidence) -> Iterator[Suspicion]:
                     returned.site,
                     "return plain tensors whose values are there",
                 )
+
+
+_INTERCEPTORS = "__torch_function__", "__torch_dispatch__"
+
+
+def _does_something(cls: Object, name: str) -> bool:
+    """Say whether a hook does more than call the function that it was asked for."""
+    for method in cls.fields.get(name, NOTHING).objects:
+        definition = method.definition
+        if isinstance(definition, ast.FunctionDef):
+            body = definition.body[1:] if ast.get_docstring(definition) else definition.body
+            called = body[0].value if len(body) == 1 and isinstance(body[0], ast.Return) else None
+            if isinstance(called, ast.Call) and isinstance(called.func, ast.Name):
+                names = {argument.arg for argument in definition.args.args}
+                return called.func.id not in names
+            return True
+    return False
 
 
 def _inside(value: Value) -> frozenset[tuple[Tag, object]]:

@@ -33,7 +33,7 @@ def suspicions(
                 returned.site,
                 "let the failure through, or choose the path by the arguments",
             )
-        elif not devices and not evidence.trace.launches and not _opaque(returned):
+        elif root.entry and not devices and not evidence.trace.launches and not _opaque(returned):
             yield Suspicion(
                 "vendor-operator",
                 f"torch's operators make the whole result; nothing is written in {target_lang}",

@@ -12,6 +12,7 @@ from pytest_kopt.honesty.audit.tensors import Tensors, opaque
 from pytest_kopt.honesty.audit.trace import Call, Patch
 from pytest_kopt.honesty.audit.values import (
     NOTHING,
+    Fact,
     Object,
     Tag,
     Value,
@@ -27,6 +28,8 @@ Arguments = list[Value]
 Keywords = dict[str, Value]
 #: Marks what `id` gave.
 ID = "id"
+#: Marks a question for whether something has a name.
+ASKED = "hasattr"
 _NAMES = "torch", "numpy"
 
 
@@ -146,6 +149,13 @@ class Library(Tensors):
 
     def _nothing(self, arguments: Arguments, keywords: Keywords, node: ast.AST) -> Value:
         return NOTHING
+
+    def _asked(self, arguments: Arguments, keywords: Keywords, node: ast.AST) -> Value:
+        looked: set[Fact] = {(Tag.MARK, ASKED)}
+        if len(arguments) == 2:
+            for text in sorted(arguments[1].texts):
+                looked |= {f for f in self.attribute(arguments[0], text, node).facts}
+        return Value(frozenset(f for f in looked if f[0] in (Tag.MARK, Tag.STALE)))
 
     def _listed(self, arguments: Arguments, keywords: Keywords, node: ast.AST) -> Value:
         obj = self.new("list", node)
@@ -295,7 +305,8 @@ class Library(Tensors):
         "builtins.len": _nothing,
         "builtins.isinstance": _nothing,
         "builtins.issubclass": _nothing,
-        "builtins.hasattr": _nothing,
+        "builtins.hasattr": _asked,
+        "builtins.dir": _asked,
         "builtins.print": _nothing,
         "builtins.callable": _nothing,
         "builtins.type": _nothing,

@@ -13,6 +13,7 @@ from pytest_kopt.honesty.audit.values import (
     Fact,
     Location,
     Object,
+    Origin,
     Tag,
     Value,
     computed,
@@ -38,6 +39,7 @@ class Flow:
 
     fresh: frozenset[Location] = frozenset()
     overwritten: frozenset[Location] = frozenset()
+    touched: frozenset[Location] = frozenset()
     pending: frozenset[ast.AST] = frozenset()
     launched: bool = False
     replayed: bool = False
@@ -47,6 +49,7 @@ class Flow:
         return Flow(
             self.fresh & other.fresh,
             self.overwritten & other.overwritten,
+            self.touched & other.touched,
             self.pending | other.pending,
             self.launched or other.launched,
             self.replayed and other.replayed,
@@ -169,10 +172,20 @@ class Machine(ABC):
         if self.persistent(obj) and not self.root.importing:
             self.stored.add(location)
             self.flow.fresh |= {location}
+            self._keep(value, location)
             site = self.site(self.statement or node)
             self.trace.stores.append(
                 Store(location, self.deep(value), self.resolved(flat(key)), site)
             )
+
+    def _keep(self, value: Value, location: Location, levels: int = 3) -> None:
+        """Mark tensors that a location holds from now on: what fills them fills the location."""
+        for obj in flat(value).objects:
+            if obj.kind == "tensor" and obj.home is None:
+                obj.home = location
+            elif levels and obj.kind in ("instance", "dict", "list", "partial"):
+                for held in list(obj.fields.values()):
+                    self._keep(held, location, levels - 1)
 
     def resolved(self, value: Value) -> Value:
         """Return a value with what was written into the tensors it refers to."""
@@ -198,17 +211,26 @@ class Machine(ABC):
         """Follow a write of computed data into a tensor, in place."""
         data = computed(self.resolved(source) for source in sources)
         for obj in target.objects:
-            if obj.kind == "tensor" and not self.persistent(obj):
+            if obj.kind != "tensor":
+                continue
+            if obj.home is not None:
+                # A buffer that is kept: whether it is filled in every call is for the rules.
+                site = self.site(self.statement or self.stack[-1].frame.definition or ast.Pass())
+                self.trace.stores.append(Store(obj.home, data, NOTHING, site, late=True))
+            elif not self.persistent(obj):
                 obj.fields["data"] = join(obj.fields.get("data", NOTHING), data)
+        written = {about for about in target.about(Tag.STALE) if isinstance(about, tuple)}
+        self.flow.touched |= written  # type: ignore[arg-type]
         if whole:
-            written = {about for about in target.about(Tag.STALE) if isinstance(about, tuple)}
             self.flow.overwritten |= written  # type: ignore[arg-type]
 
-    def used_as_tensor(self, *values: Value) -> None:
-        """Remember that these were used as only tensors can be."""
+    def used_as_tensor(self, *values: Value, surely: bool = True) -> None:
+        """Remember that these were used as tensors are: as only they are, or as others are too."""
         for value in values:
-            for about in value.about(Tag.RAW):
-                self.trace.tensors.add(about)  # type: ignore[arg-type]
+            origins: set[Origin] = set(value.about(Tag.RAW))  # type: ignore[arg-type]
+            self.trace.likely |= origins
+            if surely:
+                self.trace.tensors |= origins
 
     def patch(
         self, base: Value, attributes: Iterable[str], value: Value, node: ast.AST

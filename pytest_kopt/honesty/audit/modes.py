@@ -45,5 +45,7 @@ def _works(evidence: Evidence, returned: Return) -> bool:
 
 def _answers(evidence: Evidence, returned: Return) -> bool:
     """Say whether something like a result is returned: an argument, or memory nobody filled."""
+    if returned.value.has(Tag.REPLAY):
+        return False
     local = any(o.kind == "tensor" for o in returned.value.objects)
-    return local or bool(evidence.tensors(returned.value.about(Tag.RAW)))
+    return local or returned.argument

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from pytest_kopt.honesty.audit.calls import Function
@@ -15,11 +16,14 @@ from pytest_kopt.honesty.audit.values import (
     Object,
     Tag,
     Value,
+    flat,
     join,
 )
 
 #: Position or name of the parameters that outlive a step, by the function under optimisation.
 Entries = Mapping[str, Collection[int]]
+
+Mentions = Mapping[str, set[ast.AST]]
 
 _SETTING_UP = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__"})
 _SCALARS = frozenset({"int", "float", "bool", "str"})
@@ -52,6 +56,7 @@ class Program(Statements):
         self._entered: set[ast.AST] = set()
         self._instances: dict[Object, list[Object]] = {}
         self._root_of: dict[Object, str] = {}
+        self._loads, self._attributes = _mentions(trees.values())
 
     def follow(self) -> Trace:
         """Follow everything, as far as the budget goes."""
@@ -99,6 +104,9 @@ class Program(Statements):
             if dotted == name or dotted.endswith(f".{name}") or name.endswith(f".{dotted}"):
                 return Value(objects=frozenset({self._module(path)}))
         return Value(externals=frozenset({name}))
+
+    def own_module(self, name: str) -> Object | None:
+        return next((self._module(p) for p, dotted in self._names.items() if dotted == name), None)
 
     def instantiate(
         self, cls: Object, arguments: list[Value], keywords: dict[str, Value], node: ast.AST
@@ -213,9 +221,12 @@ class Program(Statements):
         spec = definition.args
         positional: list[Value] = []
         named: dict[str, Value] = {}
+        context = self._context(definition, owner)
         first = [*spec.posonlyargs, *spec.args]
         for index, argument in enumerate(first):
-            if index == 0 and itself is not None:
+            if index == 0 and context is not None:
+                positional.append(context)
+            elif index == 0 and itself is not None:
                 if owner is not None and "class method" in function.flags:
                     positional.append(Value(objects=frozenset({owner})))
                 else:
@@ -229,6 +240,22 @@ class Program(Statements):
         if spec.kwarg:
             named["**"] = self._parameter(function, spec.kwarg)
         return positional, named
+
+    def _context(self, definition: Function, owner: Object | None) -> Value | None:
+        """Return the new context that torch hands to a method of an autograd function."""
+        name = getattr(definition, "name", "")
+        if owner is None or not self.derives(owner, "Function"):
+            return None
+        if name == "forward" and self.find(owner, "setup_context"):
+            return None
+        if name not in ("forward", "backward", "setup_context", "jvp", "vmap"):
+            return None
+        context = self.new("instance", definition)
+        origin = (self.root.number, "saved_tensors")
+        self.trace.tensors.add(origin)
+        for attribute in ("saved_tensors", "saved_variables"):
+            context.fields[attribute] = Value(frozenset({(Tag.RAW, origin)}))
+        return Value(objects=frozenset({context}))
 
     def _parameter(self, function: Object, argument: ast.arg) -> Value:
         default = function.fields.get(f"default {argument.arg}", NOTHING)
@@ -251,12 +278,8 @@ class Program(Statements):
             return False
         if definition in self._entered or self._entries:
             return True
-        for tree in self._trees.values():
-            for outer in ast.walk(tree):
-                if isinstance(outer, Function) and outer is not definition:
-                    if _mentions(outer, name, method=owner is not None):
-                        return True
-        return False
+        index = self._attributes if owner is not None else self._loads
+        return bool(index.get(name, set()) - {definition})
 
     def enter(
         self,
@@ -279,7 +302,15 @@ class Program(Statements):
                 facts = {f for f in whole.facts if f[1] not in flow.overwritten}
             known = Value(frozenset(facts), value.objects, value.externals)
             self.trace.returns.append(
-                Return(known, self.site(node), flow.fresh, flow.pending, flow.launched)
+                Return(
+                    known,
+                    flat(value).has(Tag.RAW),
+                    self.site(node),
+                    flow.fresh,
+                    flow.touched,
+                    flow.pending,
+                    flow.launched,
+                )
             )
 
 
@@ -303,10 +334,19 @@ def _classes(module: Object) -> Iterator[Object]:
                     yield obj
 
 
-def _mentions(outer: ast.AST, name: str, *, method: bool) -> bool:
-    for node in ast.walk(outer):
-        if method and isinstance(node, ast.Attribute) and node.attr == name:
-            return True
-        if not method and isinstance(node, ast.Name) and node.id == name:
-            return isinstance(node.ctx, ast.Load)
-    return False
+def _mentions(trees: Iterable[ast.Module]) -> tuple[Mentions, Mentions]:
+    """Return the outermost functions that load a name, and those that take an attribute."""
+    loads: dict[str, set[ast.AST]] = defaultdict(set)
+    attributes: dict[str, set[ast.AST]] = defaultdict(set)
+    waiting: list[tuple[ast.AST, ast.AST | None]] = [(tree, None) for tree in trees]
+    while waiting:
+        node, outer = waiting.pop()
+        if outer is not None:
+            if isinstance(node, ast.Name):
+                loads[node.id].add(outer)
+            elif isinstance(node, ast.Attribute):
+                attributes[node.attr].add(outer)
+        elif isinstance(node, Function):
+            outer = node
+        waiting += [(child, outer) for child in ast.iter_child_nodes(node)]
+    return loads, attributes

@@ -167,7 +167,7 @@ class Statements(Expressions):
         side = False
         for item in node.items:
             value = self.evaluate(item.context_expr)
-            side = side or any(e.endswith(".cuda.stream()") for e in value.externals)
+            side = side or self._on_own_stream(value)
             entered = value
             for external in value.externals:
                 self.trace.reads.append(Read(f"with {external}", self.site(item.context_expr)))
@@ -176,13 +176,20 @@ class Statements(Expressions):
                 entered = entered if entered != NOTHING else value
             if item.optional_vars is not None:
                 self.assign(item.optional_vars, entered)
-        returned = len(self.here.returns)
-        left = self.run(node.body)
         if side:
             self.flow.pending |= {node}
-            for _, flow in self.here.returns[returned:]:
-                flow.pending |= {node}
+        left = self.run(node.body)
+        if side:
+            # A wait inside is the side stream's own.
+            self.flow.pending |= {node}
         return left
+
+    def _on_own_stream(self, value: Value) -> bool:
+        """Say whether a `with` makes a stream current that the kernel itself has made."""
+        if not any(e.endswith(".cuda.stream()") for e in value.externals):
+            return False
+        given = [a for a in self.trace.calls[-1].arguments if a.externals]
+        return any("Stream()" in name for value in given for name in value.externals)
 
     def _match(self, node: ast.Match) -> bool:
         control = self.truth(self.evaluate(node.subject)).facts

@@ -64,14 +64,18 @@ class Evidence:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
+        entries = {r.site.root.number for r in trace.returns if r.site.root.entry}
+        # What a case is known to call takes tensors; elsewhere a name may stand for anything.
+        self._known = trace.tensors | {o for o in trace.likely if o[0] in entries}
 
     def tensors(self, origins: Iterable[object]) -> frozenset[Origin]:
         """Return the origins that were seen to be used as tensors."""
-        return frozenset(o for o in origins if o in self.trace.tensors)  # type: ignore[misc]
+        return frozenset(o for o in origins if o in self._known)  # type: ignore[misc]
 
     def takes_tensors(self, root: Root) -> bool:
-        """Say whether a root has a parameter that is used as a tensor."""
-        return any((root.number, name) in self.trace.tensors for name in root.parameters)
+        """Say whether a root has a parameter that may well be a tensor."""
+        known = self.trace.tensors | self.trace.likely
+        return any((root.number, name) in known for name in root.parameters)
 
     def runs(self, site: Site) -> bool:
         """Say whether a measurement gets to a place: by the import, or through the kernel.

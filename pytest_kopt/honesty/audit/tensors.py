@@ -26,9 +26,9 @@ JOINS = frozenset({"wait_stream", "wait_event", "synchronize", "wait"})
 
 def opaque(values: Sequence[Value]) -> Value:
     """Return what a function that the audit cannot see may have made of these."""
-    facts = computed(values).facts
-    kept = {fact for fact in facts if fact[0] is not Tag.DATA}
-    return Value(frozenset(kept | {(Tag.OPAQUE, a) for t, a in facts if t is Tag.DATA}))
+    mixed = computed(values)
+    facts = frozenset((Tag.OPAQUE, a) if t is Tag.DATA else (t, a) for t, a in mixed.facts)
+    return Value(facts, texts=mixed.texts)
 
 
 class Tensors(Machine):
@@ -39,6 +39,7 @@ class Tensors(Machine):
         self.flow.launched = True
         self.trace.launches.append(self.site(node))
         sources = [self.deep(value) for value in arguments]
+        self._see(arguments)
         for value in arguments:
             self.write_tensor(flat(value), sources, whole=False)
         return opaque(sources)
@@ -69,8 +70,16 @@ class Tensors(Machine):
         if name in known.CONTENT_FUNCTIONS:
             whole = join_all(self.deep(value) for value in every)
             return retagged(whole, Tag.CONTENT, Tag.RAW, Tag.DATA, Tag.CONTENT)
-        self.used_as_tensor(*map(flat, arguments))
+        home = name.rpartition(".")[0]
         sources = [self.deep(value) for value in every]
+        if name.startswith("torch.") and home not in known.OPERATORS:
+            if not name.startswith(("torch.ops.", "torch._", "torch.Tensor.")):
+                self._see(every)
+                return opaque(sources)
+        if home in known.OPERATORS or home == "torch.Tensor":
+            operands = arguments if last in known.PRODUCTS else arguments[:1]
+            self.used_as_tensor(*map(flat, operands))
+        self._see(every)
         result = computed(sources)
         if "out" in keywords:
             self.write_tensor(flat(keywords["out"]), sources)
@@ -81,6 +90,9 @@ class Tensors(Machine):
         if last in ("from_numpy", "as_tensor", "asarray", "clone", "as_strided", "detach"):
             return result.plus(f for s in sources for f in s.facts if f[0] is Tag.REPLAY)
         return result
+
+    def _see(self, values: Sequence[Value]) -> None:
+        self.used_as_tensor(*map(flat, values), surely=False)
 
     def _streams(self, name: str, last: str) -> None:
         if name.startswith(("torch.cuda", "torch.xpu", "torch.accelerator")) and last in JOINS:
@@ -96,20 +108,18 @@ class Tensors(Machine):
     ) -> Value:
         """Return what a method of a tensor, or of something unknown made of one, gives."""
         base = self.resolved(flat(base))
+        self.used_as_tensor(base, surely=name in known.TENSORS_ONLY)
         if name in known.META_METHODS or name in known.ALLOCATING_METHODS:
-            self.used_as_tensor(base)
             if name in known.META_METHODS:
                 return NOTHING
             return Value(objects=frozenset({self.new("tensor", node)}))
         if name in known.IDENTITY_METHODS:
-            self.used_as_tensor(base)
             return retagged(base, Tag.IDENTITY, Tag.RAW, Tag.DATA)
         every = [*arguments, *keywords.values()]
         if name in known.CONTENT_METHODS:
             whole = join_all([base, *(self.deep(value) for value in every)])
             return retagged(whole, Tag.CONTENT, Tag.RAW, Tag.DATA, Tag.CONTENT)
         if name in known.VIEWS:
-            self.used_as_tensor(base)
             return base
         if name in known.COPIES:
             result = computed([base]).plus(f for f in base.facts if f[0] is Tag.REPLAY)
@@ -124,21 +134,19 @@ class Tensors(Machine):
             self.write_tensor(flat(keywords["out"]), sources)
             return keywords["out"]
         if any(o.kind == "tensor" for o in base.objects) or base.has(Tag.DATA):
-            self.used_as_tensor(*map(flat, arguments))
+            self._see(arguments)
         return computed(sources)
 
     def tensor_attribute(self, base: Value, name: str) -> Value | None:
         """Return an attribute of a tensor; None for one that tensors do not have."""
+        self.used_as_tensor(base, surely=name in known.TENSORS_ONLY)
         if name in known.META_ATTRIBUTES:
-            self.used_as_tensor(base)
             return NOTHING
         if name in known.VIEWS:
             return base
         if name == "_version":
-            self.used_as_tensor(base)
             return retagged(base, Tag.VERSION, Tag.RAW, Tag.DATA)
         if name in known.IDENTITY_ATTRIBUTES:
-            self.used_as_tensor(base)
             return retagged(base, Tag.IDENTITY, Tag.RAW, Tag.DATA)
         if name == "grad":
             return retagged(base, Tag.DATA, Tag.RAW, Tag.DATA)

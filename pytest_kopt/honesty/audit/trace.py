@@ -74,21 +74,30 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A write to a location that outlives the call; objects in `value` are looked into."""
+    """A write to a location that outlives the call; objects in `value` are looked into.
+
+    `late` is a tensor's memory, filled when the tensor was there already.
+    """
 
     location: Location
     value: Value
     key: Value
     site: Site
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """A return of a root: with what was stored or overwritten on the way to it."""
+    """A return of a root: with what was stored or overwritten on the way to it.
+
+    `argument` says that it may be an argument itself.
+    """
 
     value: Value
+    argument: bool
     site: Site
     fresh: frozenset[Location]
+    touched: frozenset[Location]
     pending: frozenset[ast.AST]
     launched: bool
 
@@ -132,5 +141,6 @@ class Trace:
     checks: list[Check] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     launches: list[Site] = field(default_factory=list)
-    #: Parameters seen to be used as tensors.
+    #: Parameters seen to be used as only tensors are, and as tensors are among others.
     tensors: set[Origin] = field(default_factory=set)
+    likely: set[Origin] = field(default_factory=set)

@@ -44,7 +44,7 @@ class Object:
     call began.
     """
 
-    __slots__ = ("classes", "definition", "epoch", "fields", "flags", "frame", "kind", "path")
+    __slots__ = ("classes", "definition", "epoch", "fields", "flags", "frame", "home", "kind", "path")
 
     def __init__(
         self,
@@ -64,6 +64,8 @@ class Object:
         self.path = path
         self.classes = classes
         self.flags: set[str] = set()
+        #: Where a tensor is kept beyond its call.
+        self.home: Location | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,20 @@ META_METHODS: Final = frozenset(
     " is_same_size register_hook record_stream backward retain_grad has_names"
     " data_ptr_alignment".split()
 )
+#: Of these and of the views, what hardly anything but a tensor (or an array) has.
+TENSORS_ONLY: Final = frozenset(
+    "shape ndim is_cuda requires_grad is_leaf nbytes itemsize stride numel nelement element_size"
+    " is_contiguous get_device storage_offset is_floating_point record_stream data_ptr unsqueeze"
+    " squeeze permute transpose detach expand reshape untyped_storage _version _cdata new_empty"
+    " new_zeros new_ones new_full new_tensor new_empty_strided __array_interface__"
+    " __cuda_array_interface__ unbind narrow movedim".split()
+)
+#: Where torch's operators live; all their arguments in these are tensors.
+OPERATORS: Final = "torch", "torch.nn.functional", "torch.linalg", "torch.special", "torch.fft"
+PRODUCTS: Final = frozenset(
+    "mm matmul bmm addmm baddbmm linear mv dot outer rms_norm layer_norm"
+    " scaled_dot_product_attention".split()
+)
 VIEWS: Final = frozenset(
     "view reshape expand permute transpose t detach unsqueeze squeeze flatten unflatten narrow"
     " split chunk unbind numpy view_as expand_as movedim swapaxes swapdims select diagonal unfold"
