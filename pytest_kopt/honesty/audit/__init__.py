@@ -77,7 +77,7 @@ def _suspicions(
         interference.suspicions(evidence),
         concurrency.suspicions(evidence),
         randomness.suspicions(evidence),
-        groups.suspicions(evidence, trees),
+        groups.suspicions(evidence, program.device_functions),
         language.suspicions(evidence, target_lang, program.device_functions),
     ):
         for suspicion in found:

@@ -41,20 +41,25 @@ def _of_location(
     early = [store for store in written if not store.late]
     data = evidence.tensors(o for s in early for o in s.value.about(Tag.DATA))
     # What a function outside made of the arguments may be a result, or a plan for making one.
-    unseen = evidence.tensors(
-        o for s in early for o in s.value.about(Tag.OPAQUE) if root.entry
-    )
+    unseen = evidence.tensors(o for s in early for o in s.value.about(Tag.OPAQUE) if root.entry)
     filled = evidence.tensors(
         o for s in written if s.late for o in s.value.about(Tag.DATA, Tag.OPAQUE)
     )
     replays = [r for r in returns if (Tag.REPLAY, location) in r.value.facts]
     used = any((Tag.STALE, location) in r.value.facts for r in returns)
-    if replays and (data or unseen):
-        yield _judge(evidence, root, location, written, data | unseen, whole=True)
+    found = None
+    memoised = location[0].kind == "function" and location[1] == "[]"
+    keyed = evidence.tensors(about for store in early for _, about in store.key.facts)
+    if memoised and data and keyed:
+        found = _judge(evidence, root, location, written, data, whole=True)
+    elif replays and (data or unseen):
+        found = _judge(evidence, root, location, written, data | unseen, whole=True)
     elif filled and any(location not in r.touched for r in replays):
-        yield _judge(evidence, root, location, written, filled, whole=True)
+        found = _judge(evidence, root, location, written, filled, whole=True)
     elif used and data and _misses_only(evidence, location, written, returns):
-        yield _judge(evidence, root, location, written, data, whole=False)
+        found = _judge(evidence, root, location, written, data, whole=False)
+    if found is not None:
+        yield found
 
 
 def _misses_only(
@@ -72,9 +77,9 @@ def _misses_only(
         for tag, about in store.site.controls:
             if tag is Tag.STALE and about == location:
                 return True
-            if tag in (Tag.IDENTITY, Tag.VERSION, Tag.CONTENT):
-                if evidence.tensors([about]):
-                    return True
+            of_arguments = tag in (Tag.IDENTITY, Tag.VERSION, Tag.CONTENT)
+            if of_arguments and evidence.tensors([about]):
+                return True
     return False
 
 
@@ -86,7 +91,7 @@ def _judge(
     data: frozenset[Origin],
     *,
     whole: bool,
-) -> Suspicion:
+) -> Suspicion | None:
     store = next((s for s in written if s.value.has(Tag.DATA, Tag.OPAQUE)), written[0])
     key = [fact for s in written for fact in s.key.facts]
     seen = [*key, *(fact for s in written for fact in s.site.controls)]
@@ -94,6 +99,10 @@ def _judge(
     identity |= evidence.tensors(a for t, a in key if t in (Tag.RAW, Tag.DATA))
     version = evidence.tensors(a for t, a in seen if t is Tag.VERSION)
     content = evidence.tensors(a for t, a in seen if t is Tag.CONTENT)
+    given = any(t is Tag.RAW for t, _ in key) and not identity | content
+    if given and not root.entry:
+        # Whoever calls this knows what the key is.
+        return None
     weights = root.weights is not None and all(name in root.weights for _, name in data)
     activations = root.weights is not None and not weights
     what = "the result" if whole else "what was computed from the arguments"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import itertools
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -26,10 +27,11 @@ from pytest_kopt.honesty.audit.values import (
     join_all,
     pack,
 )
+from pytest_kopt.honesty.audit.vocabulary import names
 
 LAUNCHER = "launcher"
-_TEXT_METHODS = frozenset(
-    "lower upper strip lstrip rstrip replace removeprefix removesuffix title swapcase".split()
+_TEXT_METHODS = names(
+    "lower upper strip lstrip rstrip replace removeprefix removesuffix title swapcase"
 )
 _CONTAINERS = ("dict", "list", "set")
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -42,9 +44,7 @@ class Calls(Library):
     def run_body(self, definition: Function) -> Value:
         """Follow a function's body in the frame that is active; return what falls off its end."""
 
-    def call(
-        self, callee: Value, arguments: Arguments, keywords: Keywords, node: ast.AST
-    ) -> Value:
+    def call(self, callee: Value, arguments: Arguments, keywords: Keywords, node: ast.AST) -> Value:
         results: list[Value] = []
         before = self.flow
         after: Flow | None = None
@@ -123,7 +123,7 @@ class Calls(Library):
         assert isinstance(definition, Function)
         location = (function, "[]")
         key = join_all(self.deep(value) for value in (*arguments, *keywords.values()))
-        self.controls.append(key.facts | {(Tag.STALE, location)})
+        self.under(key.facts | {(Tag.STALE, location)})
         value = self._enter(function, definition, arguments, keywords)
         self.store(location, value, key, definition)
         self.controls.pop()
@@ -248,8 +248,10 @@ class Calls(Library):
             found = self._method_of(base, obj, name, arguments, keywords, node)
             if found is not None:
                 results.append(found)
-        for external in sorted(base.externals):
-            results.append(self.external(f"{external}.{name}", arguments, keywords, node, base))
+        results += [
+            self.external(f"{external}.{name}", arguments, keywords, node, base)
+            for external in sorted(base.externals)
+        ]
         if base.texts and not base.objects and not base.has(Tag.RAW, Tag.DATA):
             results.append(self._text(base, name, arguments))
         if base.tensor or (not results and base.facts):
@@ -316,7 +318,7 @@ class Calls(Library):
             return join_all([self.load_item(base, obj, first), *arguments[1:]])
         if name == "setdefault":
             held = self.load_item(base, obj, first)
-            self.controls.append(held.facts | {(Tag.STALE, (obj, "[]"))})
+            self.under(held.facts | {(Tag.STALE, (obj, "[]"))})
             self.assign_item(base, first, join_all(arguments[1:]), node)
             self.controls.pop()
             location = (obj, self.item_field(base, obj, first))
@@ -360,9 +362,7 @@ class Calls(Library):
         if name in _TEXT_METHODS and len(base.texts) == 1:
             given = [next(iter(s.texts)) for s in sources if len(s.texts) == 1]
             if len(given) == len(arguments):
-                try:
+                with contextlib.suppress(TypeError):
                     mixed = frozenset({getattr(next(iter(base.texts)), name)(*given)})
-                except TypeError:
-                    pass
         facts = frozenset(f for v in (base, *sources) for f in v.facts)
         return Value(facts, texts=mixed)

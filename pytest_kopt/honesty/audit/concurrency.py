@@ -8,15 +8,16 @@ from collections.abc import Iterator
 
 from pytest_kopt.honesty.audit.suspicion import Evidence, Suspicion
 from pytest_kopt.honesty.audit.trace import Call, Site
+from pytest_kopt.honesty.audit.vocabulary import names
 
 _WORKERS = "Thread", "Process", "Timer", "Popen"
 _EXECUTORS = "ThreadPoolExecutor", "ProcessPoolExecutor", "Pool", "ThreadPool"
-_AT_ONCE = frozenset(
+_AT_ONCE = names(
     "_thread.start_new_thread os.fork os.forkpty asyncio.create_task asyncio.ensure_future"
-    " asyncio.run_coroutine_threadsafe".split()
+    " asyncio.run_coroutine_threadsafe"
 )
-_WAITS = frozenset("join wait communicate result shutdown map close terminate exception".split())
-_WAITING = frozenset("concurrent.futures.wait concurrent.futures.as_completed".split())
+_WAITS = names("join wait communicate result shutdown map close terminate exception")
+_WAITING = names("concurrent.futures.wait concurrent.futures.as_completed")
 _ADVICE = "wait for all work before returning"
 
 
@@ -84,9 +85,9 @@ def _streams(evidence: Evidence) -> Iterator[Suspicion]:
             )
     switches: dict[int, dict[ast.AST, Site]] = defaultdict(dict)
     for call in evidence.trace.calls:
-        if call.name.endswith(".cuda.set_stream") and not call.site.root.called:
-            if evidence.runs(call.site):
-                switches[call.site.root.number][call.site.node] = call.site
+        switch = call.name.endswith(".cuda.set_stream") and not call.site.root.called
+        if switch and evidence.runs(call.site):
+            switches[call.site.root.number][call.site.node] = call.site
     for sites in switches.values():
         if len(sites) == 1:
             (site,) = sites.values()

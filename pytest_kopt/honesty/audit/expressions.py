@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import ast
-import builtins
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from pytest_kopt.honesty.audit.calls import LAUNCHER, Calls
+from pytest_kopt.honesty.audit.attributes import Attributes, inherited
+from pytest_kopt.honesty.audit.calls import LAUNCHER
 from pytest_kopt.honesty.audit.machine import NAMESPACE, Exhausted
 from pytest_kopt.honesty.audit.trace import Comparison, Read
 from pytest_kopt.honesty.audit.values import (
     NOTHING,
-    Fact,
     Object,
     Tag,
     Value,
@@ -23,12 +22,11 @@ from pytest_kopt.honesty.audit.values import (
     pack,
 )
 
-_BUILTINS = frozenset(dir(builtins))
-#: Attributes by which one frame leads to another, and to what is in them.
-FRAMES = frozenset("f_back f_locals f_globals f_builtins tb_frame gi_frame cr_frame".split())
+#: Marks a comparison of numbers that were read from a tensor's elements.
+ELEMENTS = "elements"
 
 
-class Expressions(Calls):
+class Expressions(Attributes):
     """Evaluation, one method for each kind of expression."""
 
     def evaluate(self, node: ast.expr | None) -> Value:
@@ -67,83 +65,8 @@ class Expressions(Calls):
     def _name(self, node: ast.Name) -> Value:
         return self.lookup(node.id)
 
-    def lookup(self, name: str) -> Value:
-        """Return the value of a name, from the innermost scope that has it."""
-        frame: Object | None = self.here.frame
-        while frame is not None:
-            # A class's names are not seen from the functions in it.
-            hidden = frame.kind == "class" and frame is not self.here.frame
-            if name in frame.fields and not hidden:
-                return self.load((frame, name))
-            frame = frame.frame
-        if name in _BUILTINS:
-            return Value(externals=frozenset({f"builtins.{name}"}))
-        return NOTHING
-
     def _attribute(self, node: ast.Attribute) -> Value:
         return self.attribute(self.evaluate(node.value), node.attr, node)
-
-    def attribute(self, base: Value, name: str, node: ast.AST) -> Value:
-        base = flat(base) if base.facts or base.objects else base
-        results: list[Value] = []
-        for external in base.externals:
-            dotted = f"{external}.{name}"
-            self.trace.reads.append(Read(dotted, self.site(node)))
-            if len(dotted) < 200:
-                results.append(Value(externals=frozenset({dotted})))
-        if name in FRAMES:
-            self.trace.reads.append(Read(f"frame.{name}", self.site(node)))
-        for obj in base.objects:
-            results.append(self._attribute_of(base, obj, name, node))
-        if base.tensor or base.has(Tag.RAW):
-            found = self.tensor_attribute(self.resolved(base), name)
-            if found is not None:
-                return found
-        elif base.facts and not results:
-            kept = frozenset(f for f in base.facts if f[0] is not Tag.RAW)
-            results.append(Value(kept))
-        if any(result != NOTHING for result in results):
-            return join_all(results)
-        bound = self.new("bound", node)
-        bound.path = name
-        bound.fields["self"] = base
-        return Value(objects=frozenset({bound})) if base != NOTHING else NOTHING
-
-    def _attribute_of(self, base: Value, obj: Object, name: str, node: ast.AST) -> Value:
-        if name == "__dict__":
-            return Value(base.facts | {(Tag.MARK, NAMESPACE)}, frozenset({obj}))
-        if name == "__class__":
-            return Value(objects=frozenset(obj.classes))
-        if name in obj.fields:
-            # A part of what may be left over is left over too.
-            return self.load((obj, name)).plus(inherited(base))
-        if obj.kind in ("instance", "class"):
-            found = self.find(obj, name)
-            if found is None:
-                return NOTHING
-            if any("property" in o.flags for o in found.objects):
-                return self.call(found, [Value(base.facts, frozenset({obj}))], {}, node)
-            if any(o.kind == "function" for o in found.objects):
-                return self._bound(base, obj, name, node)
-            return found
-        if obj.kind == "module":
-            return self.missing(obj, name, node)
-        if obj.kind in ("dict", "list", "set"):
-            return self._bound(base, obj, name, node)
-        return NOTHING
-
-    def missing(self, module: Object, name: str, node: ast.AST) -> Value:
-        """Return what a module's own `__getattr__` gives for a name that it does not have."""
-        hook = module.fields.get("__getattr__")
-        if hook is None:
-            return NOTHING
-        return self.call(hook, [Value(texts=frozenset({name}))], {}, node)
-
-    def _bound(self, base: Value, obj: Object, name: str, node: ast.AST) -> Value:
-        bound = self.new("bound", node)
-        bound.path = name
-        bound.fields["self"] = Value(base.facts, frozenset({obj}))
-        return Value(objects=frozenset({bound}))
 
     def _subscript(self, node: ast.Subscript) -> Value:
         base, key = self.evaluate(node.value), self.evaluate(node.slice)
@@ -225,9 +148,7 @@ class Expressions(Calls):
     def truth(self, value: Value) -> Value:
         """Return what a decision made on a value depends on."""
         looked = {
-            (Tag.STALE, (obj, "[]"))
-            for obj in value.objects
-            if obj.kind in ("dict", "list", "set")
+            (Tag.STALE, (obj, "[]")) for obj in value.objects if obj.kind in ("dict", "list", "set")
         }
         return Value(flat(value).facts | looked, externals=value.externals, texts=value.texts)
 
@@ -237,7 +158,7 @@ class Expressions(Calls):
         for operand in node.values:
             value = self.evaluate(operand)
             values.append(value)
-            self.controls.append(self.truth(value).facts)
+            self.under(self.truth(value).facts)
         del self.controls[depth:]
         return join_all(values)
 
@@ -255,11 +176,13 @@ class Expressions(Calls):
                         facts.add((Tag.IDENTITY if identity else Tag.CONTENT, about))
                 elif tag is not Tag.REPLAY:
                     facts.add((tag, about))
+                if tag is Tag.CONTENT:
+                    facts.add((Tag.MARK, ELEMENTS))
         texts = frozenset().union(*(o.texts for o in operands))
         return Value(frozenset(facts), texts=texts)
 
     def _conditional(self, node: ast.IfExp) -> Value:
-        self.controls.append(self.truth(self.evaluate(node.test)).facts)
+        self.under(self.truth(self.evaluate(node.test)).facts)
         before = self.flow.copy()
         first = self.evaluate(node.body)
         after, self.flow = self.flow, before
@@ -315,9 +238,7 @@ class Expressions(Calls):
         if isinstance(node, ast.List | ast.Tuple):
             values = self.evaluate_all(node.elts)
             if all(len(v.texts) == 1 and not v.facts for v in values):
-                return Value(
-                    texts=frozenset({separator.join(next(iter(v.texts)) for v in values)})
-                )
+                return Value(texts=frozenset({separator.join(next(iter(v.texts)) for v in values)}))
         return None
 
     # -- displays
@@ -439,11 +360,6 @@ class Expressions(Calls):
         ast.Starred: lambda self, node: self.elements_of(self.evaluate(node.value)),
         ast.Slice: _slice,
     }
-
-
-def inherited(whole: Value) -> frozenset[Fact]:
-    """Return what holds of the parts of a value because it holds of the whole."""
-    return frozenset(f for f in whole.facts if f[0] in (Tag.STALE, Tag.REPLAY))
 
 
 def _is_none(node: ast.expr) -> bool:

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
+from pytest_kopt.honesty.audit.expressions import ELEMENTS
 from pytest_kopt.honesty.audit.suspicion import Evidence, Suspicion
 from pytest_kopt.honesty.audit.trace import Root, Site
-from pytest_kopt.honesty.audit.values import Tag
+from pytest_kopt.honesty.audit.values import Object, Tag
 
 _COUNTED = frozenset({"m", "token", "tokens", "row", "rows"})
+_OVER_ALL = frozenset({"all", "any"})
 _GROUPS = frozenset({"group", "groups", "expert", "experts"})
 
 
-def suspicions(evidence: Evidence, trees: Mapping[str, ast.Module]) -> Iterator[Suspicion]:
-    """Yield group sizes fixed when compiling, and assertions that groups fit tiles."""
-    for path, tree in trees.items():
-        for function in ast.walk(tree):
-            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield from _constants(path, function)
+def suspicions(evidence: Evidence, devices: Iterable[Object]) -> Iterator[Suspicion]:
+    """Yield group sizes fixed when compiling, and assertions that groups fit tiles.
+
+    `devices` are the kernel's functions that are compiled for a device.
+    """
+    for function in devices:
+        if isinstance(function.definition, ast.FunctionDef):
+            yield from _constants(function.path, function.definition)
     for check in evidence.trace.checks:
         modulo = any(isinstance(n, ast.Mod) for n in ast.walk(check.test))
         if not modulo or not evidence.runs(check.site):
             continue
-        if evidence.tensors(check.value.about(Tag.CONTENT, Tag.DATA)):
+        elements = any(
+            isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in _OVER_ALL
+            for node in ast.walk(check.test)
+        )
+        read = elements or check.value.marked(ELEMENTS)
+        if read and evidence.tensors(check.value.about(Tag.CONTENT, Tag.DATA)):
             yield Suspicion(
                 "divisible-groups",
                 "it asserts that sizes read from a tensor fit its tiles",
@@ -40,7 +49,7 @@ def suspicions(evidence: Evidence, trees: Mapping[str, ast.Module]) -> Iterator[
             )
 
 
-def _constants(path: str, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Suspicion]:
+def _constants(path: str, function: ast.FunctionDef) -> Iterator[Suspicion]:
     spec = function.args
     for argument in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs):
         note = argument.annotation
@@ -59,6 +68,4 @@ def _rows_per_group(name: str) -> bool:
     words = name.lower().split("_")
     if words[0] in ("num", "n", "max"):
         del words[0]
-    return (
-        len(words) == 3 and words[0] in _COUNTED and words[1] == "per" and words[2] in _GROUPS
-    )
+    return len(words) == 3 and words[0] in _COUNTED and words[1] == "per" and words[2] in _GROUPS

@@ -7,20 +7,21 @@ from collections.abc import Collection, Iterator
 from pytest_kopt.honesty.audit.suspicion import Evidence, Suspicion
 from pytest_kopt.honesty.audit.trace import Call, Read, Site
 from pytest_kopt.honesty.audit.values import Value
+from pytest_kopt.honesty.audit.vocabulary import names
 
-_STACK = frozenset(
+_STACK = names(
     "sys._getframe sys._current_frames sys._getframemodulename inspect.stack inspect.currentframe"
     " inspect.getouterframes inspect.getinnerframes inspect.trace traceback.extract_stack"
-    " traceback.format_stack traceback.walk_stack traceback.print_stack".split()
+    " traceback.format_stack traceback.walk_stack"
 )
-_HEAP = frozenset(
+_HEAP = names(
     "gc.get_objects gc.get_referrers gc.get_referents gc.isenabled gc.get_threshold gc.get_count"
-    " gc.callbacks sys.getprofile sys.gettrace".split()
+    " gc.callbacks sys.getprofile sys.gettrace"
 )
-_INTERPRETER = frozenset("ctypes.pythonapi ctypes.py_object ctypes.PYFUNCTYPE ctypes.PyDLL".split())
-_HARNESS = frozenset("_pytest pytest_kopt pluggy xdist pytest_benchmark execnet".split())
+_INTERPRETER = names("ctypes.pythonapi ctypes.py_object ctypes.PYFUNCTYPE ctypes.PyDLL")
+_HARNESS = names("_pytest pytest_kopt pluggy xdist pytest_benchmark execnet")
 #: What a kernel's file that holds its own tests needs of pytest.
-_MARKING = frozenset("mark param fixture skip raises importorskip approx main warns fail".split())
+_MARKING = names("mark param fixture skip raises importorskip approx main warns fail")
 #: Variables that only the harness sets begin with, or hold, one of these.
 _VARIABLES = "PYTEST", "KOPT", "XDIST"
 _ENVIRONMENT = "os.environ", "os.getenv", "os.environb", "os.putenv"
@@ -40,14 +41,13 @@ def suspicions(evidence: Evidence, harness: Collection[str]) -> Iterator[Suspici
         if found and evidence.runs(call.site):
             yield _suspicion(found, call.site)
     for comparison in trace.comparisons:
-        if any(_of_environment(o) for o in comparison.operands):
-            if any(_names_harness(o) for o in comparison.operands):
-                if evidence.runs(comparison.site):
-                    yield _suspicion("harness-environment", comparison.site)
-        if any("sys.modules" in o.externals for o in comparison.operands):
-            if any(_names_harness(o) for o in comparison.operands):
-                if evidence.runs(comparison.site):
-                    yield _suspicion("module-table", comparison.site)
+        named = any(_names_harness(operand) for operand in comparison.operands)
+        if not named or not evidence.runs(comparison.site):
+            continue
+        if any(_of_environment(operand) for operand in comparison.operands):
+            yield _suspicion("harness-environment", comparison.site)
+        if any("sys.modules" in operand.externals for operand in comparison.operands):
+            yield _suspicion("module-table", comparison.site)
 
 
 _MESSAGES = {

@@ -12,45 +12,46 @@ from pytest_kopt.honesty.audit.library import ASKED
 from pytest_kopt.honesty.audit.suspicion import Evidence, Suspicion
 from pytest_kopt.honesty.audit.trace import Call, Patch
 from pytest_kopt.honesty.audit.values import NOTHING, Object, Tag, Value
+from pytest_kopt.honesty.audit.vocabulary import names
 
 #: Modules that a measurement leans on; a kernel has no reason to write to their names.
-_FOREIGN = frozenset(
+_FOREIGN = names(
     "time torch numpy builtins sys os gc io csv json math random statistics operator functools"
     " itertools inspect traceback threading importlib subprocess types atexit signal contextlib"
     " pathlib pickle copy weakref collections pytest _pytest pytest_kopt pluggy xdist triton"
-    " datetime timeit hashlib secrets".split()
+    " datetime timeit hashlib secrets"
 )
 #: Names under these are there to be set.
-_SETTINGS = frozenset("config knobs backends flags options".split())
-_HARMLESS = frozenset("sys.path sys.dont_write_bytecode sys.ps1 torch.classes".split())
-_PRECISION = frozenset(
+_SETTINGS = names("config knobs backends flags options")
+_HARMLESS = names("sys.path sys.dont_write_bytecode sys.ps1 torch.classes")
+#: What is written to say where a name is documented.
+_LABELS = names("__module__ __name__ __qualname__ __doc__ __signature__")
+_PRECISION = names(
     "allow_tf32 allow_fp16_reduced_precision_reduction allow_bf16_reduced_precision_reduction"
-    " allow_fp16_accumulation fp32_precision".split()
+    " allow_fp16_accumulation fp32_precision"
 )
-_RUNTIME = frozenset(
+_RUNTIME = names(
     "torch.set_num_threads torch.set_num_interop_threads torch.set_flush_denormal gc.disable"
     " gc.freeze gc.set_threshold gc.set_debug sys.setswitchinterval os.sched_setaffinity os.nice"
-    " os.setpriority numba.set_num_threads mkl.set_num_threads os.sched_setscheduler".split()
+    " os.setpriority numba.set_num_threads mkl.set_num_threads os.sched_setscheduler"
 )
 _DEFAULTS = frozenset({"torch.set_default_dtype", "torch.set_default_tensor_type"})
-_HOOKS = frozenset(
+_HOOKS = names(
     "sys.settrace sys.setprofile threading.settrace threading.setprofile sys.addaudithook"
     " threading.settrace_all_threads threading.setprofile_all_threads atexit._clear"
     " atexit.unregister atexit._run_exitfuncs sys.monitoring.set_events"
-    " sys.monitoring.register_callback sys.monitoring.use_tool_id".split()
+    " sys.monitoring.register_callback sys.monitoring.use_tool_id"
 )
 _IMPORT_HOOKS = tuple(f"sys.{n}." for n in ("meta_path", "path_hooks", "path_importer_cache"))
-_EXITS = frozenset("os._exit os.abort os.kill os.killpg signal.raise_signal signal.signal".split())
-_RAW_OUTPUT = frozenset("os.write os.dup2 os.pwrite os.writev".split())
-_DISPATCHER = frozenset("torch.library.Library torch.library.impl torch.library.register_kernel".split())
-_STREAM_ATTRIBUTES = frozenset("cudaStreamSetAttribute cuStreamSetAttribute".split())
-_LIMITS = frozenset("cudaDeviceSetLimit cuCtxSetLimit".split())
-_RESET_L2 = frozenset("cudaCtxResetPersistingL2Cache cuCtxResetPersistingL2Cache".split())
+_EXITS = names("os._exit os.abort os.kill os.killpg signal.raise_signal signal.signal")
+_RAW_OUTPUT = names("os.write os.dup2 os.pwrite os.writev")
+_DISPATCHER = names("torch.library.Library().impl torch.library.impl torch.library.register_kernel")
+_STREAM_ATTRIBUTES = names("cudaStreamSetAttribute cuStreamSetAttribute")
+_LIMITS = names("cudaDeviceSetLimit cuCtxSetLimit")
+_RESET_L2 = names("cudaCtxResetPersistingL2Cache cuCtxResetPersistingL2Cache")
 #: cudaLimitPersistingL2CacheSize and cudaStreamAttributeAccessPolicyWindow of the CUDA runtime.
 _PERSISTING, _WINDOW = 6, 1
-_WRITERS = frozenset(
-    "write_text write_bytes unlink rename replace touch symlink_to hardlink_to".split()
-)
+_WRITERS = names("write_text write_bytes unlink rename replace touch symlink_to hardlink_to")
 _FILE_CALLS = tuple(
     f"{m}.{n}"
     for m, names in {
@@ -59,9 +60,9 @@ _FILE_CALLS = tuple(
     }.items()
     for n in names.split()
 )
-_HARNESS_FILES = frozenset(
+_HARNESS_FILES = names(
     "conftest.py pytest.ini .pytest.ini tox.ini setup.cfg pyproject.toml ledger.jsonl verdict.json"
-    " manifest.yaml benchmark.csv pairs.csv quick_test_bench.py".split()
+    " manifest.yaml benchmark.csv pairs.csv quick_test_bench.py"
 )
 
 
@@ -83,12 +84,12 @@ def suspicions(evidence: Evidence) -> Iterator[Suspicion]:
 def _patch(evidence: Evidence, patch: Patch) -> Iterator[Suspicion]:
     site = patch.site
     for name in sorted(patch.base.externals):
-        if any(text.upper().startswith(("PYTEST", "KOPT")) for text in patch.attributes):
-            if name.startswith("os.environ"):
-                yield Suspicion("harness-environment", "it sets what steers the harness", site)
-                return
+        steering = any(t.upper().startswith(("PYTEST", "KOPT")) for t in patch.attributes)
+        if steering and name.startswith("os.environ"):
+            yield Suspicion("harness-environment", "it sets what steers the harness", site)
+            return
         targets = {f"{name}.{attribute}" for attribute in patch.attributes} or {f"{name}.?"}
-        if targets & _HARMLESS or not _foreign(name):
+        if targets & _HARMLESS or patch.attributes & _LABELS or not _foreign(name):
             continue
         if _is_shim(patch, name):
             continue
@@ -122,14 +123,19 @@ def _is_shim(patch: Patch, name: str) -> bool:
     package = name.partition(".")[0]
     own = bool(patch.value.externals) and not patch.value.objects
     same = all(other.partition(".")[0] == package for other in patch.value.externals)
-    return own and same and (Tag.MARK, ASKED) in patch.site.controls
+    asked = (Tag.MARK, ASKED) in patch.site.controls
+    itself = {f"{name}.{attribute}" for attribute in patch.attributes} & patch.value.externals
+    return own and same and (asked or bool(itself))
 
 
 def _foreign(name: str) -> bool:
     if "()" in name or name.startswith(("os.environ", "sys.modules")):
         # Results of calls are the kernel's own objects; the tables have rules of their own.
         return name.startswith("sys.modules.")
-    package = name.partition(".")[0]
+    package, _, rest = name.partition(".")
+    if any(part[:1].isupper() for part in rest.split(".")[:-1]):
+        # Beyond a class stand instances: no name that anybody else looks up.
+        return False
     if package == "triton":
         return name.startswith(("triton.testing", "triton.runtime"))
     return package in _FOREIGN
@@ -162,8 +168,6 @@ def _precision(suspicion: Suspicion) -> Suspicion:
 def _call(call: Call) -> Iterator[Suspicion]:
     name, site = call.name, call.site
     last = name.rpartition(".")[2]
-    given = (*call.arguments, *call.keywords.values())
-    texts = frozenset().union(call.base.texts, *(value.texts for value in given))
     if name in _RUNTIME:
         yield Suspicion(
             "runtime-change",
@@ -181,9 +185,11 @@ def _call(call: Call) -> Iterator[Suspicion]:
         yield Suspicion(
             "raw-output", "it writes to file descriptors past Python's streams", site, "use print"
         )
-    elif name == "torch.set_float32_matmul_precision" and texts & {"high", "medium"}:
+    elif name == "torch.set_float32_matmul_precision" and _texts(call) & {"high", "medium"}:
         yield _precision(Suspicion("", "", site))
-    elif name in _DISPATCHER and any(t == "aten" or t.startswith("aten::") for t in texts):
+    elif name in _DISPATCHER and any(
+        text == "aten" or text.startswith("aten::") for text in _texts(call)
+    ):
         yield Suspicion(
             "dispatcher-override",
             "it registers implementations of torch's own operators",
@@ -197,7 +203,7 @@ def _call(call: Call) -> Iterator[Suspicion]:
             site,
             "a real step runs other kernels in between; leave the cache policy alone",
         )
-    elif _writes(call, last) and any(_harness_file(text) for text in texts):
+    elif _writes(call, last) and any(_harness_file(text) for text in _texts(call)):
         yield Suspicion(
             "harness-file-write",
             "it writes to a file of the harness",
@@ -206,6 +212,11 @@ def _call(call: Call) -> Iterator[Suspicion]:
         )
     elif last == "__enter__" and name.startswith("torch.") and "Mode" in name:
         yield _mode(call)
+
+
+def _texts(call: Call) -> frozenset[str]:
+    given = (*call.arguments, *call.keywords.values())
+    return frozenset().union(call.base.texts, *(value.texts for value in given))
 
 
 def _defaults(evidence: Evidence) -> Iterator[Suspicion]:

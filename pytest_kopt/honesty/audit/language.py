@@ -14,9 +14,7 @@ from pytest_kopt.honesty.audit.trace import Return
 from pytest_kopt.honesty.audit.values import Object, Tag
 
 
-def suspicions(
-    evidence: Evidence, target_lang: str, devices: list[Object]
-) -> Iterator[Suspicion]:
+def suspicions(evidence: Evidence, target_lang: str, devices: list[Object]) -> Iterator[Suspicion]:
     """Yield results that a vendor's operators made; `devices` are the kernel's device functions."""
     if target_lang.upper() in ("", "TORCH"):
         return

@@ -23,6 +23,7 @@ from pytest_kopt.honesty.audit.values import (
     pack,
     retagged,
 )
+from pytest_kopt.honesty.audit.vocabulary import names
 
 Arguments = list[Value]
 Keywords = dict[str, Value]
@@ -45,9 +46,7 @@ class Library(Tensors):
         base: Value = NOTHING,
     ) -> Value:
         """Return what a call of a dotted name outside the kernel gives."""
-        self.trace.calls.append(
-            Call(name, base, tuple(arguments), dict(keywords), self.site(node))
-        )
+        self.trace.calls.append(Call(name, base, tuple(arguments), dict(keywords), self.site(node)))
         every = [*arguments, *keywords.values()]
         package = name.partition(".")[0]
         model = self._models.get(name)
@@ -154,7 +153,7 @@ class Library(Tensors):
         looked: set[Fact] = {(Tag.MARK, ASKED)}
         if len(arguments) == 2:
             for text in sorted(arguments[1].texts):
-                looked |= {f for f in self.attribute(arguments[0], text, node).facts}
+                looked |= self.attribute(arguments[0], text, node).facts
         return Value(frozenset(f for f in looked if f[0] in (Tag.MARK, Tag.STALE)))
 
     def _listed(self, arguments: Arguments, keywords: Keywords, node: ast.AST) -> Value:
@@ -176,7 +175,7 @@ class Library(Tensors):
         self._call_back(list(keywords.values()), node)
         return join_all(self.elements_of(value) for value in arguments)
 
-    def _tuple(self, arguments: Arguments, keywords: Keywords, node: ast.AST) -> Value:
+    def _tupled(self, arguments: Arguments, keywords: Keywords, node: ast.AST) -> Value:
         if arguments and arguments[0].items is not None:
             return arguments[0]
         return join_all(self.elements_of(value) for value in arguments[:1])
@@ -216,9 +215,7 @@ class Library(Tensors):
             self.assign_attribute(arguments[0], sorted(arguments[1].texts), NOTHING, node)
         return NOTHING
 
-    def assign_attribute(
-        self, base: Value, names: list[str], value: Value, node: ast.AST
-    ) -> None:
+    def assign_attribute(self, base: Value, names: list[str], value: Value, node: ast.AST) -> None:
         """Follow a write to an attribute; no name where it is not known."""
         base = flat(base)
         for obj in base.objects:
@@ -240,7 +237,7 @@ class Library(Tensors):
         objects = frozenset({frame}) if frame is not None else frozenset()
         return Value(frozenset({(Tag.MARK, NAMESPACE)}), objects)
 
-    def _import(self, arguments: Arguments, keywords: Keywords, node: ast.AST) -> Value:
+    def _imported(self, arguments: Arguments, keywords: Keywords, node: ast.AST) -> Value:
         texts = arguments[0].texts if arguments else frozenset()
         return join_all(self.import_module(text, node) for text in sorted(texts))
 
@@ -291,10 +288,10 @@ class Library(Tensors):
         for obj in base.objects:
             if obj.kind in ("dict", "list", "set", "module", "instance", "class"):
                 self.store((obj, self.item_field(base, obj, key)), value, key, node)
-        if base.externals:
-            self.trace.patches.append(
-                Patch(base, key.texts, value, self.site(node))
-            )
+        tables = frozenset(e for e in base.externals if e.endswith(_TABLES))
+        if tables:
+            table = Value(externals=tables)
+            self.trace.patches.append(Patch(table, key.texts, value, self.site(node)))
         if base.tensor or base.has(Tag.STALE):
             self.write_tensor(base, [value])
 
@@ -318,7 +315,7 @@ class Library(Tensors):
         "builtins.reversed": _listed,
         "builtins.min": _chosen,
         "builtins.max": _chosen,
-        "builtins.tuple": _tuple,
+        "builtins.tuple": _tupled,
         "builtins.frozenset": _listed,
         "builtins.zip": _zip,
         "builtins.enumerate": _enumerate,
@@ -330,8 +327,8 @@ class Library(Tensors):
         "builtins.vars": _vars,
         "builtins.locals": _vars,
         "builtins.globals": _globals,
-        "builtins.__import__": _import,
-        "importlib.import_module": _import,
+        "builtins.__import__": _imported,
+        "importlib.import_module": _imported,
         "builtins.exec": _execute,
         "builtins.eval": _execute,
         "builtins.compile": _given,
@@ -354,10 +351,13 @@ class Library(Tensors):
     }
 
 
+#: Namespaces that are written to by key.
+_TABLES = ".__dict__", "sys.modules", "os.environ"
+
 #: Packages whose functions are no kernels, whatever they are given.
-_STANDARD = frozenset(
+_STANDARD = names(
     "math operator itertools functools collections logging warnings os sys time re json typing"
     " contextlib dataclasses pathlib string statistics random threading concurrent asyncio weakref"
     " types inspect copy atexit ctypes gc io traceback abc enum packaging einops triton queue"
-    " multiprocessing subprocess tempfile builtins platform importlib".split()
+    " multiprocessing subprocess tempfile builtins platform importlib"
 )

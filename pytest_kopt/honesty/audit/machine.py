@@ -6,6 +6,7 @@ import ast
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from pytest_kopt.honesty.audit.trace import Patch, Root, Site, Store, Trace
 from pytest_kopt.honesty.audit.values import (
@@ -22,11 +23,12 @@ from pytest_kopt.honesty.audit.values import (
     join_all,
 )
 
-#: Nodes evaluated for one root before calls are no longer entered, and for a whole audit.
-STEPS_PER_ROOT, STEPS_IN_ALL = 12_000, 60_000
+#: Nodes evaluated for one root before calls are no longer entered, and for each file.
+STEPS_PER_ROOT, STEPS_PER_FILE = 5_000, 20_000
 #: Calls within calls; deeper ones are taken as functions that the audit cannot see.
 DEPTH = 8
 NAMESPACE = "namespace"
+_NONE: frozenset[Fact] = frozenset()
 
 
 class Exhausted(Exception):
@@ -82,8 +84,9 @@ class Machine(ABC):
         self.disk = Object("dict", 0)
         self.epoch = 0
         self.steps = 0
-        self.limit = STEPS_IN_ALL
+        self.limit = STEPS_PER_FILE
         self.flow = Flow()
+        #: What had to hold to get here; each entry holds the ones below it too.
         self.controls: list[frozenset[Fact]] = []
         self.stack: list[Activation] = []
         self.running: list[Object] = []
@@ -117,8 +120,12 @@ class Machine(ABC):
 
     def site(self, node: ast.AST) -> Site:
         """Return a node as a place, with what had to hold to get there."""
-        controls: frozenset[Fact] = frozenset().union(*self.controls)
+        controls = self.controls[-1] if self.controls else _NONE
         return Site(self.here.path, self.here.name, node, self.root, controls)
+
+    def under(self, facts: frozenset[Fact]) -> None:
+        """Go on where these hold as well as what held already."""
+        self.controls.append(self.controls[-1] | facts if self.controls else facts)
 
     def snapshot(self) -> tuple[dict[str, Value], Flow]:
         """Return the state of this path, to go back to."""
@@ -160,9 +167,9 @@ class Machine(ABC):
 
     def staleness(self, location: Location) -> Iterable[Fact]:
         """Return the facts of something read from a location that an earlier call may have left."""
-        if location in self.stored and self.persistent(location[0]):
-            if location not in self.flow.fresh:
-                return ((Tag.STALE, location), (Tag.REPLAY, location))
+        earlier = location in self.stored and self.persistent(location[0])
+        if earlier and location not in self.flow.fresh:
+            return ((Tag.STALE, location), (Tag.REPLAY, location))
         return ()
 
     def store(self, location: Location, value: Value, key: Value, node: ast.AST) -> None:
@@ -220,21 +227,19 @@ class Machine(ABC):
             elif not self.persistent(obj):
                 obj.fields["data"] = join(obj.fields.get("data", NOTHING), data)
         written = {about for about in target.about(Tag.STALE) if isinstance(about, tuple)}
-        self.flow.touched |= written  # type: ignore[arg-type]
+        self.flow.touched |= written
         if whole:
-            self.flow.overwritten |= written  # type: ignore[arg-type]
+            self.flow.overwritten |= written
 
     def used_as_tensor(self, *values: Value, surely: bool = True) -> None:
         """Remember that these were used as tensors are: as only they are, or as others are too."""
         for value in values:
-            origins: set[Origin] = set(value.about(Tag.RAW))  # type: ignore[arg-type]
+            origins = cast("frozenset[Origin]", value.about(Tag.RAW))
             self.trace.likely |= origins
             if surely:
                 self.trace.tensors |= origins
 
-    def patch(
-        self, base: Value, attributes: Iterable[str], value: Value, node: ast.AST
-    ) -> None:
+    def patch(self, base: Value, attributes: Iterable[str], value: Value, node: ast.AST) -> None:
         """Record a write to something that may not be the kernel's."""
         self.trace.patches.append(Patch(base, frozenset(attributes), value, self.site(node)))
 

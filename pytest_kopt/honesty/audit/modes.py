@@ -13,8 +13,15 @@ from pytest_kopt.honesty.audit.values import Location, Tag
 def suspicions(evidence: Evidence) -> Iterator[Suspicion]:
     """Yield returns without work where what earlier calls left decides between them and work."""
     remembered: dict[int, set[Location]] = defaultdict(set)
+    holding = {
+        (store.site.root.number, store.location)
+        for store in evidence.trace.stores
+        if store.late or store.value.has(Tag.DATA, Tag.OPAQUE, Tag.RAW)
+    }
     for store in evidence.trace.stores:
-        remembered[store.site.root.number].add(store.location)
+        # Counts, sizes that were met, flags: nothing that a result could be made of.
+        if (store.site.root.number, store.location) not in holding:
+            remembered[store.site.root.number].add(store.location)
     returns: dict[int, list[Return]] = defaultdict(list)
     for returned in evidence.trace.returns:
         returns[returned.site.root.number].append(returned)
@@ -38,9 +45,7 @@ def suspicions(evidence: Evidence) -> Iterator[Suspicion]:
 
 
 def _works(evidence: Evidence, returned: Return) -> bool:
-    return returned.launched or bool(
-        evidence.tensors(returned.value.about(Tag.DATA, Tag.OPAQUE))
-    )
+    return returned.launched or bool(evidence.tensors(returned.value.about(Tag.DATA, Tag.OPAQUE)))
 
 
 def _answers(evidence: Evidence, returned: Return) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from pytest_kopt.honesty.audit.calls import Function
-from pytest_kopt.honesty.audit.machine import STEPS_IN_ALL, STEPS_PER_ROOT, Activation, Exhausted
+from pytest_kopt.honesty.audit.machine import STEPS_PER_FILE, STEPS_PER_ROOT, Activation, Exhausted
 from pytest_kopt.honesty.audit.statements import Statements
 from pytest_kopt.honesty.audit.trace import Read, Return, Root, Trace
 from pytest_kopt.honesty.audit.values import (
@@ -18,17 +19,21 @@ from pytest_kopt.honesty.audit.values import (
     Value,
     flat,
     join,
+    join_all,
 )
+from pytest_kopt.honesty.audit.vocabulary import names
 
-#: Position or name of the parameters that outlive a step, by the function under optimisation.
+#: Positions of the arguments that outlive a step, by the dotted name of the function under
+#: optimisation.
 Entries = Mapping[str, Collection[int]]
 
 Mentions = Mapping[str, set[ast.AST]]
 
 _SETTING_UP = frozenset({"__init__", "__new__", "__post_init__", "__init_subclass__"})
+_MOST_FILES = 10
 _SCALARS = frozenset({"int", "float", "bool", "str"})
-_CALLED_BY_TORCH = frozenset(
-    "forward backward __call__ setup_context jvp vmap __torch_function__ __torch_dispatch__".split()
+_CALLED_BY_TORCH = names(
+    "forward backward __call__ setup_context jvp vmap __torch_function__ __torch_dispatch__"
 )
 
 
@@ -50,12 +55,14 @@ class Program(Statements):
     def __init__(self, trees: Mapping[str, ast.Module], entries: Entries) -> None:
         super().__init__()
         self._trees = trees
+        self._budget = STEPS_PER_FILE * max(1, min(len(trees), _MOST_FILES))
         self._entries = entries
         self._names = {path: _dotted(path) for path in trees}
+        self._functions: list[Object] = []
         self._made: list[Object] = []
         self._entered: set[ast.AST] = set()
         self._instances: dict[Object, list[Object]] = {}
-        self._root_of: dict[Object, str] = {}
+        self._wanted: dict[Object, Collection[int]] = {}
         self._loads, self._attributes = _mentions(trees.values())
 
     def follow(self) -> Trace:
@@ -67,7 +74,7 @@ class Program(Statements):
         for number, (function, owner) in enumerate(roots, start=1):
             self._follow_root(number, function, owner)
         number = len(roots)
-        while self.unseen and self.steps < STEPS_IN_ALL:
+        while self.unseen and self.steps < self._budget:
             function = next(iter(self.unseen))
             number += 1
             self._follow_root(number, function, None, nested=True)
@@ -76,7 +83,7 @@ class Program(Statements):
     @property
     def device_functions(self) -> list[Object]:
         """The kernel's functions that are compiled for a device."""
-        return [function for function in self._made if "device" in function.flags]
+        return [function for function in self._functions if "device" in function.flags]
 
     # -- modules
 
@@ -91,17 +98,15 @@ class Program(Statements):
         flow, controls = self.flow, self.controls
         self.controls = []
         self.limit = self.steps + STEPS_PER_ROOT
-        try:
+        with contextlib.suppress(Exhausted):
             self.run(self._trees[path].body)
-        except Exhausted:
-            pass
         self.root, self.stack, self.flow, self.controls = root, stack, flow, controls
         return module
 
     def import_module(self, name: str, node: ast.AST) -> Value:
         self.trace.reads.append(Read(f"import {name}", self.site(node)))
         for path, dotted in self._names.items():
-            if dotted == name or dotted.endswith(f".{name}") or name.endswith(f".{dotted}"):
+            if _same_module(dotted, name):
                 return Value(objects=frozenset({self._module(path)}))
         return Value(externals=frozenset({name}))
 
@@ -118,6 +123,7 @@ class Program(Statements):
 
     def make_function(self, node: Function) -> Value:
         value = super().make_function(node)
+        self._functions += value.objects
         if self.root.importing:
             self._made += value.objects
         return value
@@ -133,56 +139,80 @@ class Program(Statements):
             for function in value.objects
             if function.kind == "function"
         }
-        wanted = self._entry_functions()
-        for function in sorted(self._made, key=lambda f: f not in wanted):
+        self._wanted = wanted = self._entry_functions()
+
+        def rank(function: Object) -> tuple[bool, bool]:
+            """Put what is measured first, and what other functions lead to last."""
+            name = getattr(function.definition, "name", "")
+            mentions = self._attributes if function in owners else self._loads
+            return function not in wanted, bool(mentions.get(name))
+
+        for function in sorted(self._made, key=rank):
             name = getattr(function.definition, "name", "<lambda>")
             skipped = "device" in function.flags or name in _SETTING_UP
             if not skipped and not name.startswith("test_"):
-                self._root_of[function] = wanted.get(function, "")
                 yield function, owners.get(function)
 
-    def _entry_functions(self) -> dict[Object, str]:
-        found: dict[Object, str] = {}
-        for name in self._entries:
-            for module in self.modules.values():
-                value = Value(objects=frozenset({module}))
-                for part in name.split("."):
-                    value = value.objects and self._field(value, part) or NOTHING
-                for obj in value.objects:
-                    found[obj] = name
+    def _entry_functions(self) -> dict[Object, Collection[int]]:
+        """Return the functions that cases call, with their arguments that outlive a step."""
+        found: dict[Object, Collection[int]] = {}
+        for dotted, weights in self._entries.items():
+            parts = dotted.split(".")
+            for length in range(1, min(3, len(parts)) + 1):
+                home, names = ".".join(parts[:-length]), parts[-length:]
+                for path, module in self.modules.items():
+                    if not home or _same_module(home, self._names[path]):
+                        value = Value(objects=frozenset({module}))
+                        for name in names:
+                            value = self._field(value, name)
+                        found.update(dict.fromkeys(self._called_through(value), weights))
         return found
 
     @staticmethod
     def _field(value: Value, name: str) -> Value:
-        result = NOTHING
+        return join_all(obj.fields.get(name, NOTHING) for obj in value.objects)
+
+    def _called_through(self, value: Value) -> Iterator[Object]:
+        """Yield the functions that a call of a value ends in."""
         for obj in value.objects:
-            result = join(result, obj.fields.get(name, NOTHING))
-        return result
+            found: Value | None = None
+            if obj.kind == "function":
+                yield obj
+            elif obj.kind == "instance":
+                found = self.find(obj, "__call__") or self.find(obj, "forward")
+            elif obj.kind == "bound":
+                name = "forward" if obj.path == "apply" else obj.path
+                for holder in obj.fields["self"].objects:
+                    found = self.find(holder, name)
+            if found is not None:
+                yield from (each for each in found.objects if each.kind == "function")
 
     def _follow_root(
         self, number: int, function: Object, owner: Object | None, *, nested: bool = False
     ) -> None:
         definition = function.definition
         assert isinstance(definition, Function)
-        if self.steps > STEPS_IN_ALL:
+        if self.steps > self._budget:
             return
-        entry = self._root_of.get(function, "")
         spec = definition.args
         names = [a.arg for a in (*spec.posonlyargs, *spec.args)]
         bound = owner is not None and "static" not in function.flags and bool(names)
         taken = names[1:] if bound else names
         weights = None
+        entry = function in self._wanted
         if entry:
-            weights = frozenset(taken[i] for i in self._entries[entry] if i < len(taken))
+            skipped = owner is not None and not bound and self.derives(owner, "Function")
+            given = taken[1:] if skipped and not self._set_up_apart(owner) else taken
+            weights = frozenset(given[i] for i in self._wanted[function] if i < len(given))
         name = getattr(definition, "name", "<lambda>")
         self.root = Root(
             number=number,
             name=name,
             path=function.path,
-            entry=bool(entry),
+            entry=entry,
             called=nested or (not entry and self._is_called(definition, name, owner)),
             method=owner is not None,
-            parameters=tuple([*taken, *(a.arg for a in spec.kwonlyargs)]),
+            parameters=(*taken, *(a.arg for a in spec.kwonlyargs)),
             weights=weights,
         )
         self.stack = [Activation(Object("frame", 0), function.path, name)]
@@ -192,7 +222,7 @@ class Program(Statements):
             self.flow = type(self.flow)()
             self.controls = []
             self.running = []
-            self.limit = min(self.steps + STEPS_PER_ROOT, STEPS_IN_ALL)
+            self.limit = min(self.steps + STEPS_PER_ROOT, self._budget)
             stores = len(self.trace.stores)
             arguments, keywords = self._parameters(function, definition, owner, context)
             try:
@@ -241,12 +271,16 @@ class Program(Statements):
             named["**"] = self._parameter(function, spec.kwarg)
         return positional, named
 
+    def _set_up_apart(self, owner: Object | None) -> bool:
+        """Say whether an autograd function's forward takes no context."""
+        return owner is not None and self.find(owner, "setup_context") is not None
+
     def _context(self, definition: Function, owner: Object | None) -> Value | None:
         """Return the new context that torch hands to a method of an autograd function."""
         name = getattr(definition, "name", "")
         if owner is None or not self.derives(owner, "Function"):
             return None
-        if name == "forward" and self.find(owner, "setup_context"):
+        if name == "forward" and self._set_up_apart(owner):
             return None
         if name not in ("forward", "backward", "setup_context", "jvp", "vmap"):
             return None
@@ -276,7 +310,7 @@ class Program(Statements):
     def _is_called(self, definition: Function, name: str, owner: Object | None) -> bool:
         if name in _CALLED_BY_TORCH:
             return False
-        if definition in self._entered or self._entries:
+        if definition in self._entered or self._wanted:
             return True
         index = self._attributes if owner is not None else self._loads
         return bool(index.get(name, set()) - {definition})
@@ -314,6 +348,11 @@ class Program(Statements):
             )
 
 
+def _same_module(one: str, other: str) -> bool:
+    """Say whether two dotted names may mean one module, seen from different import roots."""
+    return one == other or one.endswith(f".{other}") or other.endswith(f".{one}")
+
+
 def _dotted(path: str) -> str:
     parts = list(PurePosixPath(path).with_suffix("").parts)
     if parts[-1] == "__init__":
@@ -348,5 +387,13 @@ def _mentions(trees: Iterable[ast.Module]) -> tuple[Mentions, Mentions]:
                 attributes[node.attr].add(outer)
         elif isinstance(node, Function):
             outer = node
-        waiting += [(child, outer) for child in ast.iter_child_nodes(node)]
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.Name):
+            # Handing a function on is not calling it.
+            continue
+        for name in node._fields:
+            child = getattr(node, name)
+            if isinstance(child, list):
+                waiting += [(each, outer) for each in child if isinstance(each, ast.AST)]
+            elif isinstance(child, ast.AST):
+                waiting.append((child, outer))
     return loads, attributes

@@ -6,20 +6,21 @@ from collections.abc import Iterator
 
 from pytest_kopt.honesty.audit.suspicion import Evidence, Suspicion
 from pytest_kopt.honesty.audit.trace import Call, Trace
+from pytest_kopt.honesty.audit.vocabulary import names
 
 #: What tells how the harness seeded, or where its generator stands.
-_STATES = frozenset(
+_STATES = names(
     "torch.initial_seed torch.get_rng_state torch.random.get_rng_state torch.random.initial_seed"
     " torch.cuda.get_rng_state torch.cuda.initial_seed torch.cuda.get_rng_state_all"
     " random.getstate numpy.random.get_state torch.default_generator.get_state"
-    " torch.default_generator.initial_seed".split()
+    " torch.default_generator.initial_seed"
 )
-_SETTERS = frozenset(
+_SETTERS = names(
     "torch.manual_seed torch.set_rng_state torch.random.manual_seed torch.random.set_rng_state"
     " torch.cuda.manual_seed torch.cuda.manual_seed_all torch.cuda.set_rng_state torch.seed"
     " torch.cuda.set_rng_state_all random.seed random.setstate numpy.random.seed"
     " numpy.random.set_state torch.default_generator.manual_seed torch.cuda.seed"
-    " torch.default_generator.set_state".split()
+    " torch.default_generator.set_state"
 )
 _OF_ONE = frozenset({"manual_seed", "set_state", "seed", "setstate"})
 

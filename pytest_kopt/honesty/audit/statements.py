@@ -6,11 +6,10 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from pytest_kopt.honesty.audit import vocabulary as known
+from pytest_kopt.honesty.audit.attributes import inherited
 from pytest_kopt.honesty.audit.calls import Function
-from pytest_kopt.honesty.audit.expressions import Expressions, inherited
-from pytest_kopt.honesty.audit.machine import Activation, Exhausted
-from pytest_kopt.honesty.audit.trace import Check, Class, Read
+from pytest_kopt.honesty.audit.definitions import Definitions
+from pytest_kopt.honesty.audit.trace import Check, Read
 from pytest_kopt.honesty.audit.values import (
     NOTHING,
     Fact,
@@ -19,7 +18,6 @@ from pytest_kopt.honesty.audit.values import (
     Value,
     computed,
     flat,
-    join,
 )
 
 _SIMPLE = ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr | ast.Return
@@ -28,7 +26,7 @@ SWALLOWED = "a failure of the kernel's was swallowed"
 _BROAD = frozenset({"builtins.Exception", "builtins.BaseException", "builtins.RuntimeError"})
 
 
-class Statements(Expressions):
+class Statements(Definitions):
     """Execution. A method says whether its statement always leaves the block."""
 
     def run_body(self, definition: Function) -> Value:
@@ -61,7 +59,7 @@ class Statements(Expressions):
             return bool(node.orelse) and self.run(node.orelse)
         control = self.truth(self.evaluate(node.test)).facts
         before = self.snapshot()
-        self.controls.append(control)
+        self.under(control)
         left = self.run(node.body)
         after = self.snapshot()
         self.restore(before)
@@ -75,7 +73,7 @@ class Statements(Expressions):
             self.restore(self.merge(after, self.snapshot()))
         if left or right:
             # The rest of the block runs only because the other branch was not taken.
-            self.controls.append(control)
+            self.under(control)
         return False
 
     def _loop(self, node: ast.For | ast.AsyncFor | ast.While) -> bool:
@@ -88,7 +86,7 @@ class Statements(Expressions):
             control = frozenset()
         before = self.snapshot()
         outer, self.here.loop_exits = self.here.loop_exits, []
-        self.controls.append(control)
+        self.under(control)
         left = self.run(node.body)
         self.controls.pop()
         exits, self.here.loop_exits = self.here.loop_exits, outer
@@ -131,7 +129,7 @@ class Statements(Expressions):
             if launched and self._broad(handler):
                 control |= {(Tag.MARK, SWALLOWED)}
                 self.flow.launched = False
-            self.controls.append(control)
+            self.under(control)
             if handler.name:
                 self.here.frame.fields[handler.name] = NOTHING
             gone = self.run(handler.body)
@@ -147,7 +145,7 @@ class Statements(Expressions):
         if self.run(node.finalbody):
             return True
         if states and residual:
-            self.controls.append(residual)
+            self.under(residual)
         return not states
 
     def _looked_up(self, body: Sequence[ast.stmt]) -> list[tuple[Object, str]]:
@@ -195,7 +193,7 @@ class Statements(Expressions):
         control = self.truth(self.evaluate(node.subject)).facts
         before = self.snapshot()
         states = [before]
-        self.controls.append(control)
+        self.under(control)
         for case in node.cases:
             self.restore(before)
             if not self.run(case.body):
@@ -309,106 +307,7 @@ class Statements(Expressions):
                 if base.externals:
                     self.patch(base, [target.attr], NOTHING, node)
 
-    # -- definitions
-
-    def make_function(self, node: Function) -> Value:
-        obj = Object(
-            "function", self.epoch, definition=node, frame=self.here.frame, path=self.here.path
-        )
-        spec = node.args
-        named = [*spec.posonlyargs, *spec.args]
-        for argument, default in zip(reversed(named), reversed(spec.defaults), strict=False):
-            obj.fields[f"default {argument.arg}"] = self.evaluate(default)
-        for argument, optional in zip(spec.kwonlyargs, spec.kw_defaults, strict=True):
-            if optional is not None:
-                obj.fields[f"default {argument.arg}"] = self.evaluate(optional)
-        self.unseen[obj] = None
-        return Value(objects=frozenset({obj}))
-
-    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        value = self.make_function(node)
-        (obj,) = value.objects
-        for decorator in reversed(node.decorator_list):
-            value = self._decorated(value, obj, self.evaluate(decorator), decorator)
-        frame = self.here.frame
-        frame.fields[node.name] = value
-
-    def _decorated(self, value: Value, obj: Object, by: Value, node: ast.expr) -> Value:
-        flags = {
-            "builtins.staticmethod": "static",
-            "builtins.classmethod": "class method",
-            "builtins.property": "property",
-        }
-        for name in by.externals:
-            plain = name.removesuffix("()")
-            package, last = plain.partition(".")[0], plain.rpartition(".")[2]
-            if name in flags:
-                obj.flags.add(flags[name])
-            if package in known.DEVICE_PACKAGES or last in known.DEVICE_DECORATORS:
-                obj.flags.add("device")
-                self.unseen.pop(obj, None)
-                return value
-        if by.externals & known.MEMOISERS and "property" not in obj.flags:
-            if not any(n.endswith("cached_property") for n in by.externals):
-                obj.flags.add("memoised")
-        result = self.call(by, [value], {}, node)
-        return result if result.objects else value
-
-    def _class(self, node: ast.ClassDef) -> None:
-        bases = [self.evaluate(base) for base in node.bases]
-        classes = tuple(o for base in bases for o in base.objects if o.kind == "class")
-        obj = Object(
-            "class",
-            self.epoch,
-            definition=node,
-            frame=self.here.frame,
-            path=self.here.path,
-            classes=classes,
-        )
-        externals = frozenset().union(*(base.externals for base in bases))
-        obj.flags |= externals
-        for keyword in node.keywords:
-            self.evaluate(keyword.value)
-        self.stack.append(Activation(obj, self.here.path, node.name))
-        try:
-            self.run(node.body)
-        finally:
-            self.stack.pop()
-        self.trace.classes.append(Class(obj, externals, self.site(node)))
-        value = Value(objects=frozenset({obj}))
-        for decorator in reversed(node.decorator_list):
-            made = self.call(self.evaluate(decorator), [value], {}, decorator)
-            value = made if made.objects else value
-        self.here.frame.fields[node.name] = join(value, Value(objects=frozenset({obj})))
-
-    # -- imports and the rest
-
-    def _import(self, node: ast.Import) -> None:
-        for alias in node.names:
-            module = self.import_module(alias.name, node)
-            if alias.asname:
-                self.assign(ast.Name(alias.asname), module)
-            else:
-                top = alias.name.partition(".")[0]
-                plain = module if top == alias.name else self.import_module(top, node)
-                self.assign(ast.Name(top), plain)
-
-    def _import_from(self, node: ast.ImportFrom) -> None:
-        base = node.module or ""
-        if node.level:
-            parts = self.here.path.split("/")[: -node.level]
-            base = ".".join([*parts, *([base] if base else [])])
-        module = self.import_module(base, node)
-        for alias in node.names:
-            name = alias.asname or alias.name
-            if alias.name == "*":
-                for obj in module.objects:
-                    self.here.frame.fields.update(obj.fields)
-                continue
-            found = self.attribute(module, alias.name, node)
-            if not found.objects - _bound_only(found) and not found.externals:
-                found = self.import_module(f"{base}.{alias.name}", node)
-            self.assign(ast.Name(name), found)
+    # -- the rest
 
     def _assert(self, node: ast.Assert) -> None:
         value = self.evaluate(node.test)
@@ -429,10 +328,7 @@ class Statements(Expressions):
                 part.lineno = getattr(node, "lineno", 0)
         if len(tree.body) == 1 and isinstance(tree.body[0], ast.Expr):
             return self.evaluate(tree.body[0].value)
-        try:
-            self.run(tree.body)
-        except Exhausted:
-            pass
+        self.run(tree.body)
         return NOTHING
 
     _statements: ClassVar[dict[type[ast.stmt], Callable[[Statements, Any], bool | None]]] = {
@@ -454,18 +350,14 @@ class Statements(Expressions):
         ast.Global: _scope,
         ast.Nonlocal: _scope,
         ast.Delete: _delete,
-        ast.FunctionDef: _function,
-        ast.AsyncFunctionDef: _function,
-        ast.ClassDef: _class,
-        ast.Import: _import,
-        ast.ImportFrom: _import_from,
+        ast.FunctionDef: Definitions._function,
+        ast.AsyncFunctionDef: Definitions._function,
+        ast.ClassDef: Definitions._class,
+        ast.Import: Definitions._import,
+        ast.ImportFrom: Definitions._import_from,
         ast.Assert: _assert,
         ast.Expr: _expression,
     }
-
-
-def _bound_only(value: Value) -> frozenset[Object]:
-    return frozenset(o for o in value.objects if o.kind == "bound")
 
 
 def _is_main_guard(test: ast.expr) -> bool:

@@ -70,7 +70,7 @@ class Evidence:
 
     def tensors(self, origins: Iterable[object]) -> frozenset[Origin]:
         """Return the origins that were seen to be used as tensors."""
-        return frozenset(o for o in origins if o in self._known)  # type: ignore[misc]
+        return frozenset(o for o in origins if o in self._known)
 
     def takes_tensors(self, root: Root) -> bool:
         """Say whether a root has a parameter that may well be a tensor."""
@@ -86,4 +86,9 @@ class Evidence:
         root = site.root
         if root.importing:
             return not root.called
-        return root.entry or self.takes_tensors(root)
+        if root.called:
+            # What it does is met again where it is called.
+            return False
+        return root.entry or any(
+            (root.number, name) in self.trace.tensors for name in root.parameters
+        )

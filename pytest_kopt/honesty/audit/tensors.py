@@ -20,8 +20,13 @@ from pytest_kopt.honesty.audit.values import (
     retagged,
 )
 
+#: Keywords that say how to make a tensor, not of what.
+_MANNERS = frozenset({"dtype", "device", "layout", "dim", "axis", "memory_format"})
 #: Calls by which one stream or the host waits for another.
 JOINS = frozenset({"wait_stream", "wait_event", "synchronize", "wait"})
+
+
+_ALSO_OPERATORS = "torch.ops.", "torch._", "torch.Tensor."
 
 
 def opaque(values: Sequence[Value]) -> Value:
@@ -49,12 +54,12 @@ class Tensors(Machine):
     ) -> Value:
         """Return what a function of torch or numpy gives."""
         last = name.rpartition(".")[2]
-        every = [*arguments, *keywords.values()]
-        if name.startswith("torch.ops."):
-            space = name.split(".")[2]
-            if space not in known.VENDOR_OPS:
-                return self.launch(every, node)
+        every = [*arguments, *(v for n, v in keywords.items() if n not in _MANNERS)]
+        if name.startswith("torch.ops.") and name.split(".")[2] not in known.VENDOR_OPS:
+            return self.launch(every, node)
         if last in known.ALLOCATORS and "out" not in keywords:
+            if last.endswith("_like"):
+                self.used_as_tensor(*map(flat, arguments[:1]))
             return Value(objects=frozenset({self.new("tensor", node)}))
         if last in ("_make_subclass", "_make_wrapper_subclass") and arguments:
             made = frozenset(
@@ -66,17 +71,18 @@ class Tensors(Machine):
             self._streams(name, last)
             given = join_all(value for value in every if value.objects)
             functions = frozenset(o for o in given.objects if o.kind in ("function", "class"))
-            return Value(objects=functions, externals=frozenset({f"{name}()"}))
+            texts = frozenset().union(*(value.texts for value in every))
+            return Value(objects=functions, externals=frozenset({f"{name}()"}), texts=texts)
         if name in known.CONTENT_FUNCTIONS:
             whole = join_all(self.deep(value) for value in every)
             return retagged(whole, Tag.CONTENT, Tag.RAW, Tag.DATA, Tag.CONTENT)
         home = name.rpartition(".")[0]
         sources = [self.deep(value) for value in every]
-        if name.startswith("torch.") and home not in known.OPERATORS:
-            if not name.startswith(("torch.ops.", "torch._", "torch.Tensor.")):
-                self._see(every)
-                return opaque(sources)
-        if home in known.OPERATORS or home == "torch.Tensor":
+        operator = home in known.OPERATORS or name.startswith(_ALSO_OPERATORS)
+        if name.startswith("torch.") and not operator:
+            self._see(every)
+            return opaque(sources)
+        if home in (*known.OPERATORS, "torch.Tensor") and last not in known.CONVERSIONS:
             operands = arguments if last in known.PRODUCTS else arguments[:1]
             self.used_as_tensor(*map(flat, operands))
         self._see(every)

@@ -10,14 +10,15 @@ import ast
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final
+from typing import Final, TypeVar
 
+T = TypeVar("T")
 Origin = tuple[int, str]
 Location = tuple["Object", str]
 Fact = tuple["Tag", Hashable]
 
-#: Strings known of one value; more are not worth following.
-_MOST_TEXTS = 32
+#: What is followed of one value; a value that can be more than this can be anything.
+_MOST_TEXTS, _MOST_EXTERNALS, _MOST_OBJECTS, _MOST_FACTS = 24, 12, 48, 160
 
 
 class Tag(Enum):
@@ -44,7 +45,17 @@ class Object:
     call began.
     """
 
-    __slots__ = ("classes", "definition", "epoch", "fields", "flags", "frame", "home", "kind", "path")
+    __slots__ = (
+        "classes",
+        "definition",
+        "epoch",
+        "fields",
+        "flags",
+        "frame",
+        "home",
+        "kind",
+        "path",
+    )
 
     def __init__(
         self,
@@ -123,14 +134,20 @@ def join(first: Value, second: Value) -> Value:
         first, second = flat(first), flat(second)
     if items is None and (first.items or second.items):
         first, second = flat(first), flat(second)
-    texts = first.texts | second.texts
     return Value(
-        first.facts | second.facts,
-        first.objects | second.objects,
-        first.externals | second.externals,
-        texts if len(texts) <= _MOST_TEXTS else frozenset(sorted(texts)[:_MOST_TEXTS]),
+        _either(first.facts, second.facts, _MOST_FACTS),
+        _either(first.objects, second.objects, _MOST_OBJECTS),
+        _either(first.externals, second.externals, _MOST_EXTERNALS),
+        _either(first.texts, second.texts, _MOST_TEXTS),
         items,
     )
+
+
+def _either(first: frozenset[T], second: frozenset[T], most: int) -> frozenset[T]:
+    """Return the union, or the first alone where the union is too large to follow."""
+    if second <= first or len(first) >= most:
+        return first
+    return first | second
 
 
 def join_all(values: Iterable[Value]) -> Value:
@@ -170,7 +187,10 @@ def computed(values: Iterable[Value]) -> Value:
                 facts.add(fact)
             elif fact[0] is Tag.RAW:
                 facts.add((Tag.DATA, fact[1]))
-    return Value(frozenset(facts), texts=frozenset(sorted(texts)[:_MOST_TEXTS]))
+        if len(facts) > _MOST_FACTS:
+            break
+    known = frozenset(texts) if len(texts) <= _MOST_TEXTS else frozenset(sorted(texts)[:8])
+    return Value(frozenset(facts), texts=known)
 
 
 def retagged(value: Value, tag: Tag, *sources: Tag) -> Value:
