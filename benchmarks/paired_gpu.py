@@ -1,24 +1,34 @@
-"""Live paired verdicts on a GPU: identical code, known changes, recorded processes, cost.
+"""Live paired verdicts on a GPU: identical code, known changes, cost, recorded processes.
 
-Run on a machine with a GPU:  python benchmarks/paired_gpu.py OUT [aa=20] [known=1] [record=200]
-Writes OUT/verdicts.json and OUT/noise.json; `benchmarks/paired_power.py` resamples the latter.
+Run on a machine with a GPU:  python benchmarks/paired_gpu.py OUT [aa=20] [known=6] [cost=2]
+[record=200].  Writes OUT/paired.json after every verdict and OUT/noise.json, which
+`benchmarks/paired_power.py` resamples.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 PROJECT = Path(__file__).parent / "gpu_project"
 KERNEL = Path("kernels/ops.py")
-#: Launches of incumbent and candidate: gains of 0.50, 1.01, 2.04 and 5.26 %, and losses.
-KNOWN = ((200, 199), (200, 198), (200, 196), (200, 190), (200, 202), (200, 212))
+ONE = {"matmul": 1, "rmsnorm": 1, "torch": 1}
+BASE = 400
+#: Launches a call of the candidate where the incumbent has 400, for every kernel: gains of 0.50,
+#: 1.01, 2.04 and 5.26 %, a loss of 0.99 %; the last slows one kernel by 6.1 % and speeds the other.
+KNOWN: tuple[tuple[int, int], ...] = (
+    *((398, 398), (396, 396), (392, 392), (380, 380), (404, 404)),
+    (380, 426),
+)
 
 
 def run(root: Path, *arguments: str) -> tuple[int, float, str]:
@@ -34,12 +44,11 @@ def run(root: Path, *arguments: str) -> tuple[int, float, str]:
     return done.returncode, time.perf_counter() - start, done.stdout
 
 
-def campaign(directory: Path, launches: int, select: str = "") -> Path:
+def campaign(directory: Path, launches: Mapping[str, int], tests: str) -> Path:
     """Make a project with a campaign whose baseline is measured."""
-    root = directory / f"project-{launches}-{len(list(directory.iterdir()))}"
+    root = directory / f"project-{len(list(directory.iterdir()))}"
     shutil.copytree(PROJECT, root)
     launch(root, launches)
-    tests = f"tests/test_ops.py {select}".strip()
     words = ["init", "gpu", "--op", "ops", "--kernel", str(KERNEL), "--backend", "TRITON"]
     subprocess.run(
         [sys.executable, "-m", "pytest_kopt.cli", *words, "--gpu", "H200", "--tests", tests],
@@ -53,22 +62,36 @@ def campaign(directory: Path, launches: int, select: str = "") -> Path:
     return root
 
 
-def launch(root: Path, launches: int) -> None:
+def launch(root: Path, launches: Mapping[str, int]) -> None:
+    """Write the kernel file with these launches a call."""
     source = (PROJECT / KERNEL).read_text()
-    (root / KERNEL).write_text(source.replace("LAUNCHES = 1\n", f"LAUNCHES = {launches}\n"))
+    (root / KERNEL).write_text(source.replace(repr_of(ONE), repr_of(launches)))
 
 
-def judge(root: Path, number: int, truth_pct: float) -> dict[str, object]:
-    out = root / f"verdict-{number}.json"
+def repr_of(launches: Mapping[str, int]) -> str:
+    return f"LAUNCHES = {json.dumps(dict(launches))}"
+
+
+def judge(root: Path, truth: Mapping[str, float], compare: str = "paired") -> dict[str, Any]:
+    """Run the next round and return its verdict with what it cost."""
+    out = root / "verdict.json"
+    out.unlink(missing_ok=True)
     arguments = ("--kopt-campaign", "gpu", "--kopt-round", "next", "--kopt-verdict", str(out))
-    code, seconds, text = run(root, *arguments, "--kopt-compare", "paired")
+    code, seconds, text = run(root, *arguments, "--kopt-compare", compare)
     if not out.exists():
-        sys.exit(f"round {number} ended with {code}\n{text}")
+        sys.exit(f"the round ended with {code}\n{text}")
     verdict = json.loads(out.read_text())
+    attempt = root / f"agent/workspace/gpu/rounds/round-{verdict['round']}/artifacts/attempt-1"
+    evidence = json.loads((attempt / "evidence.json").read_text())
+    samples = [json.loads(result)["evidence"] for result in evidence["results"]]
+    checked = sum(sum(s["forward_samples_ms"]) * s["calls_per_sample"] for s in samples) / 1e3
     found = {
-        "truth_pct": truth_pct,
+        "truth_pct": dict(truth),
+        "compare": compare,
         "exit": code,
-        "seconds": round(seconds, 2),
+        "wall_seconds": round(seconds, 2),
+        "row_device_seconds": round(checked * (1 + len(verdict["remeasured_pct"])), 3),
+        "comparison": evidence["session"]["comparison"],
         "decision": verdict["decision"],
         "reason": verdict["reason"],
         "engine": verdict["engine"],
@@ -77,34 +100,49 @@ def judge(root: Path, number: int, truth_pct: float) -> dict[str, object]:
         "shapes": {s["label"]: (s["change_pct"], s["status"]) for s in verdict["shapes"]},
     }
     change = (verdict["aggregate"] or {}).get("change_pct")
-    print(truth_pct, verdict["decision"], change, f"{seconds:.1f} s", verdict["flags"], flush=True)
+    print(dict(truth), verdict["decision"], change, found["shapes"], f"{seconds:.1f} s", flush=True)
     return found
 
 
 def main() -> None:
     out = Path(sys.argv[1])
+    out.mkdir(parents=True, exist_ok=True)
     wishes = dict(word.split("=") for word in sys.argv[2:])
     os.environ.pop("PYTEST_ADDOPTS", None)
-    found: list[dict[str, object]] = []
+    found: dict[str, Any] = {"machine": machine(), "verdicts": []}
+
+    def keep(verdict: dict[str, Any]) -> None:
+        found["verdicts"].append(verdict)
+        (out / "paired.json").write_text(json.dumps(found, indent=1))
+
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        if "aa" in wishes:
-            root = campaign(directory, 1)
-            found += [judge(root, i, 0.0) for i in range(int(wishes["aa"]))]
         if "known" in wishes:
-            for before, after in KNOWN:
-                root = campaign(directory, before, "-k 'rmsnorm or 1024 or 512'")
-                launch(root, after)
-                found.append(judge(root, 0, (before / after - 1) * 100))
-        (out / "verdicts.json").write_text(json.dumps(found, indent=1))
+            for matmul, rmsnorm in KNOWN[-int(wishes["known"]) :]:
+                root = campaign(directory, dict.fromkeys(ONE, BASE), "tests/test_light.py")
+                launch(root, {**ONE, "matmul": matmul, "rmsnorm": rmsnorm})
+                changes = {"matmul": matmul, "rmsnorm": rmsnorm}
+                keep(judge(root, {k: (BASE / n - 1) * 100 for k, n in changes.items()}))
+        for compare, count in (("paired", wishes.get("aa", 0)), ("stored", wishes.get("cost", 0))):
+            if int(count):
+                root = campaign(directory, ONE, "tests/test_ops.py")
+                for _ in range(int(count)):
+                    keep(judge(root, {}, compare))
         if "record" in wishes:
             root = directory / "record"
             shutil.copytree(PROJECT, root)
             noise = str((out / "noise.json").resolve())
-            _, seconds, text = run(
-                root, "--kopt-calibrate", wishes["record"], "--kopt-verdict", noise
-            )
+            arguments = ("--kopt-calibrate", wishes["record"], "--kopt-verdict", noise)
+            _, seconds, text = run(root, *arguments, "tests/test_ops.py")
             print(text[-1500:], f"{seconds:.1f} s")
+
+
+def machine() -> dict[str, str]:
+    """Say what this ran on."""
+    import torch
+
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
+    return {"gpu": gpu, "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
 
 
 if __name__ == "__main__":

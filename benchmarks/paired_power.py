@@ -58,6 +58,7 @@ def judge(draw: Callable[[], Process], gains_pct: dict[str, float]) -> Verdict:
         processes += [draw() for _ in range(look - len(processes))]
         cases = tuple(
             PairedCase(
+                name=name,
                 label=name,
                 dims={"case": name},
                 ratios=tuple(p[name][0] + math.log1p(gain / 100) for p in processes),

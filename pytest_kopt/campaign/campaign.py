@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,24 +31,31 @@ from pytest_kopt.schema.table import Table, format_csv, parse_csv, write_atomica
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptRecord:
-    """What one attempt leaves behind, ready to be recorded.
+class Evidence:
+    """What was measured, of which kernel, as it is kept.
 
-    `table` is None when no row arrived; `pairs_csv` and `paired` are those of a paired comparison;
-    `session` is free-form evidence of the whole session.
+    `table` is None when no row arrived; `pairs_csv` is that of a paired comparison; `session` is
+    free-form evidence of the whole session.
     """
+
+    kernel: KernelVersion
+    results: Sequence[CaseResult]
+    table: Table | None
+    session: dict[str, Any]
+    pairs_csv: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """What one attempt leaves behind, ready to be recorded."""
 
     round: int
     started: str
     level: str
-    kernel: KernelVersion
-    results: Sequence[CaseResult]
-    table: Table | None
+    evidence: Evidence
     verdict: Verdict
     trend: ledger.Trend | None
     notes: Notes
-    session: dict[str, Any]
-    pairs_csv: str = ""
     paired: ledger.PairedChange | None = None
 
 
@@ -118,6 +125,13 @@ class Campaign:
         directory = self.layout.attempt(number, attempt.number) / "kernel_snapshot"
         return KernelVersion.load(directory, attempt.decided.kernel)
 
+    def baseline(self) -> KernelVersion:
+        """Return the version that round 1 measured; BadInput when it was changed."""
+        attempt = self._baseline_attempt()
+        assert attempt.decided is not None
+        directory = self.layout.attempt(1, attempt.number) / "kernel_snapshot"
+        return KernelVersion.load(directory, attempt.decided.kernel)
+
     def incumbent_table(self) -> Table:
         """Return the incumbent's rows, as stored when it was accepted."""
         number, attempt = self.state.incumbent_round, self.state.incumbent
@@ -132,8 +146,17 @@ class Campaign:
 
     def expected_cases(self) -> dict[str, ExpectedCase]:
         """Return the cases that the baseline froze, by node id, in declaration order."""
-        results = [CaseResult.from_json(text) for text in self._baseline_evidence()["results"]]
-        return {result.nodeid: ExpectedCase.of(result) for result in results}
+        self._baseline_attempt()
+        incumbent = self.state.incumbent_round
+        lately = {r.nodeid: r.evidence for r in self.results(incumbent)} if incumbent else {}
+        return {
+            result.nodeid: replace(
+                ExpectedCase.of(result),
+                seconds=float(lately.get(result.nodeid, {}).get("seconds", 0.0)),
+                device=str(lately.get(result.nodeid, {}).get("device", "")),
+            )
+            for result in self.results(1)
+        }
 
     def skipped_at_baseline(self) -> list[str]:
         """Return the node ids that the baseline skipped: they are no part of the case set."""
@@ -148,14 +171,14 @@ class Campaign:
         number = 1 + max(known.attempts, default=0) if known else 1
         directory = self.layout.attempt(record.round, number)
         _set_aside(directory)
-        evidence = self._write_evidence(directory, record)
+        evidence = self._write_evidence(directory, record.evidence)
         verdict = record.verdict.model_copy(
             update={"campaign": self.name, "round": record.round, "attempt": number}
         )
         text = verdict.model_dump_json(indent=1) + "\n"
         write_atomically(directory / "verdict.json", text)
-        if verdict.decision is Decision.BASELINE and record.table:
-            self._freeze(record.table.header)
+        if verdict.decision is Decision.BASELINE and record.evidence.table:
+            self._freeze(record.evidence.table.header)
         common: dict[str, Any] = {"round": record.round, "attempt": number}
         self._append(
             ledger.Opened(time=record.started, level=record.level, **common),  # type: ignore[arg-type]
@@ -170,12 +193,33 @@ class Campaign:
                 trend=record.trend,
                 paired=record.paired,
                 notes=record.notes,
-                kernel=record.kernel.hashes,
+                kernel=record.evidence.kernel.hashes,
                 verdict_sha256=_sha256(text.encode()),
                 **common,
             ),
         )
         return self.state.rounds[record.round].attempts[number]
+
+    def record_final(self, evidence: Evidence, verdict: Verdict) -> Verdict:
+        """Write the evidence of a comparison of best and baseline, then its event."""
+        directory = self.layout.final(1 + len(self.state.finals))
+        _set_aside(directory)
+        hashes = self._write_evidence(directory, evidence)
+        verdict = verdict.model_copy(update={"campaign": self.name})
+        text = verdict.model_dump_json(indent=1) + "\n"
+        write_atomically(directory / "verdict.json", text)
+        path = (directory / "verdict.json").relative_to(self.layout.directory).as_posix()
+        self._append(
+            ledger.Final(
+                time=now(),
+                best=self.state.incumbent_round or 1,
+                decision=verdict.decision,
+                reason=verdict.reason,
+                aggregate=verdict.aggregate,
+                evidence={**hashes, path: _sha256(text.encode())},
+            )
+        )
+        return verdict
 
     def settle(self, *, apply: bool = True) -> Attempt | None:
         """Carry out the last decision if that is still to be done; safe to repeat.
@@ -206,6 +250,13 @@ class Campaign:
         self._append(ledger.Applied(time=now(), git_commit=commit, restored=restored, **common))
         return attempt
 
+    def results(self, number: int) -> list[CaseResult]:
+        """Return the results of a round's last attempt; BadInput when they are not as recorded."""
+        attempt = self.state.rounds[number].last
+        path = self.layout.attempt(number, attempt.number) / "evidence.json"
+        document = json.loads(self._evidence(attempt, path))
+        return [CaseResult.from_json(text) for text in document["results"]]
+
     def verdict(self, item: Round) -> Verdict | None:
         """Return a round's latest verdict with what applying it did."""
         decided = item.verdict
@@ -231,6 +282,16 @@ class Campaign:
                 legal=sorted(map(str, self.state.rounds)) or "none yet",
             )
         self._append(ledger.Note(time=now(), round=number, notes=notes))
+
+    def mask(
+        self, versions: Sequence[int], *, masked: bool, reason: str = "", seed: int | None = None
+    ) -> None:
+        """Record that versions of the iteration memory are masked, or no longer so."""
+        self._append(
+            ledger.Masking(
+                time=now(), versions=sorted(versions), masked=masked, reason=reason, seed=seed
+            )
+        )
 
     def end(self, how: str) -> None:
         """Record that the user stopped or abandoned the campaign."""
@@ -266,17 +327,17 @@ class Campaign:
             raise BadInput("evidence is not what the ledger names (SHA-256)", where=str(path))
         return content
 
-    def _write_evidence(self, directory: Path, record: AttemptRecord) -> dict[str, str]:
-        record.kernel.write(directory / "kernel_snapshot")
+    def _write_evidence(self, directory: Path, evidence: Evidence) -> dict[str, str]:
+        evidence.kernel.write(directory / "kernel_snapshot")
         document = {
-            "session": record.session,
-            "results": [result.to_json() for result in record.results],
+            "session": evidence.session,
+            "results": [result.to_json() for result in evidence.results],
         }
         texts = {"evidence.json": json.dumps(document, indent=1) + "\n"}
-        if record.table:
-            texts["benchmark.csv"] = format_csv(record.table.header, record.table.rows)
-        if record.pairs_csv:
-            texts["pairs.csv"] = record.pairs_csv
+        if evidence.table:
+            texts["benchmark.csv"] = format_csv(evidence.table.header, evidence.table.rows)
+        if evidence.pairs_csv:
+            texts["pairs.csv"] = evidence.pairs_csv
         for name, text in texts.items():
             write_atomically(directory / name, text)
         base = directory.relative_to(self.layout.directory).as_posix()

@@ -45,6 +45,9 @@ class Layout:
     def profiles(self) -> Path:
         return self.directory / "profiles"
 
+    def memory(self, version: int) -> Path:
+        return self.directory / "memory" / f"v{version}.json"
+
     def round(self, number: int) -> Path:
         """Return the directory of a round."""
         return self.directory / "rounds" / f"round-{number}"
@@ -64,6 +67,10 @@ class Layout:
     def attempt(self, number: int, attempt: int) -> Path:
         """Return the directory that keeps the evidence of one attempt."""
         return self.artifacts(number) / f"attempt-{attempt}"
+
+    def final(self, attempt: int) -> Path:
+        """Return the directory that keeps the evidence of one final comparison."""
+        return self.directory / "final" / f"attempt-{attempt}"
 
 
 def check_name(name: str) -> str:

@@ -112,11 +112,35 @@ class Note(Event):
     notes: Notes
 
 
+class Final(Event):
+    """The best version (of round `best`) met the baseline; `evidence` as in `measured`."""
+
+    event: Literal["final"] = "final"
+    best: Annotated[int, Field(ge=1)]
+    decision: Decision
+    reason: str
+    aggregate: Aggregate | None = None
+    evidence: dict[str, str]
+
+
 class ManifestChanged(Event):
     """A key of the manifest that may change has changed."""
 
     event: Literal["manifest_changed"] = "manifest_changed"
     keys: list[str]
+
+
+class Masking(Event):
+    """Versions of the iteration memory (v0 is round 1) were masked or unmasked.
+
+    `seed` is that of the draw of a partial restart, None where the user named the versions.
+    """
+
+    event: Literal["masking"] = "masking"
+    versions: list[Annotated[int, Field(ge=0)]]
+    masked: bool
+    reason: str = ""
+    seed: int | None = None
 
 
 class Ended(Event):
@@ -127,7 +151,17 @@ class Ended(Event):
 
 
 AnyEvent = Annotated[
-    Opened | Measured | Decided | Applying | Applied | ApplyWaived | Note | ManifestChanged | Ended,
+    Opened
+    | Measured
+    | Decided
+    | Applying
+    | Applied
+    | ApplyWaived
+    | Note
+    | Final
+    | ManifestChanged
+    | Masking
+    | Ended,
     Field(discriminator="event"),
 ]
 _ADAPTER: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)

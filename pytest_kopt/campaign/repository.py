@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,18 @@ _IN_PROGRESS = {
     "rebase-apply": "a rebase",
     "BISECT_LOG": "a bisection",
 }
+
+
+_ABSENT, _SUBMODULE = "000000", "160000"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A path (relative to the work tree) that differs from a commit, and whether it was there."""
+
+    path: str
+    existed: bool
+    is_submodule: bool
 
 
 class Repository:
@@ -51,6 +64,51 @@ class Repository:
     def head(self) -> str | None:
         """The commit of HEAD, None in a repository without commits."""
         return self._repo.head.commit.hexsha if self._repo.head.is_valid() else None
+
+    @property
+    def is_shallow(self) -> bool:
+        """Whether history was cut off when this clone was made."""
+        return bool(self._repo.git.rev_parse("--is-shallow-repository") == "true")
+
+    def commit_of(self, ref: str) -> str | None:
+        """Return the commit that a ref names, None when it names none here."""
+        import git
+
+        try:
+            found = self._repo.git.rev_parse(
+                "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"
+            )
+        except git.GitCommandError:
+            return None
+        return str(found)
+
+    def merge_base(self, commit: str) -> str | None:
+        """Return the last common ancestor of a commit and HEAD, None when none is known here."""
+        import git
+
+        try:
+            return str(self._repo.git.merge_base(commit, "HEAD"))
+        except git.GitCommandError:
+            return None
+
+    def changed_since(self, commit: str) -> list[Change]:
+        """Return how the work tree differs from a commit, untracked files included."""
+        raw = self._repo.git.diff(
+            *("--raw", "-z", "--no-renames", "--ignore-submodules=none", commit, "--")
+        ).split("\0")
+        changes = []
+        for head, path in zip(raw[::2], raw[1::2], strict=False):
+            old, new = head.removeprefix(":").split()[:2]
+            changes.append(Change(path, old != _ABSENT, _SUBMODULE in (old, new)))
+        untracked = self._repo.git.ls_files("--others", "--exclude-standard", "-z").split("\0")
+        return [*changes, *(Change(path, False, False) for path in untracked if path)]
+
+    def content(self, commit: str, path: str) -> bytes:
+        """Return a file as a check-out of a commit would have it."""
+        found: bytes = self._repo.git.cat_file(
+            "--filters", f"{commit}:{path}", stdout_as_string=False, strip_newline_in_stdout=False
+        )
+        return found
 
     def operation_in_progress(self) -> str | None:
         """Return "a merge", "a rebase", … where git waits for the user to finish one."""

@@ -61,10 +61,12 @@ class Round:
 
 @dataclass(slots=True)
 class CampaignState:
-    """Everything the ledger tells."""
+    """Everything the ledger tells; `masked` are versions of the iteration memory."""
 
     rounds: dict[int, Round] = field(default_factory=dict)
+    finals: list[ledger.Final] = field(default_factory=list)
     ended: str | None = None
+    masked: set[int] = field(default_factory=set)
     events: int = 0
 
     @property
@@ -103,6 +105,18 @@ class CampaignState:
                 if waits and not attempt.settled and not (item.number == 1 and item.is_open):
                     return item, attempt
         return None
+
+    @property
+    def chained_pct(self) -> float | None:
+        """The product of the accepted rounds' paired step gains, None when one was not paired."""
+        total = 1.0
+        for item in self.decided_rounds():
+            if item.number == 1 or not _keeps(item) or item.verdict is None:
+                continue
+            if item.verdict.paired is None:
+                return None
+            total *= 1 + item.verdict.paired.step_pct / 100
+        return (total - 1) * 100
 
     def incumbent_as_of(self, number: int) -> int | None:
         """Return the last accepted round up to and including `number`."""
@@ -161,6 +175,11 @@ def fold(events: Iterable[ledger.AnyEvent]) -> CampaignState:
         state.events += 1
         if isinstance(event, ledger.Ended):
             state.ended = event.how
+        elif isinstance(event, ledger.Final):
+            state.finals.append(event)
+        elif isinstance(event, ledger.Masking):
+            change = state.masked.update if event.masked else state.masked.difference_update
+            change(event.versions)
         elif isinstance(event, ledger.Note):
             item = state.rounds.setdefault(event.round, Round(event.round))
             item.notes = item.notes.plus(event.notes)

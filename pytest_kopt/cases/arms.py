@@ -17,13 +17,14 @@ import torch
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.check import make_inputs
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, Commander
-from pytest_kopt.cases.runner import Bench, one_thread, prepare_blocks
+from pytest_kopt.cases.runner import Bench, prepare_blocks
 from pytest_kopt.cases.seeds import derive
-from pytest_kopt.measure.choice import input_sets
+from pytest_kopt.measure.cold import input_pool
 from pytest_kopt.measure.engine import Block
+from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.numerics.determinism import fresh_copy, tensors
 from pytest_kopt.versions import twin, witness
-from pytest_kopt.versions.errors import NotLoadable
+from pytest_kopt.versions.errors import NotLoadable, Unreached
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +38,17 @@ def serve_arms(case: Case, bench: Bench, order: ArmsOrder, commander: Commander)
     seed = derive(bench.session_seed, case.nodeid, "pairs")
     try:
         versions = _versions(case, order, seed)
+    except Unreached:
+        commander.same(case.nodeid)
+        return
     except NotLoadable as reason:
         commander.refuse(case.nodeid, str(reason))
         return
     with one_thread():
-        sets = input_sets(lambda i: make_inputs(case, seed + i), bench.device)
+        pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device)
         arms = {}
         for name in order.names:
-            blocks = prepare_blocks(versions[name], case, sets, bench, False, seed)
+            blocks = prepare_blocks(versions[name], case, pool, bench, False, seed)
             arms[name] = _Arm(*blocks)
         engine = next(iter(arms.values())).forward.engine
         commander.ready(case.nodeid, list(arms), engine)
@@ -57,6 +61,9 @@ def serve_arms(case: Case, bench: Bench, order: ArmsOrder, commander: Commander)
 def _versions(case: Case, order: ArmsOrder, seed: int) -> Mapping[str, Callable[..., Any]]:
     """Return the arms' functions, each proven to run its own version's code and nothing else's."""
     if not order.trees:
+        if order.root:
+            call = _one_call(case, case.function, make_inputs(case, seed))
+            witness.check_moved(call, Path(order.root), order.changed)
         return dict.fromkeys(order.names, case.function)
     root = Path(order.root)
     changed = {(root / path).resolve() for path in order.changed} or twin.own_file(case.function)
@@ -66,7 +73,12 @@ def _versions(case: Case, order: ArmsOrder, seed: int) -> Mapping[str, Callable[
     _one_call(case, case.function, given)()
     files: dict[str, set[str]] = {}
     for name, tree in zip((INCUMBENT, PLACEBO), order.trees, strict=True):
-        functions[name], version = twin.find(case.function, changed, root, Path(tree))
+        try:
+            functions[name], version = twin.find(case.function, changed, root, Path(tree))
+        except Unreached:
+            call = _one_call(case, case.function, given)
+            witness.check_untouched(call, {str(path) for path in changed})
+            raise
         twin.check_arguments(given, version.names)
         files[name] = version.files
         files[CANDIDATE] = version.first_files

@@ -47,7 +47,7 @@ class Kopt:
         bench: Bench,
         run_arms: Callable[[Case, Bench], None] | None = None,
     ) -> None:
-        """Serve one test; with `run_arms` the case is held ready for a comparison instead."""
+        """Serve one test; with `run_arms` the case is compared or profiled instead."""
         self._item = item
         self._schema = schema
         self._bench = bench
@@ -105,7 +105,7 @@ class Kopt:
             if self._run_arms is not None:
                 hold_against_baseline(case, self._bench.expected)
                 self._run_arms(case, self._bench)
-                pytest.skip("held ready for a comparison")
+                pytest.skip("run for a comparison or a profile")
             outcome = run_case(case, self._bench)
         except BadInput as error:
             message = str(error) if nodeid in str(error) else f"case {nodeid}: {error}"

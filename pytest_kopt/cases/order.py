@@ -1,4 +1,4 @@
-"""The order to hold versions of a case ready, and who gives the commands; imports no torch."""
+"""Orders to a process that runs cases, and who gives the commands; imports no torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ArmsOrder:
     `names` in the order in which they are prepared. `trees` are overlay trees of the incumbent (two
     copies, for incumbent and placebo), `changed` the paths below `root` that differ
     (none: whatever file a case's function stands in). Without trees the process runs only its own
-    tree's version.
+    tree's version, and must run none of the changed files below `root` when that is given.
     """
 
     names: tuple[str, ...]
@@ -31,10 +31,24 @@ class ArmsOrder:
         return cls(root=document["root"], **lists)
 
 
+@dataclass(frozen=True, slots=True)
+class ProfileOrder:
+    """The order to profile cases: `answers` is the directory for what was seen.
+
+    With `external` a vendor's tool watches this process, and the steps only run between its marks.
+    """
+
+    answers: str
+    external: bool = False
+
+
 class Commander(Protocol):
     """The other side: announces what is ready and says which block to run."""
 
     def ready(self, nodeid: str, arms: Sequence[str], engine: str) -> None: ...
+
+    def same(self, nodeid: str) -> None:
+        """Say that the change does not concern this case: there is nothing to compare."""
 
     def refuse(self, nodeid: str, reason: str) -> None: ...
 

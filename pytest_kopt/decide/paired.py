@@ -25,23 +25,19 @@ Status = Literal["improved", "unchanged", "regressed"]
 
 @dataclass(frozen=True, slots=True)
 class PairedCase:
-    """One case: log-ratios log(incumbent / candidate) of one metric, one a replica.
+    """One case, identified by `name`: log(incumbent / candidate) of one metric, one a replica.
 
     `placebo` are those of the incumbent against its own copy, from the same replicas. The shape
     gate guards the `core` cases.
     """
 
+    name: str
     label: str
     dims: Mapping[str, Scalar]
     ratios: tuple[float, ...]
     placebo: tuple[float, ...] = ()
     device: str | None = None
     core: bool = True
-
-    @property
-    def key(self) -> str:
-        """The dims as text: what identifies the case."""
-        return ", ".join(f"{name}={value}" for name, value in self.dims.items()) or self.label
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +109,10 @@ class _Judged:
     open_shapes: frozenset[str]
 
     def worst(self, keys: frozenset[str]) -> str:
-        """Return the slowest of some cases."""
-        return min(keys, key=lambda key: self.shapes[key].mean)
+        """Describe the slowest of some cases."""
+        name = min(keys, key=lambda key: self.shapes[key].mean)
+        label = next(case.label for case in self.evidence.cases if case.name == name)
+        return f"case {label!r} is slower by {-percent(self.shapes[name].mean):.3f} %"
 
     def verdict(self, decision: Decision, reason: str, step: str) -> Verdict:
         """Build the verdict with this look's intervals."""
@@ -139,10 +137,10 @@ class _Judged:
         )
 
     def _shape(self, case: PairedCase) -> Shape:
-        found = self.shapes[case.key]
+        found = self.shapes[case.name]
         low, high = found.lower(SHAPE_LEVEL), found.upper(SHAPE_LEVEL)
         status: Status = "improved" if low > 0 else "unchanged"
-        if case.key in self.regressed:
+        if case.name in self.regressed:
             status = "regressed"
         return Shape(
             label=case.label,
@@ -157,14 +155,14 @@ class _Judged:
 
 
 def _judge(evidence: PairedEvidence, policy: Policy, level: float) -> _Judged:
-    shapes = {case.key: Estimate.of(case.ratios) for case in evidence.cases}
+    shapes = {case.name: Estimate.of(case.ratios) for case in evidence.cases}
     means = [
         sum(case.ratios[i] for case in evidence.cases) / len(evidence.cases)
         for i in range(evidence.replicas)
     ]
     # A slowdown of x % of the time: log(incumbent / candidate) = -log(1 + x).
     gate = -log_ratio(policy.shape_gate_pct)
-    core = {case.key for case in evidence.cases if case.core}
+    core = {case.name for case in evidence.cases if case.core}
     beyond = {key: shapes[key].p_below(gate) for key in core}
     slower = {key: estimate.p_below(0.0) for key, estimate in shapes.items()}
     return _Judged(
@@ -185,11 +183,10 @@ def _decide(judged: _Judged, evidence: PairedEvidence, policy: Policy) -> Verdic
         f"{percent(total.upper(level)):+.3f}]"
     )
     if judged.regressed:
-        worst = judged.worst(judged.regressed)
         return judged.verdict(
             Decision.ROLLED_BACK,
-            f"case {worst!r} is slower by {-percent(judged.shapes[worst].mean):.3f} %, beyond the "
-            f"gate of {policy.shape_gate_pct:g} %; {evidence.metric} {shown}",
+            f"{judged.worst(judged.regressed)}, beyond the gate of {policy.shape_gate_pct:g} %; "
+            f"{evidence.metric} {shown}",
             "keep the gain for the cases that have it, or try another hypothesis",
         )
     if total.upper(level) < 0:
@@ -209,11 +206,10 @@ def _decide(judged: _Judged, evidence: PairedEvidence, policy: Policy) -> Verdic
     if total.lower(level) <= log_ratio(policy.minimum_gain_pct):
         return None
     if judged.slower:
-        worst = judged.worst(judged.slower)
         return judged.verdict(
             Decision.ACCEPTED_WITH_NOTE,
-            f"{evidence.metric} improved: {shown}; case {worst!r} is slower by "
-            f"{-percent(judged.shapes[worst].mean):.3f} %, less than the gate",
+            f"{evidence.metric} improved: {shown}; {judged.worst(judged.slower)}, less than the "
+            "gate",
             "go on with the next round; mind the slower case",
         )
     return judged.verdict(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+GATES = ("no-regression", "improve")
 ENGINES = ("auto", "graph", "events", "wall", "do_bench")
 INI = {
     "kopt_campaign": "campaign whose rounds are measured (--kopt-campaign)",
@@ -14,6 +15,9 @@ INI = {
     "kopt_device": "auto, cpu or cuda (--kopt-device)",
     "kopt_engine": "timing engine (--kopt-engine)",
     "kopt_compare": "auto, paired or stored (--kopt-compare)",
+    "kopt_gpu_wait": "minutes to wait for an idle GPU (--kopt-gpu-wait)",
+    "kopt_gate": "no-regression or improve (--kopt-gate)",
+    "kopt_rebuild_command": "builds compiled kernels in place, for --kopt-base",
     "kopt_timeout": "seconds a case may take (--kopt-timeout)",
     "kopt_seed": "session seed, to repeat a recorded session (default: a fresh secret)",
 }
@@ -25,8 +29,8 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--kopt-campaign", metavar="NAME", help=INI["kopt_campaign"])
     group.addoption(
         "--kopt-round",
-        metavar="N|next",
-        help="round this session measures and decides; 1 is the baseline",
+        metavar="N|next|final",
+        help="round this session measures and decides; 1 is the baseline, final compares with it",
     )
     group.addoption(
         "--summary-csv",
@@ -42,13 +46,34 @@ def add_options(parser: pytest.Parser) -> None:
         help="how the candidate meets the incumbent",
     )
     group.addoption(
+        "--kopt-base",
+        metavar="REF",
+        help="no campaign: compare the working tree with the merge base of REF and HEAD, paired",
+    )
+    group.addoption(
+        "--kopt-gate",
+        choices=GATES,
+        help="what --kopt-base asks of the change (default: no-regression)",
+    )
+    group.addoption(
         "--kopt-calibrate",
         metavar="N",
         type=int,
         help="compare every case with itself in N fresh processes: the noise floor",
     )
     group.addoption(
+        "--kopt-profile",
+        action="store_true",
+        help="profile the round's cases after measuring them, into profiles/round-N/",
+    )
+    group.addoption(
         "--kopt-verdict", metavar="PATH", type=Path, help="write verdict.json there (for CI)"
+    )
+    group.addoption(
+        "--kopt-comment",
+        metavar="PATH",
+        type=Path,
+        help="write the verdict as Markdown there (for a pull request)",
     )
     group.addoption(
         "--kopt-notes", metavar="FILE", type=Path, help="the round's notes (YAML): hypothesis, …"
@@ -58,6 +83,12 @@ def add_options(parser: pytest.Parser) -> None:
     )
     group.addoption("--kopt-engine", choices=ENGINES, help="timing engine (default: auto)")
     group.addoption("--kopt-device", choices=("auto", "cpu", "cuda"), help="device to measure on")
+    group.addoption(
+        "--kopt-gpu-wait",
+        metavar="MINUTES",
+        type=float,
+        help="how long to wait for an idle GPU (default: 60; 0: do not wait)",
+    )
     group.addoption(
         "--kopt-timeout", metavar="SECONDS", type=float, help="limit for one case (default: 300)"
     )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
 from pytest_kopt.errors import BadInput
-from pytest_kopt.options.declare import ENGINES
+from pytest_kopt.options.declare import ENGINES, GATES
 
+Gate = Literal["no-regression", "improve"]
 Suite = Literal["standard", "deterministic", "multigpu"]
 DEFAULT_TIMEOUT = 300.0
+DEFAULT_GPU_WAIT = 60.0
 DEFAULT_WORKSPACE = "agent/workspace"
 
 
@@ -23,24 +25,30 @@ class Settings:
     root: Path
     workspace: Path
     campaign: str | None
-    round: int | Literal["next"] | None
+    round: int | Literal["next", "final"] | None
+    base: str | None
+    gate: Gate
+    rebuild_command: str | None
     summary_csv: Path | None
     calibrate: int | None
     compare: str
     verdict_path: Path | None
+    comment_path: Path | None
     notes: Path | None
     policy: str | None
     engine: str
     device: str
+    gpu_wait: float
     timeout: float
     apply: bool
+    profile: bool
     suite: Suite
     seed: int | None
 
     @property
     def active(self) -> bool:
         """Whether anything beyond running the tests was asked for."""
-        return any((self.round, self.summary_csv, self.calibrate))
+        return any((self.round, self.base, self.summary_csv, self.calibrate))
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> Settings:
@@ -52,34 +60,60 @@ class Settings:
             workspace=workspace_of(config),
             campaign=option.kopt_campaign or config.getini("kopt_campaign"),
             round=parse_round(option.kopt_round),
+            base=option.kopt_base,
+            gate=_gate(config),
+            rebuild_command=config.getini("kopt_rebuild_command"),
             summary_csv=_absolute(here, option.kopt_summary_csv),
             calibrate=_calibrate(option.kopt_calibrate),
             compare=_choice(config, "compare", ("auto", "paired", "stored")),
             verdict_path=_absolute(here, option.kopt_verdict),
+            comment_path=_absolute(here, option.kopt_comment),
             notes=_absolute(here, option.kopt_notes),
             policy=option.kopt_policy or config.getini("kopt_policy"),
             engine=_choice(config, "engine", ENGINES),
-            device=_choice(config, "device", ("auto", "cpu", "cuda")),
+            device=device_option(config),
+            gpu_wait=_gpu_wait(config),
             timeout=_timeout(config),
             apply=not option.kopt_no_apply,
+            profile=option.kopt_profile,
             suite=_suite(config),
             seed=_seed(config),
         )
-        if settings.round is None:
-            for name, given in (
-                ("--kopt-verdict", settings.verdict_path and not settings.calibrate),
-                ("--kopt-notes", settings.notes),
-                ("--kopt-no-apply", option.kopt_no_apply),
-            ):
-                if given:
-                    raise BadInput(f"{name} needs a round", where=name, legal="--kopt-round N|next")
-        elif settings.suite != "standard":
-            raise BadInput(
-                "a round measures the standard cases",
-                where=_SUITES[settings.suite],
-                legal="no round",
-            )
+        settings._check(option)
         return settings
+
+    def _check(self, option: Any) -> None:
+        """Raise BadInput for options that do not go together."""
+        judged = self.round is not None or self.base is not None
+        for name, given, needed, legal in (
+            ("--kopt-verdict", self.verdict_path, judged or self.calibrate, "--kopt-round N|next"),
+            ("--kopt-comment", self.comment_path, judged, "--kopt-round N|next"),
+            ("--kopt-notes", self.notes, self.round, "--kopt-round N|next"),
+            ("--kopt-no-apply", option.kopt_no_apply, self.round, "--kopt-round N|next"),
+            ("--kopt-profile", self.profile, self.round, "--kopt-round N|next"),
+            ("--kopt-gate", option.kopt_gate, self.base, "--kopt-base REF"),
+        ):
+            if given and not needed:
+                what = legal.partition(" ")[0].removeprefix("--kopt-")
+                raise BadInput(f"{name} needs a {what}", where=name, legal=legal)
+        if self.base is not None and (self.round is not None or option.kopt_campaign):
+            raise BadInput(
+                "--kopt-base judges without a campaign",
+                where="--kopt-base",
+                legal="--kopt-base REF, or --kopt-campaign NAME --kopt-round N",
+            )
+        if self.base is not None and self.compare == "stored":
+            raise BadInput(
+                "--kopt-base has no stored baseline to compare with",
+                where="--kopt-compare",
+                legal=["auto", "paired"],
+            )
+        if judged and self.suite != "standard":
+            raise BadInput(
+                "a round or a gate measures the standard cases",
+                where=_SUITES[self.suite],
+                legal="neither --kopt-round nor --kopt-base",
+            )
 
 
 _SUITES = {"deterministic": "--kopt-deterministic-only", "multigpu": "--kopt-dist-only"}
@@ -90,15 +124,20 @@ def workspace_of(config: pytest.Config) -> Path:
     return config.rootpath / (config.getini("kopt_workspace") or DEFAULT_WORKSPACE)
 
 
-def parse_round(text: str | None) -> int | Literal["next"] | None:
-    """Return a round number or "next"; BadInput for anything else."""
+def device_option(config: pytest.Config) -> str:
+    """Return --kopt-device or its ini twin; BadInput for anything illegal."""
+    return _choice(config, "device", ("auto", "cpu", "cuda"))
+
+
+def parse_round(text: str | None) -> int | Literal["next", "final"] | None:
+    """Return a round number, "next" or "final"; BadInput for anything else."""
     if text is None:
         return None
-    if text == "next":
-        return "next"
+    if text in ("next", "final"):
+        return "next" if text == "next" else "final"
     if text.isascii() and text.isdecimal() and 1 <= int(text) <= 119:
         return int(text)
-    raise BadInput(f"round is {text!r}", where="--kopt-round", legal="1 to 119, or next")
+    raise BadInput(f"round is {text!r}", where="--kopt-round", legal="1 to 119, next or final")
 
 
 def _calibrate(count: int | None) -> int | None:
@@ -125,6 +164,13 @@ def _choice(config: pytest.Config, name: str, legal: tuple[str, ...]) -> str:
     return str(value)
 
 
+def _gate(config: pytest.Config) -> Gate:
+    value = config.option.kopt_gate or config.getini("kopt_gate") or GATES[0]
+    if value not in GATES:
+        raise BadInput(f"kopt_gate is {value!r}", where="ini", legal=GATES)
+    return "improve" if value == "improve" else "no-regression"
+
+
 def _timeout(config: pytest.Config) -> float:
     given = config.option.kopt_timeout
     if given is None:
@@ -136,6 +182,19 @@ def _timeout(config: pytest.Config) -> float:
     if not 0 < seconds < float("inf"):
         raise BadInput(f"timeout is {given!r}", where="--kopt-timeout", legal="seconds above 0")
     return seconds
+
+
+def _gpu_wait(config: pytest.Config) -> float:
+    given = config.option.kopt_gpu_wait
+    if given is None:
+        given = config.getini("kopt_gpu_wait")
+    try:
+        minutes = DEFAULT_GPU_WAIT if given is None else float(given)
+    except ValueError:
+        minutes = -1.0
+    if not 0 <= minutes < float("inf"):
+        raise BadInput(f"{given!r} minutes", where="--kopt-gpu-wait", legal="minutes, 0 or more")
+    return minutes
 
 
 def _seed(config: pytest.Config) -> int | None:

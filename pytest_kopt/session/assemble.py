@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from pytest_kopt.cases.seeds import fresh_session_seed
@@ -12,6 +14,9 @@ from pytest_kopt.options.settings import Settings
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.controller import Controller
 from pytest_kopt.session.worker import Worker
+
+if TYPE_CHECKING:
+    from pytest_kopt.session.trial import Trial
 
 _WORKER, _CONTROLLER = "kopt-worker", "kopt-controller"
 
@@ -65,19 +70,33 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
     seed = settings.seed if settings.seed is not None else fresh_session_seed()
     device = choose(settings.device)
     brief = Brief.of(settings, device, seed)
-    round_ = None
-    if settings.round is not None and not config.option.collectonly:
-        from pytest_kopt.session.round import CampaignRound
-
-        round_ = CampaignRound(settings)
-        brief = round_.brief(device, seed)
-    controller = Controller(config, settings, brief, round_)
+    trial = None if config.option.collectonly else _trial(config, settings)
+    if trial is not None:
+        brief = trial.brief(device, seed)
+    controller = Controller(config, settings, brief, trial)
     manager.register(controller, _CONTROLLER)
     if xdist.is_distributed(config):
         manager.register(xdist.XdistBridge(controller), "kopt-xdist")
-    elif round_ is not None:
+    elif trial is not None:
         from pytest_kopt.session.supervisor import Supervisor
 
         manager.register(Supervisor(config, controller), "kopt-supervisor")
     else:
         manager.register(Worker(brief), _WORKER)
+
+
+def _trial(config: pytest.Config, settings: Settings) -> Trial | None:
+    """Return what this session judges, None when it only runs cases."""
+    if settings.base is not None:
+        from pytest_kopt.session.gate import PullRequestGate
+
+        return PullRequestGate(config, settings)
+    if settings.round == "final":
+        from pytest_kopt.session.final import FinalComparison
+
+        return FinalComparison(settings)
+    if settings.round is not None:
+        from pytest_kopt.session.round import CampaignRound
+
+        return CampaignRound(settings)
+    return None

@@ -24,14 +24,24 @@ _GRACE_SECONDS = 10
 _TIMEOUT, _FATAL = "Timeout (", "Fatal Python error"
 
 
-def _moved(text: str, root: Path, tree: Path) -> str:
-    """Return a path below the project as the same path below its copy."""
-    prefix = str(root)
-    inside = text == prefix or text.startswith((f"{prefix}{os.sep}", f"{prefix}::"))
-    return f"{tree}{text[len(prefix) :]}" if inside else text
+def mover(config: pytest.Config, root: Path, tree: Path) -> Callable[[str], str]:
+    """Return what turns a path or node id below a resolved root into the one in a copy of it.
+
+    The root is also known by the name under which pytest was started, when a link leads there.
+    """
+    named = [path for path in (config.rootpath, *config.rootpath.parents) if path.resolve() == root]
+
+    def moved(text: str) -> str:
+        for prefix in map(str, (*named, root)):
+            if text == prefix or text.startswith((f"{prefix}{os.sep}", f"{prefix}::")):
+                return f"{tree}{text[len(prefix) :]}"
+        return text
+
+    return moved
 
 
-def _moved_environment(env: dict[str, str], moved: Callable[[str], str]) -> dict[str, str]:
+def moved_environment(env: dict[str, str], moved: Callable[[str], str]) -> dict[str, str]:
+    """Return an environment whose PYTHONPATH leads into the copy."""
     if "PYTHONPATH" in env:
         entries = env["PYTHONPATH"].split(os.pathsep)
         env["PYTHONPATH"] = os.pathsep.join(moved(entry) for entry in entries)
@@ -51,14 +61,10 @@ class Child:
         brief: Brief,
         env: Mapping[str, str],
         args: Sequence[str] | None,
-        tree: Path | None = None,
+        copy: tuple[Path, Path] | None = None,
     ) -> None:
-        """Start the process; with `tree`, a copy of the project, it runs there and not here."""
-        here = config.rootpath
-
-        def moved(text: str) -> str:
-            return text if tree is None else _moved(text, here, tree)
-
+        """Start the process; with `copy`, the project's root and a copy of it, it runs there."""
+        moved = mover(config, *copy) if copy else str
         # The package's own parent comes first, so that the child runs this very plugin.
         boot = _BOOT.format(path=[str(Path(__file__).parents[2])])
         ours, theirs = os.pipe(), os.pipe()
@@ -66,7 +72,7 @@ class Child:
         self._process = subprocess.Popen(
             [sys.executable, "-c", boot, str(theirs[0]), str(ours[1])],
             cwd=moved(str(config.invocation_params.dir)),
-            env=_moved_environment({**os.environ, **env}, moved),
+            env=moved_environment({**os.environ, **env}, moved),
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
@@ -183,6 +189,16 @@ def _closing(child: Child) -> Iterator[Child]:
         child.stop()
 
 
+def collect(child: Child, failed: Callable[[dict[str, Any]], None]) -> list[str]:
+    """Wait for a child's collection and return its node ids; `failed` gets each failed report."""
+    while True:
+        message = child.receive()
+        if message["kind"] == "collected":
+            return list(message["ids"])
+        if message["kind"] == "collect_error":
+            failed(message["data"])
+
+
 class CaseProcess:
     """Runs cases one after the other in a child, replacing it when it dies.
 
@@ -204,14 +220,16 @@ class CaseProcess:
             current: str | None = None
             try:
                 with _closing(self._start()) as child:
-                    ids = self._collect(child)
+                    ids = collect(child, self._listener.collect_error)
                     if waiting is None:
                         waiting = list(self._listener.collected(ids))
-                    while waiting and self._listener.proceed():
+                    alive = True
+                    while alive and waiting and self._listener.proceed():
                         current = waiting[0]
                         child.ask(current, waiting[1] if len(waiting) > 1 else None)
-                        self._follow(child)
+                        alive = self._follow(child)
                         waiting.pop(0)
+                if alive:
                     return
             except ChildDied as death:
                 deaths[current] = deaths.get(current, 0) + 1
@@ -222,15 +240,8 @@ class CaseProcess:
                     return
                 waiting.remove(current)
 
-    def _collect(self, child: Child) -> list[str]:
-        while True:
-            message = child.receive()
-            if message["kind"] == "collected":
-                return list(message["ids"])
-            if message["kind"] == "collect_error":
-                self._listener.collect_error(message["data"])
-
-    def _follow(self, child: Child) -> None:
+    def _follow(self, child: Child) -> bool:
+        """Hand on a case's messages to its end; say whether the process can run another."""
         while True:
             message = child.receive()
             if message["kind"] == "started":
@@ -239,4 +250,4 @@ class CaseProcess:
                 self._listener.report(message["data"])
             elif message["kind"] == "finished":
                 self._listener.finished(message["nodeid"])
-                return
+                return not message["leaving"]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import statistics
-import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from pytest_kopt.campaign.ledger import PairedChange
@@ -19,19 +18,12 @@ from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, percent
 from pytest_kopt.decide.paired import PairedCase, PairedEvidence, decide_metrics
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Verdict
-from pytest_kopt.errors import BadInput
-from pytest_kopt.schema.metrics import COMBINED, Metric, aggregate, improvement
+from pytest_kopt.devices.conditions import Conditions
+from pytest_kopt.options.settings import Gate
+from pytest_kopt.schema.metrics import COMBINED, Metric, aggregate
 from pytest_kopt.schema.table import Table
-from pytest_kopt.session.comparison import (
-    TWO_PROCESSES,
-    CaseQuads,
-    Comparison,
-    NotComparable,
-    Quad,
-    Versions,
-    time_of,
-)
-from pytest_kopt.versions import overlay
+from pytest_kopt.session.comparison import TWO_PROCESSES, Comparison
+from pytest_kopt.session.replica import CaseQuads, Quad, time_of
 
 _PAIR_COLUMNS = (
     *("label", "round_of_inference", "comparison", "pair", "position"),
@@ -41,119 +33,156 @@ _PAIR_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class PairedResult:
-    """A paired verdict with the evidence behind it."""
+    """A paired verdict with the evidence behind it; `same` are cases without any change."""
 
     verdict: Verdict
     pairs_csv: str
     change: PairedChange
     session: dict[str, object]
+    same: frozenset[str] = frozenset()
 
 
-@contextmanager
-def overlays(
-    root: Path, incumbent: Mapping[str, bytes], candidate: Sequence[str]
-) -> Iterator[Versions]:
-    """Build the incumbent's two trees beside the project and remove them afterwards.
+@dataclass(frozen=True, slots=True)
+class PairedMetric:
+    """A metric as a paired comparison sees it: which of a block's times it is about.
 
-    `incumbent` are its files by path; `candidate` the paths the working tree has, so that new ones
-    are absent from the incumbent's trees.
+    `total` is the candidate's geometric mean, for display; `higher` says which way it improves.
     """
-    absent = [path for path in candidate if path not in incumbent]
-    changed = tuple(sorted({*incumbent, *candidate}))
-    with tempfile.TemporaryDirectory(prefix="kopt-incumbent-") as directory:
-        base = Path(directory).resolve()
-        trees = [
-            overlay.build(root, base / name / root.name, incumbent, absent)
-            for name in ("first", "second")
-        ]
-        yield Versions(root, (trees[0], trees[1]), changed)
+
+    name: str
+    way: Literal["forward", "backward", "step"]
+    total: float | None = None
+    higher: bool = True
+
+    @classmethod
+    def of(cls, metric: Metric, table: Table) -> PairedMetric:
+        """Return a metric of a CSV with its total over the candidate's rows."""
+        total = aggregate(table.rows, metric)
+        higher = metric.better == "higher"
+        if metric.name.startswith(COMBINED):
+            return cls(metric.name, "step", total, higher)
+        way: Literal["forward", "backward"] = (
+            "backward" if metric.name.startswith("Backward") else "forward"
+        )
+        return cls(metric.name, way, total, higher)
 
 
 def judge(
     comparison: Comparison,
-    table: Table,
     results: Sequence[CaseResult],
-    metrics: Sequence[Metric],
+    metrics: Sequence[PairedMetric],
     policy: Policy,
     *,
-    gate: Literal["improve", "no-regression"] = "improve",
+    gate: Gate = "improve",
     core: tuple[str, ...] | None = None,
 ) -> PairedResult:
     """Measure replicas until a look gives a verdict; `core` are the labels that the gate guards.
 
-    Raises BadInput, suggesting a stored comparison, when the versions cannot be measured together.
+    Raises NotComparable when the versions cannot be measured together.
     """
     replicas: list[dict[str, CaseQuads]] = []
     verdict = None
     for look in LOOKS:
-        try:
-            replicas += comparison.replicas(look - len(replicas))
-        except NotComparable as error:
-            raise BadInput(
-                f"the incumbent cannot be measured beside the candidate: {error}"
-                + (f" (in one process: {comparison.why_two})" if comparison.why_two else ""),
-                where="--kopt-compare",
-                legal="mend it, or --kopt-compare stored",
-            ) from None
+        replicas += comparison.replicas(look - len(replicas))
         found = [
-            _evidence(metric, table, results, replicas, gate, core, _path_flags(comparison))
+            _evidence(metric, results, replicas, gate, core, _flags(comparison, results, replicas))
             for metric in metrics
         ]
         verdict = decide_metrics(found, policy)
         if verdict is not None:
             break
     assert verdict is not None, f"the look at {FINAL_LOOK} always decides"
-    engines = sorted({quads.engine for quads in replicas[0].values()})
+    engines = sorted({quads.engine for quads in replicas[0].values() if not quads.is_same})
     return PairedResult(
-        verdict.model_copy(update={"engine": ", ".join(engines)}),
+        verdict.model_copy(update={"engine": ", ".join(engines) or None}),
         _pairs_csv(results, replicas),
         _change(results, replicas),
         {
             "compared_in": comparison.how,
             "why_two_processes": comparison.why_two,
             "replicas": len(replicas),
+            "conditions": _conditions(results, replicas),
+            "device_seconds": round(comparison.device_seconds, 3),
         },
+        frozenset(nodeid for nodeid, quads in replicas[0].items() if quads.is_same),
     )
 
 
-def way_of(metric: Metric) -> str:
-    """Return which of a block's times a metric is about: forward, backward or step."""
-    if metric.name.startswith(COMBINED):
-        return "step"
-    return "backward" if metric.name.startswith("Backward") else "forward"
-
-
 def _evidence(
-    metric: Metric,
-    table: Table,
+    metric: PairedMetric,
     results: Sequence[CaseResult],
     replicas: Sequence[Mapping[str, CaseQuads]],
-    gate: Literal["improve", "no-regression"],
+    gate: Gate,
     core: tuple[str, ...] | None,
     flags: tuple[str, ...],
 ) -> PairedEvidence:
-    way = way_of(metric)
+    labels = Counter(result.label for result in results)
+
+    def ratios(nodeid: str, *, control: bool = False) -> tuple[float, ...]:
+        return tuple(replica[nodeid].ratio(metric.way, control=control) for replica in replicas)
+
     cases = tuple(
         PairedCase(
-            label=result.label,
+            name=result.nodeid,
+            label=result.label if labels[result.label] == 1 else result.nodeid,
             dims=result.dims,
-            ratios=tuple(replica[result.nodeid].ratio(way) for replica in replicas),
-            placebo=tuple(replica[result.nodeid].ratio(way, control=True) for replica in replicas),
-            device=str(result.evidence.get("device", "")) or None,
+            ratios=ratios(result.nodeid),
+            placebo=ratios(result.nodeid, control=True),
+            device=replicas[0][result.nodeid].device or None,
             core=core is None or result.label in core,
         )
         for result in results
     )
-    candidate = aggregate(table.rows, metric)
-    gain = 1 + percent(statistics.fmean(r for case in cases for r in case.ratios)) / 100
-    incumbent = candidate / gain if improvement(2, 1, metric) > 1 else candidate * gain
-    return PairedEvidence(metric.name, cases, candidate, incumbent, gate, flags)
+    incumbent = None
+    if metric.total is not None:
+        gain = math.exp(statistics.fmean(r for case in cases for r in case.ratios))
+        incumbent = metric.total / gain if metric.higher else metric.total * gain
+    return PairedEvidence(metric.name, cases, metric.total, incumbent, gate, flags)
 
 
-def _path_flags(comparison: Comparison) -> tuple[str, ...]:
-    if comparison.how != TWO_PROCESSES:
-        return ()
-    return (f"compared in two processes (a bias of up to 0.3 % is known): {comparison.why_two}",)
+def _flags(
+    comparison: Comparison,
+    results: Sequence[CaseResult],
+    replicas: Sequence[Mapping[str, CaseQuads]],
+) -> tuple[str, ...]:
+    """Return what to know about how it was measured: the path, and each case's devices once."""
+    found = []
+    if comparison.how == TWO_PROCESSES:
+        found.append(
+            f"compared in two processes (a bias of up to 0.3 % is known): {comparison.why_two}"
+        )
+    for result in results:
+        around = [replica[result.nodeid].conditions for replica in replicas]
+        flagged = [conditions for conditions in around if conditions and conditions.flags]
+        if flagged:
+            found.append(
+                f"{result.label}: {'; '.join(flagged[-1].flags)} "
+                f"({len(flagged)} of {len(replicas)} processes)"
+            )
+    return tuple(found)
+
+
+def _conditions(
+    results: Sequence[CaseResult], replicas: Sequence[Mapping[str, CaseQuads]]
+) -> list[dict[str, object]]:
+    """Return which device measured which case in which process, when, and in what state."""
+    return [
+        {
+            "label": result.label,
+            "round_of_inference": number,
+            "device": quads.device,
+            "timed": list(quads.timed),
+            **(quads.conditions.to_document() if quads.conditions else {}),
+        }
+        for number, replica in enumerate(replicas, start=1)
+        for result in results
+        for quads in [replica[result.nodeid]]
+    ]
+
+
+def _clocks(conditions: Conditions) -> str:
+    """Return the SM clock in MHz after the measurement; empty where it is not known."""
+    return "" if conditions.after.sm_mhz is None else f"{conditions.after.sm_mhz:.0f}"
 
 
 def _change(
@@ -163,7 +192,8 @@ def _change(
         ratios = [replica[r.nodeid].ratio(way) for replica in replicas for r in results]
         return percent(statistics.fmean(ratios))
 
-    first = replicas[0][results[0].nodeid].quads[0][0][1]
+    timed = [quads for quads in replicas[0].values() if not quads.is_same]
+    first = timed[0].quads[0][0][1] if timed else (0.0, None)
     return PairedChange(
         step_pct=mean("step"),
         forward_pct=mean("forward"),
@@ -178,11 +208,11 @@ def _pairs_csv(results: Sequence[CaseResult], replicas: Sequence[Mapping[str, Ca
     for number, replica in enumerate(replicas, start=1):
         for result in results:
             quads = replica[result.nodeid]
-            device = result.evidence.get("device", "")
+            clocks = "" if quads.conditions is None else _clocks(quads.conditions)
             for kind, found in (("candidate", quads.quads), ("placebo", quads.control)):
                 for pair, position, new, old in _pairs(found):
                     row = [result.label, number, kind, pair, position, repr(new), repr(old)]
-                    writer.writerow([*row, device, ""])
+                    writer.writerow([*row, quads.device, clocks])
     return text.getvalue()
 
 

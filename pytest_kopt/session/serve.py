@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 import pytest
 
 from pytest_kopt.options.declare import SERVE
+from pytest_kopt.session.assemble import worker_of
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.channel import Channel
 
@@ -61,7 +62,10 @@ class Serve:
                 return True
             item, following = items[message["nodeid"]], items.get(message["next"] or "")
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            self._channel.send("finished", nodeid=item.nodeid)
+            leaving = worker_of(item.config).context_lost
+            self._channel.send("finished", nodeid=item.nodeid, leaving=leaving)
+            if leaving:
+                return True
 
     def pytest_runtest_logstart(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
         self._channel.send("started", nodeid=nodeid, location=location)
@@ -72,6 +76,10 @@ class Serve:
     def ready(self, nodeid: str, arms: Sequence[str], engine: str) -> None:
         """Announce that the arms of a case can be timed."""
         self._channel.send("ready", nodeid=nodeid, arms=list(arms), engine=engine)
+
+    def same(self, nodeid: str) -> None:
+        """Say that the change does not concern a case."""
+        self._channel.send("same", nodeid=nodeid)
 
     def refuse(self, nodeid: str, reason: str) -> None:
         """Say why two versions cannot live in this process."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.ledger import Final
 from pytest_kopt.campaign.state import Attempt, Round
 from pytest_kopt.decide.verdict import Decision
-from pytest_kopt.show.words import figure, percent
+from pytest_kopt.show.words import figure, interval, percent
 
 
 def missing_text(text: str, campaign: Campaign) -> str:
@@ -19,10 +20,27 @@ def missing_text(text: str, campaign: Campaign) -> str:
             anchor = f"<!-- round-{item.number} attempt-{attempt.number} -->"
             if attempt.decided and anchor not in text:
                 parts.append(f"\n{anchor}\n{_entry(campaign, item, attempt)}")
+    for number, final in enumerate(campaign.state.finals, start=1):
+        anchor = f"<!-- final-{number} -->"
+        if anchor not in text:
+            parts.append(f"\n{anchor}\n{_final(final)}")
     ended = campaign.state.ended
     if ended and "## Termination Check" not in text:
         parts.append(termination_check(ended))
     return "".join(parts)
+
+
+def _final(final: Final) -> str:
+    total = final.aggregate
+    change = total.change_pct if total else None
+    bounds = interval(total.low_pct, total.high_pct) if total else ""
+    return (
+        "## Final Report\n\n"
+        f"- Time: {final.time}\n"
+        f"- Best version: round-{final.best}\n"
+        f"- Best against baseline, side by side: {percent(change)} {bounds}".rstrip()
+        + f"\n- Decision: {final.decision}: {final.reason}\n"
+    )
 
 
 def termination_check(ended: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
@@ -20,6 +21,33 @@ def build(root: Path, target: Path, files: Mapping[str, bytes], absent: Iterable
     replaced = {PurePosixPath(path): content for path, content in files.items()}
     removed = {PurePosixPath(path) for path in absent}
     _fill(root, target, PurePosixPath(), replaced, removed)
+    return target
+
+
+def copy(root: Path, target: Path, files: Mapping[str, bytes], absent: Iterable[str] = ()) -> Path:
+    """Fill `target` with a copy of the project and `files` on top, for a build to write into.
+
+    Unlike `build` nothing in it leads back, so that a build there leaves the project alone.
+    """
+
+    def left_out(folder: str, names: list[str]) -> set[str]:
+        here = Path(folder)
+        return {
+            name
+            for name in names
+            if name in _LEFT_OUT
+            or (here / name / "pyvenv.cfg").exists()
+            or target.is_relative_to(here / name)
+        }
+
+    shutil.copytree(root, target, symlinks=True, ignore=left_out)
+    for path in absent:
+        (target / path).unlink(missing_ok=True)
+    for path, content in files.items():
+        place = target / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.unlink(missing_ok=True)
+        place.write_bytes(content)
     return target
 
 

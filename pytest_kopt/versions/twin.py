@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_kopt.versions.errors import NotLoadable
+from pytest_kopt.versions.errors import NotLoadable, Unreached
 from pytest_kopt.versions.loader import SecondVersion
 from pytest_kopt.versions.universe import home, universe
 
@@ -22,14 +22,14 @@ def find(
 
     Works for what stands in a module under a name (functions, jit functions, autotuners, compiled
     and cached functions), for methods of classes there (`Function.apply`), and for partials of
-    them. Raises NotLoadable for lambdas, closures and instances, and for what cannot be imported a
-    second time.
+    them. Raises Unreached when the change does not concern the function, NotLoadable for lambdas,
+    closures and instances, and for what cannot be imported a second time.
     """
     inner = _innermost(function)
     module, name = _place(inner)
     modules = universe(module, changed, root)
     if not modules:
-        raise NotLoadable(f"the change does not reach {module!r} through its imports")
+        raise Unreached(f"the change does not reach {module!r} through its imports")
     version = SecondVersion(modules, root, tree)
     twin: Any = version.module(module) if module in modules else sys.modules[module]
     for part in name.split("."):

@@ -18,6 +18,19 @@ _REGISTRATIONS = frozenset(
         *("Library", "load_inline", "cpp_extension.load"),
     }
 )
+#: Files that a kernel reads or builds from: a change may reach it without an import.
+DATA_SUFFIXES = frozenset(
+    {
+        *(".json", ".yaml", ".yml", ".csv", ".npz", ".npy", ".pt", ".safetensors", ".bin"),
+        *(".ptx", ".cubin", ".hsaco"),
+    }
+)
+NATIVE_SUFFIXES = frozenset(
+    {
+        *(".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".hip", ".inc", ".inl"),
+        *(".cl", ".s", ".mlir", ".ll"),
+    }
+)
 
 
 def project_modules(root: Path) -> dict[str, Path]:
@@ -40,8 +53,16 @@ def universe(start: str, changed: Iterable[Path], root: Path) -> dict[str, Path]
 
     `changed` are resolved paths of files that differ between the versions. Packages above such a
     module belong to it, since importing a submodule writes into its package. Empty when the change
-    does not reach `start`. Raises NotLoadable when a module registers something with torch.
+    does not reach `start`. A changed data file belongs to every module in or above its folder.
+    Raises NotLoadable when a module registers something with torch, or a compiled source changed.
     """
+    different = set(changed)
+    native = sorted(path.name for path in different if path.suffix in NATIVE_SUFFIXES)
+    if native:
+        raise NotLoadable(f"{native[0]} is compiled")
+    folders = {
+        folder for path in different if path.suffix in DATA_SUFFIXES for folder in path.parents
+    }
     modules = project_modules(root)
     trees = {name: ast.parse(path.read_bytes()) for name, path in modules.items()}
     imports = {name: set(_imported(name, trees[name], modules)) for name in modules}
@@ -54,8 +75,10 @@ def universe(start: str, changed: Iterable[Path], root: Path) -> dict[str, Path]
         package = name.rpartition(".")[0]
         if package in modules:
             dependents[name].add(package)
-    different = set(changed)
-    affected = _closure({n for n, path in modules.items() if path in different}, dependents)
+    touched = {
+        name for name, path in modules.items() if path in different or path.parent in folders
+    }
+    affected = _closure(touched, dependents)
     chosen = {name: modules[name] for name in sorted(reached & affected)}
     for name in list(chosen):
         while name := name.rpartition(".")[0]:

@@ -63,7 +63,7 @@ def test_campaign_names(
     [
         ("0", ("'0'", "--kopt-round", "1 to 119"), BOTH),
         ("-1", ("'-1'", "--kopt-round", "1 to 119"), BOTH),
-        ("two", ("'two'", "--kopt-round", "1 to 119, or next"), BOTH),
+        ("two", ("'two'", "--kopt-round", "1 to 119, next or final"), BOTH),
         ("3", ("round 3", "skip round 2", "--kopt-round", "2 (or next)"), BOTH),
         ("1", ("round 1", "already decided (BASELINE)", "2 (or next)"), BOTH),
         ("1.5", ("'1.5'", "1 to 119"), [SERIAL]),

@@ -1,10 +1,10 @@
-"""Five kernels like those that the design was measured on, each launched LAUNCHES times a call."""
+"""Kernels like those that the design was measured on, launched LAUNCHES times a call."""
 
 import torch
 import triton
 import triton.language as tl
 
-LAUNCHES = 1
+LAUNCHES = {"matmul": 1, "rmsnorm": 1, "torch": 1}
 EPS = 1e-6
 
 
@@ -38,7 +38,7 @@ def matmul(a, b):
     """Multiply bf16 a (M, K) by b (K, N); all dims multiples of the tile."""
     (m, k), n = a.shape, b.shape[1]
     out = torch.empty((m, n), device=a.device, dtype=a.dtype)
-    for _ in range(LAUNCHES):
+    for _ in range(LAUNCHES["matmul"]):
         grid = ((m // 128) * (n // 128),)
         _matmul[grid](a, b, out, m, n, k, BM=128, BN=128, BK=64, num_warps=8, num_stages=3)
     return out
@@ -46,7 +46,7 @@ def matmul(a, b):
 
 def torch_matmul(a, b):
     """Multiply through torch."""
-    for _ in range(LAUNCHES):
+    for _ in range(LAUNCHES["torch"]):
         out = a @ b
     return out
 
@@ -54,6 +54,6 @@ def torch_matmul(a, b):
 def rmsnorm(x, weight):
     """Normalise bf16 x (rows, hidden) by its root mean square, scaled by weight (hidden,)."""
     out = torch.empty_like(x)
-    for _ in range(LAUNCHES):
+    for _ in range(LAUNCHES["rmsnorm"]):
         _rmsnorm[(x.shape[0],)](x, weight, out, hidden=x.shape[1], eps=EPS, num_warps=8)
     return out

@@ -1,0 +1,233 @@
+"""What every session on a campaign does around its judging: open, hold, compare, describe."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from importlib.metadata import version
+from typing import Any
+
+from pytest_kopt import policies
+from pytest_kopt.campaign import commands
+from pytest_kopt.campaign.campaign import Campaign, Evidence
+from pytest_kopt.campaign.choice import choose_campaign
+from pytest_kopt.campaign.kernel import KernelVersion
+from pytest_kopt.campaign.layout import find
+from pytest_kopt.cases.result import CaseResult, ExpectedCase
+from pytest_kopt.clock import now
+from pytest_kopt.decide.gates import metrics_verdict
+from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.errors import BadInput
+from pytest_kopt.options.settings import Settings
+from pytest_kopt.schema.metrics import parse_primary
+from pytest_kopt.schema.table import Table
+from pytest_kopt.session import judging
+from pytest_kopt.session.collector import Collector
+from pytest_kopt.session.comparison import NotComparable, Versions
+from pytest_kopt.session.pairing import PairedMetric, PairedResult, judge
+from pytest_kopt.session.trees import overlays
+from pytest_kopt.session.trial import Laboratory
+from pytest_kopt.show import projections
+
+
+class CampaignTrial:
+    """A session on a campaign; a round and the final comparison differ in what they judge.
+
+    Made while pytest is configured (reads and validates, changes nothing), begun when the session
+    starts (locks, finishes what an earlier kill cut off), closed when all cases have run.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.campaign = Campaign(
+            find(
+                settings.workspace,
+                choose_campaign(settings.campaign, settings.root, settings.workspace),
+            ),
+            settings.root,
+        )
+        self.policy: Policy = policies.load(settings.policy or self.campaign.manifest.policy)
+        self.expected: dict[str, ExpectedCase] = {}
+        self._ignored: tuple[str, ...] = ()
+        self._paired: PairedResult | None = None
+        self._validate()
+        self.started = now()
+        self._stack = contextlib.ExitStack()
+
+    def _validate(self) -> None:
+        """Raise BadInput when this session cannot run on the campaign as it stands now."""
+        raise NotImplementedError
+
+    def _freeze_cases(self) -> None:
+        """Take over the case set that the baseline froze."""
+        self.expected = self.campaign.expected_cases()
+        self._ignored = tuple(self.campaign.skipped_at_baseline())
+
+    @property
+    def preface(self) -> Sequence[str]:
+        return ()
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return self.campaign.manifest.env
+
+    def begin(self) -> str:
+        """Take the campaign, finish what was cut off, and take down the candidate's version.
+
+        Returns why nothing can be measured when a command of the manifest failed, else "".
+
+        Raises BadInput when the campaign is in use, moved on meanwhile, or its tree is not ready.
+        """
+        self._stack.enter_context(self.campaign.locked())
+        try:
+            if self.campaign.settle(apply=self._settings.apply):
+                projections.refresh(self.campaign)
+            self._validate()
+            self._blocked = self._run_commands()
+            self._kernel = self.campaign.candidate()
+        except BaseException:
+            self.release()
+            raise
+        return self._blocked
+
+    def release(self) -> None:
+        """Give the campaign back; safe to repeat."""
+        self._stack.close()
+
+    def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
+        """Raise BadInput when the collected cases are not the baseline's.
+
+        A case may be missing when the user filtered the run or its file did not import: that is
+        for the decision to say.
+        """
+        if not ids and not collector.collect_errors:
+            raise BadInput(
+                "no kopt case was collected",
+                where=f"campaign {self.campaign.name}",
+                legal="tests marked kopt; the manifest's key 'tests' or paths select them",
+            )
+        if not self.expected:
+            return
+        foreign = [nodeid for nodeid in ids if nodeid not in self.expected]
+        if foreign:
+            raise BadInput(
+                f"the case set changed: {foreign[0]} is not in the baseline",
+                where=f"campaign {self.campaign.name}",
+                legal="the cases of the baseline; `kopt init --from` starts over with new ones",
+            )
+        gone = [
+            nodeid
+            for nodeid in self.expected
+            if nodeid not in ids and not judging.under(nodeid, collector.collect_errors)
+        ]
+        if gone and not filtered:
+            raise BadInput(
+                f"the case set changed: {gone[0]} of the baseline is gone",
+                where=f"campaign {self.campaign.name}",
+                legal="the cases of the baseline; `kopt init --from` starts over with new ones",
+            )
+
+    def _add_error_rows(self, collector: Collector) -> None:
+        """Give the baseline's cases that could not speak their ERROR rows: dead or not imported."""
+        for nodeid, case in self.expected.items():
+            if nodeid in collector.results:
+                continue
+            error = collector.dead.get(nodeid) or judging.under(nodeid, collector.collect_errors)
+            error = error or collector.startup_death or collector.failures.get(nodeid)
+            if error:
+                collector.results[nodeid] = CaseResult.failed(nodeid, case, error, {})
+        collector.collected(list(self.expected))
+
+    def _compare(
+        self,
+        results: Sequence[CaseResult],
+        table: Table,
+        policy: Policy,
+        lab: Laboratory,
+        other: KernelVersion,
+    ) -> Verdict:
+        """Compare the tree's kernel with another version of it, paired."""
+        self._same_engines(results)
+        metrics = parse_primary(self.campaign.manifest.primary_metric, table, policy.directions)
+        unusable = metrics_verdict(table, metrics, policy)
+        if unusable:
+            return unusable
+        try:
+            with self._versions(other) as versions:
+                comparison = lab.compare([result.nodeid for result in results], versions)
+                paired = [PairedMetric.of(metric, table) for metric in metrics]
+                self._paired = judge(comparison, results, paired, policy, core=self._core())
+        except NotComparable as error:
+            raise BadInput(
+                f"the incumbent cannot be measured beside the candidate: {error}",
+                where="--kopt-compare",
+                legal="mend it, or --kopt-compare stored",
+            ) from None
+        return self._paired.verdict
+
+    def _versions(self, other: KernelVersion) -> AbstractContextManager[Versions]:
+        """Return trees of the project with another version of its kernel."""
+        incumbent = {path: file.content for path, file in other.files.items()}
+        manifest, here = self.campaign.manifest, list(self._kernel.files)
+        return overlays(
+            self.campaign.root.resolve(),
+            incumbent,
+            absent=[path for path in here if path not in incumbent],
+            rebuild=manifest.rebuild_command,
+            env=manifest.env,
+        )
+
+    def _same_engines(self, results: Sequence[CaseResult]) -> None:
+        for result in results:
+            frozen = self.expected[result.nodeid].engine
+            engine = result.evidence.get("engine", frozen)
+            if engine != frozen:
+                raise BadInput(
+                    f"timed by {engine}, but the baseline by {frozen}",
+                    where=f"case {result.nodeid}",
+                    legal="one engine for the whole campaign",
+                )
+
+    def _run_commands(self) -> str:
+        """Format, rebuild and test in this order, as far as the manifest says; stop at a failure.
+
+        Formatting comes first, so that what is measured is what is committed.
+        """
+        manifest = self.campaign.manifest
+        for command in (manifest.format_command, manifest.rebuild_command, manifest.test_command):
+            if command is None:
+                continue
+            done = commands.run(command, self.campaign.root, manifest.env)
+            if not done.ok:
+                return f"`{command}` ended with status {done.returncode}\n{done.output}".rstrip()
+        return ""
+
+    def _core(self) -> tuple[str, ...] | None:
+        core = self.campaign.manifest.core_shapes
+        return None if core == "all" else tuple(core)
+
+    def _evidence(self, collector: Collector, table: Table | None) -> Evidence:
+        return Evidence(
+            kernel=self._kernel,
+            results=collector.in_order(),
+            table=table,
+            session=self._session(collector),
+            pairs_csv=self._paired.pairs_csv if self._paired else "",
+        )
+
+    def _session(self, collector: Collector) -> dict[str, Any]:
+        return {
+            "started": self.started,
+            "ended": now(),
+            "host": platform.node(),
+            "python": platform.python_version(),
+            "pytest_kopt": version("pytest-kopt"),
+            "skipped": sorted(collector.skipped),
+            "lost": collector.lost,
+            "collect_errors": collector.collect_errors,
+            "dead": collector.dead,
+            "comparison": self._paired.session if self._paired else {},
+        }

@@ -1,0 +1,109 @@
+"""The end of a campaign: its best version meets the original baseline, paired (D9).
+
+Every accepted round carries a small error, and they add up along the chain; this one does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.gates import checked_shape
+from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.errors import BadInput
+from pytest_kopt.schema.table import Table
+from pytest_kopt.session import judging
+from pytest_kopt.session.brief import Brief
+from pytest_kopt.session.campaign_trial import CampaignTrial
+from pytest_kopt.session.collector import Collector
+from pytest_kopt.session.trial import Closing, Laboratory
+from pytest_kopt.show import projections
+
+_NEXT = {
+    Decision.ACCEPTED: "the gain stands; it is what the campaign is worth",
+    Decision.ACCEPTED_WITH_NOTE: "the gain stands; mind the slower case",
+    Decision.INCONCLUSIVE: "the chain's gains do not add up to one that can be shown",
+    Decision.ROLLED_BACK: "the chain does not hold: look for the round that lost it; nothing was "
+    "rolled back",
+}
+
+
+class FinalComparison(CampaignTrial):
+    """`--kopt-round final`: judges and records; carries nothing out."""
+
+    @property
+    def title(self) -> str:
+        best = self.campaign.state.incumbent_round
+        return f"campaign {self.campaign.name}, round {best} (best) against the baseline"
+
+    def brief(self, device: str, session_seed: int) -> Brief:
+        plain = Brief.of(self._settings, device, session_seed)
+        expected = tuple(self.expected.values())
+        return replace(plain, cases_only=True, expected=expected, ignored=self._ignored)
+
+    def close(self, collector: Collector, lab: Laboratory, interrupted: str = "") -> Closing:
+        """Judge and record; nothing is committed or restored."""
+        if collector.refusals:
+            raise BadInput("; ".join(collector.refusals))
+        self._add_error_rows(collector)
+        judging.fail_rows_of_failed_tests(collector)
+        table = collector.table()
+        wanted = list(self.expected)
+        verdict = judging.cut_off(collector, wanted, interrupted, self.policy)
+        if verdict is None:
+            assert table is not None
+            verdict = self._judge(collector.in_order(), table, lab)
+        if self._blocked:
+            reason = f"{self._blocked.splitlines()[0]}; {verdict.reason}"
+            verdict = verdict.model_copy(update={"reason": reason})
+        verdict = self.campaign.record_final(self._evidence(collector, table), verdict)
+        projections.refresh(self.campaign, [])
+        return Closing(verdict, table, self._blocked)
+
+    def _judge(self, results: Sequence[CaseResult], table: Table, lab: Laboratory) -> Verdict:
+        policy = judging.with_directions(self.policy, results)
+        found = [found for result in results for found in result.findings if found.rejects]
+        if found:
+            return judging.overfit(results, found, policy, "an accepted round cheats; find it")
+        failed = [result.label for result in results if result.check != "PASS"]
+        if failed:
+            return Verdict(
+                decision=Decision.REPAIR,
+                reason=f"the accepted version fails {len(failed)} case(s): {', '.join(failed[:3])}",
+                next_step="mend it in a round of its own",
+                compare="none",
+                policy=policy.name,
+                shapes=[checked_shape(row) for row in table.rows],
+            )
+        if judging.is_interpreted(results):
+            return judging.incomplete(policy, *judging.INTERPRETED)
+        verdict = self._compare(results, table, policy, lab, self.campaign.baseline())
+        chained = self.campaign.state.chained_pct
+        flags = [] if chained is None else [f"the rounds' gains multiply to {chained:+.3f} %"]
+        return verdict.model_copy(
+            update={
+                "next_step": _NEXT.get(verdict.decision, verdict.next_step),
+                "flags": [*verdict.flags, *flags],
+            }
+        )
+
+    def _validate(self) -> None:
+        campaign = self.campaign
+        if campaign.state.ended == "abandoned":
+            raise BadInput("the campaign was abandoned", where="--kopt-round final")
+        best = campaign.state.incumbent_round
+        if best is None or best == 1:
+            raise BadInput(
+                "no round was accepted: there is nothing to hold against the baseline",
+                where="--kopt-round final",
+                legal="a campaign with an accepted round",
+            )
+        campaign.check_ready()
+        if not campaign.candidate().same_content(campaign.incumbent()):
+            raise BadInput(
+                f"the kernel files are not those of round {best}, the last accepted",
+                where="--kopt-round final",
+                legal="the accepted version in the tree, or measure the edit as a round first",
+            )
+        self._freeze_cases()

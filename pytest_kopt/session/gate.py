@@ -1,0 +1,190 @@
+"""The gate of a pull request: cases as they are now, on today's kernel code and on the base's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+import pytest
+
+from pytest_kopt import policies
+from pytest_kopt.campaign import commands
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.gates import checked_shape
+from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.errors import BadInput
+from pytest_kopt.options.settings import Settings
+from pytest_kopt.session import judging
+from pytest_kopt.session.base import Base
+from pytest_kopt.session.brief import Brief
+from pytest_kopt.session.collector import Collector
+from pytest_kopt.session.comparison import NotComparable
+from pytest_kopt.session.inventory import Inventory, take_inventory
+from pytest_kopt.session.pairing import PairedMetric, judge
+from pytest_kopt.session.trees import overlays
+from pytest_kopt.session.trial import Closing, Laboratory
+
+_STEP = PairedMetric("step speed", "step")
+_NEXT = {
+    Decision.ROLLED_BACK: "the change makes a case slower; mend it, or ask for less",
+    Decision.INCONCLUSIVE: "not decided: run it again, on a quieter machine if there is one",
+}
+
+
+class PullRequestGate:
+    """`--kopt-base REF`: a verdict without a campaign; leaves nothing behind."""
+
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+        assert settings.base is not None
+        self._config = config
+        self._settings = settings
+        self.policy = policies.load(settings.policy or "primus")
+        self._base = Base.of(settings.base, settings.root)
+        self._brief: Brief | None = None
+        self._then = Inventory()
+
+    @property
+    def title(self) -> str:
+        return f"{self._named()}, gate {self._settings.gate}, policy {self.policy.name}"
+
+    @property
+    def preface(self) -> Sequence[str]:
+        return ()
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return {}
+
+    def brief(self, device: str, session_seed: int) -> Brief:
+        self._brief = replace(Brief.of(self._settings, device, session_seed), cases_only=True)
+        return self._brief
+
+    def begin(self) -> str:
+        """Learn which cases the base has, and build today's kernels; why that failed, or ""."""
+        assert self._brief is not None
+        if self._base.old:
+            self._then = take_inventory(self._config, self._brief, self._base)
+        command = self._settings.rebuild_command
+        if command:
+            done = commands.run(command, self._base.root, {})
+            if not done.ok:
+                return f"`{command}` ended with status {done.returncode}\n{done.output}".rstrip()
+        return ""
+
+    def release(self) -> None:
+        """Nothing is held."""
+
+    def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
+        """Raise BadInput when there is no case, or one whose file does not import at the base."""
+        if not ids and not collector.collect_errors:
+            raise BadInput(
+                "no kopt case was collected", where="--kopt-base", legal="tests marked kopt"
+            )
+        for nodeid in ids:
+            error = judging.under(nodeid, self._then.errors)
+            if error:
+                raise BadInput(
+                    f"{nodeid.partition('::')[0]} does not import there: {error}",
+                    where=self._named(),
+                    legal="a base whose cases import",
+                )
+
+    def close(self, collector: Collector, lab: Laboratory, interrupted: str = "") -> Closing:
+        """Judge; nothing is recorded or changed."""
+        if collector.refusals:
+            raise BadInput("; ".join(collector.refusals))
+        judging.fail_rows_of_failed_tests(collector)
+        wanted = [nodeid for nodeid in collector.order if nodeid not in collector.skipped]
+        verdict = judging.cut_off(collector, wanted, interrupted, self.policy)
+        if verdict is None:
+            verdict = self._judge(collector.in_order(), lab)
+        table = collector.table() if self._settings.summary_csv else None
+        return Closing(verdict.model_copy(update={"base": self._base.commit}), table)
+
+    def _judge(self, results: Sequence[CaseResult], lab: Laboratory) -> Verdict:
+        policy = self.policy
+        found = [found for result in results for found in result.findings if found.rejects]
+        if found:
+            return judging.overfit(results, found, policy, "compute what the cases ask for")
+        failed = [result for result in results if result.check != "PASS"]
+        if failed:
+            return self._wrong(results, failed)
+        if judging.is_interpreted(results):
+            return judging.incomplete(policy, *judging.INTERPRETED)
+        here = {result.nodeid for result in results}
+        known = [r for r in results if not self._base.old or r.nodeid in self._then.ids]
+        new = [result for result in results if result not in known]
+        flags = [f"new case, not compared: {result.nodeid}" for result in new]
+        if not any("::" in arg for arg in self._config.args):
+            flags += [f"removed case: {nodeid}" for nodeid in self._then.ids if nodeid not in here]
+        harness = [nodeid.partition("::")[0] for nodeid in here]
+        changed = self._base.kernel_changes(
+            [self._in_tree(path) for path in harness], self._config.getini("python_files")
+        )
+        if not changed or not known:
+            what = "no kernel code changed" if not changed else "every case is new"
+            verdict = self._nothing(results, f"{what} since {self._named()}")
+        else:
+            verdict = self._compare(known, changed, lab)
+        shapes = verdict.shapes + [checked_shape(result.row()) for result in new if changed]
+        return verdict.model_copy(update={"flags": [*verdict.flags, *flags], "shapes": shapes})
+
+    def _compare(
+        self, results: Sequence[CaseResult], changed: Sequence[str], lab: Laboratory
+    ) -> Verdict:
+        old = {path: self._base.old[path] for path in changed}
+        try:
+            with overlays(
+                self._base.root,
+                {path: content for path, content in old.items() if content is not None},
+                absent=[path for path, content in old.items() if content is None],
+                changed=changed,
+                rebuild=self._settings.rebuild_command,
+            ) as versions:
+                comparison = lab.compare([result.nodeid for result in results], versions)
+                found = judge(comparison, results, [_STEP], self.policy, gate=self._settings.gate)
+        except NotComparable as error:
+            raise BadInput(
+                f"its kernel code cannot be measured beside today's: {error}",
+                where=self._named(),
+                legal="a base whose kernels load and run these cases",
+            ) from None
+        if len(found.same) == len(results):
+            return self._nothing(results, f"the change since {self._named()} reaches no case")
+        verdict = found.verdict
+        if verdict.decision is Decision.INCOMPLETE:
+            return verdict
+        return verdict.model_copy(update={"next_step": _NEXT.get(verdict.decision, "")})
+
+    def _nothing(self, results: Sequence[CaseResult], why: str) -> Verdict:
+        """Return the verdict on unchanged kernels: no regression, and no gain either."""
+        wants_gain = self._settings.gate == "improve"
+        return Verdict(
+            decision=Decision.INCONCLUSIVE if wants_gain else Decision.ACCEPTED,
+            reason=why,
+            next_step="the gate asks for a gain; there is none to measure" if wants_gain else "",
+            compare="none",
+            policy=self.policy.name,
+            shapes=[checked_shape(result.row()) for result in results],
+        )
+
+    def _wrong(self, results: Sequence[CaseResult], failed: Sequence[CaseResult]) -> Verdict:
+        names = ", ".join(result.nodeid for result in failed[:3])
+        kinds = "/".join(sorted({result.check for result in failed}))
+        return Verdict(
+            decision=Decision.REPAIR,
+            reason=f"{len(failed)} of {len(results)} case(s) are {kinds}: {names}",
+            next_step="mend the kernel; nothing was compared",
+            compare="none",
+            policy=self.policy.name,
+            shapes=[checked_shape(result.row()) for result in results],
+        )
+
+    def _named(self) -> str:
+        return f"--kopt-base {self._base.ref} ({self._base.commit[:12]})"
+
+    def _in_tree(self, path: str) -> str:
+        """Return a path below pytest's root as one below the work tree."""
+        inside = self._settings.root.resolve().relative_to(self._base.root)
+        return str(PurePosixPath(inside.as_posix()) / path)

@@ -1,0 +1,79 @@
+"""What a session can be asked to judge, and what judging may ask of the session.
+
+A round of a campaign, the gate of a pull request and a campaign's final comparison are trials: each
+is made while pytest is configured, begun when the session starts, and closed when all cases ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.profiling.table import CaseProfile
+from pytest_kopt.schema.table import Table
+from pytest_kopt.session.brief import Brief
+from pytest_kopt.session.collector import Collector
+from pytest_kopt.session.comparison import Comparison, Versions
+
+
+class Laboratory(Protocol):
+    """What can be had from fresh processes once the cases have passed."""
+
+    def measure_again(self) -> Sequence[CaseResult]:
+        """Run the cases once more and return their results."""
+
+    def compare(self, ids: Sequence[str], versions: Versions) -> Comparison:
+        """Return a comparison of two versions over these cases, nothing measured yet."""
+
+    def profile(
+        self, ids: Sequence[str], copy: tuple[Path, Path] | None = None
+    ) -> list[CaseProfile]:
+        """Return profiles of the cases; with `copy` (the project's root and a copy), of that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """What a finished trial hands to the terminal; `detail` is the output of a failed command."""
+
+    verdict: Verdict
+    table: Table | None
+    detail: str = ""
+    profiles: tuple[CaseProfile, ...] = ()
+
+
+class Trial(Protocol):
+    """Something to be judged at the end of the session."""
+
+    @property
+    def title(self) -> str:
+        """What is judged, for the header line."""
+
+    @property
+    def preface(self) -> Sequence[str]:
+        """Lines below the header: what is to be read before anything runs."""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables that every process which runs kernel code gets."""
+
+    def brief(self, device: str, session_seed: int) -> Brief:
+        """Return the orders of the workers."""
+
+    def begin(self) -> str:
+        """Take what the trial needs; return why nothing can be measured, else "".
+
+        Raises BadInput, with nothing changed, when it cannot begin.
+        """
+
+    def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
+        """Raise BadInput when these cases cannot be judged."""
+
+    def close(self, collector: Collector, lab: Laboratory, interrupted: str = "") -> Closing:
+        """Judge, record and carry out; raises BadInput, with nothing changed, for drifted input."""
+
+    def release(self) -> None:
+        """Give everything back; safe to repeat."""
