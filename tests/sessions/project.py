@@ -106,7 +106,7 @@ class Project:
         done = subprocess.run(
             ["git", *who, *arguments],
             cwd=self.root,
-            env=self._environment(),
+            env=self.environment(),
             check=True,
             capture_output=True,
             text=True,
@@ -118,7 +118,7 @@ class Project:
         done = subprocess.run(
             words,
             cwd=self.root,
-            env=self._environment() | variables,
+            env=self.environment() | variables,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -127,7 +127,7 @@ class Project:
         )
         return Run(done.returncode, done.stdout, done.stderr)
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """Return this process's environment without what a test run around us has put there.
 
         The home directory is one without any settings of git: there is no identity to commit by.
@@ -156,9 +156,10 @@ class Project:
         """Set up the campaign."""
         return self.kopt(*INIT, *arguments)
 
-    def round(self, number: int | str, *arguments: str) -> Run:
+    def round(self, number: int | str, *arguments: str, **variables: str) -> Run:
         """Run a round of the campaign."""
-        return self.pytest("--kopt-campaign", CAMPAIGN, "--kopt-round", str(number), *arguments)
+        words = ("--kopt-campaign", CAMPAIGN, "--kopt-round", str(number))
+        return self.pytest(*words, *arguments, **variables)
 
     def verdict(self, number: int) -> dict[str, Any]:
         """Return a round's verdict.json."""
