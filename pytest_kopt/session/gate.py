@@ -27,6 +27,7 @@ from pytest_kopt.session.trial import Closing, Laboratory
 
 _STEP = PairedMetric("step speed", "step")
 _NEXT = {
+    Decision.ACCEPTED_WITH_NOTE: "mind the slower case",
     Decision.ROLLED_BACK: "the change makes a case slower; mend it, or ask for less",
     Decision.INCONCLUSIVE: "not decided: run it again, on a quieter machine if there is one",
 }

@@ -106,7 +106,7 @@ class Project:
         done = subprocess.run(
             ["git", *who, *arguments],
             cwd=self.root,
-            env=self._environment(),
+            env=self.environment(),
             check=True,
             capture_output=True,
             text=True,
@@ -118,7 +118,7 @@ class Project:
         done = subprocess.run(
             words,
             cwd=self.root,
-            env=self._environment() | variables,
+            env=self.environment() | variables,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -127,7 +127,7 @@ class Project:
         )
         return Run(done.returncode, done.stdout, done.stderr)
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """Return this process's environment without what a test run around us has put there.
 
         The home directory is one without any settings of git: there is no identity to commit by.
