@@ -91,7 +91,10 @@ def named(dims: Mapping[str, Scalar]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedCase:
-    """A case as the baseline froze it."""
+    """A case as the baseline froze it.
+
+    `accuracy` is what the baseline's results reached, by name, in the form of its evidence.
+    """
 
     nodeid: str
     label: str
@@ -99,6 +102,7 @@ class ExpectedCase:
     dims: dict[str, Scalar]
     empty: tuple[str, ...] = ()
     engine: str = ""
+    accuracy: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -123,6 +127,7 @@ class ExpectedCase:
             dict(result.dims),
             empty,
             str(result.evidence.get("engine", "")),
+            result.evidence.get("accuracy", {}),
         )
 
     def to_document(self) -> dict[str, Any]:

@@ -4,32 +4,43 @@ from __future__ import annotations
 
 import functools
 import math
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 
 from pytest_kopt.cases.case import Case, function_name
-from pytest_kopt.cases.check import CheckReport, check_case, grad_out, make_inputs
+from pytest_kopt.cases.check import CheckReport, check_case
+from pytest_kopt.cases.passes import grad_out, make_inputs
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.seeds import derive
+from pytest_kopt.cases.spots import Backward, Recorder, Spotted, floors
 from pytest_kopt.devices.lock import timing_lock
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.background import taken_threads
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.physics import too_fast
+from pytest_kopt.honesty.precision import Accuracy
+from pytest_kopt.honesty.watch import Watch
 from pytest_kopt.measure.choice import input_sets, prepare
-from pytest_kopt.measure.engine import Block, Call, Timing, time_block
+from pytest_kopt.measure.engine import Call, Timing, time_block
 from pytest_kopt.measure.wall import WallEngine
-from pytest_kopt.numerics.determinism import tensors
 from pytest_kopt.schema.profile import Scalar, gate_holds, parse_gate
 from pytest_kopt.schema.table import describe_header_drift
+
+#: How far below its SNR in the check a timed result may lie, in dB, before it is plainly wrong.
+_OWN_SLACK_DB = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
     """Where and how the cases of this process are measured.
 
-    `expected` holds the baseline's cases by node id, None when nothing is frozen yet.
+    `expected` holds the baseline's cases by node id, None when nothing is frozen yet; a run that
+    `freezes` is the baseline itself. `watch` is this process's.
     """
 
     device: str
@@ -37,6 +48,18 @@ class Bench:
     session_seed: int
     expected: Mapping[str, ExpectedCase] | None = None
     cpu: WallEngine = field(default_factory=WallEngine)
+    freezes: bool = False
+    watch: Watch | None = None
+
+    def accuracy(self, nodeid: str) -> dict[str, Accuracy]:
+        """Return what the baseline's results of a case reached, by name."""
+        frozen = (self.expected or {}).get(nodeid)
+        documents = frozen.accuracy if frozen else {}
+        return {name: Accuracy.from_document(found) for name, found in documents.items()}
+
+    def watched(self, *, thorough: bool = False) -> list[Finding]:
+        """Return what the watch of this process has to tell."""
+        return self.watch.findings(thorough=thorough) if self.watch else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +72,32 @@ class Outcome:
     figures: dict[str, float] = field(default_factory=dict)
 
 
-def run_case(case: Case, bench: Bench) -> Outcome:
-    """Check, then time a case.
+def run_case(
+    case: Case, bench: Bench, tampering: Callable[[], list[Finding]] = list
+) -> Outcome:
+    """Check, then time a case; `tampering` says what the kernel did to the session around it.
 
     Raises BadInput when the case does not fit its schema or the baseline; nothing is timed then.
     """
     hold_against_baseline(case, bench.expected)
-    report = check_case(case, bench.session_seed)
+    findings = bench.watched(thorough=True)
+    report = check_case(
+        case,
+        bench.session_seed,
+        device=bench.device,
+        baseline=bench.accuracy(case.nodeid),
+        freezes=bench.freezes,
+    )
+    findings += report.findings
+    findings += [new for new in bench.watched() if new not in findings]
     check, diagnosis = report.check, report.diagnosis
     forward = backward = None
     evidence = _evidence(case, bench, report)
-    if check == "PASS" and not report.findings:
+    if check == "PASS" and not any(found.rejects for found in findings):
         with one_thread(), timing_lock(bench.device):
-            forward, backward = time_case(case, bench, report.interpreted)
+            forward, backward, timed = time_case(case, bench, report)
+        findings += timed
+        findings += [new for new in bench.watched() if new not in findings]
         evidence |= {
             "engine": "+".join(timing.engine for timing in (forward, backward) if timing),
             "threads": 1,
@@ -70,9 +106,12 @@ def run_case(case: Case, bench: Bench) -> Outcome:
         }
         if backward:
             evidence["backward_samples_ms"] = list(backward.samples_ms)
-    elif report.findings:
-        check = "FAIL"
-        diagnosis = "\n".join([*map(str, report.findings), diagnosis])
+    findings += tampering()
+    rejecting = [found for found in findings if found.rejects]
+    if rejecting:
+        # What a refused kernel was timed at means nothing.
+        check, forward, backward = "FAIL" if check == "PASS" else check, None, None
+        diagnosis = "\n".join([*map(str, rejecting), diagnosis]).rstrip()
     figures = _figures(case, report, forward, backward)
     cells = {
         column.name: figures.get(column.quantity, math.nan)
@@ -96,7 +135,7 @@ def run_case(case: Case, bench: Bench) -> Outcome:
         cells=dict(cells),
         diagnosis=diagnosis,
         evidence=evidence,
-        findings=report.findings,
+        findings=tuple(findings),
     )
     return Outcome(result, forward, backward, figures)
 
@@ -127,13 +166,25 @@ def hold_against_baseline(case: Case, expected: Mapping[str, ExpectedCase] | Non
         )
 
 
-def time_case(case: Case, bench: Bench, interpreted: bool) -> tuple[Timing, Timing | None]:
-    """Time forward, and backward where the case has one, on fresh inputs."""
+def time_case(
+    case: Case, bench: Bench, report: CheckReport
+) -> tuple[Timing, Timing | None, list[Finding]]:
+    """Time forward, and backward where the case has one, on fresh inputs; look at what they do."""
     seed = derive(bench.session_seed, case.nodeid, "time")
     sets = input_sets(lambda i: make_inputs(case, seed + i), bench.device)
-    blocks = prepare_blocks(case.function, case, sets, bench, interpreted, seed)
-    forward, backward = blocks
-    return time_block(forward), time_block(backward) if backward else None
+    forward, backward = prepare_blocks(
+        case.function, case, sets, bench, report.interpreted, seed, runs=4, looks=1
+    )
+    timing = time_block(forward)
+    back = time_block(backward) if backward else None
+    findings = taken_threads(1)
+    known = floors(report.accuracy, _OWN_SLACK_DB)
+    for block in (forward, backward):
+        findings += [new for new in (block.findings(known) if block else []) if new not in findings]
+    findings += too_fast(
+        "a call", min(timing.samples_ms), report.written, _flops(case), bench.device
+    )
+    return timing, back, findings
 
 
 def prepare_blocks(
@@ -143,28 +194,31 @@ def prepare_blocks(
     bench: Bench,
     interpreted: bool,
     seed: int,
-) -> tuple[Block, Block | None]:
-    """Return the forward block of one version of a case's function, and its backward block."""
+    *,
+    runs: int,
+    looks: int,
+) -> tuple[Spotted, Spotted | None]:
+    """Return the forward block of one version of a case's function, and its backward block.
+
+    Of the first `runs` runs of each, `looks` at random are looked at.
+    """
     frozen = (bench.expected or {}).get(case.nodeid)
     engines = frozen.engine.split("+") if frozen and frozen.engine else [bench.engine] * 2
-    calls = [functools.partial(function, *given) for given in sets]
-    forward = prepare(engines[0], bench.device, interpreted, calls, bench.cpu)
+    # Nothing that the kernel can see tells which run is looked at.
+    dice = random.Random(derive(bench.session_seed, case.nodeid, f"spots of {id(function)}"))
+
+    def spotted(
+        engine: str, calls: Sequence[Call], contents: Sequence[Sequence[Any] | Backward]
+    ) -> Spotted:
+        recorders = [Recorder(call, bench.device) for call in calls]
+        block = prepare(engine, bench.device, interpreted, recorders, bench.cpu)
+        return Spotted(block, case, recorders, contents, dice, runs, looks)
+
+    forward = spotted(engines[0], [functools.partial(function, *given) for given in sets], sets)
     if not case.backward:
         return forward, None
-    back = [backward_call(function, given, seed) for given in sets]
-    return forward, prepare(engines[-1], bench.device, interpreted, back, bench.cpu)
-
-
-def backward_call(function: Callable[..., Any], given: Sequence[Any], seed: int) -> Call:
-    """Return a call that runs one backward over a graph built once."""
-    outputs = [out for out in tensors(function(*given)) if out.requires_grad]
-    leaves = [item for item in given if isinstance(item, torch.Tensor) and item.requires_grad]
-    seeds = [grad_out(out, seed) for out in outputs]
-
-    def call() -> object:
-        return torch.autograd.grad(outputs, leaves, seeds, retain_graph=True, allow_unused=True)
-
-    return call
+    back = [Backward(function, given, lambda out: grad_out(out, seed)) for given in sets]
+    return forward, spotted(engines[-1], back, back)
 
 
 @contextmanager
@@ -176,6 +230,11 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def _flops(case: Case) -> float:
+    """Return the FLOPs that a forward cannot save: those of a dense product."""
+    return case.work[0] if case.work and case.schema.name == "gemm" else 0.0
 
 
 def _figures(
@@ -214,4 +273,5 @@ def _evidence(case: Case, bench: Bench, report: CheckReport) -> dict[str, Any]:
         "weights": list(case.weights),
         "better": {c.name: c.better for c in case.schema.columns if c.better},
         "torch": torch.__version__,
+        "accuracy": {name: asdict(found) for name, found in report.accuracy.items()},
     }

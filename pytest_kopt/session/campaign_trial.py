@@ -25,7 +25,7 @@ from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.schema.table import Table
 from pytest_kopt.session import judging
 from pytest_kopt.session.collector import Collector
-from pytest_kopt.session.comparison import NotComparable
+from pytest_kopt.session.comparison import Caught, NotComparable
 from pytest_kopt.session.pairing import PairedMetric, PairedResult, judge
 from pytest_kopt.session.trees import overlays
 from pytest_kopt.session.trial import Laboratory
@@ -163,6 +163,9 @@ class CampaignTrial:
                 comparison = lab.compare([result.nodeid for result in results], versions)
                 paired = [PairedMetric.of(metric, table) for metric in metrics]
                 self._paired = judge(comparison, results, paired, policy, core=self._core())
+        except Caught as caught:
+            step = "the incumbent is back; only gains that a real step has are kept"
+            return judging.overfit(results, caught.findings, policy, step)
         except NotComparable as error:
             raise BadInput(
                 f"the incumbent cannot be measured beside the candidate: {error}",

@@ -16,6 +16,7 @@ import pytest
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
 from pytest_kopt.decide.inference import QUADS, replica_ratio
 from pytest_kopt.devices.lock import timing_lock
+from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.child import Child, ChildDied
 
@@ -31,6 +32,14 @@ Quad = list[tuple[str, Times]]
 
 class NotComparable(Exception):
     """The two versions could not be measured this way; the message says why."""
+
+
+class Caught(Exception):
+    """The candidate gave itself away while it was timed; `findings` say how."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        super().__init__("; ".join(map(str, findings)))
+        self.findings = tuple(findings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +118,7 @@ class Comparison:
         """Yield `count` replicas, each the quads of every case by node id.
 
         Falls back to two processes for good when the versions cannot live in one. Raises
-        NotComparable when that does not work either.
+        NotComparable when that does not work either, and Caught when the candidate was.
         """
         waiting: list[_Replica] = []
         ahead = _AHEAD_ON_GPU if self._brief.device == "cuda" else 1
@@ -222,6 +231,9 @@ class _Replica:
                 found.control.append(_quad(arms, _CONTROL, order))
             for child in self._children:
                 child.release()
+                told = _wait(child, "caught")["findings"]
+                if told:
+                    raise Caught([Finding(**found) for found in told])
                 _wait(child, "finished")
         return found
 

@@ -19,7 +19,7 @@ from pytest_kopt.session import judging
 from pytest_kopt.session.base import Base
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.collector import Collector
-from pytest_kopt.session.comparison import NotComparable
+from pytest_kopt.session.comparison import Caught, NotComparable
 from pytest_kopt.session.inventory import Inventory, take_inventory
 from pytest_kopt.session.pairing import PairedMetric, judge
 from pytest_kopt.session.trees import overlays
@@ -140,6 +140,9 @@ class PullRequestGate:
             ) as versions:
                 comparison = lab.compare([result.nodeid for result in results], versions)
                 found = judge(comparison, results, [_STEP], self.policy, gate=self._settings.gate)
+        except Caught as caught:
+            step = "compute what the cases ask for"
+            return judging.overfit(results, caught.findings, self.policy, step)
         except NotComparable as error:
             raise BadInput(
                 f"its kernel code cannot be measured beside today's: {error}",
