@@ -96,7 +96,7 @@ class Comparison:
         """Yield `count` replicas, each the quads of every case by node id.
 
         Falls back to two processes for good when the versions cannot live in one. Raises
-        NotComparable when that does not work either.
+        NotComparable when that does not work either, and Caught when the candidate was.
         """
         with ThreadPoolExecutor(len(self._lanes)) as pool:
             running = [pool.submit(lane.measure, count) for lane in self._lanes]

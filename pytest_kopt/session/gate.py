@@ -22,6 +22,7 @@ from pytest_kopt.session.collector import Collector
 from pytest_kopt.session.comparison import NotComparable
 from pytest_kopt.session.inventory import Inventory, take_inventory
 from pytest_kopt.session.pairing import PairedMetric, judge
+from pytest_kopt.session.replica import Caught
 from pytest_kopt.session.trees import overlays
 from pytest_kopt.session.trial import Closing, Laboratory
 
@@ -145,6 +146,9 @@ class PullRequestGate:
             ) as versions:
                 comparison = lab.compare([result.nodeid for result in results], versions)
                 found = judge(comparison, results, [_STEP], self.policy, gate=self._settings.gate)
+        except Caught as caught:
+            step = "compute what the cases ask for"
+            return judging.overfit(results, caught.findings, self.policy, step)
         except NotComparable as error:
             raise BadInput(
                 f"its kernel code cannot be measured beside today's: {error}",

@@ -17,6 +17,8 @@ MASKS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 CAMPAIGN = "doubled_torch_cpu_20260101"
 KERNEL = "kernels/doubled.py"
 CASES = "tests/test_doubled.py"
+#: A plugin of the project that every process of a run gets first, where there is one.
+SCRIPT = "scripted.py"
 
 #: How a run is distributed, by the words on its command line.
 SERIAL: tuple[str, ...] = ()
@@ -134,6 +136,8 @@ class Project:
         """
         strange = ("PYTEST_", "KOPT_", "GIT_", "GITHUB_", "TRITON_", "COV_")
         kept = {name: text for name, text in os.environ.items() if not name.startswith(strange)}
+        if (self.root / SCRIPT).exists():
+            kept["PYTEST_PLUGINS"] = Path(SCRIPT).stem
         return kept | {
             "HOME": str(self.root.parent),
             "COLUMNS": "200",
