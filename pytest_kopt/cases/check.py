@@ -41,7 +41,7 @@ class CheckReport:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pass:
+class Pass:
     """Outputs and gradients of one run on one set of inputs."""
 
     outputs: list[Any]
@@ -69,7 +69,7 @@ def check_case(case: Case, session_seed: int) -> CheckReport:
         used = [fresh_copy(item) for item in given]
         with watch_interpreter() as watch:
             first = _run(case, case.function, used, seeds["check"])
-        comparisons = _compare(case, first, given, seeds["check"])
+        comparisons = judge(case, first, given, seeds["check"])
         findings: tuple[Finding, ...] = ()
         if all(item.passed for item in comparisons):
             again, findings = _same_address(case, used, first, seeds["again"])
@@ -96,22 +96,22 @@ def make_inputs(case: Case, seed: int) -> tuple[Any, ...]:
     return tuple(given)
 
 
-def _run(case: Case, function: Any, given: Sequence[Any], seed: int) -> _Pass:
+def _run(case: Case, function: Any, given: Sequence[Any], seed: int) -> Pass:
     result = function(*given)
     outputs = list(result) if isinstance(result, tuple | list) else [result]
     leaves = _leaves(given)
     if not case.backward:
-        return _Pass(outputs, {})
+        return Pass(outputs, {})
     differentiable = [out for out in tensors(outputs) if out.requires_grad]
     if not differentiable:
-        return _Pass(outputs, dict.fromkeys(leaves))
+        return Pass(outputs, dict.fromkeys(leaves))
     found = torch.autograd.grad(
         differentiable,
         list(leaves.values()),
         [grad_out(out, seed) for out in differentiable],
         allow_unused=True,
     )
-    return _Pass(outputs, dict(zip(leaves, found, strict=True)))
+    return Pass(outputs, dict(zip(leaves, found, strict=True)))
 
 
 def grad_out(out: torch.Tensor, seed: int) -> torch.Tensor:
@@ -133,7 +133,7 @@ def _leaves(given: Sequence[Any]) -> dict[int, torch.Tensor]:
     }
 
 
-def _compare(case: Case, run: _Pass, given: Sequence[Any], seed: int) -> list[Comparison]:
+def judge(case: Case, run: Pass, given: Sequence[Any], seed: int) -> list[Comparison]:
     """Run the reference on the pristine inputs and judge every output and gradient."""
     expected = _reference_pass(case, run, given, seed)
     if len(expected.outputs) != len(run.outputs):
@@ -151,11 +151,11 @@ def _compare(case: Case, run: _Pass, given: Sequence[Any], seed: int) -> list[Co
     return results
 
 
-def _reference_pass(case: Case, run: _Pass, given: Sequence[Any], seed: int) -> _Pass:
+def _reference_pass(case: Case, run: Pass, given: Sequence[Any], seed: int) -> Pass:
     result = case.reference(*given)
     outputs = list(result) if isinstance(result, tuple | list) else [result]
     if not case.backward:
-        return _Pass(outputs, {})
+        return Pass(outputs, {})
     pairs = [
         (ref, out)
         for ref, out in zip(outputs, run.outputs, strict=False)
@@ -172,11 +172,11 @@ def _reference_pass(case: Case, run: _Pass, given: Sequence[Any], seed: int) -> 
     found = torch.autograd.grad(
         [ref for ref, _ in pairs], list(leaves.values()), seeds, allow_unused=True
     )
-    return _Pass(outputs, dict(zip(leaves, found, strict=True)))
+    return Pass(outputs, dict(zip(leaves, found, strict=True)))
 
 
 def _same_address(
-    case: Case, used: Sequence[Any], before: _Pass, seed: int
+    case: Case, used: Sequence[Any], before: Pass, seed: int
 ) -> tuple[list[Comparison], tuple[Finding, ...]]:
     """Write new content into the very tensors the candidate has seen and check again."""
     fresh = make_inputs(case, seed)
@@ -186,7 +186,7 @@ def _same_address(
             if isinstance(old, torch.Tensor) and old.shape == new.shape:
                 old.copy_(new)
     run = _run(case, case.function, used, seed)
-    comparisons = _compare(case, run, fresh, seed)
+    comparisons = judge(case, run, fresh, seed)
     if all(item.passed for item in comparisons):
         return comparisons, ()
     repeated = [
