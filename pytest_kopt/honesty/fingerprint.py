@@ -25,7 +25,7 @@ _SHOWN = 80
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """SHA-256 of the harness's files by path below the root, and its settings as JSON values.
+    """SHA-256 of the harness's files by path below the root, its settings, and the whole manifest.
 
     `dependencies` are the project files that the kernel imports from outside kernel_source; they
     are no part of the harness, but both versions run them (E8).
@@ -92,7 +92,7 @@ class Harness:
         return Fingerprint(
             {name: _sha256(root / name) for name in sorted({*files, *recorded})},
             dict(settings),
-            {key: manifest.get(key) for key in MANIFEST_KEYS},
+            dict(manifest),
             {name: _sha256(root / name) for name in sorted(outside)},
         )
 
@@ -150,18 +150,11 @@ class Harness:
 
 def edits(before: Fingerprint, now: Fingerprint) -> list[Finding]:
     """Return what of the harness changed since the baseline; every one rejects."""
-    found = [
-        (name, _file_change(name, before.files, now.files))
-        for name in sorted({*before.files, *now.files})
-    ]
-    texts = [text for _, text in found if text]
-    for title, old, new in (
-        ("pytest setting", before.settings, now.settings),
-        ("manifest key", before.manifest, now.manifest),
-    ):
-        for key in sorted({*old, *new}):
-            if old.get(key) != new.get(key):
-                texts.append(f"{title} {key}: {_shown(old.get(key))} -> {_shown(new.get(key))}")
+    names = sorted({*before.files, *now.files})
+    texts = [text for name in names if (text := _file_change(name, before.files, now.files))]
+    texts += _changes("pytest setting", before.settings, now.settings)
+    old, new = ({key: f.manifest.get(key) for key in MANIFEST_KEYS} for f in (before, now))
+    texts += _changes("manifest key", old, new)
     return [
         Finding(
             "harness-edit",
@@ -204,6 +197,14 @@ def _file_change(name: str, before: Mapping[str, str], now: Mapping[str, str]) -
     if not old:
         return f"{name} was added"
     return f"{name} was removed" if not new else f"{name} was edited"
+
+
+def _changes(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{what} {key}: {_shown(old.get(key))} -> {_shown(new.get(key))}"
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key)
+    ]
 
 
 def _shown(value: Any) -> str:

@@ -41,7 +41,7 @@ class Shown:
     `flags` are the verdict's findings as text, `traces` the training traces by case label (None:
     no cache was suspected there), `change_pct` the verdict's gain, `distributions` the values of
     the cases' `distribution` dim. `inflation_pct` are the points of the gain that only reused
-    tensors have; `new_weight_cache` says that the simulation saw a weight cache the incumbent has not.
+    tensors have; `new_weight_cache` says that a weight cache was seen that the incumbent lacks.
     """
 
     overfit: bool
@@ -138,6 +138,11 @@ def trace_text(traces: Mapping[str, Mapping[str, Any] | None] | None) -> str:
     if not rates:
         return "no cache seen in a simulated training loop"
     return ", ".join(f"{kind} {rate:.0%}" for kind, rate in sorted(rates.items()))
+
+
+def caches_weights(traces: Iterable[Mapping[str, Any] | None]) -> bool:
+    """Say whether the simulation saw a weight cache in any of these cases."""
+    return any(trace and "weight" in trace["cached"] for trace in traces)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ class Brief:
 
     `expected` are the baseline's cases (None: nothing is frozen); `cases_only` deselects every
     test that is no case; `ignored` are node ids to leave out (skipped at the baseline). With
-    `arms` the cases are not checked and timed but held ready for a comparison.
+    `arms` the cases are not checked and timed but held ready for a comparison. With `declare_only`
+    they are only held against the baseline: nothing is run.
     """
 
     device: str
@@ -28,6 +29,7 @@ class Brief:
     expected: tuple[ExpectedCase, ...] | None = None
     ignored: tuple[str, ...] = ()
     arms: ArmsOrder | None = None
+    declare_only: bool = False
 
     @classmethod
     def of(cls, settings: Settings, device: str, session_seed: int) -> Brief:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_kopt.cases.fixture import Kopt, marked_schema, send
+from pytest_kopt.cases.fixture import NOT_MEASURED, Kopt, marked_schema, send
 from pytest_kopt.cases.result import PROPERTY, CaseResult, named
 from pytest_kopt.devices.choice import interpreter_environment
 from pytest_kopt.errors import BadInput
@@ -40,7 +40,9 @@ class Worker:
         """Return the value of the `kopt` fixture for a test."""
         item = request.node
         try:
-            return Kopt(item, marked_schema(item), self.bench(), self._run_arms())
+            return Kopt(
+                item, marked_schema(item), self.bench(), self._run_arms(), self.brief.declare_only
+            )
         except BadInput as error:
             send(item, CaseResult(item.nodeid, refusal=str(error)))
             pytest.fail(str(error), pytrace=False)
@@ -101,6 +103,8 @@ class Worker:
         """Make a row of what pytest-benchmark's fixture measured in a case."""
         if not is_marked(pyfuncitem) or "benchmark" not in pyfuncitem.fixturenames:
             return (yield)
+        if self.brief.declare_only:
+            pytest.skip(NOT_MEASURED)
         from pytest_kopt.cases import benchmark
 
         with benchmark.stand_in(pyfuncitem) as timed:
