@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.check import make_inputs
+from pytest_kopt.cases.heldout import held_out_cases, try_shape
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, Commander
 from pytest_kopt.cases.runner import Bench, one_thread, prepare_blocks
 from pytest_kopt.cases.seeds import derive
@@ -32,8 +34,13 @@ class _Arm:
     backward: Block | None
 
 
-def serve_arms(case: Case, bench: Bench, order: ArmsOrder, commander: Commander) -> None:
-    """Load and prepare the arms of a case, then run blocks until the other side is done."""
+def serve_arms(
+    case: Case, bench: Bench, order: ArmsOrder, commander: Commander, item: pytest.Function
+) -> None:
+    """Load and prepare the arms of a case, then run blocks until the other side is done.
+
+    `item` is the test that declared the case: it is asked for nearby shapes where these are wanted.
+    """
     seed = derive(bench.session_seed, case.nodeid, "pairs")
     try:
         versions = _versions(case, order, seed)
@@ -55,6 +62,12 @@ def serve_arms(case: Case, bench: Bench, order: ArmsOrder, commander: Commander)
             arm = arms[wanted]
             forward = arm.forward.run()
             commander.timed(forward, arm.backward.run() if arm.backward else None)
+        if order.held_out:
+            secret = derive(bench.session_seed, case.nodeid, "held out")
+            for kind, near in held_out_cases(item, case, bench.device, secret):
+                tried = try_shape(kind, near, versions, bench.device, secret)
+                if tried is not None:
+                    commander.tried(tried)
 
 
 def _versions(case: Case, order: ArmsOrder, seed: int) -> Mapping[str, Callable[..., Any]]:

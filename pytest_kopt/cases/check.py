@@ -83,6 +83,24 @@ def check_case(case: Case, session_seed: int) -> CheckReport:
     return _report(comparisons, watch.seen, findings, seeds)
 
 
+def check_once(case: Case, seed: int) -> tuple[str, str] | None:
+    """Check a case once on fresh inputs: what is wrong, and what the kernel raised ("" each).
+
+    None where the reference cannot judge it.
+    """
+    given = make_inputs(case, seed)
+    raised, run = "", Pass([], {})
+    try:
+        run = _run(case, case.function, [fresh_copy(item) for item in given], seed)
+    except Exception as error:
+        raised = f"{type(error).__name__}: {error}".splitlines()[0]
+    try:
+        comparisons = judge(case, run, given, seed)
+    except Exception:
+        return None
+    return "\n".join(item.diagnosis() for item in comparisons if not item.passed), raised
+
+
 def make_inputs(case: Case, seed: int) -> tuple[Any, ...]:
     """Return fresh inputs of a case made under a seed."""
     seed_everything(seed)

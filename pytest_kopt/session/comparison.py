@@ -17,6 +17,7 @@ import pytest
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
 from pytest_kopt.decide.inference import QUADS, replica_ratio
 from pytest_kopt.devices.lock import timing_lock
+from pytest_kopt.honesty.heldout import Tried, merged
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.child import Child, ChildDied
 
@@ -106,6 +107,14 @@ class Comparison:
         )
         self.device_seconds = 0.0
         self._same: set[str] = set()
+        self._tried: list[Tried] = []
+        self.died_nearby = ""
+        self._asked: set[str] = set()
+
+    @property
+    def tried(self) -> list[Tried]:
+        """What the first replica found at shapes near the declared ones."""
+        return merged(self._tried)
 
     def replicas(self, count: int) -> Iterator[dict[str, CaseQuads]]:
         """Yield `count` replicas, each the quads of every case by node id.
@@ -142,7 +151,16 @@ class Comparison:
 
     def _measure(self, replica: _Replica) -> dict[str, CaseQuads]:
         """Measure what the change concerns; the other cases need no clock after the first time."""
-        found = replica.measure([i for i in self._ids if i not in self._same], self._random)
+        ids = [nodeid for nodeid in self._ids if nodeid not in self._same]
+        try:
+            found = replica.measure(ids, self._random)
+        except _DiedNearby as death:
+            # The declared shapes decide; that one close by kills the process is only told.
+            self.died_nearby = str(death)
+            replica.stop()
+            replica.replace_by(self._start())
+            found = replica.measure(ids, self._random)
+        self._tried += replica.tried
         self.device_seconds += replica.held_seconds
         self._same |= {nodeid for nodeid, quads in found.items() if quads.is_same}
         return {nodeid: found.get(nodeid) or CaseQuads(nodeid, "") for nodeid in self._ids}
@@ -151,6 +169,8 @@ class Comparison:
         versions = self._versions
         names = [CANDIDATE, INCUMBENT, PLACEBO]
         self._random.shuffle(names)
+        near = self.how not in self._asked and not self.died_nearby
+        self._asked.add(self.how)
         if self.how == ONE_PROCESS:
             order = ArmsOrder(
                 tuple(names),
@@ -158,21 +178,21 @@ class Comparison:
                 tuple(str(tree) for tree in versions.trees),
                 versions.changed,
             )
-            return _Replica([self._child(order, None)], self._brief.device)
+            return _Replica([self._child(order, None, near)], self._brief.device)
         trees = {CANDIDATE: None, INCUMBENT: versions.trees[0], PLACEBO: versions.trees[1]}
-        children = [self._alone(name, trees[name]) for name in names]
+        children = [self._alone(name, trees[name], near) for name in names]
         return _Replica(children, self._brief.device)
 
-    def _alone(self, name: str, tree: Path | None) -> Child:
+    def _alone(self, name: str, tree: Path | None, near: bool) -> Child:
         """Start a process that holds one arm, in a tree of the incumbent or in the project."""
         versions = self._versions
         order = ArmsOrder((name,))
         if tree is not None:
             order = ArmsOrder((name,), str(versions.root), changed=versions.changed)
-        return self._child(order, tree)
+        return self._child(order, tree, near)
 
-    def _child(self, order: ArmsOrder, tree: Path | None) -> Child:
-        brief = replace(self._brief, arms=order)
+    def _child(self, order: ArmsOrder, tree: Path | None, near: bool) -> Child:
+        brief = replace(self._brief, arms=replace(order, held_out=near))
         env = dict(self._env)
         if tree is not None:
             env["TORCH_EXTENSIONS_DIR"] = str(tree / ".torch_extensions")
@@ -184,6 +204,10 @@ class _Refused(Exception):
     """A process could not hold the arms it was asked for."""
 
 
+class _DiedNearby(Exception):
+    """A process died while it tried a shape near a declared one."""
+
+
 class _Replica:
     """The processes of one replica, which of them holds which arm, how long they had the device."""
 
@@ -191,6 +215,11 @@ class _Replica:
         self._children = children
         self._device = device
         self.held_seconds = 0.0
+        self.tried: list[Tried] = []
+
+    def replace_by(self, other: _Replica) -> None:
+        """Go on with another replica's processes."""
+        self._children, self.tried = other._children, []
 
     def measure(self, ids: Sequence[str], order: random.Random) -> dict[str, CaseQuads]:
         """Measure every case, one after the other, alone on the device."""
@@ -226,7 +255,11 @@ class _Replica:
                 found.control.append(_quad(arms, _CONTROL, order))
             for child in self._children:
                 child.release()
-                _wait(child, "finished")
+                try:
+                    while (message := _wait(child, "tried", "finished"))["kind"] == "tried":
+                        self.tried.append(Tried(**message["shape"]))
+                except ChildDied as death:
+                    raise _DiedNearby(f"{nodeid}: {death}".splitlines()[0]) from None
             self.held_seconds += time.monotonic() - start
         return found
 

@@ -29,6 +29,8 @@ from pytest_kopt.session.harness import HarnessWatch, PytestSetup
 from pytest_kopt.session.trial import Closing, Laboratory
 from pytest_kopt.show import projections, trend
 
+_STEP = "the incumbent is back; only gains that a real step has are kept"
+
 
 class CampaignRound(CampaignTrial):
     """One attempt at one round."""
@@ -137,8 +139,7 @@ class CampaignRound(CampaignTrial):
             return self._baseline(table, policy)
         found = [found for found in self._found(results) if found.rejects]
         if found:
-            step = "the incumbent is back; only gains that a real step has are kept"
-            return judging.overfit(results, found, policy, step)
+            return judging.overfit(results, found, policy, _STEP)
         interpreted = judging.is_interpreted(results)
         if self._settings.compare == "stored" and not interpreted:
             return self._stored(collector, table, policy, lab)
@@ -147,7 +148,9 @@ class CampaignRound(CampaignTrial):
             return failed
         if interpreted:
             return judging.incomplete(policy, *judging.INTERPRETED)
-        return self._compare(results, table, policy, lab, self.campaign.incumbent())
+        verdict = self._compare(results, table, policy, lab, self.campaign.incumbent())
+        special = [found for found in self._nearby if found.rejects]
+        return judging.overfit(results, special, policy, _STEP) if special else verdict
 
     def _look_at_harness_again(self, collector: Collector) -> None:
         """Take the harness down once more: kernel code has run meanwhile."""
@@ -179,7 +182,7 @@ class CampaignRound(CampaignTrial):
     def _with_notes(self, verdict: Verdict, collector: Collector) -> Verdict:
         """Add what was found and does not reject; an accepted weight cache carries an asterisk."""
         results = collector.in_order()
-        found = self._found(results)
+        found = [*self._found(results), *self._nearby]
         if self.number > 1:
             found += self._watch.undeclared(self._harness)
         texts = {str(item) for item in found if not item.rejects}

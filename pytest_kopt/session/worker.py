@@ -41,7 +41,11 @@ class Worker:
         item = request.node
         try:
             return Kopt(
-                item, marked_schema(item), self.bench(), self._run_arms(), self.brief.declare_only
+                item,
+                marked_schema(item),
+                self.bench(),
+                self._run_arms(item),
+                self.brief.declare_only,
             )
         except BadInput as error:
             send(item, CaseResult(item.nodeid, refusal=str(error)))
@@ -61,13 +65,13 @@ class Worker:
                 self._bench = replace(self._bench, cpu=cpu)
         return self._bench
 
-    def _run_arms(self) -> Callable[[Case, Bench], None] | None:
+    def _run_arms(self, item: pytest.Function) -> Callable[[Case, Bench], None] | None:
         order, commander = self.brief.arms, self._commander
         if order is None or commander is None:
             return None
         from pytest_kopt.cases.arms import serve_arms
 
-        return lambda case, bench: serve_arms(case, bench, order, commander)
+        return lambda case, bench: serve_arms(case, bench, order, commander, item)
 
     def prepare_imports(self) -> None:
         """Set up Triton's interpreter where there is no GPU, before kernel code imports Triton."""
