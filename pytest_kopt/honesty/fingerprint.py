@@ -123,8 +123,10 @@ class Harness:
         return not any(map(self._is_kernel, reached([path], finder, lambda p: False)))
 
     def _beside_tests(self, path: Path) -> bool:
-        """Say whether a file lies in a folder of tests that holds no kernel."""
-        homes = {(self.root / test).resolve().parent for test in self.tests}
+        """Say whether a file lies in a folder above a test, below the root, without a kernel."""
+        root = self.root.resolve()
+        above = {folder for test in self.tests for folder in (root / test).resolve().parents}
+        homes = {folder for folder in above if folder != root and folder.is_relative_to(root)}
         return any(path.is_relative_to(home) and not self._has_kernel_below(home) for home in homes)
 
     def _has_kernel_below(self, folder: Path) -> bool:

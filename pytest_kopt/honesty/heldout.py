@@ -92,9 +92,9 @@ def held_out_findings(
 ) -> list[Finding]:
     """Return what the shapes say about the candidate, at most one finding a case.
 
-    Wrong where the incumbent is right rejects; raising is a note, since a kernel may say what it does
-    not support. `gains_pct` are the
-    declared shapes' gains by node id: one that is not there nearby is a note.
+    Wrong where the incumbent is right rejects; raising is a note, since a kernel may say what it
+    does not support. `gains_pct` are the declared shapes' gains by node id: one that is not there
+    nearby is a note.
     """
     found: dict[str, Finding] = {}
     for item in tried:
@@ -139,7 +139,8 @@ def _lost_speed(item: Tried, declared_pct: float | None) -> Finding | None:
     shape = ", ".join(f"{name}={value}" for name, value in item.dims.items())
     return Finding(
         "held-out-speed",
-        f"{declared_pct:+.1f} % at the declared shape, {(item.speedup - 1) * 100:+.1f} % at {shape}",
+        f"{declared_pct:+.1f} % at the declared shape, {(item.speedup - 1) * 100:+.1f} % at "
+        f"{shape}",
         where=item.nodeid,
         advice="say in the notes which shapes the gain is for",
         rejects=False,
