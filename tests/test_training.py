@@ -178,8 +178,8 @@ class Memo:
         return self.known[key].clone()
 
 
-def content(a: torch.Tensor, w: torch.Tensor) -> object:
-    return tuple(a[0].tolist()), tuple(w[0].tolist())
+def content(a: torch.Tensor, w: torch.Tensor) -> tuple[str, str]:
+    return str(a[0].tolist()), str(w[0].tolist())
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ class Scales:
     """Remembers one factor for each activation, and computes the rest."""
 
     def __init__(self) -> None:
-        self.known: tuple[Any, torch.Tensor] | None = None
+        self.known: tuple[Any, torch.Tensor, int] | None = None
 
     def __call__(self, a: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         if self.known is None or self.known[0]() is not a or self.known[2] != a._version:

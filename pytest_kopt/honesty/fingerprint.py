@@ -137,7 +137,8 @@ class Harness:
         for source in self.kernel:
             path = (self.root / source).resolve()
             found += sorted(path.rglob("*.py")) if path.is_dir() else [path]
-        return found
+            found += [p for folder in path.parents if (p := folder / "__init__.py").is_file()]
+        return [path for path in found if path.is_relative_to(self.root.resolve())]
 
     def _is_kernel(self, path: Path) -> bool:
         sources = [(self.root / source).resolve() for source in self.kernel]
