@@ -119,7 +119,7 @@ def main() -> None:
     wishes |= {key: int(value) for key, value in (word.split("=") for word in sys.argv[2:])}
     os.environ.pop("PYTEST_ADDOPTS", None)
     found: dict[str, Any] = {
-        "machine": f"{len(os.sched_getaffinity(0))} cores, {platform.processor() or platform.machine()}",
+        "machine": f"{len(os.sched_getaffinity(0))} cores, {platform.machine()}",
         "busy": wishes["busy"],
         "date": time.strftime("%Y-%m-%d"),
         "aa": [],

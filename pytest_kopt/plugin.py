@@ -42,6 +42,16 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         del config.stash[STDERR]
 
 
+@pytest.hookimpl(tryfirst=True, optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Make `-n auto` one worker a usable GPU, in a session that kopt measures on GPUs."""
+    if not is_asked_for(config):
+        return None
+    from pytest_kopt.session.xdist import usable_gpus
+
+    return usable_gpus(config)
+
+
 @pytest.fixture
 def kopt(request: pytest.FixtureRequest) -> Kopt:
     """Check a kernel against its reference, time it, and emit its row; see `Kopt.__call__`."""

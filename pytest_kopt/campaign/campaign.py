@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -146,8 +146,17 @@ class Campaign:
 
     def expected_cases(self) -> dict[str, ExpectedCase]:
         """Return the cases that the baseline froze, by node id, in declaration order."""
-        results = [CaseResult.from_json(text) for text in self._baseline_evidence()["results"]]
-        return {result.nodeid: ExpectedCase.of(result) for result in results}
+        self._baseline_attempt()
+        incumbent = self.state.incumbent_round
+        lately = {r.nodeid: r.evidence for r in self.results(incumbent)} if incumbent else {}
+        return {
+            result.nodeid: replace(
+                ExpectedCase.of(result),
+                seconds=float(lately.get(result.nodeid, {}).get("seconds", 0.0)),
+                device=str(lately.get(result.nodeid, {}).get("device", "")),
+            )
+            for result in self.results(1)
+        }
 
     def skipped_at_baseline(self) -> list[str]:
         """Return the node ids that the baseline skipped: they are no part of the case set."""
@@ -164,10 +173,6 @@ class Campaign:
         assert number is not None
         session: dict[str, Any] = self._attempt_evidence(number)["session"]
         return session
-
-    def results(self, number: int) -> list[CaseResult]:
-        """Return the results of a round's latest decided attempt."""
-        return [CaseResult.from_json(text) for text in self._attempt_evidence(number)["results"]]
 
     def record(self, record: AttemptRecord) -> Attempt:
         """Write the evidence of an attempt, then its events; the decided event is the commit point.
@@ -258,6 +263,13 @@ class Campaign:
         self._append(ledger.Applied(time=now(), git_commit=commit, restored=restored, **common))
         return attempt
 
+    def results(self, number: int) -> list[CaseResult]:
+        """Return the results of a round's last attempt; BadInput when they are not as recorded."""
+        attempt = self.state.rounds[number].last
+        path = self.layout.attempt(number, attempt.number) / "evidence.json"
+        document = json.loads(self._evidence(attempt, path))
+        return [CaseResult.from_json(text) for text in document["results"]]
+
     def verdict(self, item: Round) -> Verdict | None:
         """Return a round's latest verdict with what applying it did."""
         decided = item.verdict
@@ -283,6 +295,16 @@ class Campaign:
                 legal=sorted(map(str, self.state.rounds)) or "none yet",
             )
         self._append(ledger.Note(time=now(), round=number, notes=notes))
+
+    def mask(
+        self, versions: Sequence[int], *, masked: bool, reason: str = "", seed: int | None = None
+    ) -> None:
+        """Record that versions of the iteration memory are masked, or no longer so."""
+        self._append(
+            ledger.Masking(
+                time=now(), versions=sorted(versions), masked=masked, reason=reason, seed=seed
+            )
+        )
 
     def end(self, how: str) -> None:
         """Record that the user stopped or abandoned the campaign."""

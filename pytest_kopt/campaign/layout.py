@@ -45,6 +45,9 @@ class Layout:
     def profiles(self) -> Path:
         return self.directory / "profiles"
 
+    def memory(self, version: int) -> Path:
+        return self.directory / "memory" / f"v{version}.json"
+
     def round(self, number: int) -> Path:
         """Return the directory of a round."""
         return self.directory / "rounds" / f"round-{number}"

@@ -130,6 +130,19 @@ class ManifestChanged(Event):
     values: dict[str, Any]
 
 
+class Masking(Event):
+    """Versions of the iteration memory (v0 is round 1) were masked or unmasked.
+
+    `seed` is that of the draw of a partial restart, None where the user named the versions.
+    """
+
+    event: Literal["masking"] = "masking"
+    versions: list[Annotated[int, Field(ge=0)]]
+    masked: bool
+    reason: str = ""
+    seed: int | None = None
+
+
 class Ended(Event):
     """The user stopped (T4) or abandoned the campaign."""
 
@@ -147,6 +160,7 @@ AnyEvent = Annotated[
     | Note
     | Final
     | ManifestChanged
+    | Masking
     | Ended,
     Field(discriminator="event"),
 ]

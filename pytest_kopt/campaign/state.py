@@ -62,12 +62,13 @@ class Round:
 
 @dataclass(slots=True)
 class CampaignState:
-    """Everything the ledger tells."""
+    """Everything the ledger tells; `masked` are versions of the iteration memory."""
 
     rounds: dict[int, Round] = field(default_factory=dict)
     finals: list[ledger.Final] = field(default_factory=list)
     manifest_changes: dict[str, Any] = field(default_factory=dict)
     ended: str | None = None
+    masked: set[int] = field(default_factory=set)
     events: int = 0
 
     @property
@@ -180,6 +181,9 @@ def fold(events: Iterable[ledger.AnyEvent]) -> CampaignState:
             state.manifest_changes |= event.values
         elif isinstance(event, ledger.Final):
             state.finals.append(event)
+        elif isinstance(event, ledger.Masking):
+            change = state.masked.update if event.masked else state.masked.difference_update
+            change(event.versions)
         elif isinstance(event, ledger.Note):
             item = state.rounds.setdefault(event.round, Round(event.round))
             item.notes = item.notes.plus(event.notes)

@@ -19,10 +19,11 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.check import make_inputs
 from pytest_kopt.cases.heldout import held_out_cases, try_shape
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, Commander
-from pytest_kopt.cases.runner import Bench, one_thread, prepare_blocks
+from pytest_kopt.cases.runner import Bench, prepare_blocks
 from pytest_kopt.cases.seeds import derive
-from pytest_kopt.measure.choice import input_sets
+from pytest_kopt.measure.cold import input_pool
 from pytest_kopt.measure.engine import Block
+from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.numerics.determinism import fresh_copy, tensors
 from pytest_kopt.versions import twin, witness
 from pytest_kopt.versions.errors import NotLoadable, Unreached
@@ -51,10 +52,10 @@ def serve_arms(
         commander.refuse(case.nodeid, str(reason))
         return
     with one_thread():
-        sets = input_sets(lambda i: make_inputs(case, seed + i), bench.device)
+        pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device)
         arms = {}
         for name in order.names:
-            blocks = prepare_blocks(versions[name], case, sets, bench, False, seed)
+            blocks = prepare_blocks(versions[name], case, pool, bench, False, seed)
             arms[name] = _Arm(*blocks)
         engine = next(iter(arms.values())).forward.engine
         commander.ready(case.nodeid, list(arms), engine)

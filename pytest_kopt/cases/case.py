@@ -20,8 +20,9 @@ Work = float | tuple[float, float]
 class Case:
     """The function under optimisation with everything needed to check and time it.
 
-    `dims` are complete and in column order. `work` is (forward, backward) in FLOPs or bytes, as the
-    schema's unit asks. `weights` are the positions of the inputs that live longer than a step.
+    `dims` are complete and in column order. `flops` and `nbytes` are (forward, backward) as far as
+    declared; `work` is the one that the schema's unit asks for. `weights` are the positions of the
+    inputs that live longer than a step.
     """
 
     nodeid: str
@@ -33,8 +34,14 @@ class Case:
     label: str
     backward: bool
     weights: tuple[int, ...]
-    work: tuple[float, float] | None
+    flops: tuple[float, float] | None
+    nbytes: tuple[float, float] | None
     gate: Gate | None
+
+    @property
+    def work(self) -> tuple[float, float] | None:
+        """What the schema's rates count, None where it has no rate."""
+        return {"flops": self.flops, "nbytes": self.nbytes, None: None}[self.schema.work]
 
     @property
     def header(self) -> tuple[str, ...]:
@@ -74,6 +81,15 @@ def declare(
             where=where,
             legal="a schema with backward columns, or backward=False",
         )
+    if flops is None and profile.name == "gemm":
+        flops = 2.0 * int(full["B"]) * int(full["M"]) * int(full["N"]) * int(full["K"])
+    work = {"flops": _pair("flops", flops, where), "nbytes": _pair("nbytes", nbytes, where)}
+    if profile.work is not None and work[profile.work] is None:
+        raise BadInput(
+            f"schema {profile.name!r} needs {profile.work}",
+            where=where,
+            legal=f"{profile.work}=NUMBER or a pair (forward, backward)",
+        )
     shown = label or named(full) or function_name(function)
     return Case(
         nodeid=nodeid,
@@ -85,7 +101,8 @@ def declare(
         label=shown,
         backward=backward,
         weights=tuple(weights),
-        work=_work(profile, full, flops, nbytes, where),
+        flops=work["flops"],
+        nbytes=work["nbytes"],
         gate=gate,
     )
 
@@ -95,28 +112,13 @@ def function_name(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", type(function).__name__)
 
 
-def _work(
-    schema: Schema,
-    dims: Mapping[str, Scalar],
-    flops: Work | None,
-    nbytes: Work | None,
-    where: str,
-) -> tuple[float, float] | None:
-    given = {"flops": flops, "nbytes": nbytes}
-    if schema.work is None:
-        return None
-    work = given[schema.work]
-    if work is None and schema.name == "gemm":
-        work = 2.0 * int(dims["B"]) * int(dims["M"]) * int(dims["N"]) * int(dims["K"])
+def _pair(name: str, work: Work | None, where: str) -> tuple[float, float] | None:
+    """Return (forward, backward); the backward counts double unless told."""
     if work is None:
-        raise BadInput(
-            f"schema {schema.name!r} needs {schema.work}",
-            where=where,
-            legal=f"{schema.work}=NUMBER or a pair (forward, backward)",
-        )
-    pair = work if isinstance(work, tuple) else (float(work), 2.0 * work)
+        return None
+    pair = work if isinstance(work, tuple) else (work, 2.0 * work)
     if len(pair) != 2 or not all(isinstance(part, int | float) and part > 0 for part in pair):
         raise BadInput(
-            f"{schema.work} is {work!r}", where=where, legal="a number above 0, or a pair of them"
+            f"{name} is {work!r}", where=where, legal="a number above 0, or a pair of them"
         )
     return float(pair[0]), float(pair[1])

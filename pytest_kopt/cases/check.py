@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.interpreter import watch_interpreter
 from pytest_kopt.cases.result import Check
 from pytest_kopt.cases.seeds import derive, seed_everything
+from pytest_kopt.cases.traffic import input_dtype, io_bytes
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.numerics.compare import Comparison, InvalidReference, compare
@@ -25,7 +26,8 @@ class CheckReport:
     """The result of checking one case.
 
     SNRs are in dB; `gradients` maps an input's position to its gradient's SNR. `findings` are
-    signs that the kernel serves the check instead of computing.
+    signs that the kernel serves the check instead of computing. `io_bytes` are the compulsory bytes
+    by direction and `dtype` is the inputs', for the roofline.
     """
 
     check: Check
@@ -38,6 +40,8 @@ class CheckReport:
     interpreted: bool = False
     findings: tuple[Finding, ...] = ()
     seeds: dict[str, int] = field(default_factory=dict)
+    io_bytes: dict[str, int] = field(default_factory=dict)
+    dtype: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +78,15 @@ def check_case(case: Case, session_seed: int) -> CheckReport:
         if all(item.passed for item in comparisons):
             again, findings = _same_address(case, used, first, seeds["again"])
             comparisons = [*comparisons, *again]
+        moved = io_bytes(given, first.outputs, first.gradients.values())
     except BadInput:
         raise
     except InvalidReference as error:
         return CheckReport("ERROR", str(error), seeds=seeds)
     except Exception:
         return CheckReport("ERROR", _kernel_traceback(), seeds=seeds)
-    return _report(comparisons, watch.seen, findings, seeds)
+    report = _report(comparisons, watch.seen, findings, seeds)
+    return replace(report, io_bytes=moved, dtype=input_dtype(given))
 
 
 def check_once(case: Case, seed: int) -> tuple[str, str] | None:

@@ -51,7 +51,7 @@ class Kopt:
         run_arms: Callable[[Case, Bench], None] | None = None,
         declare_only: bool = False,
     ) -> None:
-        """Serve one test; with `run_arms` the case is held ready for a comparison instead.
+        """Serve one test; with `run_arms` the case is compared or profiled instead.
 
         With `declare_only` it is held against the baseline and nothing is run.
         """
@@ -116,7 +116,7 @@ class Kopt:
             if self._run_arms is not None:
                 hold_against_baseline(case, self._bench.expected)
                 self._run_arms(case, self._bench)
-                pytest.skip("held ready for a comparison")
+                pytest.skip("run for a comparison or a profile")
             outcome = run_case(case, self._bench)
         except BadInput as error:
             message = str(error) if nodeid in str(error) else f"case {nodeid}: {error}"

@@ -1,4 +1,4 @@
-"""The order to hold versions of a case ready, and who gives the commands; imports no torch."""
+"""Orders to a process that runs cases, and who gives the commands; imports no torch."""
 
 from __future__ import annotations
 
@@ -33,6 +33,17 @@ class ArmsOrder:
         """Read the JSON form."""
         lists = {name: tuple(document[name]) for name in ("names", "trees", "changed")}
         return cls(root=document["root"], held_out=document["held_out"], **lists)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileOrder:
+    """The order to profile cases: `answers` is the directory for what was seen.
+
+    With `external` a vendor's tool watches this process, and the steps only run between its marks.
+    """
+
+    answers: str
+    external: bool = False
 
 
 class Commander(Protocol):

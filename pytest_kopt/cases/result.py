@@ -17,6 +17,8 @@ from pytest_kopt.schema.profile import Scalar
 from pytest_kopt.schema.table import Row, cell, make_row
 
 PROPERTY = "kopt"
+#: Property of a report whose case left its process without a working GPU.
+LOST = "kopt-context-lost"
 WIRE_VERSION = 1
 
 Check = Literal["PASS", "FAIL", "ERROR"]
@@ -97,7 +99,10 @@ def named(dims: Mapping[str, Scalar]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedCase:
-    """A case as the baseline froze it."""
+    """A case as the baseline froze it.
+
+    The incumbent was measured on `device` (its UUID), in `seconds`; "" and 0 where not known.
+    """
 
     nodeid: str
     label: str
@@ -105,6 +110,8 @@ class ExpectedCase:
     dims: dict[str, Scalar]
     empty: tuple[str, ...] = ()
     engine: str = ""
+    seconds: float = 0.0
+    device: str = ""
 
     @property
     def key(self) -> tuple[str, ...]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,12 +15,16 @@ from pytest_kopt.cases.case import Case, function_name
 from pytest_kopt.cases.check import CheckReport, check_case, grad_out, make_inputs
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.seeds import derive
-from pytest_kopt.devices.lock import timing_lock
+from pytest_kopt.devices.conditions import Conditions, steadily
+from pytest_kopt.devices.lock import checking_lock, timing_lock
+from pytest_kopt.devices.model import device_model
+from pytest_kopt.devices.vendor import Reading
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.rehearsal import rehearse
-from pytest_kopt.measure.choice import input_sets, prepare
+from pytest_kopt.measure.choice import prepare
+from pytest_kopt.measure.cold import InputPool, input_pool, launch_stream
 from pytest_kopt.measure.engine import Block, Call, Timing, time_block
-from pytest_kopt.measure.wall import WallEngine
+from pytest_kopt.measure.wall import WallEngine, one_thread
 from pytest_kopt.numerics.determinism import tensors
 from pytest_kopt.schema.profile import Scalar, gate_holds, parse_gate
 from pytest_kopt.schema.table import describe_header_drift
@@ -30,7 +34,8 @@ from pytest_kopt.schema.table import describe_header_drift
 class Bench:
     """Where and how the cases of this process are measured.
 
-    `expected` holds the baseline's cases by node id, None when nothing is frozen yet.
+    `device` is torch's name, `uuid` what its host calls it, `read` returns its state. `expected`
+    holds the baseline's cases by node id, None when nothing is frozen yet.
     """
 
     device: str
@@ -38,6 +43,8 @@ class Bench:
     session_seed: int
     expected: Mapping[str, ExpectedCase] | None = None
     cpu: WallEngine = field(default_factory=WallEngine)
+    uuid: str = "cpu"
+    read: Callable[[], Reading] = Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +63,14 @@ def run_case(case: Case, bench: Bench) -> Outcome:
     Raises BadInput when the case does not fit its schema or the baseline; nothing is timed then.
     """
     hold_against_baseline(case, bench.expected)
-    report = check_case(case, bench.session_seed)
+    start = time.perf_counter()
+    with checking_lock(bench.uuid):
+        report = check_case(case, bench.session_seed)
     check, diagnosis = report.check, report.diagnosis
     forward = backward = None
     evidence = _evidence(case, bench, report)
     if check == "PASS" and not report.findings:
-        with one_thread(), timing_lock(bench.device):
+        with one_thread(), timing_lock(bench.uuid):
             rehearsal = rehearse(
                 case,
                 bench.session_seed,
@@ -73,11 +82,16 @@ def run_case(case: Case, bench: Bench) -> Outcome:
         evidence["training"] = rehearsal.evidence
     refused = [found for found in report.findings if found.rejects]
     if check == "PASS" and not refused:
-        with one_thread(), timing_lock(bench.device):
-            forward, backward = time_case(case, bench, report.interpreted)
+        with one_thread(), timing_lock(bench.uuid):
+            timed = time_case(case, bench, report.interpreted)
+        forward, backward = timed.forward, timed.backward
         evidence |= {
             "engine": "+".join(timing.engine for timing in (forward, backward) if timing),
             "threads": 1,
+            "cold_cache": timed.cold_cache,
+            "queue_full": timed.queue_full,
+            "conditions": timed.conditions.to_document(),
+            "timed": list(timed.interval),
             "forward_samples_ms": list(forward.samples_ms),
             "calls_per_sample": forward.calls_per_sample,
         }
@@ -86,6 +100,7 @@ def run_case(case: Case, bench: Bench) -> Outcome:
     elif refused:
         check = "FAIL"
         diagnosis = "\n".join([*map(str, refused), diagnosis])
+    evidence["seconds"] = time.perf_counter() - start
     figures = _figures(case, report, forward, backward)
     cells = {
         column.name: figures.get(column.quantity, math.nan)
@@ -140,19 +155,46 @@ def hold_against_baseline(case: Case, expected: Mapping[str, ExpectedCase] | Non
         )
 
 
-def time_case(case: Case, bench: Bench, interpreted: bool) -> tuple[Timing, Timing | None]:
-    """Time forward, and backward where the case has one, on fresh inputs."""
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """The timings of a case and what they were made under.
+
+    `interval` is from when to when the device was its own, in seconds since the epoch.
+    `queue_full` is whether the launcher kept ahead of the device, None where it does not matter.
+    """
+
+    forward: Timing
+    backward: Timing | None
+    conditions: Conditions
+    cold_cache: dict[str, Any]
+    interval: tuple[float, float]
+    queue_full: bool | None
+
+
+def time_case(case: Case, bench: Bench, interpreted: bool) -> Timed:
+    """Time forward, and backward where the case has one, on fresh inputs.
+
+    Once more, up to twice, while the device is throttled or drifts.
+    """
+    since = time.time()
     seed = derive(bench.session_seed, case.nodeid, "time")
-    sets = input_sets(lambda i: make_inputs(case, seed + i), bench.device)
-    blocks = prepare_blocks(case.function, case, sets, bench, interpreted, seed)
-    forward, backward = blocks
-    return time_block(forward), time_block(backward) if backward else None
+    pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device)
+    forward, backward = prepare_blocks(case.function, case, pool, bench, interpreted, seed)
+
+    def measure() -> tuple[Timing, Timing | None]:
+        return time_block(forward), time_block(backward) if backward else None
+
+    timings, conditions = steadily(measure, bench.read)
+    queues = [b.queue_full for b in (forward, backward) if b and b.queue_full is not None]
+    interval = (since, time.time())
+    full = all(queues) if queues else None
+    return Timed(*timings, conditions, pool.to_document(), interval, full)
 
 
 def prepare_blocks(
     function: Callable[..., Any],
     case: Case,
-    sets: Sequence[tuple[Any, ...]],
+    pool: InputPool,
     bench: Bench,
     interpreted: bool,
     seed: int,
@@ -160,12 +202,15 @@ def prepare_blocks(
     """Return the forward block of one version of a case's function, and its backward block."""
     frozen = (bench.expected or {}).get(case.nodeid)
     engines = frozen.engine.split("+") if frozen and frozen.engine else [bench.engine] * 2
-    calls = [functools.partial(function, *given) for given in sets]
-    forward = prepare(engines[0], bench.device, interpreted, calls, bench.cpu)
+    calls = [functools.partial(function, *given) for given in pool.sets]
+    flush = pool.flush
+    forward = prepare(engines[0], bench.device, interpreted, calls, flush, bench.cpu)
     if not case.backward:
         return forward, None
-    back = [backward_call(function, given, seed) for given in sets]
-    return forward, prepare(engines[-1], bench.device, interpreted, back, bench.cpu)
+    # Autograd runs a backward on its forward's stream, and only there can it be captured.
+    with launch_stream(bench.device):
+        back = [backward_call(function, given, seed) for given in pool.sets]
+    return forward, prepare(engines[-1], bench.device, interpreted, back, flush, bench.cpu)
 
 
 def backward_call(function: Callable[..., Any], given: Sequence[Any], seed: int) -> Call:
@@ -178,17 +223,6 @@ def backward_call(function: Callable[..., Any], given: Sequence[Any], seed: int)
         return torch.autograd.grad(outputs, leaves, seeds, retain_graph=True, allow_unused=True)
 
     return call
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run torch's CPU kernels on one thread: with several, one busy core moves a time by 20 %."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _figures(
@@ -218,12 +252,16 @@ def _evidence(case: Case, bench: Bench, report: CheckReport) -> dict[str, Any]:
     return {
         "function": f"{getattr(case.function, '__module__', '?')}.{function_name(case.function)}",
         "dims": dims,
-        "device": bench.device,
+        "device": bench.uuid,
         "gate": report.gate,
         "interpreted": report.interpreted,
         "session_seed": bench.session_seed,
         "seeds": report.seeds,
-        "work": list(case.work) if case.work else None,
+        "flops": list(case.flops) if case.flops else None,
+        "nbytes": list(case.nbytes) if case.nbytes else None,
+        "io_bytes": report.io_bytes,
+        "dtype": report.dtype,
+        "device_model": device_model(bench.device),
         "weights": list(case.weights),
         "better": {c.name: c.better for c in case.schema.columns if c.better},
         "torch": torch.__version__,

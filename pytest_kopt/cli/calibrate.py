@@ -1,4 +1,4 @@
-"""`kopt calibrate`: what this machine can resolve for these cases."""
+"""`kopt calibrate`: what this machine can reach, and what it can resolve for these cases."""
 
 from __future__ import annotations
 
@@ -8,24 +8,54 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pytest_kopt.cli.project import Commands, command
+from pytest_kopt.cli.project import Commands, Project, command
+from pytest_kopt.show.ceilings import lines
 
 
 def add_parser(commands: Commands) -> None:
     parser = command(
         commands,
         "calibrate",
-        "Compare cases with themselves in fresh processes: noise floor, smallest resolvable gain.",
+        "Measure this machine: its ceilings (copy bandwidth, matrix rates, launch overhead), then "
+        "the noise floor and smallest resolvable gain of the cases, compared with themselves.",
         "kopt calibrate --tests tests/test_softmax.py --processes 20",
     )
+    half = parser.add_mutually_exclusive_group()
+    half.add_argument("--ceilings", action="store_true", help="only the ceilings; needs no cases")
+    half.add_argument("--noise", action="store_true", help="only the noise floor")
     parser.add_argument("--tests", default="", metavar="'ARGS'", help="pytest arguments")
     parser.add_argument("--processes", type=int, default=8, metavar="N")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="also write JSON there")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="noise as JSON too")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if not arguments.noise:
+        _ceilings(arguments.device)
+    return 0 if arguments.ceilings else _noise(arguments)
+
+
+def _ceilings(option: str) -> None:
+    from pytest_kopt.devices.choice import choose
+    from pytest_kopt.knowledge import ceilings
+    from pytest_kopt.knowledge.facts import Facts
+    from pytest_kopt.measure.ceilings import measure_ceilings
+
+    project = Project.here()
+    measured = measure_ceilings(choose(option))
+    # What lies above a documented peak is refused before it is kept.
+    known = ceilings.ceilings_for(measured.device, measured, Facts())
+    path = ceilings.save(project.workspace, measured)
+    project.keep_workspace_out_of_git()
+    for line in lines(measured, known):
+        print(line)
+    print(f"written to {path}", flush=True)
+
+
+def _noise(arguments: argparse.Namespace) -> int:
     words = [sys.executable, "-m", "pytest", "--kopt-calibrate", str(arguments.processes)]
+    words += ["--kopt-device", arguments.device]
     if arguments.output:
         words += ["--kopt-verdict", str(arguments.output)]
     return subprocess.run([*words, *shlex.split(arguments.tests)], check=False).returncode

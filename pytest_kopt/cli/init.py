@@ -13,12 +13,14 @@ from pytest_kopt.campaign.layout import Layout, check_name
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.prerequisites import gaps
 from pytest_kopt.campaign.repository import Repository
+from pytest_kopt.cli import templates
 from pytest_kopt.cli.project import Commands, Project, command
 from pytest_kopt.clock import now
 from pytest_kopt.documents import validate
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.schema.table import write_atomically
+from pytest_kopt.show import tips
 from pytest_kopt.show.campaign_readme import campaign_readme
 
 
@@ -30,7 +32,15 @@ def add_parser(commands: Commands) -> None:
         "kopt init softmax_triton_sm90_20261121 --op softmax --kernel kernels/softmax.py "
         "--backend TRITON --gpu H200 --tests tests/test_softmax.py",
     )
-    parser.add_argument("name", metavar="NAME", help="<op>_<backend>_<gpu>_<YYYYMMDD>, or any")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "name", nargs="?", metavar="NAME", help="<op>_<backend>_<gpu>_<YYYYMMDD>, or any"
+    )
+    what.add_argument(
+        "--template",
+        metavar="NAME",
+        help=f"put a template into the project instead: {', '.join(templates.TEMPLATES)}",
+    )
     parser.add_argument("--op", help="target operator")
     parser.add_argument("--kernel", action="append", metavar="PATH", help="file to optimise")
     parser.add_argument("--backend", help="TRITON, CK, HIPBLASLT, TURBO, FLYDSL, TORCH, …")
@@ -52,6 +62,8 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     project = Project.here()
+    if arguments.template:
+        return _place(arguments.template, project.root)
     layout = Layout(project.workspace / check_name(arguments.name))
     if layout.manifest.exists():
         raise BadInput(f"campaign {arguments.name!r} exists already", legal="another name")
@@ -68,13 +80,23 @@ def run(arguments: argparse.Namespace) -> int:
     if repository is not None:
         if given.git_branch != "none":
             repository.switch(given.git_branch)
-        if project.workspace.resolve().is_relative_to(repository.root.resolve()):
-            repository.exclude(project.workspace)
+        project.keep_workspace_out_of_git()
     manifests.save(layout.manifest, given)
     write_atomically(layout.directory / "README.md", campaign_readme(given))
     print(given.to_yaml())
+    for line in tips.lines(project.campaign(arguments.name)):
+        print(line)
     print(f"written to {layout.manifest}; confirm the fields above, then:")
     print(f"  pytest --kopt-campaign {arguments.name} --kopt-round 1")
+    return ExitCode.OK
+
+
+def _place(name: str, root: Path) -> int:
+    placed = templates.place(name, root)
+    for path in placed:
+        print(f"written: {path}")
+    if not placed:
+        print("nothing to do: every file is there already")
     return ExitCode.OK
 
 

@@ -6,11 +6,35 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from pytest_kopt.cli import calibrate, decide, demo, init, lifecycle, note, status
+from pytest_kopt.cli import (
+    advise,
+    calibrate,
+    decide,
+    demo,
+    init,
+    lifecycle,
+    memory,
+    note,
+    report,
+    status,
+    tips,
+)
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
 
-_COMMANDS = (demo, init, status, note, decide, calibrate, lifecycle)
+_COMMANDS = (
+    demo,
+    init,
+    status,
+    advise,
+    note,
+    decide,
+    report,
+    calibrate,
+    tips,
+    memory,
+    lifecycle,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

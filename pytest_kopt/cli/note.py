@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pytest_kopt.campaign import notes
+from pytest_kopt.campaign import notes, tips
 from pytest_kopt.cli.project import Commands, Project, command
 from pytest_kopt.show import projections
 
@@ -25,6 +25,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     given = notes.load(arguments.file)
+    tips.check_notes(given, str(arguments.file))
     campaign = Project.here().campaign(arguments.name)
     with campaign.locked():
         campaign.note(arguments.round, given)

@@ -12,6 +12,7 @@ import pytest
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.choice import choose_campaign
 from pytest_kopt.campaign.layout import find
+from pytest_kopt.campaign.repository import Repository
 from pytest_kopt.options.settings import DEFAULT_WORKSPACE, workspace_of
 
 
@@ -31,6 +32,12 @@ class Project:
         except (ValueError, KeyError):  # the plugin is switched off here: no ini of ours
             workspace = config.rootpath / DEFAULT_WORKSPACE
         return cls(config.rootpath, workspace)
+
+    def keep_workspace_out_of_git(self) -> None:
+        """List the workspace in `.git/info/exclude` where it lies inside the repository."""
+        repository = Repository.around(self.root)
+        if repository and self.workspace.resolve().is_relative_to(repository.root.resolve()):
+            repository.exclude(self.workspace)
 
     def campaign(self, name: str | None) -> Campaign:
         """Open a campaign: the named one, else the branch's, else the only one."""

@@ -32,7 +32,10 @@ class Remeasure(BaseModel):
 
 
 class Policy(BaseModel):
-    """Thresholds of the decision; percentages are of the primary metric."""
+    """Thresholds of the decision; percentages are of the primary metric.
+
+    With `kernel_time` a profiled round is kept only if the mean GPU kernel time improved (S4).
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -43,6 +46,7 @@ class Policy(BaseModel):
     remeasure: Remeasure = Remeasure()
     max_repairs: Annotated[int, Field(ge=0, le=20)] = 3
     chain_noise_pct: Percent = 1.0
+    kernel_time: bool = False
     directions: dict[str, Better] = {}
     gates: tuple[str, ...] = ()
 

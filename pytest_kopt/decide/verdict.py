@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from pytest_kopt.exit_codes import ExitCode
+from pytest_kopt.roofline import Roofline
 
 
 class Decision(str, Enum):
@@ -113,6 +114,7 @@ class Verdict(BaseModel):
     remeasured_pct: list[float] = Field(
         default=[], description="aggregate change of each re-measurement"
     )
+    rooflines: list[Roofline] = Field(default=[], description="by case and direction")
     flags: list[str] = []
     applied: Applied = Applied()
 

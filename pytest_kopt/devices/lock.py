@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import getpass
+import fcntl
 import os
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock
+#: The same for every user, campaign and repository of the host, whatever their TMPDIR says.
+DIRECTORY = Path("/tmp/pytest-kopt")  # noqa: S108 - sticky, and nothing is read from the files
 
 
 @contextmanager
@@ -18,14 +18,47 @@ def timing_lock(device: str) -> Iterator[None]:
 
     The lock is the operating system's, so it goes with the process that holds it.
     """
-    with FileLock(lock_directory() / f"{device}.lock"):
+    with _held(device, fcntl.LOCK_EX):
         yield
 
 
-def lock_directory() -> Path:
-    """Return this user's directory of device locks, created when absent."""
-    directory = Path(tempfile.gettempdir()) / f"pytest-kopt-{getpass.getuser()}"
-    directory.mkdir(mode=0o700, exist_ok=True)
-    if os.lstat(directory).st_uid != os.getuid():
-        raise PermissionError(f"{directory} belongs to somebody else")
-    return directory
+@contextmanager
+def checking_lock(device: str) -> Iterator[None]:
+    """Share a GPU with other checks while nobody times on it; the CPU has room beside a timing."""
+    if device == "cpu":
+        yield
+        return
+    with _held(device, fcntl.LOCK_SH):
+        yield
+
+
+@contextmanager
+def _held(name: str, how: int) -> Iterator[None]:
+    descriptor = open_lock(name)
+    try:
+        fcntl.flock(descriptor, how)
+        try:
+            yield
+        finally:
+            # A process forked meanwhile has the descriptor too: closing ours would not be enough.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)
+
+
+def open_lock(name: str, *, create: bool = True) -> int:
+    """Return a descriptor of a lock file that every user of the host can lock; OSError if absent.
+
+    With `create` it is made where it is absent.
+    """
+    path, flags = DIRECTORY / f"{name}.lock", os.O_RDONLY | os.O_NOFOLLOW
+    # O_CREAT on a file of another user is refused in a sticky directory.
+    try:
+        return os.open(path, flags)
+    except FileNotFoundError:
+        if not create:
+            raise
+    with suppress(FileExistsError):
+        DIRECTORY.mkdir()
+        DIRECTORY.chmod(0o1777)
+    return os.open(path, flags | os.O_CREAT, 0o644)

@@ -1,20 +1,16 @@
-"""Choosing an engine for a case, and the inputs it goes round so that the cache is cold."""
+"""Choosing an engine for a case."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
 from pytest_kopt.errors import BadInput
 from pytest_kopt.measure.device import EventsEngine, GraphEngine
+from pytest_kopt.measure.do_bench import DoBenchEngine
 from pytest_kopt.measure.engine import Block, Call, CaptureFailed, Engine
 from pytest_kopt.measure.wall import InterpreterEngine, WallEngine
-
-#: More sets than this cost more time to make than a colder cache is worth.
-MOST_SETS = 64
 
 
 def prepare(
@@ -22,6 +18,7 @@ def prepare(
     device: str,
     interpreted: bool,
     calls: Sequence[Call],
+    flush: Callable[[], object] | None = None,
     cpu: WallEngine = WallEngine(),  # noqa: B008 - immutable
 ) -> Block:
     """Return a block timed by the engine that `option` names ("auto": the best there is).
@@ -38,28 +35,15 @@ def prepare(
         return cpu.prepare(calls)
     if option == "auto":
         try:
-            return GraphEngine().prepare(calls)
+            return GraphEngine().prepare(calls, flush)
         except CaptureFailed:
-            return EventsEngine().prepare(calls)
+            return EventsEngine().prepare(calls, flush)
     engines: dict[str, Engine] = {
         "graph": GraphEngine(),
         "events": EventsEngine(),
         "wall": WallEngine(torch.cuda.synchronize),
+        "do_bench": DoBenchEngine(),
     }
     if option not in engines:
         raise BadInput(f"engine {option!r} is unknown", where="--kopt-engine", legal=engines)
-    return engines[option].prepare(calls)
-
-
-def input_sets(make: Callable[[int], tuple[Any, ...]], device: str) -> list[tuple[Any, ...]]:
-    """Return enough input sets to go round at least twice the L2 cache; one on the CPU.
-
-    `make(i)` returns the i-th set of arguments. The pool is at least two sets on a GPU.
-    """
-    first = make(0)
-    if device == "cpu":
-        return [first]
-    size = sum(x.numel() * x.element_size() for x in first if isinstance(x, torch.Tensor))
-    cache = torch.cuda.get_device_properties(0).L2_cache_size
-    wanted = math.ceil(2 * cache / max(size, 1))
-    return [first, *(make(i) for i in range(1, max(2, min(MOST_SETS, wanted))))]
+    return engines[option].prepare(calls, flush)

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import torch
 
+from pytest_kopt.measure.cold import capture_stream, launch_stream
 from pytest_kopt.measure.engine import Block, Call, CaptureFailed, Engine
 
 _WARM_UP = 3
-#: GPU cycles that keep the queue closed while launches pile up behind it, per launch.
-_CYCLES_PER_LAUNCH = 60_000
+#: Launches that a block of events queues up at most: CUDA's queue holds about a thousand.
+_MOST_QUEUED = 256
+#: The spinning kernel lasts this many times what it takes to queue a block up behind it.
+_HEADROOM = 1.5
+_LONGEST_SPIN_MS = 200.0
+
+Flush = Callable[[], object] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +31,29 @@ class GraphEngine(Engine):
     block_ms: float = 5.0
     name = "graph"
 
-    def prepare(self, calls: Sequence[Call]) -> Block:
+    def prepare(self, calls: Sequence[Call], flush: Flush = None) -> Block:
         """Capture `calls` one after the other into one graph.
 
-        Raises CaptureFailed when they cannot be captured or nothing lands in the graph.
+        With `flush` that is called, untimed, before every replay. Raises CaptureFailed when the
+        calls cannot be captured or nothing lands in the graph.
         """
         _warm_up(calls)
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):
+            with (
+                warnings.catch_warnings(record=True) as said,
+                torch.cuda.graph(graph, stream=capture_stream()),
+            ):
+                warnings.simplefilter("always")
                 # What a call returns has to stay alive, or its memory would be shared.
                 kept: list[Any] = [call() for call in calls]
         except Exception as error:
             torch.cuda.synchronize()
             raise CaptureFailed(f"{type(error).__name__}: {error}") from error
-        block = _GraphBlock(graph, kept, len(calls))
+        # The only sign that torch gives: kernels launched on a stream outside of the capture.
+        if any("graph is empty" in str(warning.message).lower() for warning in said):
+            raise CaptureFailed("nothing that the calls launch lands in the graph")
+        block = _GraphBlock(graph, kept, len(calls), flush)
         block.calibrate(self.block_ms)
         return block
 
@@ -45,30 +61,46 @@ class GraphEngine(Engine):
 class _GraphBlock(Block):
     engine = "graph"
 
-    def __init__(self, graph: torch.cuda.CUDAGraph, kept: list[Any], launches: int) -> None:
+    def __init__(
+        self, graph: torch.cuda.CUDAGraph, kept: list[Any], launches: int, flush: Flush
+    ) -> None:
         self._graph = graph
         self.kept = kept
         self._launches = launches
-        self._replays = 1
-        self.calls = launches
-        self._start = torch.cuda.Event(enable_timing=True)
-        self._end = torch.cuda.Event(enable_timing=True)
+        self._flush = flush
+        self._set_replays(1)
 
     def calibrate(self, block_ms: float) -> None:
         self.run()
         once = self.run() * self._launches
-        self._replays = max(1, math.ceil(block_ms / max(once, 1e-4)))
-        self.calls = self._launches * self._replays
+        self._set_replays(max(1, math.ceil(block_ms / max(once, 1e-4))))
 
     def run(self) -> float:
         """Replay once untimed, so that every block starts from the same state, then the block."""
         self._graph.replay()
-        self._start.record()
-        for _ in range(self._replays):
-            self._graph.replay()
-        self._end.record()
-        self._end.synchronize()
-        return float(self._start.elapsed_time(self._end)) / (self._launches * self._replays)
+        if self._flush is None:
+            spans = [_timed(self._graph.replay, self._replays)]
+        else:
+            spans = []
+            for _ in range(self._replays):
+                self._flush()
+                spans.append(_timed(self._graph.replay, 1))
+        torch.cuda.current_stream().synchronize()
+        total: float = sum(start.elapsed_time(end) for start, end in spans)
+        return total / self.calls
+
+    def _set_replays(self, count: int) -> None:
+        self._replays = count
+        self.calls = self._launches * count
+
+
+def _timed(call: Callable[[], object], count: int) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(count):
+        call()
+    end.record()
+    return start, end
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,41 +110,79 @@ class EventsEngine(Engine):
     block_ms: float = 5.0
     name = "events"
 
-    def prepare(self, calls: Sequence[Call]) -> Block:
+    def prepare(self, calls: Sequence[Call], flush: Flush = None) -> Block:
         _warm_up(calls)
-        trial = _EventsBlock(calls, len(calls))
-        trial.run()
-        count = max(len(calls), min(1000, math.ceil(self.block_ms / max(trial.run(), 1e-4))))
-        return _EventsBlock(calls, count)
+        block = _EventsBlock(calls, flush)
+        block.calibrate(self.block_ms)
+        return block
 
 
 class _EventsBlock(Block):
+    """Goes on where the last block stopped, so that a set rests until all others were used."""
+
     engine = "events"
 
-    def __init__(self, calls: Sequence[Call], count: int) -> None:
-        self.calls = count
+    def __init__(self, calls: Sequence[Call], flush: Flush) -> None:
+        self.calls = 1
+        self.queue_full = False
         self._sequence = calls
-        self._start = torch.cuda.Event(enable_timing=True)
-        self._end = torch.cuda.Event(enable_timing=True)
+        self._flush = flush
+        self._place = 0
+        self._spin_ms = 1.0
+
+    def calibrate(self, block_ms: float) -> None:
+        """Find the block's size, then a spin that outlasts its launches.
+
+        A call of many kernels fills CUDA's queue early; then fewer calls make a block.
+        """
+        most = min(_MOST_QUEUED, len(self._sequence)) if self._flush else _MOST_QUEUED
+        self.run()
+        self.calls = max(1, min(most, math.ceil(block_ms / max(self.run(), 1e-4))))
+        while True:
+            self.run()
+            if self.queue_full:
+                return
+            if self._spin_ms < _LONGEST_SPIN_MS:
+                self._spin_ms = min(_LONGEST_SPIN_MS, 2 * self._spin_ms)
+            elif self.calls > 1:
+                self.calls = max(1, self.calls // 2)
+            else:
+                return
 
     def run(self) -> float:
-        self._sequence[0]()
-        torch.cuda._sleep(_CYCLES_PER_LAUNCH * self.calls)
-        self._start.record()
-        for i in range(self.calls):
-            self._sequence[i % len(self._sequence)]()
-        self._end.record()
-        self._end.synchronize()
-        return float(self._start.elapsed_time(self._end)) / self.calls
+        self._next()
+        if self._flush:
+            self._flush()
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        _spin(self._spin_ms)
+        began = perf_counter()
+        start.record()
+        for _ in range(self.calls):
+            self._next()
+        end.record()
+        # As long as the device has not passed the first event, everything is queued behind it.
+        self.queue_full = not start.query()
+        queued_ms = (perf_counter() - began) * 1e3
+        end.synchronize()
+        self._spin_ms = min(_LONGEST_SPIN_MS, max(self._spin_ms, _HEADROOM * queued_ms))
+        return float(start.elapsed_time(end)) / self.calls
+
+    def _next(self) -> None:
+        self._sequence[self._place]()
+        self._place = (self._place + 1) % len(self._sequence)
+
+
+def _spin(milliseconds: float) -> None:
+    """Keep the device busy; the clock rate is that of its properties, in kHz."""
+    properties = torch.cuda.get_device_properties(0)
+    khz = getattr(properties, "clock_rate", 2_000_000)
+    torch.cuda._sleep(int(milliseconds * khz))
 
 
 def _warm_up(calls: Sequence[Call]) -> None:
-    """Run everything on a side stream first, as capture asks for, until nothing is compiled."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
+    """Run everything on the capture's stream first, as capture asks for, until all is compiled."""
+    with launch_stream("cuda"):
         for _ in range(_WARM_UP):
             for call in calls:
                 call()
-    torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()

@@ -44,10 +44,15 @@ class Timing:
 
 
 class Block(ABC):
-    """A fixed number of calls, ready to be timed again and again."""
+    """A fixed number of calls, ready to be timed again and again.
+
+    `queue_full` says, of an engine that launches call by call, whether the device never waited for
+    the launcher in the last run.
+    """
 
     engine: str
     calls: int
+    queue_full: bool | None = None
 
     @abstractmethod
     def run(self) -> float:
@@ -60,8 +65,10 @@ class Engine(ABC):
     name: str
 
     @abstractmethod
-    def prepare(self, calls: Sequence[Call]) -> Block:
+    def prepare(self, calls: Sequence[Call], flush: Callable[[], object] | None = None) -> Block:
         """Warm up and return a block that goes round `calls`, each on inputs of its own.
+
+        `flush` empties the device's cache, untimed, where going round does not.
 
         Compilation and autotuning happen here, outside of every timed region.
         """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
 from time import perf_counter
@@ -25,13 +26,15 @@ class WallEngine(Engine):
     block_seconds: float = 2.0
     name = "wall"
 
-    def prepare(self, calls: Sequence[Call]) -> WallBlock:
+    def prepare(
+        self, calls: Sequence[Call], flush: Callable[[], object] | None = None
+    ) -> WallBlock:
         for call in calls:
             call()
         trial = WallBlock(calls, 1, self.synchronize)
         once = min(trial.run(), trial.run()) * 1e-3
         fitting = math.ceil(self.block_seconds / max(once, 1e-9))
-        return WallBlock(calls, max(3, min(self.iterations, fitting)), self.synchronize)
+        return WallBlock(calls, max(3, min(self.iterations, fitting)), self.synchronize, flush)
 
 
 class WallBlock(Block):
@@ -40,9 +43,14 @@ class WallBlock(Block):
     engine = "wall"
 
     def __init__(
-        self, calls: Sequence[Call], count: int, synchronize: Callable[[], None] | None
+        self,
+        calls: Sequence[Call],
+        count: int,
+        synchronize: Callable[[], None] | None,
+        flush: Callable[[], object] | None = None,
     ) -> None:
         self.calls = count
+        self._flush = flush
         self._next: Iterator[Call] = cycle(calls)
         self._synchronize = synchronize
 
@@ -51,6 +59,8 @@ class WallBlock(Block):
 
     def _whole(self) -> float:
         assert self._synchronize is not None
+        if self._flush is not None:
+            self._flush()
         self._synchronize()
         start = perf_counter()
         for _ in range(self.calls):
@@ -74,7 +84,7 @@ class InterpreterEngine(Engine):
 
     name = "interpreter"
 
-    def prepare(self, calls: Sequence[Call]) -> Block:
+    def prepare(self, calls: Sequence[Call], flush: Callable[[], object] | None = None) -> Block:
         return _InterpreterBlock(calls[0])
 
 
@@ -89,3 +99,16 @@ class _InterpreterBlock(Block):
         start = perf_counter()
         self._call()
         return (perf_counter() - start) * 1e3
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch's CPU kernels on one thread: with several, one busy core moves a time by 20 %."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -15,6 +15,7 @@ INI = {
     "kopt_device": "auto, cpu or cuda (--kopt-device)",
     "kopt_engine": "timing engine (--kopt-engine)",
     "kopt_compare": "auto, paired or stored (--kopt-compare)",
+    "kopt_gpu_wait": "minutes to wait for an idle GPU (--kopt-gpu-wait)",
     "kopt_gate": "no-regression or improve (--kopt-gate)",
     "kopt_rebuild_command": "builds compiled kernels in place, for --kopt-base",
     "kopt_timeout": "seconds a case may take (--kopt-timeout)",
@@ -61,7 +62,18 @@ def add_options(parser: pytest.Parser) -> None:
         help="compare every case with itself in N fresh processes: the noise floor",
     )
     group.addoption(
+        "--kopt-profile",
+        action="store_true",
+        help="profile the round's cases after measuring them, into profiles/round-N/",
+    )
+    group.addoption(
         "--kopt-verdict", metavar="PATH", type=Path, help="write verdict.json there (for CI)"
+    )
+    group.addoption(
+        "--kopt-comment",
+        metavar="PATH",
+        type=Path,
+        help="write the verdict as Markdown there (for a pull request)",
     )
     group.addoption(
         "--kopt-notes", metavar="FILE", type=Path, help="the round's notes (YAML): hypothesis, …"
@@ -71,6 +83,12 @@ def add_options(parser: pytest.Parser) -> None:
     )
     group.addoption("--kopt-engine", choices=ENGINES, help="timing engine (default: auto)")
     group.addoption("--kopt-device", choices=("auto", "cpu", "cuda"), help="device to measure on")
+    group.addoption(
+        "--kopt-gpu-wait",
+        metavar="MINUTES",
+        type=float,
+        help="how long to wait for an idle GPU (default: 60; 0: do not wait)",
+    )
     group.addoption(
         "--kopt-timeout", metavar="SECONDS", type=float, help="limit for one case (default: 300)"
     )

@@ -14,6 +14,7 @@ from pytest_kopt.options.declare import ENGINES, GATES
 Gate = Literal["no-regression", "improve"]
 Suite = Literal["standard", "deterministic", "multigpu"]
 DEFAULT_TIMEOUT = 300.0
+DEFAULT_GPU_WAIT = 60.0
 DEFAULT_WORKSPACE = "agent/workspace"
 
 
@@ -32,12 +33,15 @@ class Settings:
     calibrate: int | None
     compare: str
     verdict_path: Path | None
+    comment_path: Path | None
     notes: Path | None
     policy: str | None
     engine: str
     device: str
+    gpu_wait: float
     timeout: float
     apply: bool
+    profile: bool
     suite: Suite
     seed: int | None
 
@@ -63,12 +67,15 @@ class Settings:
             calibrate=_calibrate(option.kopt_calibrate),
             compare=_choice(config, "compare", ("auto", "paired", "stored")),
             verdict_path=_absolute(here, option.kopt_verdict),
+            comment_path=_absolute(here, option.kopt_comment),
             notes=_absolute(here, option.kopt_notes),
             policy=option.kopt_policy or config.getini("kopt_policy"),
             engine=_choice(config, "engine", ENGINES),
-            device=_choice(config, "device", ("auto", "cpu", "cuda")),
+            device=device_option(config),
+            gpu_wait=_gpu_wait(config),
             timeout=_timeout(config),
             apply=not option.kopt_no_apply,
+            profile=option.kopt_profile,
             suite=_suite(config),
             seed=_seed(config),
         )
@@ -80,8 +87,10 @@ class Settings:
         judged = self.round is not None or self.base is not None
         for name, given, needed, legal in (
             ("--kopt-verdict", self.verdict_path, judged or self.calibrate, "--kopt-round N|next"),
+            ("--kopt-comment", self.comment_path, judged, "--kopt-round N|next"),
             ("--kopt-notes", self.notes, self.round, "--kopt-round N|next"),
             ("--kopt-no-apply", option.kopt_no_apply, self.round, "--kopt-round N|next"),
+            ("--kopt-profile", self.profile, self.round, "--kopt-round N|next"),
             ("--kopt-gate", option.kopt_gate, self.base, "--kopt-base REF"),
         ):
             if given and not needed:
@@ -113,6 +122,11 @@ _SUITES = {"deterministic": "--kopt-deterministic-only", "multigpu": "--kopt-dis
 def workspace_of(config: pytest.Config) -> Path:
     """Return the directory of the campaigns."""
     return config.rootpath / (config.getini("kopt_workspace") or DEFAULT_WORKSPACE)
+
+
+def device_option(config: pytest.Config) -> str:
+    """Return --kopt-device or its ini twin; BadInput for anything illegal."""
+    return _choice(config, "device", ("auto", "cpu", "cuda"))
 
 
 def parse_round(text: str | None) -> int | Literal["next", "final"] | None:
@@ -168,6 +182,19 @@ def _timeout(config: pytest.Config) -> float:
     if not 0 < seconds < float("inf"):
         raise BadInput(f"timeout is {given!r}", where="--kopt-timeout", legal="seconds above 0")
     return seconds
+
+
+def _gpu_wait(config: pytest.Config) -> float:
+    given = config.option.kopt_gpu_wait
+    if given is None:
+        given = config.getini("kopt_gpu_wait")
+    try:
+        minutes = DEFAULT_GPU_WAIT if given is None else float(given)
+    except ValueError:
+        minutes = -1.0
+    if not 0 <= minutes < float("inf"):
+        raise BadInput(f"{given!r} minutes", where="--kopt-gpu-wait", legal="minutes, 0 or more")
+    return minutes
 
 
 def _seed(config: pytest.Config) -> int | None:

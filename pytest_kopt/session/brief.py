@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from pytest_kopt.cases.order import ArmsOrder
+from pytest_kopt.cases.order import ArmsOrder, ProfileOrder
 from pytest_kopt.cases.result import ExpectedCase
 from pytest_kopt.options.settings import Settings, Suite
 
@@ -16,8 +16,8 @@ class Brief:
 
     `expected` are the baseline's cases (None: nothing is frozen); `cases_only` deselects every
     test that is no case; `ignored` are node ids to leave out (skipped at the baseline). With
-    `arms` the cases are not checked and timed but held ready for a comparison. With `declare_only`
-    they are only held against the baseline: nothing is run.
+    `arms` the cases are not checked and timed but held ready for a comparison, with `profile` they
+    are profiled, with `declare_only` held against the baseline and nothing is run.
     """
 
     device: str
@@ -30,6 +30,7 @@ class Brief:
     ignored: tuple[str, ...] = ()
     arms: ArmsOrder | None = None
     declare_only: bool = False
+    profile: ProfileOrder | None = None
 
     @classmethod
     def of(cls, settings: Settings, device: str, session_seed: int) -> Brief:
@@ -49,4 +50,6 @@ class Brief:
         document["ignored"] = tuple(document["ignored"])
         if document["arms"] is not None:
             document["arms"] = ArmsOrder.from_document(document["arms"])
+        if document["profile"] is not None:
+            document["profile"] = ProfileOrder(**document["profile"])
         return cls(**document)

@@ -11,7 +11,7 @@ from scipy.special import ndtri, stdtrit
 
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, percent
-from pytest_kopt.session.comparison import CaseQuads
+from pytest_kopt.session.replica import CaseQuads
 
 POWER = 0.9
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import platform
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from importlib.metadata import version
 from typing import Any
 
@@ -27,7 +28,7 @@ from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.schema.table import Table
 from pytest_kopt.session import judging
 from pytest_kopt.session.collector import Collector
-from pytest_kopt.session.comparison import NotComparable
+from pytest_kopt.session.comparison import NotComparable, Versions
 from pytest_kopt.session.pairing import PairedMetric, PairedResult, judge, nearby_findings
 from pytest_kopt.session.trees import overlays
 from pytest_kopt.session.trial import Laboratory
@@ -68,6 +69,10 @@ class CampaignTrial:
         """Take over the case set that the baseline froze."""
         self.expected = self.campaign.expected_cases()
         self._ignored = tuple(self.campaign.skipped_at_baseline())
+
+    @property
+    def preface(self) -> Sequence[str]:
+        return ()
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -154,16 +159,8 @@ class CampaignTrial:
         unusable = metrics_verdict(table, metrics, policy)
         if unusable:
             return unusable
-        incumbent = {path: file.content for path, file in other.files.items()}
-        manifest, here = self.campaign.manifest, list(self._kernel.files)
         try:
-            with overlays(
-                self.campaign.root.resolve(),
-                incumbent,
-                absent=[path for path in here if path not in incumbent],
-                rebuild=manifest.rebuild_command,
-                env=manifest.env,
-            ) as versions:
+            with self._versions(other) as versions:
                 comparison = lab.compare([result.nodeid for result in results], versions)
                 paired = [PairedMetric.of(metric, table) for metric in metrics]
                 self._paired = judge(comparison, results, paired, policy, core=self._core())
@@ -176,6 +173,18 @@ class CampaignTrial:
                 legal="mend it, or --kopt-compare stored",
             ) from None
         return self._paired.verdict
+
+    def _versions(self, other: KernelVersion) -> AbstractContextManager[Versions]:
+        """Return trees of the project with another version of its kernel."""
+        incumbent = {path: file.content for path, file in other.files.items()}
+        manifest, here = self.campaign.manifest, list(self._kernel.files)
+        return overlays(
+            self.campaign.root.resolve(),
+            incumbent,
+            absent=[path for path in here if path not in incumbent],
+            rebuild=manifest.rebuild_command,
+            env=manifest.env,
+        )
 
     def _same_engines(self, results: Sequence[CaseResult]) -> None:
         for result in results:

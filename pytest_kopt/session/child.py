@@ -40,7 +40,8 @@ def mover(config: pytest.Config, root: Path, tree: Path) -> Callable[[str], str]
     return moved
 
 
-def _moved_environment(env: dict[str, str], moved: Callable[[str], str]) -> dict[str, str]:
+def moved_environment(env: dict[str, str], moved: Callable[[str], str]) -> dict[str, str]:
+    """Return an environment whose PYTHONPATH leads into the copy."""
     if "PYTHONPATH" in env:
         entries = env["PYTHONPATH"].split(os.pathsep)
         env["PYTHONPATH"] = os.pathsep.join(moved(entry) for entry in entries)
@@ -71,7 +72,7 @@ class Child:
         self._process = subprocess.Popen(
             [sys.executable, "-c", boot, str(theirs[0]), str(ours[1])],
             cwd=moved(str(config.invocation_params.dir)),
-            env=_moved_environment({**os.environ, **env}, moved),
+            env=moved_environment({**os.environ, **env}, moved),
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
@@ -222,11 +223,13 @@ class CaseProcess:
                     ids = collect(child, self._listener.collect_error)
                     if waiting is None:
                         waiting = list(self._listener.collected(ids))
-                    while waiting and self._listener.proceed():
+                    alive = True
+                    while alive and waiting and self._listener.proceed():
                         current = waiting[0]
                         child.ask(current, waiting[1] if len(waiting) > 1 else None)
-                        self._follow(child)
+                        alive = self._follow(child)
                         waiting.pop(0)
+                if alive:
                     return
             except ChildDied as death:
                 deaths[current] = deaths.get(current, 0) + 1
@@ -237,7 +240,8 @@ class CaseProcess:
                     return
                 waiting.remove(current)
 
-    def _follow(self, child: Child) -> None:
+    def _follow(self, child: Child) -> bool:
+        """Hand on a case's messages to its end; say whether the process can run another."""
         while True:
             message = child.receive()
             if message["kind"] == "started":
@@ -246,4 +250,4 @@ class CaseProcess:
                 self._listener.report(message["data"])
             elif message["kind"] == "finished":
                 self._listener.finished(message["nodeid"])
-                return
+                return not message["leaving"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pytest_kopt.cases.result import PROPERTY, CaseResult
+from pytest_kopt.cases.result import LOST, PROPERTY, CaseResult
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.table import Table
 
@@ -17,7 +17,8 @@ class Collector:
 
     `order` are the collected node ids in declaration order. `lost` describes workers that died
     while a case ran which later ran through; `dead` maps a case to how it killed its worker twice,
-    `crashed` one that killed an xdist worker and waits for its second run.
+    `crashed` one that killed an xdist worker and waits for its second run. `context_lost` are
+    cases after which their process had no working GPU: their rows stand, the process was replaced.
     """
 
     order: list[str] = field(default_factory=list)
@@ -28,6 +29,7 @@ class Collector:
     dead: dict[str, str] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
     crashed: dict[str, str] = field(default_factory=dict)
+    context_lost: set[str] = field(default_factory=set)
     startup_death: str = ""
     refusals: list[str] = field(default_factory=list)
 
@@ -45,6 +47,8 @@ class Collector:
         for name, text in report.user_properties:
             if name == PROPERTY and isinstance(text, str):
                 self._add(text)
+            if name == LOST:
+                self.context_lost.add(report.nodeid)
 
     def add_collect_error(self, report: pytest.CollectReport) -> None:
         """Keep a file that could not be imported."""

@@ -5,30 +5,27 @@ Every block is commanded from here and every statistic computed here, where no k
 
 from __future__ import annotations
 
+import os
 import random
-import time
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
-from pytest_kopt.decide.inference import QUADS, replica_ratio
-from pytest_kopt.devices.lock import timing_lock
+from pytest_kopt.devices.vendor import Device
 from pytest_kopt.honesty.heldout import Tried, merged
 from pytest_kopt.session.brief import Brief
-from pytest_kopt.session.child import Child, ChildDied
+from pytest_kopt.session.child import Child
+from pytest_kopt.session.placement import Placement
+from pytest_kopt.session.replica import CaseQuads, DiedNearby, Refused, Replica
 
 #: Replicas that start up while another is measured; on the CPU they would disturb it.
 _AHEAD_ON_GPU = 4
 ONE_PROCESS, TWO_PROCESSES = "one process", "two processes"
-_MAIN = (CANDIDATE, INCUMBENT)
-_CONTROL = (PLACEBO, INCUMBENT)
-#: Block times in ms: forward, and backward where the case has one.
-Times = tuple[float, float | None]
-Quad = list[tuple[str, Times]]
 
 
 class NotComparable(Exception):
@@ -49,72 +46,54 @@ class Versions:
     rebuilt: bool = False
 
 
-@dataclass(slots=True)
-class CaseQuads:
-    """One case in one replica: its quads, of the comparison and of the A/A control."""
-
-    nodeid: str
-    engine: str
-    quads: list[Quad] = field(default_factory=list)
-    control: list[Quad] = field(default_factory=list)
-
-    @property
-    def is_same(self) -> bool:
-        """Whether the change does not concern the case, so that nothing was timed."""
-        return not self.quads
-
-    def ratio(self, way: str, *, control: bool = False) -> float:
-        """Return the replica's log-ratio of a direction: forward, backward or step (both)."""
-        if self.is_same:
-            return 0.0
-        pair = _CONTROL if control else _MAIN
-        quads = [
-            [(arm, time_of(times, way)) for arm, times in quad]
-            for quad in (self.control if control else self.quads)
-        ]
-        return replica_ratio(quads, *pair)
-
-
-def time_of(times: Times, way: str) -> float:
-    """Return a block's time of one direction in ms."""
-    forward, backward = times
-    if way == "forward" or backward is None:
-        return forward
-    return backward if way == "backward" else forward + backward
-
-
 class Comparison:
-    """Measures replicas on demand, in one process a replica or, where that fails, in several."""
+    """Measures replicas on demand, in one process a replica or, where that fails, in several.
+
+    Cases that were measured on different devices are measured there at the same time; a case and
+    all its replicas stay on one device.
+    """
 
     def __init__(
         self,
         config: pytest.Config,
         brief: Brief,
         env: Mapping[str, str],
-        ids: Sequence[str],
+        lanes: Mapping[Device, Sequence[str]],
         versions: Versions,
+        placement: Placement,
     ) -> None:
+        """Compare `versions` over the node ids of each device; `env` is what all processes get."""
         self._config = config
         self._brief = brief
         # Idle threads of waiting siblings would take the CPU from the one that is timed.
         self._env = {**env, "OMP_WAIT_POLICY": "PASSIVE"}
-        self._ids = list(ids)
         self._versions = versions
-        self._random = random.SystemRandom()
+        self._placement = placement
+        self._falling_back = threading.Lock()
+        self._lanes = [_Lane(self, device, list(ids)) for device, ids in lanes.items()]
+        self.random = random.SystemRandom()
         self.how = TWO_PROCESSES if versions.rebuilt else ONE_PROCESS
         self.why_two = (
             "rebuild_command builds each version in its own tree" if versions.rebuilt else ""
         )
-        self.device_seconds = 0.0
-        self._same: set[str] = set()
-        self._tried: list[Tried] = []
+        #: Why shapes near the declared ones are no longer tried: one of them ended a process.
         self.died_nearby = ""
-        self._asked: set[str] = set()
+
+    @property
+    def device_seconds(self) -> float:
+        """How long the replicas had their devices to themselves, all devices together."""
+        return sum(lane.held_seconds for lane in self._lanes)
 
     @property
     def tried(self) -> list[Tried]:
-        """What the first replica found at shapes near the declared ones."""
-        return merged(self._tried)
+        """What each lane's first replica found at shapes near the declared ones."""
+        return merged(item for lane in self._lanes for item in lane.tried)
+
+    @property
+    def ahead(self) -> int:
+        """How many replicas of a lane are started before they are needed, the next included."""
+        room = (os.cpu_count() or 1) // len(self._lanes)
+        return max(1, min(_AHEAD_ON_GPU, room)) if self._brief.device == "cuda" else 1
 
     def replicas(self, count: int) -> Iterator[dict[str, CaseQuads]]:
         """Yield `count` replicas, each the quads of every case by node id.
@@ -122,171 +101,131 @@ class Comparison:
         Falls back to two processes for good when the versions cannot live in one. Raises
         NotComparable when that does not work either.
         """
-        waiting: list[_Replica] = []
-        ahead = _AHEAD_ON_GPU if self._brief.device == "cuda" else 1
-        try:
-            for left in range(count, 0, -1):
-                while len(waiting) < min(ahead, left):
-                    waiting.append(self._start())
-                replica = waiting.pop(0)
-                try:
-                    yield self._measure(replica)
-                except _Refused as refused:
-                    for stale in (replica, *waiting):
-                        stale.stop()
-                    waiting.clear()
-                    if self.how == TWO_PROCESSES:
-                        raise NotComparable(str(refused)) from None
-                    self.how, self.why_two = TWO_PROCESSES, str(refused)
-                    replica = self._start()
-                    try:
-                        yield self._measure(replica)
-                    except _Refused as again:
-                        raise NotComparable(f"{again} (in one process: {self.why_two})") from None
-                finally:
-                    replica.stop()
-        finally:
-            for stale in waiting:
-                stale.stop()
+        with ThreadPoolExecutor(len(self._lanes)) as pool:
+            running = [pool.submit(lane.measure, count) for lane in self._lanes]
+            try:
+                done, _ = wait(running, return_when=FIRST_EXCEPTION)
+                # What went wrong in one lane comes before what that does to the others.
+                for future in done:
+                    future.result()
+                measured = [future.result() for future in running]
+            finally:
+                for lane, future in zip(self._lanes, running, strict=True):
+                    if not future.done():
+                        lane.abandon()
+        for parts in zip(*measured, strict=True):
+            yield {nodeid: quads for part in parts for nodeid, quads in part.items()}
 
-    def _measure(self, replica: _Replica) -> dict[str, CaseQuads]:
-        """Measure what the change concerns; the other cases need no clock after the first time."""
-        ids = [nodeid for nodeid in self._ids if nodeid not in self._same]
-        try:
-            found = replica.measure(ids, self._random)
-        except _DiedNearby as death:
-            # The declared shapes decide; that one close by kills the process is only told.
-            self.died_nearby = str(death)
-            replica.stop()
-            replica.replace_by(self._start())
-            found = replica.measure(ids, self._random)
-        self._tried += replica.tried
-        self.device_seconds += replica.held_seconds
-        self._same |= {nodeid for nodeid, quads in found.items() if quads.is_same}
-        return {nodeid: found.get(nodeid) or CaseQuads(nodeid, "") for nodeid in self._ids}
+    def fall_back(self, how: str, reason: str) -> None:
+        """Go on in two processes a replica; NotComparable where that is `how` it failed."""
+        with self._falling_back:
+            if how == TWO_PROCESSES:
+                first = f" (in one process: {self.why_two})" if self.why_two else ""
+                raise NotComparable(reason if self._versions.rebuilt else f"{reason}{first}")
+            if self.how == ONE_PROCESS:
+                self.how, self.why_two = TWO_PROCESSES, reason
 
-    def _start(self) -> _Replica:
-        versions = self._versions
+    def start(self, device: Device, ids: Sequence[str], near: bool) -> Replica:
+        """Start the processes of a replica of some cases on a device.
+
+        With `near` they also try shapes near the declared ones.
+        """
+        versions, how = self._versions, self.how
         names = [CANDIDATE, INCUMBENT, PLACEBO]
-        self._random.shuffle(names)
-        near = self.how not in self._asked and not self.died_nearby
-        self._asked.add(self.how)
-        if self.how == ONE_PROCESS:
-            order = ArmsOrder(
-                tuple(names),
-                str(versions.root),
-                tuple(str(tree) for tree in versions.trees),
-                versions.changed,
-            )
-            return _Replica([self._child(order, None, near)], self._brief.device)
-        trees = {CANDIDATE: None, INCUMBENT: versions.trees[0], PLACEBO: versions.trees[1]}
-        children = [self._alone(name, trees[name], near) for name in names]
-        return _Replica(children, self._brief.device)
+        self.random.shuffle(names)
+        if how == ONE_PROCESS:
+            trees = tuple(str(tree) for tree in versions.trees)
+            root = str(versions.root)
+            order = ArmsOrder(tuple(names), root, trees, versions.changed, near)
+            children = [self._child(order, None, device, ids)]
+        else:
+            tree_of = {CANDIDATE: None, INCUMBENT: versions.trees[0], PLACEBO: versions.trees[1]}
+            children = [self._alone(name, tree_of[name], device, ids, near) for name in names]
+        return Replica(children, how, device, self._placement)
 
-    def _alone(self, name: str, tree: Path | None, near: bool) -> Child:
+    def _alone(
+        self, name: str, tree: Path | None, device: Device, ids: Sequence[str], near: bool
+    ) -> Child:
         """Start a process that holds one arm, in a tree of the incumbent or in the project."""
         versions = self._versions
-        order = ArmsOrder((name,))
+        order = ArmsOrder((name,), held_out=near)
         if tree is not None:
-            order = ArmsOrder((name,), str(versions.root), changed=versions.changed)
-        return self._child(order, tree, near)
+            order = replace(order, root=str(versions.root), changed=versions.changed)
+        return self._child(order, tree, device, ids)
 
-    def _child(self, order: ArmsOrder, tree: Path | None, near: bool) -> Child:
-        brief = replace(self._brief, arms=replace(order, held_out=near))
-        env = dict(self._env)
+    def _child(
+        self, order: ArmsOrder, tree: Path | None, device: Device, ids: Sequence[str]
+    ) -> Child:
+        brief = replace(self._brief, arms=order)
+        env = self._env | self._placement.pin_to(device)
         if tree is not None:
             env["TORCH_EXTENSIONS_DIR"] = str(tree / ".torch_extensions")
         moved = None if tree is None else (self._versions.root, tree)
-        return Child(self._config, brief, env, self._ids, moved)
+        return Child(self._config, brief, env, ids, moved)
 
 
-class _Refused(Exception):
-    """A process could not hold the arms it was asked for."""
+class _Lane:
+    """The cases of one device; measured in a thread, since all it does is wait for processes."""
 
-
-class _DiedNearby(Exception):
-    """A process died while it tried a shape near a declared one."""
-
-
-class _Replica:
-    """The processes of one replica, which of them holds which arm, how long they had the device."""
-
-    def __init__(self, children: list[Child], device: str) -> None:
-        self._children = children
+    def __init__(self, comparison: Comparison, device: Device, ids: list[str]) -> None:
+        self._comparison = comparison
         self._device = device
+        self._ids = ids
+        self._same: set[str] = set()
+        self._started: list[Replica] = []
+        self._abandoned = False
+        self._asked_near: set[str] = set()
         self.held_seconds = 0.0
         self.tried: list[Tried] = []
 
-    def replace_by(self, other: _Replica) -> None:
-        """Go on with another replica's processes."""
-        self._children, self.tried = other._children, []
-
-    def measure(self, ids: Sequence[str], order: random.Random) -> dict[str, CaseQuads]:
-        """Measure every case, one after the other, alone on the device."""
+    def measure(self, count: int) -> list[dict[str, CaseQuads]]:
+        """Return that many replicas, one measured after the other."""
         try:
-            for child in self._children:
-                _wait(child, "collected")
-            return {nodeid: self._case(nodeid, order) for nodeid in ids}
-        except ChildDied as death:
-            raise _Refused(f"a replica died: {death}") from None
+            return [self._one(left) for left in range(count, 0, -1)]
+        finally:
+            self._stop_all()
 
-    def stop(self) -> None:
-        for child in self._children:
-            child.stop()
+    def abandon(self) -> None:
+        """End what is running, from another thread."""
+        self._abandoned = True
+        for replica in list(self._started):
+            replica.kill()
 
-    def _case(self, nodeid: str, order: random.Random) -> CaseQuads:
-        arms: dict[str, Child] = {}
-        engine = ""
-        with timing_lock(self._device):
-            start = time.monotonic()
-            for child in self._children:
-                child.ask(nodeid, None)
-                ready = _wait(child, "ready", "same")
-                if ready["kind"] == "same":
-                    _wait(child, "finished")
-                    return CaseQuads(nodeid, engine)
-                engine = ready["engine"]
-                arms |= dict.fromkeys(ready["arms"], child)
-            found = CaseQuads(nodeid, engine)
-            for arm, child in arms.items():
-                child.block(arm)
-            for _ in range(QUADS):
-                found.quads.append(_quad(arms, _MAIN, order))
-                found.control.append(_quad(arms, _CONTROL, order))
-            for child in self._children:
-                child.release()
-                try:
-                    while (message := _wait(child, "tried", "finished"))["kind"] == "tried":
-                        self.tried.append(Tried(**message["shape"]))
-                except ChildDied as death:
-                    raise _DiedNearby(f"{nodeid}: {death}".splitlines()[0]) from None
-            self.held_seconds += time.monotonic() - start
-        return found
+    def _one(self, left: int) -> dict[str, CaseQuads]:
+        """Measure what the change concerns; the other cases need no clock after the first time."""
+        comparison = self._comparison
+        while True:
+            while len(self._started) < min(comparison.ahead, left):
+                self._started.append(self._start())
+            if self._abandoned:
+                raise NotComparable("abandoned")
+            replica = self._started[0]
+            wanted = [nodeid for nodeid in self._ids if nodeid not in self._same]
+            try:
+                found = replica.measure(wanted, comparison.random)
+            except DiedNearby as death:
+                # The declared shapes decide; that one close by ends the process is only told.
+                comparison.died_nearby = str(death)
+                self._stop_all()
+                continue
+            except Refused as refused:
+                self._stop_all()
+                if not self._abandoned:
+                    comparison.fall_back(replica.how, str(refused))
+                continue
+            self._started.remove(replica)
+            replica.stop()
+            self.held_seconds += replica.held_seconds
+            self.tried += replica.tried
+            self._same |= {nodeid for nodeid, quads in found.items() if quads.is_same}
+            return {nodeid: found.get(nodeid) or CaseQuads(nodeid, "") for nodeid in self._ids}
 
+    def _start(self) -> Replica:
+        comparison = self._comparison
+        near = comparison.how not in self._asked_near and not comparison.died_nearby
+        self._asked_near.add(comparison.how)
+        return comparison.start(self._device, self._ids, near)
 
-def _quad(arms: Mapping[str, Child], pair: tuple[str, str], order: random.Random) -> Quad:
-    """Run ABBA or BAAB, whichever the dice say."""
-    a, b = pair if order.random() < 0.5 else pair[::-1]
-    return [(arm, arms[arm].block(arm)) for arm in (a, b, b, a)]
-
-
-def _wait(child: Child, *kinds: str) -> dict[str, Any]:
-    """Read messages up to one of these kinds; a refusal or a failed case ends the replica."""
-    while True:
-        message = child.receive()
-        if message["kind"] in kinds:
-            return message
-        if message["kind"] == "refused":
-            raise _Refused(message["reason"])
-        if message["kind"] == "collect_error":
-            raise _Refused(f"does not import: {_last_line(message['data'].get('longrepr'))}")
-        if message["kind"] == "report" and message["data"]["outcome"] == "failed":
-            raise _Refused(f"failed: {_last_line(message['data'].get('longrepr'))}")
-        if message["kind"] == "finished":
-            raise _Refused("the case never called kopt()")
-
-
-def _last_line(longrepr: Any) -> str:
-    crash = longrepr.get("reprcrash") if isinstance(longrepr, dict) else None
-    text = str(crash["message"] if crash else longrepr).strip()
-    return text.splitlines()[-1] if text else "no reason given"
+    def _stop_all(self) -> None:
+        while self._started:
+            self._started.pop().stop()

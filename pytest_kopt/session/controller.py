@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 from collections.abc import Sequence
@@ -14,14 +15,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.session.arguments import NARROWED
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.collector import Collector
+from pytest_kopt.session.placement import ON_CPU, Placement, place
 
 if TYPE_CHECKING:
+    from pytest_kopt.devices.vendor import Device
+    from pytest_kopt.profiling.table import CaseProfile
+    from pytest_kopt.roofline import Roofline
     from pytest_kopt.session.comparison import Comparison, Versions
     from pytest_kopt.session.trial import Closing, Trial
 
@@ -39,19 +45,47 @@ class Controller:
         self.settings = settings
         self.brief = brief
         self.trial = trial
+        self.placement: Placement = ON_CPU
         self.collector = Collector()
         self._config = config
         self._closing: Closing | None = None
         self.noise: dict[str, Any] | None = None
+        self._rooflines: Sequence[Roofline] = ()
         self._former: Any = None
+        self._unwritten: list[str] = []
+
+    @property
+    def common_environment(self) -> dict[str, str]:
+        """What every worker gets before it imports kernel code, on whatever host."""
+        return dict(self.trial.environment) if self.trial else {}
 
     @property
     def environment(self) -> dict[str, str]:
-        """What every worker gets before it imports kernel code."""
+        """What a process on the most idle device of this host gets."""
+        return self._local_environment | self.placement.pin_to(self.placement.best)
+
+    @property
+    def _local_environment(self) -> dict[str, str]:
         from pytest_kopt.devices.choice import interpreter_environment
 
-        env = interpreter_environment(self.brief.device)
-        return env | (dict(self.trial.environment) if self.trial else {})
+        return interpreter_environment(self.brief.device) | self.common_environment
+
+    def environment_of_worker(self, place: int) -> dict[str, str]:
+        """Return what the `place`-th worker of this host gets: all that, and its device."""
+        return self._local_environment | self.placement.pin(place)
+
+    @property
+    def wait_minutes(self) -> float | None:
+        """How long to wait for an idle GPU; None where nothing is timed for the record."""
+        timed = self.settings.active and self.settings.suite == "standard"
+        return self.settings.gpu_wait if timed else None
+
+    def say(self, line: str) -> None:
+        """Show a line at once."""
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            reporter.write_line(line)
+            reporter.flush()
 
     def collected(self, ids: list[str]) -> list[str]:
         """Take over a collection and return what has to run; UsageError when the cases drifted."""
@@ -70,18 +104,19 @@ class Controller:
             return []
         if self.trial is None:
             return [f"kopt: {self.brief.device}, rows go to {self.settings.summary_csv}"]
-        return [f"kopt: {self.trial.title}, {self.brief.device}"]
+        return [f"kopt: {self.trial.title}, {self.brief.device}", *self.trial.preface]
 
     def pytest_sessionstart(self) -> None:
-        if self.trial is None:
-            return
         # A CI runner ends a job with SIGTERM: it shall leave as little behind as Ctrl-C does.
-        if threading.current_thread() is threading.main_thread():
+        if self.trial and threading.current_thread() is threading.main_thread():
             self._former = signal.signal(signal.SIGTERM, _interrupt)
         try:
-            blocked = self.trial.begin()
+            self._take_place()
+            blocked = self.trial.begin() if self.trial else ""
         except BadInput as error:
             raise pytest.UsageError(str(error)) from None
+        except NoIdleGpu as error:
+            pytest.exit(str(error), returncode=int(ExitCode.NO_IDLE_GPU))
         if blocked:
             self.collector.startup_death = blocked
             self._config.pluginmanager.register(Blocked(), "kopt-blocked")
@@ -94,8 +129,14 @@ class Controller:
         if report.failed:
             self.collector.add_collect_error(report)
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take over a case's result; every later reader of the report finds plain properties."""
         self.collector.add_report(report)
+        if report.user_properties:
+            from pytest_kopt.show.junit import unpack
+
+            unpack(report)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -110,8 +151,16 @@ class Controller:
         if not results and self._closing is None:
             return
         terminalreporter.section("kopt")
-        for line in terminal.result_lines(results, self._closing):
+        for line in terminal.result_lines(results, self._closing, self._rooflines):
             terminalreporter.write_line(line)
+        if self._closing:
+            from pytest_kopt.show.github import annotation_lines
+
+            for line in (
+                *self._unwritten,
+                *annotation_lines(os.environ, self._closing.verdict, results),
+            ):
+                terminalreporter.write_line(line)
         if self.noise:
             from pytest_kopt.session.calibration import lines
 
@@ -134,27 +183,75 @@ class Controller:
                     self._second_runs()
                 self._closing = self.trial.close(self.collector, self, interrupted)
                 self._write_verdict()
+                self._publish()
             elif self.collector.refusals:
                 raise BadInput("; ".join(self.collector.refusals))
             elif self.settings.calibrate and not interrupted:
                 self._calibrate(self.settings.calibrate)
+            self._draw_rooflines()
             self._write_csv()
         except BadInput as error:
             raise pytest.UsageError(str(error)) from None
+        except NoIdleGpu as error:
+            pytest.exit(str(error), returncode=int(ExitCode.NO_IDLE_GPU))
 
     def measure_again(self) -> Sequence[CaseResult]:
-        """Run the round's cases once more in a fresh process."""
+        """Run the round's cases once more, each device's in a fresh process there."""
         from pytest_kopt.session.remeasure import measure_again
 
-        ids = self.collector.order
-        again = measure_again(self._config, self.brief, self.environment, ids)
-        return list(again.results.values())
+        found: list[CaseResult] = []
+        measured = [nodeid for nodeid in self.collector.order if nodeid in self.collector.results]
+        for device, ids in self._lanes(measured).items():
+            env = self._local_environment | self.placement.pin_to(device)
+            found += measure_again(self._config, self.brief, env, ids).results.values()
+        return found
 
     def compare(self, ids: Sequence[str], versions: Versions) -> Comparison:
         """Return a comparison of two versions over these cases in fresh processes."""
         from pytest_kopt.session.comparison import Comparison
 
-        return Comparison(self._config, self.brief, self.environment, ids, versions)
+        lanes = self._lanes(ids)
+        env = self._local_environment
+        return Comparison(self._config, self.brief, env, lanes, versions, self.placement)
+
+    def _lanes(self, ids: Sequence[str]) -> dict[Device, list[str]]:
+        """Return the cases by the device that measured them; BadInput for another host's."""
+        results = [self.collector.results[nodeid] for nodeid in ids]
+        for result in results:
+            device = result.evidence.get("device")
+            if device and self.placement.find(device) is None:
+                raise BadInput(
+                    f"measured on {device} of another host, and what has to be measured now has "
+                    "to be measured there",
+                    where=f"case {result.nodeid}",
+                    legal="workers on this host, or the whole run on that one",
+                )
+        return self.placement.group(results)
+
+    def _take_place(self) -> None:
+        """Find the devices of this host to measure on, and pin this process if it measures."""
+        from pytest_kopt.session import xdist
+
+        config = self._config
+        multi = self.settings.suite == "multigpu"
+        if multi or config.option.collectonly or not xdist.has_local_workers(config):
+            return
+        self.placement = place(self.brief.device, self.wait_minutes, self.say)
+        if self.trial is None and not xdist.is_distributed(config):
+            os.environ.update(self.placement.pin_to(self.placement.best))
+
+    def profile(
+        self, ids: Sequence[str], copy: tuple[Path, Path] | None = None
+    ) -> list[CaseProfile]:
+        """Return profiles of these cases, taken in fresh processes."""
+        from pytest_kopt.session.profiled import Profiler
+
+        return Profiler(self._config, self.brief, self.environment).profile(ids, copy)
+
+    def _draw_rooflines(self) -> None:
+        from pytest_kopt.session.rooflines import rooflines
+
+        self._rooflines = rooflines(self.collector.in_order(), self.settings.workspace)
 
     def _second_runs(self) -> None:
         """Run cases that killed an xdist worker once more, to tell the case from bad luck."""
@@ -196,6 +293,22 @@ class Controller:
             evidence = [asdict(result) for result in self.collector.in_order()]
             sidecar = path.with_name(f"{path.name}.evidence.json")
             write_atomically(sidecar, json.dumps(evidence, indent=1) + "\n")
+            from pytest_kopt.clock import now
+            from pytest_kopt.show.benchmark_json import benchmark_json
+
+            benchmark = path.with_name(f"{path.name}.benchmark.json")
+            write_atomically(benchmark, benchmark_json(self.collector.in_order(), now()))
+
+    def _publish(self) -> None:
+        from pytest_kopt.show.publish import publish
+
+        assert self._closing is not None
+        self._unwritten += publish(
+            self._closing.verdict,
+            self.settings.comment_path,
+            os.environ,
+            self._config.pluginmanager,
+        )
 
     def _write_verdict(self) -> None:
         path: Path | None = self.settings.verdict_path

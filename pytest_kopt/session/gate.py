@@ -49,6 +49,10 @@ class PullRequestGate:
         return f"{self._named()}, gate {self._settings.gate}, policy {self.policy.name}"
 
     @property
+    def preface(self) -> Sequence[str]:
+        return ()
+
+    @property
     def environment(self) -> Mapping[str, str]:
         return {}
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.decide.gates import checked_shape
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
@@ -109,3 +109,21 @@ def fail_rows_of_failed_tests(collector: Collector) -> None:
             collector.results[nodeid] = replace(
                 result, check="FAIL", cells=dict(cells), diagnosis=text
             )
+
+
+def device_flags(results: Sequence[CaseResult], expected: Mapping[str, ExpectedCase]) -> list[str]:
+    """Return what to know about the devices of a stored comparison.
+
+    Cases that another device measured for the incumbent (GPUs of one model differ by 2 to 8 %), and
+    measurements whose device was throttled or drifted.
+    """
+    flags = []
+    for result in results:
+        frozen = expected.get(result.nodeid)
+        before = frozen.device if frozen else ""
+        now = str(result.evidence.get("device", ""))
+        if before and now and before != now:
+            flags.append(f"{result.label}: measured on {now}, the incumbent on {before}")
+        found = result.evidence.get("conditions", {}).get("flags", [])
+        flags += [f"{result.label}: {flag}" for flag in found]
+    return flags

@@ -18,18 +18,14 @@ from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, percent
 from pytest_kopt.decide.paired import PairedCase, PairedEvidence, decide_metrics
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.devices.conditions import Conditions
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import held_out_findings
 from pytest_kopt.options.settings import Gate
 from pytest_kopt.schema.metrics import COMBINED, Metric, aggregate
 from pytest_kopt.schema.table import Table
-from pytest_kopt.session.comparison import (
-    TWO_PROCESSES,
-    CaseQuads,
-    Comparison,
-    Quad,
-    time_of,
-)
+from pytest_kopt.session.comparison import TWO_PROCESSES, Comparison
+from pytest_kopt.session.replica import CaseQuads, Quad, time_of
 
 _PAIR_COLUMNS = (
     *("label", "round_of_inference", "comparison", "pair", "position"),
@@ -91,7 +87,7 @@ def judge(
     for look in LOOKS:
         replicas += comparison.replicas(look - len(replicas))
         found = [
-            _evidence(metric, results, replicas, gate, core, _path_flags(comparison))
+            _evidence(metric, results, replicas, gate, core, _flags(comparison, results, replicas))
             for metric in metrics
         ]
         verdict = decide_metrics(found, policy)
@@ -107,6 +103,7 @@ def judge(
             "compared_in": comparison.how,
             "why_two_processes": comparison.why_two,
             "replicas": len(replicas),
+            "conditions": _conditions(results, replicas),
             "device_seconds": round(comparison.device_seconds, 3),
         },
         frozenset(nodeid for nodeid, quads in replicas[0].items() if quads.is_same),
@@ -133,7 +130,7 @@ def _evidence(
             dims=result.dims,
             ratios=ratios(result.nodeid),
             placebo=ratios(result.nodeid, control=True),
-            device=str(result.evidence.get("device", "")) or None,
+            device=replicas[0][result.nodeid].device or None,
             core=core is None or result.label in core,
         )
         for result in results
@@ -145,10 +142,49 @@ def _evidence(
     return PairedEvidence(metric.name, cases, metric.total, incumbent, gate, flags)
 
 
-def _path_flags(comparison: Comparison) -> tuple[str, ...]:
-    if comparison.how != TWO_PROCESSES:
-        return ()
-    return (f"compared in two processes (a bias of up to 0.3 % is known): {comparison.why_two}",)
+def _flags(
+    comparison: Comparison,
+    results: Sequence[CaseResult],
+    replicas: Sequence[Mapping[str, CaseQuads]],
+) -> tuple[str, ...]:
+    """Return what to know about how it was measured: the path, and each case's devices once."""
+    found = []
+    if comparison.how == TWO_PROCESSES:
+        found.append(
+            f"compared in two processes (a bias of up to 0.3 % is known): {comparison.why_two}"
+        )
+    for result in results:
+        around = [replica[result.nodeid].conditions for replica in replicas]
+        flagged = [conditions for conditions in around if conditions and conditions.flags]
+        if flagged:
+            found.append(
+                f"{result.label}: {'; '.join(flagged[-1].flags)} "
+                f"({len(flagged)} of {len(replicas)} processes)"
+            )
+    return tuple(found)
+
+
+def _conditions(
+    results: Sequence[CaseResult], replicas: Sequence[Mapping[str, CaseQuads]]
+) -> list[dict[str, object]]:
+    """Return which device measured which case in which process, when, and in what state."""
+    return [
+        {
+            "label": result.label,
+            "round_of_inference": number,
+            "device": quads.device,
+            "timed": list(quads.timed),
+            **(quads.conditions.to_document() if quads.conditions else {}),
+        }
+        for number, replica in enumerate(replicas, start=1)
+        for result in results
+        for quads in [replica[result.nodeid]]
+    ]
+
+
+def _clocks(conditions: Conditions) -> str:
+    """Return the SM clock in MHz after the measurement; empty where it is not known."""
+    return "" if conditions.after.sm_mhz is None else f"{conditions.after.sm_mhz:.0f}"
 
 
 def _change(
@@ -174,11 +210,11 @@ def _pairs_csv(results: Sequence[CaseResult], replicas: Sequence[Mapping[str, Ca
     for number, replica in enumerate(replicas, start=1):
         for result in results:
             quads = replica[result.nodeid]
-            device = result.evidence.get("device", "")
+            clocks = "" if quads.conditions is None else _clocks(quads.conditions)
             for kind, found in (("candidate", quads.quads), ("placebo", quads.control)):
                 for pair, position, new, old in _pairs(found):
                     row = [result.label, number, kind, pair, position, repr(new), repr(old)]
-                    writer.writerow([*row, device, ""])
+                    writer.writerow([*row, quads.device, clocks])
     return text.getvalue()
 
 

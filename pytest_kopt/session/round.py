@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_kopt.campaign import notes as notes_file
+from pytest_kopt.campaign import tips
 from pytest_kopt.campaign.campaign import AttemptRecord
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.gates import checked_shape, correctness_verdict, metrics_verdict
+from pytest_kopt.decide.kernel_time import judge_kernel_time
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
@@ -19,6 +21,7 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.fingerprint import edits
 from pytest_kopt.honesty.transfer import BOUNDED, bucket_findings, caches_weights
 from pytest_kopt.options.settings import Settings
+from pytest_kopt.profiling.table import CaseProfile, gpu_step_us
 from pytest_kopt.schema.metrics import aggregate, parse_primary
 from pytest_kopt.schema.table import Table
 from pytest_kopt.session import judging
@@ -26,8 +29,11 @@ from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.campaign_trial import CampaignTrial
 from pytest_kopt.session.collector import Collector
 from pytest_kopt.session.harness import HarnessWatch, PytestSetup
+from pytest_kopt.session.rooflines import rooflines
 from pytest_kopt.session.trial import Closing, Laboratory
 from pytest_kopt.show import projections, trend
+from pytest_kopt.show.profiles import write_profiles
+from pytest_kopt.show.tips import lines as known_tips
 
 _STEP = "the incumbent is back; only gains that a real step has are kept"
 
@@ -37,6 +43,7 @@ class CampaignRound(CampaignTrial):
 
     def __init__(self, settings: Settings, setup: PytestSetup) -> None:
         self._notes = notes_file.load(settings.notes) if settings.notes else Notes()
+        tips.check_notes(self._notes, str(settings.notes))
         super().__init__(settings)
         self._watch = HarnessWatch(self.campaign, setup)
         self._harness = self._watch.take(self.expected)
@@ -45,6 +52,10 @@ class CampaignRound(CampaignTrial):
     @property
     def title(self) -> str:
         return f"campaign {self.campaign.name}, round {self.number}, policy {self.policy.name}"
+
+    @property
+    def preface(self) -> Sequence[str]:
+        return list(known_tips(self.campaign)) if self.number == 1 else ()
 
     def brief(self, device: str, session_seed: int) -> Brief:
         """Return the orders of this round's workers."""
@@ -80,6 +91,9 @@ class CampaignRound(CampaignTrial):
             verdict = judging.incomplete(
                 self.policy, "the kernel files changed while they were measured"
             )
+        verdict, profiles = self._profile(verdict, collector, lab)
+        lines = rooflines(collector.in_order(), self._settings.workspace)
+        verdict = verdict.model_copy(update={"rooflines": lines})
         figures = trend.figures(table) if table else None
         attempt = self.campaign.record(
             AttemptRecord(
@@ -93,11 +107,13 @@ class CampaignRound(CampaignTrial):
                 paired=self._paired.change if self._paired else None,
             )
         )
+        if profiles:
+            write_profiles(self.campaign.layout, self.number, attempt.number, profiles)
         self.campaign.settle(apply=self._settings.apply)
         projections.refresh(self.campaign, [self.number])
         final = self.campaign.verdict(self.campaign.state.rounds[self.number])
         assert final is not None and final.attempt == attempt.number
-        return Closing(final, table, self._blocked)
+        return Closing(final, table, self._blocked, tuple(profiles))
 
     def _validate(self) -> None:
         settings, campaign = self._settings, self.campaign
@@ -260,8 +276,24 @@ class CampaignRound(CampaignTrial):
                 return judging.incomplete(self.policy, "a re-measurement lost cases")
             evidence = replace(evidence, remeasurements=(*evidence.remeasurements, repeat))
             verdict = decide_stored(evidence, policy)
-        engines = sorted({str(r.evidence.get("engine", "-")) for r in collector.in_order()})
-        return verdict.model_copy(update={"engine": ", ".join(engines)})
+        results = collector.in_order()
+        engines = sorted({str(r.evidence.get("engine", "-")) for r in results})
+        flags = [*verdict.flags, *judging.device_flags(results, self.expected)]
+        return verdict.model_copy(update={"engine": ", ".join(engines), "flags": flags})
+
+    def _profile(
+        self, verdict: Verdict, collector: Collector, lab: Laboratory
+    ) -> tuple[Verdict, list[CaseProfile]]:
+        """Profile a decided round where asked to, and let S4's rule judge the kernels' time."""
+        ids = [result.nodeid for result in collector.in_order() if result.check == "PASS"]
+        if not self._settings.profile or verdict.decision.leaves_open or not ids:
+            return verdict, []
+        found = lab.profile(ids)
+        if not self.policy.kernel_time or not verdict.decision.keeps or self.number == 1:
+            return verdict, found
+        with self._versions(self.campaign.incumbent()) as versions:
+            before = lab.profile(ids, (versions.root, versions.trees[0]))
+        return judge_kernel_time(verdict, gpu_step_us(found), gpu_step_us(before)), found
 
     def _own_notes(self) -> Notes:
         known = self.campaign.state.rounds.get(self.number)

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.options.declare import SERVE
+from pytest_kopt.session.assemble import worker_of
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.channel import Channel
 
@@ -62,7 +63,10 @@ class Serve:
                 return True
             item, following = items[message["nodeid"]], items.get(message["next"] or "")
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            self._channel.send("finished", nodeid=item.nodeid)
+            leaving = worker_of(item.config).context_lost
+            self._channel.send("finished", nodeid=item.nodeid, leaving=leaving)
+            if leaving:
+                return True
 
     def pytest_runtest_logstart(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
         self._channel.send("started", nodeid=nodeid, location=location)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.profiling.table import CaseProfile
 from pytest_kopt.schema.table import Table
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.collector import Collector
@@ -27,6 +29,11 @@ class Laboratory(Protocol):
     def compare(self, ids: Sequence[str], versions: Versions) -> Comparison:
         """Return a comparison of two versions over these cases, nothing measured yet."""
 
+    def profile(
+        self, ids: Sequence[str], copy: tuple[Path, Path] | None = None
+    ) -> list[CaseProfile]:
+        """Return profiles of the cases; with `copy` (the project's root and a copy), of that."""
+
 
 @dataclass(frozen=True, slots=True)
 class Closing:
@@ -35,6 +42,7 @@ class Closing:
     verdict: Verdict
     table: Table | None
     detail: str = ""
+    profiles: tuple[CaseProfile, ...] = ()
 
 
 class Trial(Protocol):
@@ -43,6 +51,10 @@ class Trial(Protocol):
     @property
     def title(self) -> str:
         """What is judged, for the header line."""
+
+    @property
+    def preface(self) -> Sequence[str]:
+        """Lines below the header: what is to be read before anything runs."""
 
     @property
     def environment(self) -> Mapping[str, str]:

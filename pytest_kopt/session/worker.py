@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_kopt.cases.fixture import NOT_MEASURED, Kopt, marked_schema, send
-from pytest_kopt.cases.result import PROPERTY, CaseResult, named
+from pytest_kopt.cases.result import LOST, PROPERTY, CaseResult, named
+from pytest_kopt.devices import context
 from pytest_kopt.devices.choice import interpreter_environment
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import STDERR
@@ -35,6 +36,8 @@ class Worker:
         self.brief = brief
         self._commander = commander
         self._bench: Bench | None = None
+        #: Whether a case took the GPU's context along, so that this process can run no other.
+        self.context_lost = False
 
     def fixture(self, request: pytest.FixtureRequest) -> Kopt:
         """Return the value of the `kopt` fixture for a test."""
@@ -55,17 +58,35 @@ class Worker:
         """Return how cases are measured here; imports torch at the first call."""
         if self._bench is None:
             from pytest_kopt.cases.runner import Bench
+            from pytest_kopt.devices.pinning import discover, in_use
+            from pytest_kopt.devices.processes import announce
             from pytest_kopt.measure.wall import WallEngine
 
             brief = self.brief
             frozen = None if brief.expected is None else {c.nodeid: c for c in brief.expected}
-            self._bench = Bench(brief.device, brief.engine, brief.session_seed, frozen)
+            host = discover(brief.device)
+            device = in_use(host)
+            if brief.device == "cuda":
+                announce()
+            self._bench = Bench(
+                brief.device,
+                brief.engine,
+                brief.session_seed,
+                frozen,
+                uuid=device.uuid,
+                read=lambda: host.read(device),
+            )
             if brief.arms:
                 cpu = WallEngine(iterations=_PAIR_CALLS, block_seconds=_PAIR_SECONDS)
                 self._bench = replace(self._bench, cpu=cpu)
         return self._bench
 
     def _run_arms(self, item: pytest.Function) -> Callable[[Case, Bench], None] | None:
+        profile = self.brief.profile
+        if profile is not None:
+            from pytest_kopt.profiling.region import profile_case
+
+            return lambda case, bench: profile_case(case, bench, profile)
         order, commander = self.brief.arms, self._commander
         if order is None or commander is None:
             return None
@@ -85,6 +106,10 @@ class Worker:
             if dropped:
                 items[:] = keep
                 config.hook.pytest_deselected(items=dropped)
+        if hasattr(config, "workerinput") and self.brief.expected:
+            # The longest first, so that no device is left with it at the end.
+            seconds = {case.nodeid: case.seconds for case in self.brief.expected}
+            items.sort(key=lambda item: -seconds.get(item.nodeid, 0.0))
         for item in items:
             reason = self._skip_reason(item)
             if reason:
@@ -98,9 +123,13 @@ class Worker:
         stderr = item.config.stash[STDERR]
         faulthandler.dump_traceback_later(self.brief.timeout, exit=True, file=stderr)
         try:
-            return (yield)
+            outcome = yield
         finally:
             faulthandler.cancel_dump_traceback_later()
+        if self.context_lost and hasattr(item.config, "workerinput"):
+            # The reports are on their way; xdist starts another worker, on the same device.
+            os._exit(1)
+        return outcome
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
@@ -126,12 +155,16 @@ class Worker:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Give a marked test that failed before it could measure an ERROR row."""
         report = yield
+        if report.failed and is_marked(item) and not self.context_lost:
+            self.context_lost = context.is_lost(self.brief.device)
         silent = not any(name == PROPERTY for name, _ in item.user_properties)
         if report.failed and silent and is_marked(item) and call.when != "teardown":
             result = self._error_result(item, report.longreprtext)
             if result is not None:
                 send(item, result)
                 report.user_properties = list(item.user_properties)
+        if self.context_lost:
+            report.user_properties = [*report.user_properties, (LOST, True)]
         return report
 
     def _is_case(self, item: pytest.Item) -> bool:

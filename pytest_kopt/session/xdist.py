@@ -1,14 +1,31 @@
-"""A round under pytest-xdist: orders and environment for its workers, and their deaths."""
+"""A round under pytest-xdist: orders, device and environment for its workers, and their deaths.
+
+A worker on this host is pinned through its spec's environment, which a replacement inherits. One
+on another host (`--tx ssh=…`, `socket=…`, or `via=` a proxy) finds that host's GPUs itself, through
+its gateway, before pytest is started there.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from pytest_kopt.errors import BadInput
+from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.declare import WORKERINPUT
 from pytest_kopt.session.child import MAX_DEATHS
 from pytest_kopt.session.controller import Controller
+
+_PIN = """\
+from pytest_kopt.devices.pinning import pin_remote
+found = pin_remote(*channel.receive(), say=lambda line: channel.send({"say": line}))
+channel.send(found)
+"""
 
 
 class XdistBridge:
@@ -17,20 +34,59 @@ class XdistBridge:
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._early_deaths = 0
+        # By identity: specs of one host compare equal.
+        self._remote: dict[int, int] = {}
+        self._pinned: dict[int, dict[str, str]] = {}
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_setupnodes(self, specs: list[Any]) -> None:
+    def pytest_xdist_setupnodes(self, config: pytest.Config, specs: list[Any]) -> None:
         """Put the environment into the specs: seen by conftest imports and by replacements."""
+        proxies = {spec.id: spec for spec in map(_spec, config.getoption("px", None) or [])}
+        taken: Counter[str] = Counter()
         for spec in specs:
-            spec.env.update(self._controller.environment)
+            host = host_of(spec, proxies)
+            if host:
+                self._remote[id(spec)] = taken[host]
+                spec.env.update(self._controller.common_environment)
+            else:
+                spec.env.update(self._controller.environment_of_worker(taken[host]))
+            taken[host] += 1
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_newgateway(self, gateway: Any) -> None:
+        """Have a worker on another host pin itself, before pytest is imported there."""
+        spec = gateway.spec
+        if id(spec) not in self._remote:
+            return
+        controller = self._controller
+        before = self._pinned.get(id(spec), {}).get("uuid")
+        channel = gateway.remote_exec(_PIN)
+        channel.send(
+            (controller.settings.device, self._remote[id(spec)], controller.wait_minutes, before)
+        )
+        while "say" in (answer := channel.receive()):
+            controller.say(f"{gateway.id}: {answer['say']}")
+        channel.waitclose()
+        if "busy" in answer:
+            pytest.exit(f"{gateway.id}: {answer['busy']}", returncode=int(ExitCode.NO_IDLE_GPU))
+        if "refused" in answer:
+            raise pytest.UsageError(f"{gateway.id}: {answer['refused']}")
+        self._pinned[id(spec)] = answer
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        node.workerinput[WORKERINPUT] = self._controller.brief.to_json()
+        brief = self._controller.brief
+        pinned = self._pinned.get(id(node.gateway.spec))
+        if pinned:
+            brief = replace(brief, device=pinned["kind"])
+        node.workerinput[WORKERINPUT] = brief.to_json()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
-        self._controller.collected(list(ids))
+        # Workers run the longest cases first; rows stand in the order of declaration.
+        expected = self._controller.brief.expected or ()
+        place = {case.nodeid: i for i, case in enumerate(expected)}
+        self._controller.collected(sorted(ids, key=lambda nodeid: place.get(nodeid, len(place))))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object | None) -> None:
@@ -42,12 +98,54 @@ class XdistBridge:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
-        """Note a case that killed its worker; it is run once more when all others have run."""
-        if self._controller.trial is not None:
-            self._controller.collector.crashed[crashitem] = str(report.longrepr)
+        """Note a case that killed its worker; it is run once more when all others have run.
+
+        Not one that took the device's context along: that worker has reported it and left.
+        """
+        collector = self._controller.collector
+        if self._controller.trial is not None and crashitem not in collector.context_lost:
+            collector.crashed[crashitem] = str(report.longrepr)
+
+
+def host_of(spec: Any, proxies: dict[str, Any] | None = None) -> str:
+    """Return the address of the host that a worker's spec names, "" for this one."""
+    via = (proxies or {}).get(spec.via or spec.installvia or "")
+    if via is not None:
+        return host_of(via)
+    if spec.socket:
+        return str(spec.socket).rpartition(":")[0]
+    return str(spec.ssh or spec.vagrant_ssh or "")
 
 
 def is_distributed(config: pytest.Config) -> bool:
     """Say whether this process hands its tests to xdist workers."""
     option = config.option
     return getattr(option, "dist", "no") != "no" and not option.collectonly
+
+
+def has_local_workers(config: pytest.Config) -> bool:
+    """Say whether anything is measured on this host: by this process or a worker."""
+    if not is_distributed(config):
+        return True
+    proxies = {spec.id: spec for spec in map(_spec, config.getoption("px", None) or [])}
+    tx: Sequence[str] = config.getoption("tx", None) or []
+    return any(not host_of(_spec(re.sub(r"^\d+\*", "", text)), proxies) for text in tx)
+
+
+def usable_gpus(config: pytest.Config) -> int | None:
+    """Return the number of workers that `-n auto` stands for, None where GPUs are not used."""
+    from pytest_kopt.devices.choice import choose
+    from pytest_kopt.devices.pinning import discover
+    from pytest_kopt.options.settings import device_option
+
+    try:
+        kind = choose(device_option(config))
+        return len(discover(kind).devices) if kind == "cuda" else None
+    except BadInput as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def _spec(text: str) -> Any:
+    import execnet
+
+    return execnet.XSpec(text)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from pytest_kopt.campaign import memory, tips
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.state import Round
-from pytest_kopt.schema.table import write_atomically
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.schema.table import Table, read_csv, write_atomically
 from pytest_kopt.show import optimize_log, trend
+from pytest_kopt.show.benchmark_json import benchmark_json
+from pytest_kopt.show.profiles import read_profiles
 from pytest_kopt.show.summary import summary
 
 
@@ -21,8 +26,37 @@ def refresh(campaign: Campaign, numbers: list[int] | None = None) -> None:
     for number, item in campaign.state.rounds.items():
         if item.verdict is not None and (numbers is None or number in numbers):
             _round_files(campaign, item)
-    _append(campaign.layout.trend, lambda text: trend.missing_text(text, campaign.state))
-    _append(campaign.layout.optimize_log, lambda text: optimize_log.missing_text(text, campaign))
+    for item in campaign.state.decided_rounds():
+        if numbers is None or item.number in numbers:
+            _memory(campaign, item)
+    append(
+        tips.path_of(campaign.root, campaign.manifest),
+        lambda text: tips.missing_text(text, campaign.name, campaign.manifest, campaign.state),
+    )
+    append(campaign.layout.trend, lambda text: trend.missing_text(text, campaign.state))
+    append(campaign.layout.optimize_log, lambda text: optimize_log.missing_text(text, campaign))
+
+
+def _memory(campaign: Campaign, item: Round) -> None:
+    verdict = campaign.verdict(item)
+    assert verdict is not None and verdict.attempt is not None
+    before = campaign.state.incumbent_as_of(item.number - 1)
+    version = memory.version_of(item.number)
+    known = memory.Recollection(
+        item=item,
+        verdict=verdict,
+        table=_table(campaign, item.number),
+        previous=_table(campaign, before) if before else None,
+        profiles=read_profiles(campaign.layout, item.number, verdict.attempt),
+        masked=version in campaign.state.masked,
+    )
+    text = json.dumps(memory.document(known), indent=1) + "\n"
+    write_atomically(campaign.layout.memory(version), text)
+
+
+def _table(campaign: Campaign, number: int) -> Table | None:
+    path = campaign.layout.artifacts(number) / "benchmark.csv"
+    return read_csv(path) if path.is_file() else None
 
 
 def _round_files(campaign: Campaign, item: Round) -> None:
@@ -36,6 +70,13 @@ def _round_files(campaign: Campaign, item: Round) -> None:
     for name in ("benchmark.csv", "pairs.csv"):
         if (evidence / name).exists():
             write_atomically(layout.artifacts(item.number) / name, (evidence / name).read_text())
+    if (evidence / "evidence.json").exists():
+        texts = json.loads((evidence / "evidence.json").read_text())["results"]
+        results = [CaseResult.from_json(text) for text in texts]
+        started = item.attempts[verdict.attempt].started
+        commit = verdict.applied.git_commit if verdict.decision.keeps else None
+        path = layout.artifacts(item.number) / "benchmark.json"
+        write_atomically(path, benchmark_json(results, started, commit))
     _mirror(evidence / "kernel_snapshot", layout.snapshot(item.number))
 
 
@@ -48,7 +89,8 @@ def _mirror(source: Path, target: Path) -> None:
     temporary.rename(target)
 
 
-def _append(path: Path, missing: Callable[[str], str]) -> None:
+def append(path: Path, missing: Callable[[str], str]) -> None:
+    """Append what `missing` says that a file's text lacks; nothing is ever rewritten."""
     # Bytes, so that line ends somebody else wrote stay what they are.
     text = path.read_bytes().decode() if path.exists() else ""
     more = missing(text)

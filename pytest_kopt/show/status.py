@@ -7,6 +7,7 @@ from typing import Any
 
 from pytest_kopt import policies
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.memory import version_of
 from pytest_kopt.campaign.state import Round, chain_breaks
 from pytest_kopt.show.words import percent
 
@@ -16,8 +17,9 @@ STATUS_VERSION = 1
 def status(campaign: Campaign) -> dict[str, Any]:
     """Return the status as JSON-able data; the key names are part of the agents' contract."""
     state, manifest = campaign.state, campaign.manifest
-    rounds = [_round(item) for item in state.rounds.values() if item.attempts]
-    last = rounds[-1] if rounds else None
+    attempted = [_round(item) for item in state.rounds.values() if item.attempts]
+    last = attempted[-1] if attempted else None
+    rounds = [item for item in attempted if version_of(item["round"]) not in state.masked]
     pending = state.pending
     return {
         "schema_version": STATUS_VERSION,
@@ -37,6 +39,7 @@ def status(campaign: Campaign) -> dict[str, Any]:
         else None,
         "chain_breaks": chain_breaks(state, policies.load(manifest.policy).chain_noise_pct),
         "next": _next(campaign, last),
+        "masked": [f"v{version}" for version in sorted(state.masked)],
         "rounds": rounds,
     }
 
@@ -55,6 +58,8 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
         yield f"  round {item['round']}{tries}: {item['decision']}{change}{mark}"
         yield f"      {item['reason'].splitlines()[0]}"
     yield from (f"the chain is broken: {text}" for text in document["chain_breaks"])
+    if document["masked"]:
+        yield f"masked, not shown: {', '.join(document['masked'])} (v0 is round 1)"
     if document["unapplied"]:
         yield f"round {document['unapplied']} is decided but not carried out: the next run does it"
     yield f"next: {document['next']}"

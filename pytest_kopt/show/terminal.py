@@ -11,26 +11,33 @@ from tabulate import tabulate
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.schema.profile import Scalar
 from pytest_kopt.schema.table import cell
+from pytest_kopt.show.profiles import profile_lines
+from pytest_kopt.show.rooflines import roofline_lines
 from pytest_kopt.show.words import figure, interval, percent
 
 if TYPE_CHECKING:
     from pytest_kopt.decide.verdict import Verdict
+    from pytest_kopt.roofline import Roofline
     from pytest_kopt.session.trial import Closing
 
 _LABEL_WIDTH = 34
 _RATES = ("TFLOPS", "GB/s")
 
 
-def result_lines(results: Sequence[CaseResult], closing: Closing | None) -> Iterator[str]:
+def result_lines(
+    results: Sequence[CaseResult], closing: Closing | None, rooflines: Sequence[Roofline] = ()
+) -> Iterator[str]:
     """Yield the lines of the section "kopt"; at most 100 columns wide for common rows."""
     if results:
         yield from _case_table(results, closing.verdict if closing else None)
+    yield from roofline_lines(rooflines)
     for result in results:
         if result.evidence.get("interpreted"):
             yield "Times come from Triton's interpreter: they mean nothing and decide nothing."
             break
     yield from sorted({note for result in results if (note := result.evidence.get("note"))})
     if closing:
+        yield from profile_lines(closing.profiles)
         yield from closing.detail.splitlines()[-20:]
         yield from verdict_lines(closing.verdict)
 

@@ -132,7 +132,7 @@ class Project:
 
         The home directory is one without any settings of git: there is no identity to commit by.
         """
-        strange = ("PYTEST_", "KOPT_", "GIT_", "TRITON_", "COV_")
+        strange = ("PYTEST_", "KOPT_", "GIT_", "GITHUB_", "TRITON_", "COV_")
         kept = {name: text for name, text in os.environ.items() if not name.startswith(strange)}
         return kept | {
             "HOME": str(self.root.parent),
@@ -156,9 +156,10 @@ class Project:
         """Set up the campaign."""
         return self.kopt(*INIT, *arguments)
 
-    def round(self, number: int | str, *arguments: str) -> Run:
+    def round(self, number: int | str, *arguments: str, **variables: str) -> Run:
         """Run a round of the campaign."""
-        return self.pytest("--kopt-campaign", CAMPAIGN, "--kopt-round", str(number), *arguments)
+        words = ("--kopt-campaign", CAMPAIGN, "--kopt-round", str(number), *arguments)
+        return self.pytest(*words, **variables)
 
     def verdict(self, number: int) -> dict[str, Any]:
         """Return a round's verdict.json."""

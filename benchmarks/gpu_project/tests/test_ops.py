@@ -34,4 +34,5 @@ def test_op(kopt, name):
         reference=product if k else normalised,
         dims={"op": name},
         label=name,
+        flops=2 * m * n * k or None,
     )

@@ -1,0 +1,73 @@
+"""RMSNorm over the last dimension, forward and backward, in Triton."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+#: Programs of the backward; each keeps a weight gradient of its own until they are added up.
+PROGRAMS = 256
+
+
+@triton.jit
+def _forward(x, w, out, inverse, C, eps, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < C
+    values = tl.load(x + row * C + columns, inside, 0.0).to(tl.float32)
+    scale = 1 / tl.sqrt(tl.sum(values * values, 0) / C + eps)
+    weight = tl.load(w + columns, inside, 0.0).to(tl.float32)
+    tl.store(out + row * C + columns, (values * scale * weight).to(out.dtype.element_ty), inside)
+    tl.store(inverse + row, scale)
+
+
+@triton.jit
+def _backward(x, w, grad, inverse, dx, dw, R, C, BLOCK: tl.constexpr):
+    columns = tl.arange(0, BLOCK)
+    inside = columns < C
+    weight = tl.load(w + columns, inside, 0.0).to(tl.float32)
+    dw_part = tl.zeros((BLOCK,), tl.float32)
+    for row in range(tl.program_id(0), R, tl.num_programs(0)):
+        at = tl.cast(row, tl.int64) * C + columns
+        normal = tl.load(x + at, inside, 0.0).to(tl.float32) * tl.load(inverse + row)
+        given = tl.load(grad + at, inside, 0.0).to(tl.float32)
+        weighted = given * weight
+        along = tl.sum(weighted * normal, 0) / C
+        result = (weighted - normal * along) * tl.load(inverse + row)
+        tl.store(dx + at, result.to(dx.dtype.element_ty), inside)
+        dw_part += given * normal
+    tl.store(dw + tl.program_id(0) * C + columns, dw_part, inside)
+
+
+class _RmsNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor, eps: float) -> torch.Tensor:
+        x = x.contiguous()
+        rows, columns = x.shape
+        out = torch.empty_like(x)
+        inverse = torch.empty(rows, device=x.device, dtype=torch.float32)
+        ctx.block = triton.next_power_of_2(columns)
+        _forward[(rows,)](x, w, out, inverse, columns, eps, BLOCK=ctx.block, num_warps=8)
+        ctx.save_for_backward(x, w, inverse)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        x, w, inverse = ctx.saved_tensors
+        rows, columns = x.shape
+        dx = torch.empty_like(x)
+        programs = min(rows, PROGRAMS)
+        parts = torch.empty((programs, columns), device=x.device, dtype=torch.float32)
+        _backward[(programs,)](
+            *(x, w, grad.contiguous(), inverse, dx, parts, rows, columns),
+            BLOCK=ctx.block, num_warps=8,
+        )  # fmt: skip
+        return dx, parts.sum(0).to(w.dtype), None
+
+
+def rmsnorm(x: torch.Tensor, w: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
+    """Return x / sqrt(mean(x²) + eps) · w for bf16 x (rows, columns) and w (columns,)."""
+    return _RmsNorm.apply(x, w, eps)

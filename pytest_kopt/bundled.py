@@ -1,0 +1,18 @@
+"""Folders that belong to the project and to no module: in a wheel, else beside the source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parent
+
+
+def bundled(name: str, package: Path = _PACKAGE) -> Path:
+    """Return the folder `name` (`knowledge`, …); FileNotFoundError when the installation lacks it.
+
+    A wheel carries it in `pytest_kopt/bundled/`; a source tree has it beside the package.
+    """
+    for folder in (package / "bundled" / name, package.parent / name):
+        if folder.is_dir():
+            return folder
+    raise FileNotFoundError(f"this installation of pytest-kopt has no folder {name!r}")

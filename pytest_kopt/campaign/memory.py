@@ -1,0 +1,266 @@
+"""Iteration memory (S2): one document a decided round, rebuilt from ledger and evidence.
+
+v0 is the baseline, vN round N + 1. Only `masked` is a decision of its own, and a ledger event.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_kopt.campaign.state import CampaignState, Round
+from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.errors import BadInput
+from pytest_kopt.profiling.table import CaseProfile
+from pytest_kopt.roofline import TARGET_PCT
+from pytest_kopt.schema.table import Row, Table
+
+_VERSION = re.compile(r"v(\d+)")
+_TIMES = ("Forward Time (ms)", "Backward Time (ms)", "Time (ms)")
+
+
+@dataclass(frozen=True, slots=True)
+class Recollection:
+    """What a round's memory is made of; a table is None where no row arrived."""
+
+    item: Round
+    verdict: Verdict
+    table: Table | None
+    previous: Table | None
+    profiles: Sequence[CaseProfile]
+    masked: bool
+
+
+def version_of(number: int) -> int:
+    """Return the version that a round's memory has."""
+    return number - 1
+
+
+def parse_version(text: str) -> int:
+    """Return the number of `v3` (or `3`); BadInput for anything else."""
+    found = _VERSION.fullmatch(text if text.startswith("v") else f"v{text}")
+    if not found:
+        raise BadInput(f"{text!r} is no version", where="kopt memory", legal="v0, v1, …")
+    return int(found[1])
+
+
+def versions(state: CampaignState) -> list[int]:
+    """Return the versions there are: one for every decided round."""
+    return [version_of(item.number) for item in state.decided_rounds() if item.verdict]
+
+
+def unmasked_rounds(state: CampaignState) -> list[Round]:
+    """Return the decided rounds that planning may look at."""
+    return [item for item in state.decided_rounds() if version_of(item.number) not in state.masked]
+
+
+def check_versions(state: CampaignState, wanted: Iterable[int], *, masked: bool) -> None:
+    """Raise BadInput for a version that does not exist or is (un)masked already."""
+    there = versions(state)
+    for version in wanted:
+        if version not in there:
+            raise BadInput(
+                f"v{version} does not exist",
+                where="kopt memory",
+                legal=[f"v{known}" for known in there] or "none yet",
+            )
+        if (version in state.masked) == masked:
+            raise BadInput(
+                f"v{version} is {'masked' if masked else 'not masked'} already",
+                where="kopt memory",
+            )
+
+
+def draw_restart(state: CampaignState, seed: int) -> list[int]:
+    """Return about half of the unmasked versions, drawn by a seed: never v0, never the best.
+
+    The best is the last accepted round: the chain of accepted rounds does not fall. BadInput when
+    there is nothing to draw from.
+    """
+    best = state.incumbent_round
+    kept = {0, version_of(best) if best else 0}
+    free = [v for v in versions(state) if v not in state.masked and v not in kept]
+    if not free:
+        raise BadInput(
+            "there is no memory to mask",
+            where="kopt memory restart",
+            legal="rounds beside the baseline and the best one",
+        )
+    return sorted(random.Random(seed).sample(free, (len(free) + 1) // 2))
+
+
+def document(given: Recollection) -> dict[str, Any]:
+    """Return the content of `memory/v<N>.json`; what nothing tells is null or empty."""
+    item, verdict, notes = given.item, given.verdict, given.item.notes
+    baseline = verdict.decision is Decision.BASELINE
+    analysis = f"{verdict.decision}: {notes.root_cause}" if notes.root_cause else None
+    return {
+        "version": f"v{version_of(item.number)}",
+        "round": item.number,
+        "masked": given.masked,
+        "timestamp": item.verdict.time if item.verdict else None,
+        "performance": _performance(given),
+        "optimization": {
+            "action_category": "baseline" if baseline else notes.bucket,
+            "action_description": notes.change or notes.summary or notes.hypothesis,
+            "expected_impact": notes.expected,
+            "risks_and_rollback": analysis,
+        },
+        "profile_evidence": _profile_evidence(given),
+        "correctness": {"rel_err": _relative_error(given.table), "status": _status(verdict)},
+        "isa_metric_progress": [
+            {
+                "metric": f"{line.label} {line.way}: share of the attainable rate (%)",
+                "target": TARGET_PCT,
+                "current": line.achieved_pct,
+                "met": (line.achieved_pct or 0) >= TARGET_PCT,
+            }
+            for line in verdict.rooflines
+        ],
+        "search_log": _search_log(given),
+        "pitfalls_and_fixes": _pitfalls(given),
+        "references": [
+            {"source_type": "knowledge", "path_or_url": source, "description": "roofline"}
+            for source in sorted({text for line in verdict.rooflines for text in line.sources})
+        ],
+        "quality_gate": {
+            "result": "PASS" if verdict.decision.keeps else "FAIL",
+            "failure_reason": None if verdict.decision.keeps else verdict.reason,
+        },
+        "git_commit_hash": verdict.applied.git_commit if verdict.decision.keeps else None,
+    }
+
+
+def _performance(given: Recollection) -> dict[str, Any]:
+    now, before = _figures(given.table), _figures(given.previous)
+    lines = given.verdict.rooflines
+
+    def share(unit: str) -> float | None:
+        found = [line.achieved_pct for line in lines if line.unit == unit and line.achieved_pct]
+        return sum(found) / len(found) if found else None
+
+    def delta(name: str) -> float | None:
+        old, new = before[name], now[name]
+        return None if old is None or new is None else new - old
+
+    return {
+        "latency_us": now["latency"],
+        "latency_us_by_shape": _latencies(given.table),
+        "tflops": now["TFLOPS"],
+        "bandwidth_gbps": now["GB/s"],
+        "tflops_peak_utilization_pct": share("TFLOPS"),
+        "bandwidth_peak_utilization_pct": share("GB/s"),
+        "comparison_with_previous": {
+            "latency_delta": delta("latency"),
+            "tflops_delta": delta("TFLOPS"),
+            "bandwidth_delta": delta("GB/s"),
+        },
+    }
+
+
+def _figures(table: Table | None) -> dict[str, float | None]:
+    rates = {unit: _mean(table, f"Forward {unit}") for unit in ("TFLOPS", "GB/s")}
+    latencies = list(_latencies(table).values())
+    return {"latency": sum(latencies) / len(latencies) if latencies else None, **rates}
+
+
+def _mean(table: Table | None, column: str) -> float | None:
+    found = _numbers(table, column)
+    return sum(found) / len(found) if found else None
+
+
+def _numbers(table: Table | None, column: str) -> list[float]:
+    if table is None or column not in table.header:
+        return []
+    return [value for row in _passed(table) if (value := row.number(column)) is not None]
+
+
+def _latencies(table: Table | None) -> dict[str, float]:
+    """Return each case's time of a step in microseconds."""
+    found = {}
+    columns = [name for name in _TIMES if table and name in table.header]
+    for row in _passed(table):
+        times = [value for name in columns if (value := row.number(name)) is not None]
+        if times:
+            found[row.label] = sum(times) * 1e3
+    return found
+
+
+def _passed(table: Table | None) -> list[Row]:
+    return [row for row in table.rows if row.check == "PASS"] if table else []
+
+
+def _relative_error(table: Table | None) -> float | None:
+    """Return the largest relative root-mean-square error: an SNR of s dB is 10^(-s/20)."""
+    found = _numbers(table, "out_snr")
+    return float(10 ** (-min(found) / 20)) if found else None
+
+
+def _status(verdict: Verdict) -> str:
+    return "PASS" if all(shape.check == "PASS" for shape in verdict.shapes) else "FAIL"
+
+
+def _profile_evidence(given: Recollection) -> dict[str, Any]:
+    hot = [
+        f"{item.label}: {item.hottest.kernel} {item.hottest.mean_us:.3f} us x {item.hottest.calls}"
+        for item in given.profiles
+        if item.hottest
+    ]
+    bounds = sorted({line.bound for line in given.verdict.rooflines})
+    return {
+        "tool_used": ", ".join(sorted({item.tool for item in given.profiles})) or None,
+        "evidence_summary": "; ".join(hot) or None,
+        "bottleneck_type": ", ".join(f"{bound}_bound" for bound in bounds) or None,
+        "evidence_chain": given.item.notes.hypothesis,
+    }
+
+
+def _search_log(given: Recollection) -> list[dict[str, Any]]:
+    notes = given.item.notes
+    if not notes.evidence:
+        return []
+    return [
+        {
+            "source": "notes",
+            "query": notes.hypothesis,
+            "finding": notes.evidence,
+            "actionability": notes.change,
+        }
+    ]
+
+
+def _pitfalls(given: Recollection) -> list[dict[str, Any]]:
+    """Return what went wrong: failed attempts, the roll-back's lesson, facts that are UNKNOWN."""
+    notes, found = given.item.notes, []
+    for attempt in given.item.attempts.values():
+        decided = attempt.decided
+        if decided and decided.decision.leaves_open:
+            found.append(
+                _pitfall(
+                    "accuracy" if decided.decision is Decision.REPAIR else "runtime",
+                    f"attempt {attempt.number}: {decided.reason}",
+                )
+            )
+    verdict = given.verdict
+    if not verdict.decision.keeps:
+        pitfall = _pitfall("performance", verdict.reason)
+        fixed = "the incumbent was restored"
+        found.append(
+            pitfall | {"root_cause": notes.root_cause, "fix_applied": fixed, "lesson": notes.lesson}
+        )
+    unknown = sorted({text for line in verdict.rooflines for text in line.unknown})
+    found += [_pitfall("hardware fact", text) for text in unknown]
+    return found
+
+
+def _pitfall(kind: str, message: str) -> dict[str, Any]:
+    return {
+        "error_type": kind,
+        "error_message": message,
+        "root_cause": None,
+        "fix_applied": None,
+        "lesson": None,
+    }

@@ -1,0 +1,46 @@
+"""How much a case has to move at least: the sizes of what goes in and what comes out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from pytest_kopt.numerics.determinism import tensors
+
+
+def io_bytes(
+    given: Sequence[Any], outputs: Sequence[Any], gradients: Iterable[torch.Tensor | None]
+) -> dict[str, int]:
+    """Return the compulsory bytes of a forward, and of a backward where there are gradients.
+
+    Forward: inputs read, outputs written. Backward: inputs and incoming gradients (of the outputs'
+    size) read, gradients written. A tensor counts once, an expanded dim as one element.
+    """
+    inputs, results = _size(tensors(list(given))), _size(tensors(list(outputs)))
+    found = {"forward": inputs + results}
+    written = _size(item for item in gradients if item is not None)
+    if written:
+        found["backward"] = inputs + results + written
+    return found
+
+
+def input_dtype(given: Sequence[Any]) -> str | None:
+    """Return torch's name of the dtype that most bytes of the floating or int8 inputs have."""
+    sizes: dict[str, int] = {}
+    for item in tensors(list(given)):
+        if item.is_floating_point() or item.dtype is torch.int8:
+            name = str(item.dtype).removeprefix("torch.")
+            sizes[name] = sizes.get(name, 0) + item.numel() * item.element_size()
+    return max(sizes, key=lambda name: sizes[name]) if sizes else None
+
+
+def _size(found: Iterable[torch.Tensor]) -> int:
+    sizes = {}
+    for item in found:
+        # An expanded dim (stride 0) is one element in memory.
+        held = [n for n, stride in zip(item.shape, item.stride(), strict=True) if stride or n == 0]
+        sizes[item.data_ptr(), item.shape] = math.prod(held) * item.element_size()
+    return sum(sizes.values())

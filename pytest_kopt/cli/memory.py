@@ -1,0 +1,114 @@
+"""`kopt memory`: the iteration memory, and which of it planning may look at."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+from collections.abc import Sequence
+
+from pytest_kopt.campaign import memory
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.cli.project import Commands, Project, command
+from pytest_kopt.errors import BadInput
+from pytest_kopt.show import projections
+from pytest_kopt.show.words import percent
+
+_CAMPAIGN = "softmax_triton_sm90_20261121"
+
+
+def add_parser(commands: Commands) -> None:
+    parser = command(
+        commands,
+        "memory",
+        "List, show and mask the iteration memory (v0 is the baseline, vN round N + 1).",
+        f"kopt memory mask {_CAMPAIGN} v3 v4",
+    )
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    for name, help, example, run in (
+        ("list", "List the versions.", f"kopt memory list {_CAMPAIGN}", _list),
+        ("show", "Print one version.", f"kopt memory show {_CAMPAIGN} v3", _show),
+        ("mask", "Have versions skipped everywhere.", f"kopt memory mask {_CAMPAIGN} v3", _mask),
+        ("unmask", "Have them count again.", f"kopt memory unmask {_CAMPAIGN} v3", _unmask),
+        (
+            "restart",
+            "Partial restart: mask about half, drawn by a seed; never v0, never the best.",
+            f"kopt memory restart {_CAMPAIGN} --seed 7",
+            _restart,
+        ),
+    ):
+        action = command(actions, name, help, example)
+        action.add_argument("name", metavar="NAME")
+        if name == "show":
+            action.add_argument("version", metavar="VERSION")
+        if name in ("mask", "unmask"):
+            action.add_argument("versions", nargs="+", metavar="VERSION")
+        if name == "mask":
+            action.add_argument("--reason", default="", metavar="TEXT")
+        if name == "restart":
+            action.add_argument("--seed", type=int, metavar="N", help="default: drawn, recorded")
+        action.set_defaults(run=run)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    campaign = Project.here().campaign(arguments.name)
+    for item in campaign.state.decided_rounds():
+        version = memory.version_of(item.number)
+        decided = item.verdict
+        assert decided is not None
+        total = decided.aggregate
+        change = f" {percent(total.change_pct)}" if total and total.change_pct is not None else ""
+        masked = " (masked)" if version in campaign.state.masked else ""
+        print(f"v{version} round {item.number}: {decided.decision}{change}{masked}")
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    campaign = Project.here().campaign(arguments.name)
+    version = memory.parse_version(arguments.version)
+    path = campaign.layout.memory(version)
+    if version not in memory.versions(campaign.state) or not path.is_file():
+        known = [f"v{there}" for there in memory.versions(campaign.state)]
+        raise BadInput(f"v{version} does not exist", where="kopt memory", legal=known or "none yet")
+    print(path.read_text().rstrip())
+    return 0
+
+
+def _mask(arguments: argparse.Namespace) -> int:
+    return _change(arguments, masked=True, reason=arguments.reason)
+
+
+def _unmask(arguments: argparse.Namespace) -> int:
+    return _change(arguments, masked=False)
+
+
+def _change(arguments: argparse.Namespace, *, masked: bool, reason: str = "") -> int:
+    campaign = Project.here().campaign(arguments.name)
+    wanted = sorted({memory.parse_version(text) for text in arguments.versions})
+    with campaign.locked():
+        memory.check_versions(campaign.state, wanted, masked=masked)
+        _record(campaign, wanted, masked=masked, reason=reason)
+    word = "masked" if masked else "unmasked"
+    print(f"{word} {', '.join(f'v{version}' for version in wanted)}")
+    return 0
+
+
+def _restart(arguments: argparse.Namespace) -> int:
+    campaign = Project.here().campaign(arguments.name)
+    seed = arguments.seed if arguments.seed is not None else secrets.randbelow(2**31)
+    with campaign.locked():
+        drawn = memory.draw_restart(campaign.state, seed)
+        _record(campaign, drawn, masked=True, reason="partial restart", seed=seed)
+    print(f"masked {', '.join(f'v{version}' for version in drawn)} (seed {seed})")
+    return 0
+
+
+def _record(
+    campaign: Campaign,
+    versions: Sequence[int],
+    *,
+    masked: bool,
+    reason: str,
+    seed: int | None = None,
+) -> None:
+    campaign.mask(versions, masked=masked, reason=reason, seed=seed)
+    projections.refresh(campaign, [version + 1 for version in versions])

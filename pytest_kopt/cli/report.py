@@ -1,0 +1,94 @@
+"""`kopt report`: campaigns as HTML."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.cli.project import Commands, Project, command
+from pytest_kopt.errors import BadInput
+from pytest_kopt.schema.table import write_atomically
+
+#: Seconds between two looks at the ledgers while watching.
+_PAUSE = 2.0
+
+
+def add_parser(commands: Commands) -> None:
+    parser = command(
+        commands,
+        "report",
+        "Write a campaign's report as one HTML file; of several, an index and a file each.",
+        "kopt report softmax_triton_sm90_20261121 -o report.html",
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="default: the branch's or only")
+    parser.add_argument(
+        "-o",
+        dest="output",
+        type=Path,
+        metavar="FILE",
+        help="default: report.html in the campaign's directory, index.html in the workspace",
+    )
+    parser.add_argument(
+        "--watch", action="store_true", help="write it again whenever a round ends, until Ctrl-C"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    project = Project.here()
+    names: list[str | None] = list(dict.fromkeys(arguments.names)) or [None]
+    if not arguments.watch:
+        write(project, names, arguments.output, live=False)
+        return 0
+    with contextlib.suppress(KeyboardInterrupt):
+        _watch(project, names, arguments.output)
+    # What is left behind no longer loads itself anew.
+    write(project, names, arguments.output, live=False)
+    return 0
+
+
+def write(
+    project: Project, names: Sequence[str | None], output: Path | None, *, live: bool
+) -> list[Path]:
+    """Write the report of one campaign, or an index and the reports of several; print the paths."""
+    from pytest_kopt.show.report.page import campaign_page, index_page
+
+    campaigns = [project.campaign(name) for name in names]
+    if len(campaigns) == 1:
+        target = output or campaigns[0].layout.directory / "report.html"
+        pages = {target: campaign_page(campaigns[0], live=live)}
+    else:
+        target = output or project.workspace / "index.html"
+        files = [f"{campaign.name}.html" for campaign in campaigns]
+        if target.name in files:
+            raise BadInput(
+                f"{target.name} is the report of a campaign", where="-o", legal="another name"
+            )
+        pages = {target: index_page(campaigns, files, live=live)}
+        for campaign, file in zip(campaigns, files, strict=True):
+            pages[target.with_name(file)] = campaign_page(campaign, live=live)
+    for path, text in pages.items():
+        write_atomically(path, text)
+        print(f"{path} ({len(text.encode()) / 1e6:.2f} MB)", flush=True)
+    return list(pages)
+
+
+def _watch(project: Project, names: Sequence[str | None], output: Path | None) -> None:
+    campaigns = [project.campaign(name) for name in names]
+    seen: list[int] = []
+    while True:
+        now = [_length(campaign) for campaign in campaigns]
+        if now != seen:
+            write(project, names, output, live=True)
+            seen = now
+        time.sleep(_PAUSE)
+
+
+def _length(campaign: Campaign) -> int:
+    """Return the ledger's length: it only ever grows."""
+    path = campaign.layout.ledger
+    return path.stat().st_size if path.exists() else 0

@@ -1,0 +1,80 @@
+"""`kopt tips`: what earlier campaigns on the same GPU, op and backend learned."""
+
+from __future__ import annotations
+
+import argparse
+
+from pytest_kopt.campaign import tips
+from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.cli.project import Commands, Project, command
+from pytest_kopt.clock import now
+from pytest_kopt.show import projections
+
+
+def add_parser(commands: Commands) -> None:
+    parser = command(
+        commands,
+        "tips",
+        "Show or add tips for a campaign's GPU, op and backend.",
+        "kopt tips add softmax_triton_sm90_20261121 3 'exp2 with a folded scale saves a multiply'",
+    )
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    show = command(actions, "show", "Show the tips.", "kopt tips show softmax_triton_sm90_20261121")
+    show.add_argument("name", nargs="?", metavar="NAME")
+    show.set_defaults(run=_show)
+    add = command(
+        actions,
+        "add",
+        "Add what a round taught. Lines 'Context: …', 'Signal: …', 'Takeaway: …' and "
+        "'Applicability: …' fill those fields; other text is the takeaway.",
+        "kopt tips add softmax_triton_sm90_20261121 3 'exp2 with a folded scale saves a multiply'",
+    )
+    add.add_argument("name", metavar="NAME")
+    add.add_argument("round", type=int, metavar="N")
+    add.add_argument("text", metavar="TEXT")
+    add.set_defaults(run=_add)
+    correct = command(
+        actions,
+        "correct",
+        "Append a correction to a tip: tips are never changed.",
+        "kopt tips correct softmax_triton_sm90_20261121 2 'only below 4096 columns'",
+    )
+    correct.add_argument("name", metavar="NAME")
+    correct.add_argument("tip", type=int, metavar="TIP", help="its number in `kopt tips show`")
+    correct.add_argument("text", metavar="TEXT")
+    correct.set_defaults(run=_correct)
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    campaign = Project.here().campaign(arguments.name)
+    path = tips.path_of(campaign.root, campaign.manifest)
+    known = tips.entries(path)
+    if not known:
+        print(f"no tips yet; the first goes to {path}")
+    for entry in known:
+        print(f"{entry.number}. {entry.title}\n{entry.text}\n")
+    return 0
+
+
+def _add(arguments: argparse.Namespace) -> int:
+    campaign = Project.here().campaign(arguments.name)
+    known = campaign.state.rounds.get(arguments.round)
+    tips.check(arguments.text, known.notes.bucket if known else None, "kopt tips")
+    with campaign.locked():
+        campaign.note(arguments.round, Notes(tip=arguments.text))
+        projections.refresh(campaign, [arguments.round])
+    if campaign.state.rounds[arguments.round].is_open:
+        print("noted; it is appended when the round is decided")
+    else:
+        print(f"appended to {tips.path_of(campaign.root, campaign.manifest)}")
+    return 0
+
+
+def _correct(arguments: argparse.Namespace) -> int:
+    campaign = Project.here().campaign(arguments.name)
+    path = tips.path_of(campaign.root, campaign.manifest)
+    with campaign.locked():
+        more = tips.correction(arguments.tip, arguments.text, now(), tips.entries(path))
+        projections.append(path, lambda _: more)
+    print(f"appended to {path}")
+    return 0

@@ -1,0 +1,77 @@
+"""The state of a device before and after a measurement, and whether it spoils the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pytest_kopt.devices.vendor import Reading
+
+_T = TypeVar("_T")
+#: A measurement that was throttled or drifted is repeated this often before its flag stays.
+EXTRA_MEASUREMENTS = 2
+#: Reasons that a heavy kernel lives with; measuring again would find them again.
+_LASTING = frozenset({"sw_power_cap", "ppt_pwr"})
+MOST_CLOCK_DRIFT_PCT = 3.0
+MOST_WARMING_C = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """A device around one measurement, which was the `measurement`-th of its kind."""
+
+    before: Reading
+    after: Reading
+    measurement: int = 1
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What is wrong with the conditions, in words."""
+        reasons = dict.fromkeys([*self.before.throttled, *self.after.throttled])
+        return (*([f"throttled: {', '.join(reasons)}"] if reasons else []), *self._drift)
+
+    @property
+    def passing(self) -> bool:
+        """Whether a flag may be gone when measured again."""
+        reasons = {*self.before.throttled, *self.after.throttled}
+        return bool(reasons - _LASTING or self._drift)
+
+    @property
+    def _drift(self) -> tuple[str, ...]:
+        found = []
+        clocks, heat = self._both("sm_mhz"), self._both("temperature_c")
+        if clocks and abs(clocks[1] / clocks[0] - 1) * 100 > MOST_CLOCK_DRIFT_PCT:
+            found.append(f"clock drifted from {clocks[0]:.0f} to {clocks[1]:.0f} MHz")
+        if heat and abs(heat[1] - heat[0]) >= MOST_WARMING_C:
+            found.append(f"temperature drifted from {heat[0]:.0f} to {heat[1]:.0f} °C")
+        return tuple(found)
+
+    def _both(self, name: str) -> tuple[float, float] | None:
+        first, last = getattr(self.before, name), getattr(self.after, name)
+        return (first, last) if first and last else None
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "before": self.before.to_document(),
+            "after": self.after.to_document(),
+            "measurement": self.measurement,
+            "flags": list(self.flags),
+        }
+
+
+def steadily(
+    measure: Callable[[], _T], read: Callable[[], Reading], extra: int = EXTRA_MEASUREMENTS
+) -> tuple[_T, Conditions]:
+    """Measure, and again up to `extra` times while the conditions promise better.
+
+    Returns the last measurement with its conditions. The device should be warm when this begins.
+    """
+    for number in range(1, extra + 2):
+        before = read()
+        found = measure()
+        conditions = Conditions(before, read(), number)
+        if not conditions.passing:
+            break
+    return found, conditions

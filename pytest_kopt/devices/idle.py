@@ -1,0 +1,136 @@
+"""The gate in front of every measurement: a GPU is timed on only while nobody else uses it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from pytest_kopt.devices import processes
+from pytest_kopt.devices.vendor import Device, Reading, Vendor
+
+#: A look takes this many readings of every device, this many seconds apart.
+SAMPLES, INTERVAL = 4, 0.35
+MOST_UTILISATION_PCT = 2.0
+#: More movement than this within a look is somebody allocating.
+MOST_DRIFT_MIB = 32.0
+#: A look is announced this often (minutes); a device that gets free meanwhile is taken at once.
+LOOK_MINUTES = 10.0
+POLL_SECONDS = 5.0
+
+
+class NoIdleGpu(Exception):
+    """No device became idle in time; the message says what was in the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a look found on one device; without `reasons` it is idle."""
+
+    device: Device
+    reasons: tuple[str, ...]
+    utilisation_pct: float
+    memory_mib: float
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody uses the device."""
+        return not self.reasons
+
+    def __str__(self) -> str:
+        return f"{self.device.uuid} ({self.device.name}): {'; '.join(self.reasons) or 'idle'}"
+
+
+def judge(device: Device, readings: Sequence[Reading], strangers: Sequence[int]) -> Finding:
+    """Judge one device by the readings of a look and the foreign processes on it."""
+    busy = [r.utilisation_pct for r in readings if r.utilisation_pct is not None]
+    memory = [r.memory_mib for r in readings if r.memory_mib is not None]
+    reasons = [_describe(pid) for pid in strangers]
+    if busy and max(busy) > MOST_UTILISATION_PCT:
+        reasons.append(f"utilisation {max(busy):.0f} %")
+    if memory and max(memory) - min(memory) > MOST_DRIFT_MIB:
+        reasons.append(f"memory in use moves from {min(memory):.0f} to {max(memory):.0f} MiB")
+    return Finding(device, tuple(reasons), max(busy, default=0.0), max(memory, default=0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class AvailabilityGate:
+    """Looks at devices and waits for idle ones.
+
+    `say` takes the progress lines; `sleep` and `clock` (both in seconds) are the time's.
+    """
+
+    vendor: Vendor
+    say: Callable[[str], None]
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+
+    def look(self, devices: Sequence[Device]) -> list[Finding]:
+        """Return what is to be found on every device, the most idle first."""
+        readings: dict[str, list[Reading]] = {device.uuid: [] for device in devices}
+        for number in range(SAMPLES):
+            if number:
+                self.sleep(INTERVAL)
+            for device in devices:
+                readings[device.uuid].append(self.vendor.read(device))
+        found = [
+            judge(device, readings[device.uuid], processes.foreign(_pids(readings[device.uuid])))
+            for device in devices
+        ]
+        return sorted(found, key=lambda f: (not f.idle, f.utilisation_pct, f.memory_mib))
+
+    def idle(self, devices: Sequence[Device], minutes: float) -> list[Device]:
+        """Return the idle devices, the most idle first, waiting up to `minutes` for one.
+
+        Raises NoIdleGpu when none of them got free.
+        """
+        return self._wait(lambda: self.look(devices), minutes)
+
+    def free_of_strangers(self, device: Device, minutes: float) -> None:
+        """Return once no process of a stranger computes on the device; NoIdleGpu after `minutes`.
+
+        For use between measurements, when utilisation tells of one's own work. Pids of another
+        namespace may be one's own there, and do not count.
+        """
+
+        def look() -> list[Finding]:
+            running = self.vendor.read(device).processes or ()
+            strangers = [pid for pid in processes.foreign(running) if processes.is_here(pid)]
+            return [judge(device, (), strangers)]
+
+        self._wait(look, minutes)
+
+    def _wait(self, look: Callable[[], list[Finding]], minutes: float) -> list[Device]:
+        start = self.clock()
+        announced = 0
+        while True:
+            found = look()
+            free = [finding.device for finding in found if finding.idle]
+            if free:
+                if announced:
+                    self.say(f"kopt: {free[0].uuid} is idle now, going on")
+                return free
+            waited = (self.clock() - start) / 60
+            busy = " | ".join(map(str, found))
+            if waited >= minutes:
+                raise NoIdleGpu(f"no idle GPU within {_span(minutes)}: {busy}")
+            if waited >= announced * LOOK_MINUTES:
+                announced += 1
+                self.say(
+                    f"kopt: waiting for an idle GPU, up to {_span(minutes - waited)} more "
+                    f"(--kopt-gpu-wait): {busy}"
+                )
+            self.sleep(min(POLL_SECONDS, max(0.0, (minutes - waited) * 60)))
+
+
+def _pids(readings: Iterable[Reading]) -> set[int]:
+    return {pid for reading in readings for pid in reading.processes or ()}
+
+
+def _span(minutes: float) -> str:
+    return f"{minutes:.0f} minutes" if minutes >= 1 else f"{minutes * 60:.0f} s"
+
+
+def _describe(pid: int) -> str:
+    name = processes.name_of(pid)
+    return f"process {pid} ({name or 'not of this container'})"

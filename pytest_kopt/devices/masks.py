@@ -1,0 +1,72 @@
+"""Which devices a process may see, by the variables that the vendors' runtimes read.
+
+CUDA: docs.nvidia.com, CUDA Programming Guide, "CUDA Environment Variables"; ROCm:
+rocm.docs.amd.com, "GPU isolation techniques". An entry is an index, a UUID or the unique beginning
+of one. From the first entry on that names no device nothing is visible; a device named twice hides
+all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_kopt.devices.vendor import Device
+
+#: Filters applied one after the other, each by the first of its variables that is set; an index in
+#: a later one counts what the earlier ones left.
+Stages = tuple[tuple[str, ...], ...]
+
+NVIDIA: Stages = (("CUDA_VISIBLE_DEVICES",),)
+AMD: Stages = (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"))
+VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+_NUMBER = re.compile(r"[+-]?\d+")
+
+
+def visible(devices: Sequence[Device], stages: Stages, environ: Mapping[str, str]) -> list[Device]:
+    """Return the devices that a process with this environment sees, in the order it sees them.
+
+    Indices of CUDA are taken in the order of nvidia-smi, as its documentation has it. (Where
+    GPUs of different speed share a host, CUDA itself wants CUDA_DEVICE_ORDER=PCI_BUS_ID for that.)
+    """
+    found = list(devices)
+    for number, stage in enumerate(stages):
+        mask = next((environ[name] for name in stage if name in environ), None)
+        if number:
+            found = [replace(device, index=i) for i, device in enumerate(found)]
+        if mask is not None:
+            found = _selected(found, mask)
+    return found
+
+
+def pin(device: Device, stages: Stages) -> dict[str, str]:
+    """Return the variables that leave a process this one device."""
+    if device.kind == "cpu":
+        return {}
+    first, *others = stages
+    return {first[0]: device.uuid} | {name: "0" for stage in others for name in stage}
+
+
+def _selected(devices: Sequence[Device], mask: str) -> list[Device]:
+    found: list[Device] = []
+    for entry in mask.split(","):
+        device = _named(devices, entry.strip())
+        if device is None:
+            break
+        if device in found:
+            return []
+        found.append(device)
+    return found
+
+
+def _named(devices: Sequence[Device], entry: str) -> Device | None:
+    number = _NUMBER.match(entry)
+    if number:
+        # Of a GPU that is divided, CUDA enumerates the first instance.
+        return next((d for d in devices if d.index == int(number.group())), None)
+    matching = [d for d in devices if entry and d.uuid.lower().startswith(entry.lower())]
+    return matching[0] if len(matching) == 1 else None

@@ -1,0 +1,118 @@
+"""NVIDIA GPUs through NVML's own Python bindings (`pynvml`, the package nvidia-ml-py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pytest_kopt.devices.masks import NVIDIA
+from pytest_kopt.devices.vendor import Device, Reading
+
+_T = TypeVar("_T")
+#: Bits of the clocks' event (once: throttle) reasons; NVML API reference, nvmlClocksEventReasons.
+REASONS = {
+    0x001: "gpu_idle",
+    0x002: "applications_clocks_setting",
+    0x004: "sw_power_cap",
+    0x008: "hw_slowdown",
+    0x010: "sync_boost",
+    0x020: "sw_thermal_slowdown",
+    0x040: "hw_thermal_slowdown",
+    0x080: "hw_power_brake_slowdown",
+    0x100: "display_clock_setting",
+}
+_MIB = 1 << 20
+
+
+def connect() -> Nvml | None:
+    """Return NVML, None where its bindings or its library are absent."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    return Nvml(pynvml)
+
+
+def reasons_of(bits: int) -> tuple[str, ...]:
+    """Return the names of the reasons in a bit mask."""
+    return tuple(name for bit, name in REASONS.items() if bits & bit)
+
+
+class Nvml:
+    """An open connection to NVML."""
+
+    name = "NVML"
+    stages = NVIDIA
+
+    def __init__(self, nvml: Any) -> None:
+        """Use the module `pynvml`, or what stands in for it."""
+        self._nvml = nvml
+
+    def devices(self) -> list[Device]:
+        nvml = self._nvml
+        found = []
+        for index in range(nvml.nvmlDeviceGetCount()):
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+            pci = _text(nvml.nvmlDeviceGetPciInfo(handle).busId)
+            name = _text(nvml.nvmlDeviceGetName(handle))
+            for part in self._instances(handle) or [handle]:
+                uuid = _text(nvml.nvmlDeviceGetUUID(part))
+                found.append(Device(uuid, index, name, f"sm_{major}{minor}", pci))
+        return found
+
+    def read(self, device: Device) -> Reading:
+        nvml = self._nvml
+        whole = nvml.nvmlDeviceGetHandleByPciBusId(device.pci.encode())
+        # Clocks, temperature and power belong to the whole GPU, the rest to its instance.
+        part = whole
+        for instance in self._instances(whole):
+            if _text(nvml.nvmlDeviceGetUUID(instance)) == device.uuid:
+                part = instance
+        memory = self._ask(lambda: nvml.nvmlDeviceGetMemoryInfo(part).used / _MIB)
+        busy = self._ask(lambda: float(nvml.nvmlDeviceGetUtilizationRates(part).gpu))
+        running = self._ask(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(part))
+        sm = self._ask(lambda: float(nvml.nvmlDeviceGetClockInfo(whole, nvml.NVML_CLOCK_SM)))
+        mem = self._ask(lambda: float(nvml.nvmlDeviceGetClockInfo(whole, nvml.NVML_CLOCK_MEM)))
+        celsius = self._ask(
+            lambda: float(nvml.nvmlDeviceGetTemperature(whole, nvml.NVML_TEMPERATURE_GPU))
+        )
+        watts = self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(whole) / 1000)
+        bits = self._ask(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(whole)))
+        return Reading(
+            memory_mib=memory,
+            utilisation_pct=busy,
+            processes=None if running is None else tuple(sorted({p.pid for p in running})),
+            sm_mhz=sm,
+            memory_mhz=mem,
+            temperature_c=celsius,
+            power_w=watts,
+            throttle=reasons_of(bits or 0),
+        )
+
+    def _instances(self, handle: Any) -> list[Any]:
+        """Return the MIG instances of a GPU; none where it is not divided."""
+        nvml = self._nvml
+        mode = self._ask(lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
+        if not mode:
+            return []
+        count = nvml.nvmlDeviceGetMaxMigDeviceCount(handle)
+        found = [
+            self._ask(lambda i=i: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, i))  # type: ignore[misc]
+            for i in range(count)
+        ]
+        return [instance for instance in found if instance is not None]
+
+    def _ask(self, question: Callable[[], _T]) -> _T | None:
+        try:
+            return question()
+        except self._nvml.NVMLError:
+            return None
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

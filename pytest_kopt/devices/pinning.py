@@ -1,0 +1,109 @@
+"""Which device a process works on: finding the usable ones, pinning it, knowing one's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_kopt.devices.choice import choose, interpreter_environment
+from pytest_kopt.devices.idle import AvailabilityGate, NoIdleGpu
+from pytest_kopt.devices.masks import pin, visible
+from pytest_kopt.devices.vendor import CPU, Device, Reading, Vendor, find_vendor
+from pytest_kopt.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The devices of this host that this process may use, in the order it sees them."""
+
+    vendor: Vendor | None
+    devices: tuple[Device, ...]
+
+    def pin(self, device: Device) -> dict[str, str]:
+        """Return the variables that leave a process one device."""
+        return pin(device, self.vendor.stages) if self.vendor else {}
+
+    def read(self, device: Device) -> Reading:
+        """Return a device's state; nothing is known of the CPU's."""
+        return self.vendor.read(device) if self.vendor else Reading()
+
+
+def discover(
+    kind: str,
+    environ: Mapping[str, str] = os.environ,
+    connect: Callable[[], Vendor | None] = find_vendor,
+) -> Host:
+    """Return the usable devices of a kind, "cpu" or "cuda".
+
+    Raises BadInput where GPUs are asked for and none can be listed or none is visible.
+    """
+    if kind == "cpu":
+        return Host(None, (CPU,))
+    vendor = connect()
+    if vendor is None:
+        raise BadInput(
+            "no tool of a vendor lists a GPU here",
+            where="--kopt-device",
+            legal="a driver with NVML (pip install 'pytest-kopt[nvidia]') or nvidia-smi, with "
+            "amdsmi or rocm-smi; or --kopt-device cpu",
+        )
+    found = visible(vendor.devices(), vendor.stages, environ)
+    if not found:
+        names = [name for stage in vendor.stages for name in stage if name in environ]
+        raise BadInput(
+            "no GPU is visible: " + ", ".join(f"{name}={environ[name]!r}" for name in names),
+            where="environment",
+            legal=", ".join(device.uuid for device in vendor.devices()),
+        )
+    return Host(vendor, tuple(found))
+
+
+def in_use(host: Host) -> Device:
+    """Return the device that torch's "cuda" is in this process; imports torch on a GPU host.
+
+    That is the first usable one, unless something initialised CUDA before the process was pinned:
+    then the mask of that moment holds.
+    """
+    first = host.devices[0]
+    if host.vendor is None:
+        return first
+    import torch
+
+    uuid = f"GPU-{getattr(torch.cuda.get_device_properties(0), 'uuid', '')}"
+    return next((device for device in host.vendor.devices() if device.uuid == uuid), first)
+
+
+def pin_remote(
+    option: str,
+    place: int,
+    wait_minutes: float | None,
+    before: str | None,
+    say: Callable[[str], None],
+    environ: MutableMapping[str, str] = os.environ,
+) -> dict[str, Any]:
+    """Pin this process, the `place`-th of a session on this host, before it imports anything.
+
+    `option` is --kopt-device; with `wait_minutes` only idle GPUs are used. A replacement takes the
+    device whose UUID the process `before` it had. Returns the kind of device and its UUID, or under
+    "refused" or "busy" why there is none: this runs at the far end of an execnet channel, which
+    carries plain data.
+    """
+    kind = choose(option, environ)
+    environ.update(interpreter_environment(kind, environ))
+    try:
+        host = discover(kind, environ)
+        devices = list(host.devices)
+        if before is not None:
+            devices = [device for device in devices if device.uuid == before] or devices
+        elif host.vendor and wait_minutes is not None:
+            idle = AvailabilityGate(host.vendor, say).idle(devices, wait_minutes)
+            devices = [device for device in devices if device in idle]
+    except BadInput as error:
+        return {"refused": str(error)}
+    except NoIdleGpu as error:
+        return {"busy": str(error)}
+    device = devices[place % len(devices)]
+    environ.update(host.pin(device))
+    return {"kind": kind, "uuid": device.uuid}

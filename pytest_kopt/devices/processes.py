@@ -1,0 +1,91 @@
+"""Whose processes those on a GPU are: this session's, another kopt session's, or a stranger's."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from pytest_kopt.devices.lock import open_lock
+
+_PROC = Path("/proc")
+_TRIES = 20
+
+
+def announce() -> int:
+    """Let other kopt sessions know that this process takes turns on its GPU.
+
+    Returns the descriptor of a lock that is held as long as the process lives.
+    """
+    descriptor = open_lock(_name(os.getpid()))
+    for _ in range(_TRIES):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            # Somebody looks whether we are here; only ever for a moment.
+            time.sleep(0.01)
+    return descriptor
+
+
+def is_announced(pid: int) -> bool:
+    """Say whether a process announced itself and is alive."""
+    try:
+        descriptor = open_lock(_name(pid), create=False)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def foreign(pids: Iterable[int], root: int | None = None) -> list[int]:
+    """Return those pids that are neither below `root` (this process) nor a kopt session's.
+
+    A kopt session's processes time under the device's lock, so they are in nobody's way.
+    """
+    asked = set(pids)
+    ours = descendants(os.getpid() if root is None else root) if asked else set()
+    return sorted(pid for pid in asked - ours if not is_announced(pid))
+
+
+def is_here(pid: int) -> bool:
+    """Say whether a pid is one of this pid namespace: a container may be told its host's."""
+    return (_PROC / str(pid)).exists()
+
+
+def name_of(pid: int) -> str:
+    """Return a process's name as people know it, "" when it is not to be seen from here."""
+    try:
+        return (_PROC / str(pid) / "comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def descendants(root: int) -> set[int]:
+    """Return a process and everything it started that is still below it."""
+    children: dict[int, list[int]] = {}
+    for entry in _PROC.iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError, ValueError, IndexError):
+                # The name in parentheses may hold anything; the parent is the second field after.
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found, left = set(), [root]
+    while left:
+        pid = left.pop()
+        if pid not in found:
+            found.add(pid)
+            left += children.get(pid, [])
+    return found
+
+
+def _name(pid: int) -> str:
+    return f"process-{pid}"

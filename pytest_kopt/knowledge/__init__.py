@@ -1,0 +1,1 @@
+"""The knowledge base as data: sourced hardware facts, reading orders, directions, ceilings."""

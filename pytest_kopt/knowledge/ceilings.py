@@ -1,0 +1,180 @@
+"""What a device can reach: measured ceilings where there are any, documented peaks otherwise.
+
+A documented peak bounds what may be measured; a metric without either is UNKNOWN and blocks what
+depends on it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pytest_kopt.documents import dump_yaml, load_yaml, validate
+from pytest_kopt.errors import BadInput
+from pytest_kopt.knowledge.facts import Facts
+from pytest_kopt.schema.table import write_atomically
+
+#: The documented peak of an input dtype, by torch's name of it.
+_PEAKS = {
+    "bfloat16": "matrix_peak_bf16_dense",
+    "float16": "matrix_peak_fp16_dense",
+    "float8_e4m3fn": "matrix_peak_fp8_dense",
+    "float8_e4m3fnuz": "matrix_peak_fp8_dense",
+    "float8_e5m2": "matrix_peak_fp8_dense",
+    "float8_e5m2fnuz": "matrix_peak_fp8_dense",
+    "int8": "matrix_peak_int8_dense",
+    "tf32": "matrix_peak_tf32_dense",
+    "float32": "vector_peak_fp32",
+    "float64": "matrix_peak_fp64_dense",
+}
+Positive = Annotated[float, Field(gt=0)]
+
+
+class Copied(BaseModel):
+    """One point of the copy sweep: read + written bytes per second while `nbytes` are copied."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    nbytes: Annotated[int, Field(gt=0)]
+    tb_per_s: Positive
+
+
+class Multiplied(BaseModel):
+    """The best rate of a square product of random matrices, and the size that reached it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tflops: Positive
+    size: Annotated[int, Field(gt=0)]
+
+
+class Measured(BaseModel):
+    """A file of measured ceilings.
+
+    `copy_tb_per_s` is the ceiling beyond every cache, `sweep` what smaller copies reached. Launch
+    overhead is in microseconds per launch, by timing engine.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[1] = 1
+    device: Annotated[str, Field(min_length=1)]
+    kind: Literal["cpu", "gpu"]
+    measured: str
+    versions: dict[str, str]
+    copy_tb_per_s: Positive
+    sweep: list[Copied]
+    matrix: dict[str, Multiplied]
+    launch_us: dict[str, Positive]
+    skipped: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """One ceiling: the value to work with, and where it stands.
+
+    `value` is in TB/s or TFLOPS and None when UNKNOWN. `documented` is the vendor's peak, a bound
+    that nothing can pass, None when no document tells it.
+    """
+
+    value: float | None
+    documented: float | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """Everything known about what one device can reach.
+
+    `warm` says that inputs stay in cache between calls (the CPU): a copy's bandwidth then follows
+    the size of what is copied.
+    """
+
+    device: str
+    bandwidth: Ceiling
+    matrix: dict[str, Ceiling]
+    launch_us: dict[str, float]
+    sweep: tuple[tuple[int, float], ...] = ()
+    warm: bool = False
+
+    def rate(self, dtype: str) -> Ceiling:
+        """Return the ceiling of the FLOP rate on inputs of a dtype (torch's name of it)."""
+        return self.matrix.get(dtype) or Ceiling(None, None, f"matrix rate of {dtype}: UNKNOWN")
+
+    def bandwidth_for(self, nbytes: float) -> Ceiling:
+        """Return the bandwidth ceiling for a call that moves `nbytes`."""
+        beyond = self.bandwidth.value
+        if not self.warm or beyond is None:
+            return self.bandwidth
+        best = max((rate for size, rate in self.sweep if 2 * size >= nbytes), default=beyond)
+        if best <= beyond:
+            return self.bandwidth
+        origin = self.bandwidth.source.partition(" <- ")[2]
+        source = f"copy bandwidth within caches: {best:.4g} TB/s <- {origin}"
+        return Ceiling(best, self.bandwidth.documented, source)
+
+
+def ceilings_for(device: str, measured: Measured | None, facts: Facts) -> Ceilings:
+    """Return the ceilings of a device by its own name; pure but for reading spec files.
+
+    Raises BadInput when a measured ceiling lies above the documented peak.
+    """
+    product = facts.product(device)
+    origin = f"measured {measured.measured} on {device}" if measured else ""
+
+    def ceiling(metric: str, found: float | None, unit: str) -> Ceiling:
+        if product is None:
+            documented, cited = None, f"{metric}: UNKNOWN ({device} is in no spec file)"
+        else:
+            fact = facts.fact(metric, product.architecture, product.name)
+            documented, cited = fact.value, fact.citation()
+        if found is None:
+            return Ceiling(documented, documented, cited)
+        if documented is not None and found > documented:
+            raise BadInput(
+                f"{metric} was measured as {found:g} {unit}, above the documented peak: {cited}",
+                where=f"ceilings of {device}",
+                legal="a peak bounds every measurement; measure again with `kopt calibrate`",
+            )
+        return Ceiling(found, documented, f"{metric}: {found:.4g} {unit} <- {origin}")
+
+    rates = measured.matrix if measured else {}
+    return Ceilings(
+        device=device,
+        bandwidth=ceiling("hbm_bandwidth", measured.copy_tb_per_s if measured else None, "TB/s"),
+        matrix={
+            dtype: ceiling(metric, rates[dtype].tflops if dtype in rates else None, "TFLOPS")
+            for dtype, metric in _PEAKS.items()
+        },
+        launch_us=dict(measured.launch_us) if measured else {},
+        sweep=tuple((point.nbytes, point.tb_per_s) for point in measured.sweep) if measured else (),
+        warm=measured is not None and measured.kind == "cpu",
+    )
+
+
+def path_of(workspace: Path, device: str) -> Path:
+    """Return the file that holds a device model's measured ceilings."""
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", device).strip("-").lower()
+    return workspace / "ceilings" / f"{slug}.yaml"
+
+
+def load(workspace: Path, device: str) -> Measured | None:
+    """Return a device model's measured ceilings, None when there are none."""
+    path = path_of(workspace, device)
+    return validate(Measured, load_yaml(path), where=str(path)) if path.is_file() else None
+
+
+def save(workspace: Path, measured: Measured) -> Path:
+    """Write measured ceilings and return where they are."""
+    path = path_of(workspace, measured.device)
+    write_atomically(path, dump_yaml(measured.model_dump(mode="json")))
+    return path
+
+
+def known(workspace: Path, device: str) -> Ceilings:
+    """Return the ceilings of a device with what was measured in this workspace."""
+    return ceilings_for(device, load(workspace, device), Facts())

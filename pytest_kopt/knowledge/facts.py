@@ -1,0 +1,152 @@
+"""Hardware facts, answered from the spec files of `knowledge/hardware` and from nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from pytest_kopt.bundled import bundled
+from pytest_kopt.documents import load_yaml, validate
+
+UNKNOWN: Literal["UNKNOWN"] = "UNKNOWN"
+_TOP = "knowledge"
+
+
+class Source(BaseModel):
+    """The public document that a value was read in."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    document: Annotated[str, Field(min_length=1)]
+    section: Annotated[str, Field(min_length=1)]
+    url: Annotated[str, Field(pattern=r"^https://[^/\s]+/\S*$")]
+
+
+class Entry(BaseModel):
+    """One metric of a spec file: a value with its source, or UNKNOWN with where it was sought."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    value: Annotated[float, Field(gt=0)] | Literal["UNKNOWN"]
+    unit: Annotated[str, Field(min_length=1)]
+    source: Source | None = None
+    checked: Literal["document", "quotation"] | None = None
+    derivation: str | None = None
+    tried: list[str] = []
+    read: str
+
+    @model_validator(mode="after")
+    def _sourced_or_unknown(self) -> Entry:
+        if self.value == UNKNOWN and (self.source or not self.tried):
+            raise ValueError("UNKNOWN with the places tried, or a value with its source")
+        if self.value != UNKNOWN and not (self.source and self.checked):
+            raise ValueError("a value with its source, or UNKNOWN")
+        return self
+
+
+class _Platform(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    specs: dict[str, Entry]
+
+
+class _SpecFile(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[1]
+    arch: str
+    family: str
+    specs: dict[str, Entry]
+    platforms: dict[str, _Platform]
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What the spec files say about one metric; `value` is None when they do not know it.
+
+    `path` and `key` say where it stands, or where it would.
+    """
+
+    metric: str
+    value: float | None
+    unit: str
+    path: str
+    key: str
+
+    def citation(self) -> str:
+        """Return `<metric>: <value> <unit> <- <path>:<key>`, UNKNOWN in the place of a value."""
+        shown = UNKNOWN if self.value is None else f"{self.value:g} {self.unit}"
+        return f"{self.metric}: {shown} <- {self.path}:{self.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product as the spec files know it: its architecture and its name there."""
+
+    architecture: str
+    name: str
+
+
+class Facts:
+    """The spec files below a knowledge folder, each read when it is first asked for."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        """Answer from `root`, the installation's own folder when it is not given."""
+        self._root = root or bundled(_TOP)
+        self._index: dict[str, Any] | None = None
+        self._files: dict[str, _SpecFile | None] = {}
+
+    def architectures(self) -> list[str]:
+        """Return the architectures that have a spec file."""
+        return sorted(self._hardware())
+
+    def products(self, architecture: str) -> list[str]:
+        """Return the products that an architecture's spec file knows."""
+        document = self._file(architecture)
+        return list(document.platforms) if document else []
+
+    def product(self, device: str) -> Product | None:
+        """Return the product behind a device's own name, such as `NVIDIA H200`; None if unknown.
+
+        Only whole names count: a sister product's facts are no facts of this one.
+        """
+        for architecture, block in self._hardware().items():
+            for name, devices in block["platforms"].items():
+                if device in devices:
+                    return Product(architecture, name)
+        return None
+
+    def fact(self, metric: str, architecture: str, product: str | None = None) -> Fact:
+        """Return what is known of a metric of an architecture, or of one of its products.
+
+        BadInput, naming the key, for a spec file that cannot be used.
+        """
+        key = f"{product}.{metric}" if product else metric
+        path = f"{_TOP}/hardware/{architecture}/spec.yaml"
+        document = self._file(architecture)
+        specs: dict[str, Entry] = {}
+        if document is not None:
+            platform = document.platforms.get(product or "")
+            specs = document.specs if product is None else (platform.specs if platform else {})
+        entry = specs.get(metric)
+        if entry is None:
+            return Fact(metric, None, "", path, key)
+        value = None if entry.value == UNKNOWN else float(entry.value)
+        return Fact(metric, value, entry.unit, path, key)
+
+    def _hardware(self) -> dict[str, Any]:
+        if self._index is None:
+            self._index = load_yaml(self._root / "index.yaml")
+        hardware: dict[str, Any] = self._index["hardware"]
+        return hardware
+
+    def _file(self, architecture: str) -> _SpecFile | None:
+        if architecture not in self._files:
+            path = self._root / "hardware" / architecture / "spec.yaml"
+            known = path.is_file()
+            document = validate(_SpecFile, load_yaml(path), where=str(path)) if known else None
+            self._files[architecture] = document
+        return self._files[architecture]

@@ -1,0 +1,123 @@
+"""From a campaign's target to what a tuner should read, in order, and to what is not covered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_kopt.bundled import bundled
+from pytest_kopt.documents import load_yaml
+
+_DIRECTIONS = "optimization-directions.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A page and why it is read at this place."""
+
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The reading order of one target.
+
+    `op`, `architecture` and `backend` are the matched entries of the index, None where it has none;
+    `gaps` say in words what is not covered. `directions` are the pages that hold directions.
+    """
+
+    root: Path
+    readings: tuple[Reading, ...]
+    gaps: tuple[str, ...]
+    op: str | None
+    architecture: str | None
+    backend: str | None
+
+    @property
+    def directions(self) -> list[str]:
+        return [item.path for item in self.readings if item.path.endswith(_DIRECTIONS)]
+
+
+def route(op: str, gpu: str, backend: str, lang: str, root: Path | None = None) -> Route:
+    """Return the reading order for an op, an architecture, and a backend or else its language."""
+    root = root or bundled("knowledge")
+    index = load_yaml(root / "index.yaml")
+    area = match(op, index["ops"])
+    architecture = gpu if gpu in index["hardware"] else None
+    language = _backend(backend, index["backend"]) or _backend(lang, index["backend"])
+    gaps = []
+    if area is None:
+        gaps.append(_op_gap(op, index))
+    if architecture is None:
+        gaps.append(
+            f"GPU {gpu!r} is not covered ({', '.join(index['hardware'])} are): its facts are "
+            "UNKNOWN; measure its ceilings with `kopt calibrate`"
+        )
+    if language is None:
+        gaps.append(
+            f"backend {backend!r} ({lang}) is not covered ({', '.join(index['backend'])} are): "
+            "draw on the language's own documentation"
+        )
+    return Route(
+        root=root,
+        readings=tuple(_readings(index, area, architecture, language)),
+        gaps=tuple(gaps),
+        op=area,
+        architecture=architecture,
+        backend=language,
+    )
+
+
+def match(name: str, areas: Mapping[str, Any]) -> str | None:
+    """Return the area whose name or alias is the longest run of words inside an op's name."""
+    words = f"_{name.lower()}_"
+    found = [
+        (len(alias), area)
+        for area, block in areas.items()
+        for alias in {area, *block["aliases"]}
+        if f"_{alias.lower()}_" in words
+    ]
+    return max(found)[1] if found else None
+
+
+def _backend(name: str, backends: Mapping[str, Any]) -> str | None:
+    known = {alias: backend for backend, block in backends.items() for alias in block["aliases"]}
+    return known.get(name.upper())
+
+
+def _op_gap(op: str, index: Mapping[str, Any]) -> str:
+    text = f"op {op!r} is not covered ({', '.join(index['ops'])} are)"
+    near = match(op, {area: {"aliases": []} for area in index["nearest"]})
+    if near is None:
+        return f"{text}, and no area is near it: draw on the operator's own literature"
+    return f"{text}; the nearest area is {index['nearest'][near]}, which is another operator"
+
+
+def _readings(
+    index: Mapping[str, Any], area: str | None, architecture: str | None, backend: str | None
+) -> Iterable[Reading]:
+    loop, classes, profiling, overfitting = index["workflow"]
+    of_op = index["ops"][area]["pages"] if area else []
+    of_gpu = index["hardware"][architecture]["pages"] if architecture else []
+    of_backend = index["backend"][backend]["pages"] if backend else []
+    plan = [
+        ("how rounds go, once per campaign", [loop, overfitting]),
+        (f"anatomy and bottleneck model of {area}", of_op[:1]),
+        (
+            "differences between generations, when the kernel comes from another one",
+            index["hardware_common"] if architecture else [],
+        ),
+        (f"budgets and matrix units of {architecture}", of_gpu[:1]),
+        ("classify before choosing, with the roofline below", [classes]),
+        (f"what to try on {area}, by symptom", of_op[1:]),
+        (f"how {backend} expresses it", of_backend[:1]),
+        (f"what to try in {backend}, by symptom", of_backend[1:]),
+        ("when the question is an instruction or a layout", of_gpu[1:]),
+        ("when evidence is missing", [profiling]),
+    ]
+    for why, pages in plan:
+        for page in pages:
+            yield Reading(page, why)

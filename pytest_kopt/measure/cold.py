@@ -1,0 +1,85 @@
+"""Inputs that are not in the cache when their call is timed, and the stream calls are made on."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+#: Sets a pool has at most; a graph of so many launches is still captured in a moment.
+MOST_SETS = 512
+#: What has to be touched between two uses of a set, in L2 caches.
+CACHES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class InputPool:
+    """Sets of arguments to go round, each used once before any is used again.
+
+    Sizes in bytes; `l2_bytes` is what the device says, 0 on the CPU. A pool that is too small for
+    its round to push it out of the cache is flushed out before each one: `flush`.
+    """
+
+    sets: list[tuple[Any, ...]]
+    set_bytes: int
+    l2_bytes: int
+
+    @property
+    def flush(self) -> Callable[[], object] | None:
+        """What to call before a round, None where the round itself is enough."""
+        if len(self.sets) * self.set_bytes >= CACHES * self.l2_bytes:
+            return None
+        return _flusher(CACHES * self.l2_bytes)
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "sets": len(self.sets),
+            "set_bytes": self.set_bytes,
+            "l2_bytes": self.l2_bytes,
+            "flushed": self.flush is not None,
+        }
+
+
+def input_pool(make: Callable[[int], tuple[Any, ...]], device: str) -> InputPool:
+    """Return enough input sets to go round at least twice the L2 cache; one on the CPU.
+
+    `make(i)` returns the i-th set of arguments. The pool is at least two sets on a GPU.
+    """
+    first = make(0)
+    size = sum(x.numel() * x.element_size() for x in first if isinstance(x, torch.Tensor))
+    if device == "cpu":
+        return InputPool([first], size, 0)
+    cache = torch.cuda.get_device_properties(0).L2_cache_size
+    wanted = min(MOST_SETS, math.ceil(CACHES * cache / max(size, 1)))
+    return InputPool([first, *(make(i) for i in range(1, max(2, wanted)))], size, cache)
+
+
+@contextmanager
+def launch_stream(device: str) -> Iterator[None]:
+    """Make GPU calls on the stream that graphs are captured on; nothing on the CPU."""
+    if device == "cpu":
+        yield
+        return
+    stream = capture_stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        yield
+    torch.cuda.current_stream().wait_stream(stream)
+
+
+@functools.cache
+def capture_stream() -> torch.cuda.Stream:
+    """Return this process's stream for captures."""
+    return torch.cuda.Stream()
+
+
+@functools.cache
+def _flusher(size: int) -> Callable[[], object]:
+    buffer = torch.empty(size, dtype=torch.int8, device="cuda")
+    return buffer.zero_

@@ -1,0 +1,124 @@
+"""The part of a profile that runs where kernel code runs: the steps of one case."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any
+
+import torch
+
+from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.check import make_inputs
+from pytest_kopt.cases.interpreter import watch_interpreter
+from pytest_kopt.cases.order import ProfileOrder
+from pytest_kopt.cases.runner import Bench, backward_call
+from pytest_kopt.cases.seeds import derive
+from pytest_kopt.devices.lock import timing_lock
+from pytest_kopt.measure.cold import input_pool
+from pytest_kopt.measure.wall import one_thread
+from pytest_kopt.profiling import torch_trace
+from pytest_kopt.profiling.table import CaseProfile, KernelRow, rows_of
+
+_WARM_UP, _STEPS = 3, 20
+#: On the CPU a step can be long, or be thousands of operators: fewer of them then.
+_CPU_STEPS, _CPU_SECONDS = 5, 0.2
+#: Between steps the device goes idle, as it does under a tool that replays launch by launch.
+_PAUSE_SECONDS = 0.002
+_NOTE = "Triton's interpreter ran this case: its times say nothing about a GPU"
+
+Step = Callable[[int], object]
+
+
+def profile_case(case: Case, bench: Bench, order: ProfileOrder) -> None:
+    """Run the steps of a case and leave what was seen in `order.answers`, one file a case.
+
+    For an external tool the steps only run between its marks; the file says how many there were.
+    """
+    with one_thread(), timing_lock(bench.uuid):
+        with watch_interpreter() as watch:
+            step, steps = _prepare(case, bench)
+        rows: tuple[KernelRow, ...] = ()
+        if watch.seen:
+            note = _NOTE
+        elif order.external:
+            note = ""
+            _between_marks(step, steps)
+        else:
+            note = ""
+            rows = _recorded(step, steps, bench.device)
+    on = "cpu" if bench.device == "cpu" else "gpu"
+    found = CaseProfile(case.nodeid, case.label, torch_trace.TOOL, on, steps, rows, note)
+    name = hashlib.sha256(case.nodeid.encode()).hexdigest()[:16]
+    Path(order.answers, f"{name}.json").write_text(json.dumps(found.to_document()))
+
+
+def _prepare(case: Case, bench: Bench) -> tuple[Step, int]:
+    """Return a warm step over rotating inputs, and how many of them to run."""
+    seed = derive(bench.session_seed, case.nodeid, "profile")
+    sets = input_pool(lambda i: make_inputs(case, seed + i), bench.device).sets
+    calls = [functools.partial(case.function, *given) for given in sets]
+    back = [backward_call(case.function, given, seed) for given in sets] if case.backward else []
+
+    def step(number: int) -> object:
+        forward = calls[number % len(calls)]()
+        return back[number % len(back)]() if back else forward
+
+    for number in range(_WARM_UP):
+        step(number)
+    if bench.device != "cpu":
+        torch.cuda.synchronize()
+        return step, _STEPS
+    start = perf_counter()
+    step(0)
+    once = max(perf_counter() - start, 1e-6)
+    return step, max(1, min(_CPU_STEPS, int(_CPU_SECONDS / once)))
+
+
+def _recorded(step: Step, steps: int, device: str) -> tuple[KernelRow, ...]:
+    kinds = torch.profiler.ProfilerActivity
+    if device == "cpu":
+        with torch.profiler.profile(activities=[kinds.CPU]) as seen:
+            for number in range(steps):
+                step(number)
+        return _operators(seen.key_averages())
+    with torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA]) as seen:
+        _paced(step, steps)
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name, "trace.json")
+        seen.export_chrome_trace(str(path))
+        return rows_of(torch_trace.launches(json.loads(path.read_text())))
+
+
+def _operators(averages: Any) -> tuple[KernelRow, ...]:
+    """Return CPU operators by the time that they spent themselves."""
+    rows = [
+        KernelRow(item.key, item.count, item.self_cpu_time_total / item.count)
+        for item in averages
+        if item.count and item.self_cpu_time_total > 0
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.total_us))
+
+
+def _between_marks(step: Step, steps: int) -> None:
+    torch.cuda._sleep(1)
+    torch.cuda.synchronize()
+    if torch.version.cuda:
+        torch.cuda.profiler.start()
+    _paced(step, steps)
+    if torch.version.cuda:
+        torch.cuda.profiler.stop()
+    torch.cuda._sleep(1)
+    torch.cuda.synchronize()
+
+
+def _paced(step: Step, steps: int) -> None:
+    for number in range(steps):
+        step(number)
+        torch.cuda.synchronize()
+        sleep(_PAUSE_SECONDS)

@@ -1,0 +1,120 @@
+"""One table whatever the tool: kernels of a case with their mean time and what they occupy."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch as a tool saw it; None where the tool does not tell.
+
+    Registers are 32-bit registers of a thread (the architectural VGPRs of a lane on AMD, with
+    accumulation and scalar registers apart); `shared_bytes` is shared memory or LDS of a block.
+    """
+
+    kernel: str
+    duration_us: float
+    registers: int | None = None
+    accum_registers: int | None = None
+    scalar_registers: int | None = None
+    shared_bytes: int | None = None
+    occupancy_pct: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """All launches of one kernel: how many, their mean in microseconds, what they occupy."""
+
+    kernel: str
+    calls: int
+    mean_us: float
+    registers: int | None = None
+    accum_registers: int | None = None
+    scalar_registers: int | None = None
+    shared_bytes: int | None = None
+    occupancy_pct: float | None = None
+
+    @property
+    def total_us(self) -> float:
+        return self.calls * self.mean_us
+
+
+@dataclass(frozen=True, slots=True)
+class CaseProfile:
+    """What one tool saw of a case in `steps` steps (a forward, and a backward where it has one).
+
+    `on` says whose time it is: a GPU's kernels or, where there is none, a CPU's operators. `note`
+    says why there are no rows.
+    """
+
+    nodeid: str
+    label: str
+    tool: str
+    on: str
+    steps: int
+    rows: tuple[KernelRow, ...]
+    note: str = ""
+
+    @property
+    def hottest(self) -> KernelRow | None:
+        """The kernel with the largest share of the time."""
+        return self.rows[0] if self.rows else None
+
+    @property
+    def step_us(self) -> float:
+        """Time of all kernels of one step."""
+        return sum(row.total_us for row in self.rows) / self.steps
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return asdict(self)
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> CaseProfile:
+        """Read the JSON form; ValueError for another shape."""
+        try:
+            rows = tuple(KernelRow(**row) for row in document["rows"])
+            return cls(**{**document, "rows": rows})
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a profile: {error}") from None
+
+
+def gpu_step_us(profiles: Iterable[CaseProfile]) -> dict[str, float]:
+    """Return each case's GPU time of a step by label, the vendor's tool before torch's profiler."""
+    found = {}
+    for item in profiles:  # torch's profiler comes first, a vendor's tool after it
+        if item.on == "gpu" and item.rows:
+            found[item.label] = item.step_us
+    return found
+
+
+def rows_of(launches: Iterable[Launch]) -> tuple[KernelRow, ...]:
+    """Group launches by kernel, the one with the most time first."""
+    groups: dict[str, list[Launch]] = {}
+    for launch in launches:
+        groups.setdefault(launch.kernel, []).append(launch)
+    rows = [_row(kernel, group) for kernel, group in groups.items()]
+    return tuple(sorted(rows, key=lambda row: -row.total_us))
+
+
+def _row(kernel: str, group: list[Launch]) -> KernelRow:
+    occupancies = [item.occupancy_pct for item in group if item.occupancy_pct is not None]
+
+    def most(name: str) -> int | None:
+        found = [value for item in group if (value := getattr(item, name)) is not None]
+        return max(found, default=None)
+
+    return KernelRow(
+        kernel=kernel,
+        calls=len(group),
+        mean_us=statistics.fmean(item.duration_us for item in group),
+        registers=most("registers"),
+        accum_registers=most("accum_registers"),
+        scalar_registers=most("scalar_registers"),
+        shared_bytes=most("shared_bytes"),
+        occupancy_pct=statistics.fmean(occupancies) if occupancies else None,
+    )

@@ -1,0 +1,42 @@
+"""Launches out of the trace that torch.profiler exports (Chrome's trace format, by Kineto)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_kopt.profiling.table import Launch
+
+TOOL = "torch.profiler"
+_ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+
+
+def launches(trace: Mapping[str, Any]) -> list[Launch]:
+    """Return what ran on the device, in the order of the trace.
+
+    Registers, shared memory and occupancy are told on NVIDIA; elsewhere they stay None.
+    """
+    found = []
+    for event in trace.get("traceEvents", ()):
+        if event.get("ph") != "X" or event.get("cat") not in _ON_DEVICE:
+            continue
+        told = event.get("args", {})
+        found.append(
+            Launch(
+                kernel=str(event["name"]),
+                duration_us=float(event["dur"]),
+                registers=_whole(told.get("registers per thread")),
+                shared_bytes=_whole(told.get("shared memory")),
+                occupancy_pct=_number(told.get("est. achieved occupancy %")),
+            )
+        )
+    return found
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _whole(value: Any) -> int | None:
+    number = _number(value)
+    return None if number is None else int(number)

@@ -1,0 +1,192 @@
+"""Rooflines: what a case can reach on its device, what it reaches, and what bounds it.
+
+The model is that of Williams, Waterman and Patterson (Communications of the ACM 52(4), 2009): work
+of F FLOPs on Q bytes takes at least max(F/P, Q/W) with a FLOP rate P and a bandwidth W. A launch
+takes time too, so the floor is max(F/P, Q/W, launch), and its largest term names the bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+#: The share of the attainable rate that counts as reached (T2, Stop Conditions).
+TARGET_PCT = 90.0
+
+Bound = Literal["compute", "memory", "launch", "UNKNOWN"]
+Way = Literal["forward", "backward"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a device can do for one case.
+
+    `rate` in TFLOPS, `bandwidth` in TB/s, None when UNKNOWN; `launch_us` per launch, 0 when not
+    measured. `sources` cite where rate and bandwidth come from.
+    """
+
+    rate: float | None
+    bandwidth: float | None
+    launch_us: float
+    sources: tuple[str, str]
+
+
+class Roofline(BaseModel):
+    """One direction of one case.
+
+    `attainable`, `achieved` and `target` are in `unit`: TFLOPS where FLOPs are declared, GB/s else.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    label: str
+    way: Way
+    bound: Bound
+    flops: float | None = None
+    nbytes: float | None = None
+    intensity: float | None = Field(default=None, description="FLOP per byte")
+    ridge: float | None = Field(default=None, description="FLOP per byte where the bounds meet")
+    unit: Literal["TFLOPS", "GB/s"] = "TFLOPS"
+    attainable: float | None = None
+    achieved: float | None = None
+    achieved_pct: float | None = Field(default=None, description="of the attainable rate")
+    target: float | None = Field(default=None, description="90 % of the attainable rate")
+    sources: list[str] = Field(default=[], description="citations of the ceilings used")
+    unknown: list[str] = Field(default=[], description="ceilings that are UNKNOWN and block it")
+
+
+def roofline(
+    label: str,
+    way: Way,
+    *,
+    flops: float | None,
+    nbytes: float | None,
+    time_ms: float | None,
+    limits: Limits,
+) -> Roofline:
+    """Return the roofline of a direction that does `flops` on `nbytes` in `time_ms`.
+
+    Without declared FLOPs only bandwidth and launch can bound it. A ceiling that is needed and
+    UNKNOWN leaves the bound UNKNOWN: nothing is put in its place.
+    """
+    needed = [
+        (flops, limits.rate, limits.sources[0]),
+        (nbytes, limits.bandwidth, limits.sources[1]),
+    ]
+    unknown = [source for work, ceiling, source in needed if work and ceiling is None]
+    sources = [source for work, ceiling, source in needed if work and ceiling is not None]
+    work, unit = (flops, "TFLOPS") if flops else (nbytes, "GB/s")
+    scale = 1e9 if unit == "TFLOPS" else 1e6  # work per ms in the unit
+
+    def rate(milliseconds: float | None) -> float | None:
+        return work / (milliseconds * scale) if work and milliseconds else None
+
+    ridge = None
+    if flops and limits.rate and limits.bandwidth:
+        ridge = limits.rate / limits.bandwidth
+    common: dict[str, Any] = {
+        "label": label,
+        "way": way,
+        "flops": flops,
+        "nbytes": nbytes,
+        "intensity": flops / nbytes if flops and nbytes else None,
+        "ridge": ridge,
+        "unit": unit,
+        "achieved": rate(time_ms),
+        "sources": sources,
+        "unknown": unknown,
+    }
+    if unknown or not work:
+        return Roofline(bound="UNKNOWN", **common)
+    floors = floor_terms(flops, nbytes, limits)
+    bound = max(floors, key=lambda name: floors[name])
+    floor_ms = floors[bound]
+    return Roofline(
+        bound=bound,
+        attainable=rate(floor_ms),
+        achieved_pct=floor_ms / time_ms * 100 if time_ms else None,
+        target=(rate(floor_ms) or math.nan) * TARGET_PCT / 100,
+        **common,
+    )
+
+
+def floor_terms(flops: float | None, nbytes: float | None, limits: Limits) -> dict[Bound, float]:
+    """Return the least time in ms that each bound allows; a bound without a ceiling is left out."""
+    terms: dict[Bound, float] = {"launch": limits.launch_us * 1e-3}
+    if flops and limits.rate:
+        terms["compute"] = flops / (limits.rate * 1e9)
+    if nbytes and limits.bandwidth:
+        terms["memory"] = nbytes / (limits.bandwidth * 1e9)
+    return terms
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """How much of the attainable rate all cases reach together: geometric mean in percent.
+
+    None when a case's roofline is UNKNOWN, which blocks T2.
+    """
+
+    pct: float | None
+    why: str
+
+    @property
+    def reached(self) -> bool:
+        """Whether T2 holds."""
+        return self.pct is not None and self.pct >= TARGET_PCT - 1e-9
+
+
+def efficiency(rooflines: Sequence[Roofline]) -> Efficiency:
+    """Return the hardware efficiency that T2 asks about, over every direction of every case."""
+    shares = [item.achieved_pct for item in rooflines]
+    known = [share for share in shares if share is not None and share > 0]
+    if not rooflines:
+        return Efficiency(None, "no roofline")
+    if len(known) < len(shares):
+        blocked = sorted({text for item in rooflines for text in item.unknown})
+        why = "; ".join(blocked) or "a case has no time"
+        return Efficiency(None, f"UNKNOWN: {why}")
+    pct = math.exp(math.fsum(map(math.log, known)) / len(known))
+    return Efficiency(pct, f"{pct:.1f} % of the attainable rate, target {TARGET_PCT:g} %")
+
+
+Band = Literal["below 50 %", "50 to 80 %", "80 to 100 %", "above 100 %"]
+
+
+def band(pct: float) -> Band:
+    """Return the band of S1 that an efficiency lies in; a threshold belongs to the upper one."""
+    if pct < 50 - 1e-9:
+        return "below 50 %"
+    if pct < 80 - 1e-9:
+        return "50 to 80 %"
+    return "80 to 100 %" if pct <= 100 + 1e-9 else "above 100 %"
+
+
+def of_evidence(label: str, evidence: Mapping[str, Any], limits: Limits) -> list[Roofline]:
+    """Return the rooflines of a measured case, one a direction, from the evidence in its result.
+
+    Bytes are the declared ones, else the sizes of inputs, outputs and gradients as they were.
+    """
+    found = []
+    for place, way in enumerate(("forward", "backward")):
+        samples: Iterable[float] = evidence.get(f"{way}_samples_ms") or ()
+        times = list(samples)
+        if not times:
+            continue
+        flops, nbytes = evidence.get("flops"), evidence.get("nbytes")
+        moved = nbytes[place] if nbytes else evidence.get("io_bytes", {}).get(way)
+        found.append(
+            roofline(
+                label,
+                "backward" if place else "forward",
+                flops=flops[place] if flops else None,
+                nbytes=moved,
+                time_ms=math.fsum(times) / len(times),
+                limits=limits,
+            )
+        )
+    return found

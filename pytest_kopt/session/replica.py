@@ -1,0 +1,183 @@
+"""One round of inference: fresh processes on one device, their blocks commanded one by one."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO
+from pytest_kopt.decide.inference import QUADS, replica_ratio
+from pytest_kopt.devices.conditions import Conditions, steadily
+from pytest_kopt.devices.lock import timing_lock
+from pytest_kopt.devices.vendor import Device
+from pytest_kopt.honesty.heldout import Tried
+from pytest_kopt.session.child import Child, ChildDied
+from pytest_kopt.session.placement import Placement
+
+_MAIN = (CANDIDATE, INCUMBENT)
+_CONTROL = (PLACEBO, INCUMBENT)
+#: Block times in ms: forward, and backward where the case has one.
+Times = tuple[float, float | None]
+Quad = list[tuple[str, Times]]
+
+
+@dataclass(slots=True)
+class CaseQuads:
+    """One case in one replica: its quads, of the comparison and of the A/A control.
+
+    `device` is the UUID of what measured it, `conditions` its state around that, `timed` from when
+    to when it was measured alone (seconds since the epoch).
+    """
+
+    nodeid: str
+    engine: str
+    quads: list[Quad] = field(default_factory=list)
+    control: list[Quad] = field(default_factory=list)
+    device: str = ""
+    conditions: Conditions | None = None
+    timed: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the change does not concern the case, so that nothing was timed."""
+        return not self.quads
+
+    def ratio(self, way: str, *, control: bool = False) -> float:
+        """Return the replica's log-ratio of a direction: forward, backward or step (both)."""
+        if self.is_same:
+            return 0.0
+        pair = _CONTROL if control else _MAIN
+        quads = [
+            [(arm, time_of(times, way)) for arm, times in quad]
+            for quad in (self.control if control else self.quads)
+        ]
+        return replica_ratio(quads, *pair)
+
+
+def time_of(times: Times, way: str) -> float:
+    """Return a block's time of one direction in ms."""
+    forward, backward = times
+    if way == "forward" or backward is None:
+        return forward
+    return backward if way == "backward" else forward + backward
+
+
+class Refused(Exception):
+    """A process could not hold the arms it was asked for."""
+
+
+class DiedNearby(Exception):
+    """A process died while it tried a shape near a declared one."""
+
+
+class Replica:
+    """The processes of one replica, which of them holds which arm, how long they had the device.
+
+    `how` says in how many processes the versions are.
+    """
+
+    def __init__(
+        self, children: list[Child], how: str, device: Device, placement: Placement
+    ) -> None:
+        self._children = children
+        self._device = device
+        self._placement = placement
+        self.how = how
+        self.held_seconds = 0.0
+        self.tried: list[Tried] = []
+
+    def measure(self, ids: Sequence[str], order: random.Random) -> dict[str, CaseQuads]:
+        """Measure every case, one after the other, alone on the device.
+
+        Raises Refused when a process cannot hold its arms or dies, DiedNearby when one dies at a
+        shape that is only tried, NoIdleGpu when a stranger does not leave the device.
+        """
+        try:
+            for child in self._children:
+                _wait(child, "collected")
+            return {nodeid: self._case(nodeid, order) for nodeid in ids}
+        except ChildDied as death:
+            raise Refused(f"a replica died: {death}") from None
+
+    def stop(self) -> None:
+        for child in self._children:
+            child.stop()
+
+    def kill(self) -> None:
+        """End the processes at once, from whatever thread."""
+        for child in self._children:
+            child.kill()
+
+    def _case(self, nodeid: str, order: random.Random) -> CaseQuads:
+        device, placement = self._device, self._placement
+        arms: dict[str, Child] = {}
+        engine = ""
+        with timing_lock(device.uuid):
+            placement.keep_strangers_off(device)
+            since = time.time()
+            for child in self._children:
+                child.ask(nodeid, None)
+                ready = _wait(child, "ready", "same")
+                if ready["kind"] == "same":
+                    _wait(child, "finished")
+                    return CaseQuads(nodeid, engine)
+                engine = ready["engine"]
+                arms |= dict.fromkeys(ready["arms"], child)
+            for arm, child in arms.items():
+                child.block(arm)
+            (quads, control), conditions = steadily(
+                lambda: _quads(arms, order), lambda: placement.read(device)
+            )
+            for child in self._children:
+                child.release()
+                self._read_tried(child, nodeid)
+            timed = (since, time.time())
+        self.held_seconds += timed[1] - timed[0]
+        return CaseQuads(nodeid, engine, quads, control, device.uuid, conditions, timed)
+
+    def _read_tried(self, child: Child, nodeid: str) -> None:
+        try:
+            while (message := _wait(child, "tried", "finished"))["kind"] == "tried":
+                self.tried.append(Tried(**message["shape"]))
+        except ChildDied as death:
+            raise DiedNearby(f"{nodeid}: {death}".splitlines()[0]) from None
+
+
+def _quads(arms: Mapping[str, Child], order: random.Random) -> tuple[list[Quad], list[Quad]]:
+    """Run the quads of a replica, the comparison's and the control's in turn."""
+    found: tuple[list[Quad], list[Quad]] = ([], [])
+    for _ in range(QUADS):
+        found[0].append(_quad(arms, _MAIN, order))
+        found[1].append(_quad(arms, _CONTROL, order))
+    return found
+
+
+def _quad(arms: Mapping[str, Child], pair: tuple[str, str], order: random.Random) -> Quad:
+    """Run ABBA or BAAB, whichever the dice say."""
+    a, b = pair if order.random() < 0.5 else pair[::-1]
+    return [(arm, arms[arm].block(arm)) for arm in (a, b, b, a)]
+
+
+def _wait(child: Child, *kinds: str) -> dict[str, Any]:
+    """Read messages up to one of these kinds; a refusal or a failed case ends the replica."""
+    while True:
+        message = child.receive()
+        if message["kind"] in kinds:
+            return message
+        if message["kind"] == "refused":
+            raise Refused(message["reason"])
+        if message["kind"] == "collect_error":
+            raise Refused(f"does not import: {_last_line(message['data'].get('longrepr'))}")
+        if message["kind"] == "report" and message["data"]["outcome"] == "failed":
+            raise Refused(f"failed: {_last_line(message['data'].get('longrepr'))}")
+        if message["kind"] == "finished":
+            raise Refused("the case never called kopt()")
+
+
+def _last_line(longrepr: Any) -> str:
+    crash = longrepr.get("reprcrash") if isinstance(longrepr, dict) else None
+    text = str(crash["message"] if crash else longrepr).strip()
+    return text.splitlines()[-1] if text else "no reason given"

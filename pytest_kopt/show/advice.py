@@ -1,0 +1,198 @@
+"""Advice before the next round: what to read, what bounds the cases, what was learned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pytest_kopt.campaign import tips
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.memory import unmasked_rounds, version_of
+from pytest_kopt.campaign.state import Round
+from pytest_kopt.knowledge import directions
+from pytest_kopt.knowledge.directions import Direction
+from pytest_kopt.knowledge.facts import Facts
+from pytest_kopt.knowledge.routing import Route, route
+from pytest_kopt.roofline import Band, Roofline, band, efficiency
+from pytest_kopt.session.rooflines import rooflines
+from pytest_kopt.show.rooflines import roofline_lines
+
+ADVICE_VERSION = 1
+_LESSONS = 5
+_REVIEW_AFTER, _NEW_DIRECTIONS = 2, 3
+_FACTS = ("hbm_bandwidth", "matrix_peak_bf16_dense", "matrix_peak_fp8_dense")
+
+_BANDS: dict[Band, str] = {
+    "below 50 %": "structure: algorithm, passes over the data, instruction family, tile",
+    "50 to 80 %": "pipeline, layout, work distribution",
+    "80 to 100 %": "interleaving, epilogue, dispatch, tails; small gains, each proven",
+    "above 100 %": "check FLOPs, bytes and ceilings first (a cache?); then robustness, other "
+    "shapes, the backward, or stop",
+}
+#: What the n-th roll-back in a row asks for, from the second on; the last one stays.
+_LADDER = (
+    "diagnose: list what the last rounds disproved and classify the bottleneck anew",
+    "re-profile: a new profile of the incumbent (--kopt-profile), one level deeper",
+    "ISA: read the hot loop's instructions and waits, against the hardware notes",
+    "compare with the state of the art: the best public kernel for this op, line by line",
+)
+
+
+def advice(campaign: Campaign) -> dict[str, Any]:
+    """Return the advice as JSON-able data; masked rounds are not looked at."""
+    manifest = campaign.manifest
+    found = route(
+        manifest.target_op, manifest.target_gpu, manifest.target_backend, manifest.target_lang
+    )
+    rounds = [item for item in unmasked_rounds(campaign.state) if item.number > 1]
+    measured = _rooflines(campaign)
+    reached = efficiency(measured)
+    share = band(reached.pct) if reached.pct is not None else None
+    tips_file = tips.path_of(campaign.root, manifest)
+    return {
+        "schema_version": ADVICE_VERSION,
+        "campaign": campaign.name,
+        "op": manifest.target_op,
+        "gpu": manifest.target_gpu,
+        "backend": manifest.target_backend,
+        "area": {"op": found.op, "gpu": found.architecture, "backend": found.backend},
+        "gaps": list(found.gaps),
+        "tips": [
+            {"number": entry.number, "title": entry.title, **tips.fields(entry.text)}
+            for entry in tips.entries(tips_file)
+        ],
+        "tips_file": str(tips_file.relative_to(campaign.root)) if tips_file.exists() else None,
+        "reading": [
+            {"path": str(found.root / item.path), "page": item.path, "why": item.why}
+            for item in found.readings
+        ],
+        "facts": _facts(found),
+        "rooflines": [item.model_dump() for item in measured],
+        "efficiency_pct": reached.pct,
+        "efficiency": reached.why,
+        "band": share,
+        "band_advice": _BANDS[share] if share else None,
+        "lessons": [_lesson(item) for item in rounds[-_LESSONS:]],
+        "stagnation": _stagnation(rounds, found),
+    }
+
+
+def lines(document: dict[str, Any]) -> Iterator[str]:
+    """Yield the advice as text."""
+    yield (f"{document['campaign']}: {document['op']} ({document['backend']}) on {document['gpu']}")
+    for gap in document["gaps"]:
+        yield f"not covered: {gap}"
+    yield ""
+    yield "read, in this order:"
+    if document["tips_file"]:
+        yield f"  {document['tips_file']}  (tips of the same GPU, op and backend)"
+    for number, item in enumerate(document["reading"], start=1):
+        yield f"  {number:2}. knowledge/{item['page']}  ({item['why']})"
+    for tip in document["tips"]:
+        yield f"tip {tip['number']} ({tip['title']}): {tip.get('Takeaway', '')}"
+    if document["reading"]:
+        yield f"(knowledge/ is {document['reading'][0]['path'].split('/workflow/')[0]})"
+    yield ""
+    yield from _roofline_text(document)
+    if document["lessons"]:
+        yield ""
+        yield "the last rounds:"
+        yield from (f"  {text}" for text in document["lessons"])
+    yield from _stagnation_text(document["stagnation"])
+
+
+def _rooflines(campaign: Campaign) -> list[Roofline]:
+    """Return the rooflines of the incumbent, under the ceilings that are known by now."""
+    number = campaign.state.incumbent_round
+    workspace = campaign.layout.directory.parent
+    return rooflines(campaign.results(number), workspace) if number else []
+
+
+def _facts(found: Route) -> list[str]:
+    if found.architecture is None:
+        return []
+    facts = Facts(found.root)
+    return [
+        facts.fact(metric, found.architecture, product).citation()
+        for product in facts.products(found.architecture)
+        for metric in _FACTS
+    ]
+
+
+def _lesson(item: Round) -> str:
+    decided, notes = item.verdict, item.notes
+    assert decided is not None
+    learned = notes.lesson or notes.key_finding or notes.root_cause or decided.reason
+    tried = notes.change or notes.hypothesis or notes.summary or "not described"
+    return f"v{version_of(item.number)} {decided.decision}: {tried} -> {learned.splitlines()[0]}"
+
+
+def rollbacks_in_a_row(rounds: list[Round]) -> int:
+    """Return how many of the last rounds kept nothing."""
+    count = 0
+    for item in reversed(rounds):
+        if item.verdict is None or item.verdict.decision.keeps:
+            break
+        count += 1
+    return count
+
+
+def _stagnation(rounds: list[Round], found: Route) -> dict[str, Any] | None:
+    """Return the review that two roll-backs in a row ask for: a change of direction, no stop."""
+    count = rollbacks_in_a_row(rounds)
+    if count < _REVIEW_AFTER:
+        return None
+    said = [str(text) for item in rounds for text in item.notes.given().values()]
+    pages = directions.read(found.root, found.directions)
+    return {
+        "rollbacks_in_a_row": count,
+        "action": _LADDER[min(count - _REVIEW_AFTER, len(_LADDER) - 1)],
+        "disproved": [_lesson(item) for item in rounds[-count:]],
+        "untried": [_shown(item) for item in directions.untried(pages, said, _NEW_DIRECTIONS + 2)],
+    }
+
+
+def _shown(item: Direction) -> dict[str, str]:
+    return {
+        "id": item.id,
+        "title": item.title,
+        "symptom": item.symptom,
+        "change": item.change,
+        "verify": item.verify,
+        "page": item.path,
+    }
+
+
+def _roofline_text(document: dict[str, Any]) -> Iterator[str]:
+    found = [Roofline.model_validate(item) for item in document["rooflines"]]
+    if found:
+        yield from (line for line in roofline_lines(found) if line)
+    else:
+        yield "roofline: UNKNOWN until the baseline is measured (round 1)"
+    cited = sorted({text for item in found for text in item.sources})
+    yield from (f"  {text}" for text in cited)
+    if not cited and document["facts"]:
+        yield "hardware facts (ceilings measured by `kopt calibrate` are preferred):"
+        yield from (f"  {text}" for text in document["facts"])
+    if document["band"]:
+        yield f"band {document['band']}: {document['band_advice']}"
+
+
+def _stagnation_text(review: dict[str, Any] | None) -> Iterator[str]:
+    if review is None:
+        return
+    yield ""
+    yield f"stagnation: {review['rollbacks_in_a_row']} roll-backs in a row; this is no stop."
+    yield f"now: {review['action']}"
+    yield "disproved:"
+    yield from (f"  {text}" for text in review["disproved"])
+    if len(review["untried"]) < _NEW_DIRECTIONS:
+        yield (
+            f"not tried yet: only {len(review['untried'])} direction(s) are left in the knowledge "
+            "base; draw further ones from the operator's literature"
+        )
+    else:
+        yield "not tried yet (name the id in the round's notes):"
+    for item in review["untried"]:
+        yield f"  {item['id']} {item['title']}: {item['change']}"
+        yield f"      if: {item['symptom']}"

@@ -1,0 +1,110 @@
+"""Timings in pytest-benchmark's JSON, for `pytest-benchmark compare` and the tools around it.
+
+pytest-benchmark writes nothing under xdist; this is made of the collected results, so it is the
+same however the tests were run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pytest_kopt.cases.result import CaseResult
+
+#: The release of pytest-benchmark whose format this is.
+FORMAT = "5.1.0"
+
+
+def benchmark_json(results: Sequence[CaseResult], when: str, commit: str | None = None) -> str:
+    """Return the file's text; cases that were not timed are left out.
+
+    `when` is the time as it is to stand there, `commit` the one of the tree that was measured.
+    """
+    uname = platform.uname()
+    return (
+        json.dumps(
+            {
+                "machine_info": {
+                    "node": uname.node,
+                    "processor": uname.processor,
+                    "machine": uname.machine,
+                    "python_implementation": platform.python_implementation(),
+                    "python_version": platform.python_version(),
+                    "system": uname.system,
+                    "release": uname.release,
+                    "cpu": {},
+                },
+                "commit_info": {"id": commit or "unversioned"},
+                "benchmarks": [entry for result in results for entry in _entries(result)],
+                "datetime": when,
+                "version": FORMAT,
+            },
+            indent=1,
+            allow_nan=False,
+        )
+        + "\n"
+    )
+
+
+def _entries(result: CaseResult) -> Iterator[dict[str, Any]]:
+    for way in ("forward", "backward"):
+        samples = result.evidence.get(f"{way}_samples_ms")
+        if not samples or result.evidence.get("interpreted"):
+            continue
+        cells = {
+            name: value
+            for name, value in result.cells.items()
+            if value is not None and not (isinstance(value, float) and not math.isfinite(value))
+        }
+        name = result.nodeid.rpartition("::")[2]
+        yield {
+            "group": way,
+            "name": f"{name} {way}",
+            "fullname": f"{result.nodeid} {way}",
+            "params": result.dims,
+            "param": None,
+            "extra_info": {"label": result.label, "check": result.check, **cells},
+            "options": {"timer": str(result.evidence.get("engine", ""))},
+            "stats": _stats(
+                [sample / 1e3 for sample in samples],
+                int(result.evidence.get("calls_per_sample", 1)),
+            ),
+        }
+
+
+def _stats(seconds: Sequence[float], iterations: int) -> dict[str, Any]:
+    """Return the statistics of samples, each the mean of `iterations` calls."""
+    ordered = sorted(seconds)
+    mean = statistics.fmean(ordered)
+    spread = statistics.stdev(ordered) if len(ordered) > 1 else 0.0
+    quarters = (
+        statistics.quantiles(ordered, method="inclusive") if len(ordered) > 1 else ordered * 3
+    )
+    low, median, high = quarters
+    iqr = high - low
+    inside = [x for x in ordered if low - 1.5 * iqr <= x <= high + 1.5 * iqr]
+    far = sum(abs(x - mean) > spread for x in ordered)
+    return {
+        "min": ordered[0],
+        "max": ordered[-1],
+        "mean": mean,
+        "stddev": spread,
+        "rounds": len(ordered),
+        "median": median,
+        "iqr": iqr,
+        "q1": low,
+        "q3": high,
+        "iqr_outliers": len(ordered) - len(inside),
+        "stddev_outliers": far,
+        "outliers": f"{far};{len(ordered) - len(inside)}",
+        "ld15iqr": min(inside),
+        "hd15iqr": max(inside),
+        "ops": 1 / mean if mean else 0.0,
+        "total": math.fsum(ordered),
+        "data": list(seconds),
+        "iterations": iterations,
+    }

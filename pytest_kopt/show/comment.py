@@ -1,0 +1,105 @@
+"""A verdict in Markdown: the comment on a pull request and the summary of a CI step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_kopt.decide.verdict import Decision, Shape, Verdict
+from pytest_kopt.show.words import figure, interval, markdown_table, one_line, percent
+
+_SIGNS = {
+    Decision.BASELINE: "⚪",
+    Decision.ACCEPTED: "🟢",
+    Decision.ACCEPTED_WITH_NOTE: "🟢",
+    Decision.INCONCLUSIVE: "🟡",
+    Decision.INCOMPLETE: "🟡",
+}
+#: GitHub refuses a comment of more than 65536 characters.
+_MOST_ROWS = 200
+
+
+def comment(verdict: Verdict) -> str:
+    """Return the Markdown; text from the session can neither be markup nor mention anyone."""
+    return "\n".join(_lines(verdict)) + "\n"
+
+
+def _lines(verdict: Verdict) -> Iterator[str]:
+    sign = _SIGNS.get(verdict.decision, "🔴")
+    yield f"### {sign} kopt: {_words(verdict.decision)}"
+    yield ""
+    yield _safe(verdict.reason)
+    totals = [total for total in (verdict.aggregate, *verdict.secondary) if total]
+    if any(total.change_pct is not None for total in totals):
+        yield ""
+        yield markdown_table(
+            ["Geomean", "Before", "Now", "Change", "Interval (%)"],
+            [
+                [
+                    total.metric,
+                    figure(total.incumbent),
+                    figure(total.candidate),
+                    percent(total.change_pct),
+                    interval(total.low_pct, total.high_pct),
+                ]
+                for total in totals
+            ],
+        )
+    if verdict.shapes:
+        worst = sorted(verdict.shapes, key=_badness)
+        yield ""
+        yield f"<details><summary>{len(worst)} cases, the worst first</summary>"
+        yield ""
+        yield markdown_table(
+            ["Case", "Check", "Change", "Interval (%)", "Status"],
+            [
+                [
+                    _safe(shape.label),
+                    shape.check,
+                    percent(shape.change_pct),
+                    interval(shape.low_pct, shape.high_pct),
+                    shape.status,
+                ]
+                for shape in worst[:_MOST_ROWS]
+            ],
+        )
+        if len(worst) > _MOST_ROWS:
+            yield ""
+            yield f"and {len(worst) - _MOST_ROWS} more in verdict.json"
+        yield ""
+        yield "</details>"
+    if verdict.flags:
+        yield ""
+        yield from (f"- flag: {_safe(flag)}" for flag in verdict.flags)
+    if verdict.next_step:
+        yield ""
+        yield f"**Next:** {_safe(verdict.next_step)}"
+    yield ""
+    yield f"<sub>{_safe(_how(verdict))}</sub>"
+
+
+def _how(verdict: Verdict) -> str:
+    parts = [f"policy {verdict.policy}", f"{verdict.compare} comparison"]
+    if verdict.engine:
+        parts.append(f"engine {verdict.engine}")
+    if verdict.base:
+        parts.append(f"against {verdict.base[:12]}")
+    if verdict.campaign:
+        parts.append(f"campaign {verdict.campaign}, round {verdict.round}")
+    return ", ".join(parts)
+
+
+def _words(decision: Decision) -> str:
+    return str(decision).replace("_", " ").lower()
+
+
+def _badness(shape: Shape) -> tuple[bool, float]:
+    return shape.check == "PASS", shape.change_pct if shape.change_pct is not None else 0.0
+
+
+def _safe(text: str) -> str:
+    """Return text that GitHub shows as it is: no HTML, no links, no mentions, no emphasis."""
+    text = one_line(text).replace("\\|", "|")[:1000]
+    for character in "\\`*_[]~|#!":
+        text = text.replace(character, f"\\{character}")
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return text.replace("@", "@\u2060")

@@ -1,0 +1,64 @@
+"""GitHub Actions: the summary of a step, and annotations on the lines of a change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.show.words import interval, percent
+
+#: Where a flag says it was found: `… (kernels/gemm.py:12) …`.
+_PLACE = re.compile(r"\(([^()\s:][^():\n]*):(\d+)\)")
+
+
+def append_summary(environ: Mapping[str, str], markdown: str) -> None:
+    """Append to the step's summary where a GitHub runner offers one; OSError when it cannot."""
+    path = environ.get("GITHUB_STEP_SUMMARY")
+    if path:
+        with open(Path(path), "a", encoding="utf-8") as stream:
+            stream.write(markdown + "\n")
+
+
+def annotation_lines(
+    environ: Mapping[str, str], verdict: Verdict, results: Sequence[CaseResult]
+) -> Iterator[str]:
+    """Yield the workflow commands that a runner turns into annotations; none anywhere else.
+
+    Flags stand on the line they name, cases that failed or became slower on their test's file.
+    """
+    if environ.get("GITHUB_ACTIONS") != "true":
+        return
+    rejects = verdict.decision is Decision.REJECTED_OVERFIT
+    for flag in verdict.flags:
+        place = _PLACE.search(flag)
+        if place:
+            level = "error" if rejects else "warning"
+            yield _command(level, flag, file=place[1], line=place[2], title="kopt")
+    files = {result.label: result.nodeid.partition("::")[0] for result in results}
+    for result in results:
+        if result.check != "PASS":
+            first = result.diagnosis.strip().splitlines()[:1]
+            text = f"{result.label}: {result.check} {''.join(first)}".rstrip()
+            yield _command("error", text, file=files[result.label], title="kopt check")
+    for shape in verdict.shapes:
+        if shape.status == "regressed":
+            bounds = interval(shape.low_pct, shape.high_pct)
+            text = f"{shape.label}: {percent(shape.change_pct)} {bounds}".rstrip()
+            yield _command("error", text, file=files.get(shape.label, ""), title="kopt slower")
+
+
+def _command(level: str, message: str, **properties: str) -> str:
+    given = ",".join(
+        f"{name}={_escaped(value, ':,')}" for name, value in properties.items() if value
+    )
+    return f"::{level} {given}::{_escaped(message)}"
+
+
+def _escaped(text: str, more: str = "") -> str:
+    """Return text that stays inside its command: what GitHub's toolkit calls escapeData."""
+    for character in "%\r\n" + more:
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text

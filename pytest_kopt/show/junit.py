@@ -1,0 +1,81 @@
+"""Results as JUnit properties: what a case measured on its testcase, the verdict on the suite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_kopt.cases.result import PROPERTY, CaseResult
+from pytest_kopt.show.words import interval, percent
+
+if TYPE_CHECKING:
+    from pytest_kopt.decide.verdict import Verdict
+
+Property = tuple[str, str]
+
+
+def unpack(report: pytest.TestReport) -> None:
+    """Put the figures of a case where its JSON stood in a report's properties.
+
+    The JSON is for our own collector, which has read it; everyone after it gets names and numbers.
+    """
+    found: list[tuple[str, object]] = []
+    for name, value in report.user_properties:
+        if name != PROPERTY or not isinstance(value, str):
+            found.append((name, value))
+            continue
+        try:
+            found += case_properties(CaseResult.from_json(value))
+        except ValueError:
+            continue
+    report.user_properties = found
+
+
+def case_properties(result: CaseResult) -> Iterator[Property]:
+    """Yield a case's properties; a column without a value is left out."""
+    if not result.header:
+        return
+    yield "kopt.label", result.label
+    yield "kopt.check", result.check
+    for name, value in {**result.dims, **result.cells}.items():
+        if value is not None:
+            yield f"kopt.{name}", str(value)
+    for key in ("engine", "device"):
+        if key in result.evidence:
+            yield f"kopt.{key}", str(result.evidence[key])
+    for finding in result.findings:
+        yield "kopt.finding", str(finding)
+
+
+def verdict_properties(verdict: Verdict) -> Iterator[Property]:
+    """Yield the suite's properties."""
+    yield "kopt.decision", str(verdict.decision)
+    yield "kopt.reason", verdict.reason
+    for name, value in (
+        ("campaign", verdict.campaign),
+        ("round", verdict.round),
+        ("attempt", verdict.attempt),
+        ("policy", verdict.policy),
+        ("compare", verdict.compare),
+    ):
+        if value is not None:
+            yield f"kopt.{name}", str(value)
+    if verdict.aggregate and verdict.aggregate.change_pct is not None:
+        total = verdict.aggregate
+        yield f"kopt.change: {total.metric}", percent(total.change_pct)
+        if total.low_pct is not None:
+            yield f"kopt.interval: {total.metric}", interval(total.low_pct, total.high_pct)
+    for flag in verdict.flags:
+        yield "kopt.flag", flag
+
+
+def describe_suite(manager: pytest.PytestPluginManager, verdict: Verdict) -> None:
+    """Give the verdict to pytest's JUnit writer, if there is one."""
+    writers: Sequence[object] = [
+        plugin for plugin in manager.get_plugins() if hasattr(plugin, "add_global_property")
+    ]
+    for writer in writers:
+        for name, value in verdict_properties(verdict):
+            writer.add_global_property(name, value)  # type: ignore[attr-defined]

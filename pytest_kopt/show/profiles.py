@@ -1,0 +1,89 @@
+"""Profiles as files below `profiles/round-N/`, and the hottest kernels in the terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+from pytest_kopt.campaign.layout import Layout
+from pytest_kopt.profiling.table import CaseProfile, KernelRow
+from pytest_kopt.schema.table import write_atomically
+from pytest_kopt.show.words import markdown_table
+
+_HEADER = (
+    *("Kernel", "Calls", "Mean (us)", "Share", "Registers", "Accum", "Scalar"),
+    *("Shared (B)", "Occupancy (%)"),
+)
+PROFILE_VERSION = 1
+
+
+def write_profiles(
+    layout: Layout, number: int, attempt: int, profiles: Sequence[CaseProfile]
+) -> None:
+    """Write an attempt's profiles as data and as a page."""
+    base = layout.profiles / f"round-{number}"
+    document = {
+        "schema_version": PROFILE_VERSION,
+        "round": number,
+        "attempt": attempt,
+        "profiles": [item.to_document() for item in profiles],
+    }
+    write_atomically(base / f"attempt-{attempt}.json", json.dumps(document, indent=1) + "\n")
+    page = f"# Profile of round-{number}, attempt {attempt}\n{page_of(profiles)}"
+    write_atomically(base / f"attempt-{attempt}.md", page)
+
+
+def read_profiles(layout: Layout, number: int, attempt: int) -> list[CaseProfile]:
+    """Return an attempt's profiles, none when it was not profiled."""
+    path = layout.profiles / f"round-{number}" / f"attempt-{attempt}.json"
+    if not path.is_file():
+        return []
+    return [CaseProfile.from_document(item) for item in json.loads(path.read_text())["profiles"]]
+
+
+def page_of(profiles: Sequence[CaseProfile]) -> str:
+    """Return the tables of all profiles as Markdown."""
+    parts = []
+    for item in profiles:
+        parts.append(f"\n## {item.label} ({item.tool})\n")
+        if item.hottest is None:
+            parts.append(f"Nothing: {item.note}\n")
+            continue
+        times = "GPU kernel time" if item.on == "gpu" else "CPU operator time"
+        parts.append(f"{times}: {item.step_us:.3f} us a step; hottest: `{item.hottest.kernel}`\n")
+        rows = [_row(item, row) for row in item.rows]
+        told = [i for i in range(len(_HEADER)) if any(row[i] != "-" for row in rows)]
+        cells = [[row[i] for i in told] for row in rows]
+        parts.append(markdown_table([_HEADER[i] for i in told], cells) + "\n")
+    return "\n".join(parts)
+
+
+def profile_lines(profiles: Sequence[CaseProfile]) -> Iterator[str]:
+    """Yield one line a case and tool: the hottest kernel, or why there is none."""
+    for item in profiles:
+        hot = item.hottest
+        if hot is None:
+            yield f"profile {item.label} ({item.tool}): {item.note.splitlines()[0]}"
+            continue
+        share = hot.total_us / (item.step_us * item.steps) * 100
+        yield (
+            f"profile {item.label} ({item.tool}): {hot.kernel[:50]} {hot.mean_us:.2f} us x "
+            f"{hot.calls}, {share:.0f} % of {item.step_us:.2f} us a step"
+        )
+
+
+def _row(item: CaseProfile, row: KernelRow) -> list[str]:
+    def shown(value: int | None) -> str:
+        return "-" if value is None else str(value)
+
+    return [
+        row.kernel,
+        str(row.calls),
+        f"{row.mean_us:.3f}",
+        f"{row.total_us / (item.step_us * item.steps) * 100:.1f} %",
+        shown(row.registers),
+        shown(row.accum_registers),
+        shown(row.scalar_registers),
+        shown(row.shared_bytes),
+        "-" if row.occupancy_pct is None else f"{row.occupancy_pct:.1f}",
+    ]

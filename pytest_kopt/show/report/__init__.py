@@ -1,0 +1,1 @@
+"""`kopt report`: a campaign as one HTML file that opens offline."""

@@ -1,0 +1,293 @@
+"""The charts of a report as Vega-Lite specifications, each with its data inside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_kopt.decide.verdict import Decision
+
+Spec = dict[str, Any]
+
+#: Colours that can be told apart in both themes and without red and green.
+COLOURS = {
+    Decision.BASELINE: "#7f8c9b",
+    Decision.ACCEPTED: "#1b9e77",
+    Decision.ACCEPTED_WITH_NOTE: "#8fbf3f",
+    Decision.ROLLED_BACK: "#d9553b",
+    Decision.INCONCLUSIVE: "#e0a52e",
+    Decision.SPLIT: "#8d6cc9",
+    Decision.REPAIR: "#4a90d9",
+    Decision.REJECTED_OVERFIT: "#b8327d",
+    Decision.INCOMPLETE: "#a9b2bd",
+}
+_SLOWER, _SAME, _FASTER = "#c8452f", "rgba(140,150,160,0.18)", "#1f6fb4"
+
+
+def timeline(rounds: Sequence[Any]) -> Spec:
+    """Draw every attempt of every round, coloured by what became of it."""
+    values = [
+        {
+            "round": item["number"],
+            "attempt": attempt["number"],
+            "decision": attempt["decision"],
+            "reason": attempt["reason"],
+            "time": attempt["time"],
+        }
+        for item in rounds
+        for attempt in item["attempts"]
+    ]
+    return _chart(
+        "Verdicts: one mark an attempt",
+        values,
+        height=20 * max(value["attempt"] for value in values),
+        mark={"type": "square", "size": 90, "opacity": 1},
+        encoding={
+            "x": _round_axis(rounds),
+            "y": {"field": "attempt", "type": "ordinal", "title": "attempt"},
+            "color": _decision_colour(values),
+            "tooltip": _tooltip("round", "attempt", "decision", "time", "reason"),
+        },
+    )
+
+
+def trend(rounds: Sequence[Any], metric: str) -> Spec:
+    """Draw each round's gain over the baseline with its interval, and the line of what was kept."""
+    values = [
+        {
+            "round": item["number"],
+            "decision": item["decision"],
+            "gain": item["over_baseline"],
+            "low": item["over_baseline_low"],
+            "high": item["over_baseline_high"],
+            "change": f"{item['change']} {item['interval']}".strip(),
+            "summary": item["summary"],
+            "keeps": item["keeps"],
+        }
+        for item in rounds
+        if item["over_baseline"] is not None
+    ]
+    gain = {"field": "gain", "type": "quantitative", "title": f"{metric} over round 1 (%)"}
+    bounds = {**gain, "field": "low"}
+    layers = [
+        {
+            "transform": [{"filter": "datum.keeps"}],
+            "mark": {"type": "line", "interpolate": "step-after", "color": "#1b9e77"},
+            "encoding": {"y": gain},
+        },
+        {
+            "transform": [{"filter": "isValid(datum.low) && isValid(datum.high)"}],
+            "mark": {"type": "rule", "opacity": 0.7},
+            "encoding": {"y": bounds, "y2": {"field": "high"}, "color": _decision_colour(values)},
+        },
+        {
+            "mark": {"type": "point", "filled": True, "size": 55, "opacity": 1},
+            "encoding": {
+                "y": gain,
+                "color": _decision_colour(values),
+                "tooltip": _tooltip("round", "decision", "change", "summary"),
+            },
+        },
+    ]
+    return _chart(
+        "Gain over the baseline",
+        values,
+        height=260,
+        encoding={"x": _round_axis(rounds)},
+        layer=layers,
+    )
+
+
+def heat_map(rounds: Sequence[Any]) -> Spec:
+    """Draw each case's change against the incumbent in each round, a cross where it failed."""
+    values = [
+        {
+            "round": item["number"],
+            "case": shape["label"],
+            "change": shape["change_pct"],
+            "text": f"{shape['change']} {shape['interval']}".strip(),
+            "status": shape["status"],
+            "check": shape["check"],
+        }
+        for item in rounds
+        for shape in item["shapes"]
+    ]
+    found = sorted(abs(value["change"]) for value in values if value["change"] is not None)
+    # A single outlier would make everything else look the same.
+    limit = max(found[int(0.95 * (len(found) - 1))], 0.1) if found else 1.0
+    axes = {
+        "x": {"field": "round", "type": "ordinal", "axis": {"labelOverlap": True, "labelAngle": 0}},
+        "y": {"field": "case", "type": "nominal", "sort": None, "title": None},
+    }
+    tooltip = _tooltip("round", "case", "text", "status", "check")
+    colour = {
+        "field": "change",
+        "type": "quantitative",
+        "title": "vs incumbent (%)",
+        "legend": {"orient": "top", "gradientLength": 160},
+        "scale": {
+            "domain": [-limit, 0, limit],
+            "range": [_SLOWER, _SAME, _FASTER],
+            "clamp": True,
+        },
+    }
+    return _chart(
+        "Every case in every round",
+        values,
+        height=13 * len({value["case"] for value in values}),
+        encoding=axes,
+        layer=[
+            {
+                "transform": [{"filter": "isValid(datum.change)"}],
+                "mark": {"type": "rect"},
+                "encoding": {"color": colour, "tooltip": tooltip},
+            },
+            {
+                "transform": [{"filter": "datum.check !== 'PASS'"}],
+                "mark": {"type": "point", "shape": "cross", "color": _SLOWER, "size": 40},
+                "encoding": {"tooltip": tooltip},
+            },
+        ],
+    )
+
+
+def rooflines(found: Sequence[Any]) -> Spec | None:
+    """Draw achieved and attainable rates over arithmetic intensity; None without such data."""
+    values = [
+        item
+        for item in found
+        if item["unit"] == "TFLOPS"
+        and all((item[key] or 0) > 0 for key in ("intensity", "attainable", "achieved"))
+    ]
+    if not values:
+        return None
+    rate = {
+        "field": "achieved",
+        "type": "quantitative",
+        "title": "TFLOPS",
+        "scale": {"type": "log"},
+    }
+    return _chart(
+        "Roofline",
+        values,
+        height=280,
+        encoding={
+            "x": {
+                "field": "intensity",
+                "type": "quantitative",
+                "title": "FLOP per byte",
+                "scale": {"type": "log"},
+            }
+        },
+        layer=[
+            {
+                "mark": {"type": "line", "strokeDash": [4, 3], "color": "#7f8c9b"},
+                "encoding": {"y": {**rate, "field": "attainable"}},
+            },
+            {
+                "mark": {"type": "point", "filled": True, "size": 60, "opacity": 1},
+                "encoding": {
+                    "y": rate,
+                    "color": {"field": "bound", "type": "nominal"},
+                    "shape": {"field": "way", "type": "nominal"},
+                    "tooltip": _tooltip(
+                        "label", "way", "bound", "achieved", "attainable", "achieved_pct"
+                    ),
+                },
+            },
+        ],
+    )
+
+
+def pairs() -> Spec:
+    """Draw the pairs of a case that the reader chooses; the page fills in the data."""
+    gain = {"field": "gain", "type": "quantitative", "title": "gain of a pair (%)"}
+    return _chart(
+        "Pairs",
+        [],
+        height=220,
+        encoding={"x": {"field": "process", "type": "ordinal", "title": "fresh process"}},
+        layer=[
+            {
+                "mark": {"type": "point", "filled": True, "size": 35, "opacity": 0.65},
+                "encoding": {
+                    "y": {**gain, "scale": {"zero": False}},
+                    "xOffset": {"field": "pair"},
+                    "color": {"field": "first", "type": "nominal", "title": "went first"},
+                    "tooltip": _tooltip("process", "pair", "first", "gain"),
+                },
+            },
+            {
+                "mark": {"type": "tick", "thickness": 2, "color": "#7f8c9b"},
+                "encoding": {"y": {**gain, "aggregate": "mean"}},
+            },
+        ],
+    )
+
+
+def comparison(campaigns: Sequence[Any]) -> Spec:
+    """Draw the kept gains of several campaigns."""
+    values = [
+        {"campaign": item["campaign"], "round": each["number"], "gain": each["over_baseline"]}
+        for item in campaigns
+        for each in item["rounds"]
+        if each["keeps"]
+    ]
+    return _chart(
+        "Gain over the baseline, by campaign",
+        values,
+        height=240,
+        mark={"type": "line", "interpolate": "step-after", "point": True},
+        encoding={
+            "x": {"field": "round", "type": "quantitative", "axis": {"tickMinStep": 1}},
+            "y": {"field": "gain", "type": "quantitative", "title": "over round 1 (%)"},
+            "color": {"field": "campaign", "type": "nominal"},
+            "tooltip": _tooltip("campaign", "round", "gain"),
+        },
+    )
+
+
+def _chart(description: str, values: Sequence[Any], **parts: Any) -> Spec:
+    return {
+        "description": description,
+        "width": "container",
+        "data": {"name": "table", "values": list(values)},
+        **parts,
+    }
+
+
+def _round_axis(rounds: Sequence[Any]) -> Spec:
+    last = max(item["number"] for item in rounds)
+    return {
+        "field": "round",
+        "type": "quantitative",
+        "title": "round",
+        "scale": {"domain": [0.5, last + 0.5], "nice": False},
+        "axis": {"tickMinStep": 1, "format": "d", "grid": False},
+    }
+
+
+def _decision_colour(values: Sequence[Any]) -> Spec:
+    """Colours by decision; the legend names the decisions that occur."""
+    present = {value["decision"] for value in values}
+    shown = [decision for decision in COLOURS if decision in present]
+    return {
+        "field": "decision",
+        "type": "nominal",
+        "title": None,
+        "legend": {"orient": "top", "columns": 3},
+        "scale": {
+            "domain": [str(decision) for decision in shown],
+            "range": [COLOURS[decision] for decision in shown],
+        },
+    }
+
+
+def _tooltip(*fields: str) -> list[Spec]:
+    numbers = {"gain", "achieved", "attainable", "achieved_pct"}
+    return [
+        {"field": name, "type": "quantitative", "format": ".3f"}
+        if name in numbers
+        else {"field": name, "type": "nominal"}
+        for name in fields
+    ]

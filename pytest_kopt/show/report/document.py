@@ -1,0 +1,160 @@
+"""What a report shows, as plain data: everything is read here, nothing is drawn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.state import Attempt, Round
+from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
+from pytest_kopt.errors import BadInput
+from pytest_kopt.show.status import status
+from pytest_kopt.show.words import figure, interval, percent
+
+
+def document(campaign: Campaign) -> dict[str, Any]:
+    """Return a campaign's report as JSON-able data; texts stand as the terminal writes them.
+
+    Raises BadInput before the first decided round and for evidence that is not the ledger's.
+    """
+    rounds = list(_rounds(campaign))
+    if not rounds:
+        raise BadInput(
+            "no round is decided yet",
+            where=f"campaign {campaign.name}",
+            legal=f"pytest --kopt-campaign {campaign.name} --kopt-round 1",
+        )
+    last = campaign.state.rounds[rounds[-1]["number"]]
+    return {
+        "campaign": campaign.name,
+        "status": status(campaign),
+        "manifest": campaign.manifest.model_dump(mode="json", by_alias=True, exclude_none=True),
+        "metric": next((item["metric"] for item in rounds if item["metric"]), ""),
+        "rounds": rounds,
+        "gain": best_gain(rounds),
+        "rooflines": next(
+            (item["rooflines"] for item in reversed(rounds) if item["rooflines"]), []
+        ),
+        "environment": environment(campaign, last),
+    }
+
+
+def best_gain(rounds: list[dict[str, Any]]) -> float:
+    """Return the incumbent's gain over the baseline in percent: the kept gains multiplied."""
+    return float(next((r["over_baseline"] for r in reversed(rounds) if r["keeps"]), 0.0))
+
+
+def environment(campaign: Campaign, item: Round) -> list[tuple[str, str]]:
+    """Return where and with what a round was measured."""
+    path = campaign.layout.attempt(item.number, _shown(item).number) / "evidence.json"
+    try:
+        evidence = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        return [("evidence", f"cannot be read: {error}")]
+    session = dict(evidence["session"])
+    found: dict[str, set[str]] = {}
+    for text in evidence["results"]:
+        result = json.loads(text)
+        for key in ("device", "device_model", "engine", "torch", "threads"):
+            if key in result["evidence"]:
+                found.setdefault(key, set()).add(str(result["evidence"][key]))
+    names = ("started", "ended", "host", "python", "pytest_kopt")
+    rows = [(name, str(session[name])) for name in names if name in session]
+    rows += [(name, ", ".join(sorted(values))) for name, values in found.items()]
+    return rows + [(f"env {name}", value) for name, value in campaign.manifest.env.items()]
+
+
+def _rounds(campaign: Campaign) -> Iterator[dict[str, Any]]:
+    level = 1.0
+    for number in sorted(campaign.state.rounds):
+        item = campaign.state.rounds[number]
+        verdict = campaign.verdict(item)
+        if verdict is None:
+            continue
+        found = _round(item, verdict)
+        total = verdict.aggregate
+        for key, change in (
+            ("over_baseline", total.change_pct if total else None),
+            ("over_baseline_low", total.low_pct if total else None),
+            ("over_baseline_high", total.high_pct if total else None),
+        ):
+            found[key] = None if change is None else (level * (1 + change / 100) - 1) * 100
+        if verdict.decision is Decision.BASELINE:
+            found["over_baseline"] = 0.0
+        if verdict.decision.keeps:
+            if found["over_baseline"] is None:
+                found["over_baseline"] = (level - 1) * 100
+            level = 1 + found["over_baseline"] / 100
+        yield found
+
+
+def _round(item: Round, verdict: Verdict) -> dict[str, Any]:
+    attempt = _shown(item)
+    total = verdict.aggregate
+    return {
+        "number": item.number,
+        "time": attempt.started,
+        "decision": str(verdict.decision),
+        "keeps": verdict.decision.keeps,
+        "reason": verdict.reason,
+        "next": verdict.next_step,
+        "compare": verdict.compare,
+        "engine": verdict.engine or "-",
+        "policy": verdict.policy,
+        "metric": total.metric if total else "",
+        "change_pct": total.change_pct if total else None,
+        "low_pct": total.low_pct if total else None,
+        "high_pct": total.high_pct if total else None,
+        "change": percent(total.change_pct) if total else "—",
+        "interval": interval(total.low_pct, total.high_pct) if total else "",
+        "aggregates": [_aggregate(each) for each in (total, *verdict.secondary) if each],
+        "shapes": [
+            {
+                "label": shape.label,
+                "dims": ", ".join(f"{name}={value}" for name, value in shape.dims.items()),
+                "check": shape.check,
+                "change_pct": shape.change_pct,
+                "low_pct": shape.low_pct,
+                "high_pct": shape.high_pct,
+                "change": percent(shape.change_pct),
+                "interval": interval(shape.low_pct, shape.high_pct),
+                "status": shape.status,
+                "device": shape.device or "",
+            }
+            for shape in verdict.shapes
+        ],
+        "flags": verdict.flags,
+        "notes": [[name, str(value)] for name, value in item.notes.given().items()],
+        "summary": item.notes.summary or item.notes.change or item.notes.hypothesis or "",
+        "commit": (verdict.applied.git_commit or "")[:12] if verdict.decision.keeps else "",
+        "restored": verdict.applied.restored,
+        "attempts": [
+            {
+                "number": each.number,
+                "time": each.decided.time,
+                "decision": str(each.decided.decision),
+                "reason": each.decided.reason,
+            }
+            for each in item.attempts.values()
+            if each.decided
+        ],
+        "rooflines": verdict.model_dump(mode="json").get("rooflines", []),
+    }
+
+
+def _aggregate(total: Aggregate) -> dict[str, str]:
+    return {
+        "metric": total.metric,
+        "incumbent": figure(total.incumbent),
+        "candidate": figure(total.candidate),
+        "change": percent(total.change_pct),
+        "interval": interval(total.low_pct, total.high_pct),
+    }
+
+
+def _shown(item: Round) -> Attempt:
+    """Return the attempt that spoke last."""
+    decided = [attempt for attempt in item.attempts.values() if attempt.decided]
+    return decided[-1] if decided else item.last

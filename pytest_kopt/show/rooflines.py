@@ -1,0 +1,42 @@
+"""Rooflines as text: a table below the cases, and one line on hardware efficiency (T2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tabulate import tabulate
+
+from pytest_kopt.roofline import Roofline, efficiency
+from pytest_kopt.show.words import figure
+
+_LABEL_WIDTH = 30
+_HEADER = ("roofline", "", "bound", "FLOP/B", "ridge", "attainable", "achieved", "of it", "target")
+
+
+def roofline_lines(rooflines: Sequence[Roofline]) -> Iterator[str]:
+    """Yield the table; nothing without rooflines, one line when every bound is UNKNOWN."""
+    if not rooflines:
+        return
+    blocked = sorted({text for item in rooflines for text in item.unknown})
+    if any(item.bound != "UNKNOWN" for item in rooflines):
+        yield ""
+        rows = [_row(item) for item in rooflines]
+        yield from tabulate(rows, headers=_HEADER, disable_numparse=True).splitlines()
+        yield f"hardware efficiency (T2): {efficiency(rooflines).why}"
+    elif blocked:
+        yield f"roofline: UNKNOWN, blocked by {'; '.join(blocked)}; `kopt calibrate` measures it"
+
+
+def _row(item: Roofline) -> list[str]:
+    share = None if item.achieved_pct is None else f"{item.achieved_pct:.1f} %"
+    return [
+        item.label[:_LABEL_WIDTH],
+        {"forward": "fwd", "backward": "bwd"}[item.way],
+        item.bound,
+        "-" if item.intensity is None else f"{item.intensity:.1f}",
+        "-" if item.ridge is None else f"{item.ridge:.1f}",
+        "UNKNOWN" if item.attainable is None else f"{figure(item.attainable)} {item.unit}",
+        figure(item.achieved),
+        share or "-",
+        figure(item.target),
+    ]

@@ -1,0 +1,89 @@
+"""Campaigns on disk without a session: rounds recorded as a session would, files and all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_kopt.campaign import manifest as manifests
+from pytest_kopt.campaign.campaign import AttemptRecord, Campaign, Evidence
+from pytest_kopt.campaign.layout import Layout
+from pytest_kopt.campaign.manifest import Manifest
+from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.gates import checked_shape
+from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
+from pytest_kopt.roofline import Roofline
+from pytest_kopt.schema.table import Table
+from pytest_kopt.show import projections
+from tests.builders import NOW, gemm_table, manifest_document
+
+KERNEL = "kernels/softmax.py"
+
+
+def campaign_at(root: Path, name: str = "c", **changes: Any) -> Campaign:
+    """Make a campaign without git and open it."""
+    kernel = root / KERNEL
+    kernel.parent.mkdir(parents=True, exist_ok=True)
+    kernel.write_text("# version 0\n")
+    layout = Layout(root / "agent" / "workspace" / name)
+    document = manifest_document(git_commit=False, **changes)
+    manifests.save(layout.manifest, Manifest.model_validate(document))
+    return Campaign(layout, root)
+
+
+def record(
+    campaign: Campaign,
+    number: int,
+    decision: Decision,
+    *,
+    rates: Sequence[float] = (100.0, 200.0),
+    measured: Mapping[str, Any] | None = None,
+    rooflines: Sequence[Roofline] = (),
+    **notes: Any,
+) -> None:
+    """Record an attempt at a round with a kernel of its own, carry it out, refresh the files."""
+    (campaign.root / KERNEL).write_text(f"# version {number}\n")
+    table = gemm_table(rates)
+    verdict = Verdict(
+        decision=decision,
+        reason=f"why round {number} is {decision}",
+        compare="none",
+        policy="primus",
+        aggregate=Aggregate(metric="Forward TFLOPS", candidate=rates[0], change_pct=1.0),
+        shapes=[checked_shape(row) for row in table.rows],
+        rooflines=list(rooflines),
+    )
+    campaign.record(
+        AttemptRecord(
+            round=number,
+            started=NOW,
+            level="full",
+            evidence=Evidence(
+                kernel=campaign.candidate(),
+                results=_results(table, dict(measured or {})),
+                table=table,
+                session={"skipped": []},
+            ),
+            verdict=verdict,
+            trend=None,
+            notes=Notes(**notes),
+        )
+    )
+    campaign.settle()
+    projections.refresh(campaign, [number])
+
+
+def _results(table: Table, evidence: dict[str, Any]) -> list[CaseResult]:
+    return [
+        CaseResult(
+            nodeid=f"tests/test_gemm.py::test[{row.label}]",
+            label=row.label,
+            header=table.header,
+            dims=row.typed_dims,
+            check="PASS",
+            evidence=evidence,
+        )
+        for row in table.rows
+    ]

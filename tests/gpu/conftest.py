@@ -1,0 +1,15 @@
+"""Skips every test here where there is no GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _needs_a_gpu(request: pytest.FixtureRequest) -> None:
+    marker = request.node.get_closest_marker("gpu")
+    wanted = marker.kwargs.get("count", 1) if marker else 1
+    found = torch.cuda.device_count()
+    if found < wanted:
+        pytest.skip(f"needs {wanted} GPU(s), found {found}")

@@ -1,0 +1,199 @@
+"""The engines on a real device: kernels that allocate, use streams, cannot be captured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_kopt.cases.runner import backward_call
+from pytest_kopt.measure.choice import prepare
+from pytest_kopt.measure.cold import input_pool, launch_stream
+from pytest_kopt.measure.device import EventsEngine, GraphEngine
+from pytest_kopt.measure.engine import CaptureFailed
+
+pytestmark = pytest.mark.gpu
+
+
+def randn(*shape: int, grad: bool = False) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda", requires_grad=grad)
+
+
+def kernel_ms(call: Callable[[], object], times: int = 20) -> float:
+    """Return what the profiler says a call's kernels last, in ms."""
+    from torch.profiler import ProfilerActivity, profile
+
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        for _ in range(times):
+            call()
+        torch.cuda.synchronize()
+    on_device = [e for e in found.events() if e.device_type.name == "CUDA"]
+    total: float = sum(e.time_range.elapsed_us() for e in on_device)
+    return total / times / 1e3
+
+
+def test_graph_and_events_agree_with_the_profiler() -> None:
+    a, b = randn(2048, 2048), randn(2048, 2048)
+    call = lambda: a @ b  # noqa: E731
+    truth = kernel_ms(call)
+    assert GraphEngine().prepare([call]).run() == pytest.approx(truth, rel=0.1)
+    assert EventsEngine().prepare([call]).run() == pytest.approx(truth, rel=0.1)
+
+
+def test_a_launch_bound_call_is_timed_by_what_the_device_does() -> None:
+    """Ten tiny kernels a call: the launcher needs several times what the device does."""
+    x = randn(64)
+
+    def call() -> torch.Tensor:
+        out = x
+        for _ in range(10):
+            out = out + 1
+        return out
+
+    graph = GraphEngine().prepare([call]).run()
+    block = EventsEngine().prepare([call])
+    assert block.run() < 3 * graph and block.queue_full
+    assert graph < 0.05
+
+
+def test_a_kernel_that_allocates_inside_the_capture() -> None:
+    """And whose results stay apart: every call's output is what eager mode returns."""
+    inputs = [randn(1 << 16) for _ in range(3)]
+    calls = [lambda x=x: torch.cat([x, x * 2]).sort().values for x in inputs]
+    block: Any = GraphEngine().prepare(calls)
+    block.run()
+    for x, out in zip(inputs, block.kept, strict=True):
+        assert torch.equal(out, torch.cat([x, x * 2]).sort().values)
+
+
+def test_a_kernel_with_streams_of_its_own_that_are_joined() -> None:
+    a, side = randn(1024, 1024), torch.cuda.Stream()
+
+    def call() -> torch.Tensor:
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            left = a @ a
+        right = a + 1
+        torch.cuda.current_stream().wait_stream(side)
+        return left + right
+
+    block: Any = GraphEngine().prepare([call])
+    block.run()
+    torch.testing.assert_close(block.kept[0], a @ a + a + 1)
+
+
+def test_a_stream_that_is_not_joined_cannot_be_captured() -> None:
+    a, side = randn(256, 256), torch.cuda.Stream()
+
+    def call() -> None:
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            a @ a
+
+    with pytest.raises(CaptureFailed):
+        GraphEngine().prepare([call])
+
+
+def test_a_call_that_synchronises_falls_to_events_and_leaves_the_device_usable() -> None:
+    x = randn(1 << 20)
+
+    def call() -> float:
+        return float(x.sum().item())
+
+    block = prepare("auto", "cuda", False, [call])
+    assert block.engine == "events" and block.run() > 0
+    with pytest.raises(CaptureFailed):
+        prepare("graph", "cuda", False, [call])
+    again = prepare("auto", "cuda", False, [lambda: x * 2])
+    assert again.engine == "graph" and again.run() > 0
+    assert torch.randn(4, device="cuda").isfinite().all(), "the generator works on"
+
+
+def test_a_capture_in_which_nothing_lands_is_none() -> None:
+    with pytest.raises(CaptureFailed, match="nothing"):
+        GraphEngine().prepare([lambda: 42])
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        doubled: torch.Tensor = 2 * grad + 0 * x
+        return doubled
+
+
+def linear(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.gelu(x @ w)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [(Doubled.apply, [(1024, 1024)]), (linear, [(512, 256), (256, 512)])],
+    ids=["custom", "linear"],
+)
+def test_a_backward_is_captured(function: Any, shapes: list[tuple[int, int]]) -> None:
+    """On the stream of its forward, with the same gradients as eager mode."""
+    given = tuple(randn(*shape, grad=True) for shape in shapes)
+    with launch_stream("cuda"):
+        call = backward_call(function, given, 7)
+    block: Any = prepare("auto", "cuda", False, [call])
+    assert block.engine == "graph", "autograd allows it here"
+    block.run()
+    wanted: Any = call()
+    torch.cuda.synchronize()
+    for found, expected in zip(block.kept[0], wanted, strict=True):
+        torch.testing.assert_close(found, expected)
+    with launch_stream("cuda"):
+        assert block.run() == pytest.approx(kernel_ms(call), rel=0.3)
+
+
+def test_a_backward_that_cannot_be_captured_is_timed_with_a_full_queue() -> None:
+    class Syncing(Doubled):
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+            grad.sum().item()
+            return 2 * grad
+
+    given = (randn(4096, 4096, grad=True),)
+    with launch_stream("cuda"):
+        call = backward_call(Syncing.apply, given, 7)
+    block = prepare("auto", "cuda", False, [call])
+    assert block.engine == "events" and block.run() > 0
+    assert block.queue_full is False, "a call that waits for the device empties its queue"
+
+
+def test_inputs_are_cold() -> None:
+    """Going round takes longer than one set again and again, where that one fits into L2."""
+    l2 = torch.cuda.get_device_properties(0).L2_cache_size
+    numel = l2 // 16 // 4
+    pool = input_pool(lambda i: (randn(numel),), "cuda")
+    assert len(pool.sets) * pool.set_bytes >= 2 * l2 and pool.flush is None
+    calls = [lambda x=x: x.sum() for (x,) in pool.sets]
+    cold = GraphEngine().prepare(calls).run()
+    warm = GraphEngine().prepare(calls[:1] * len(calls)).run()
+    assert cold > 1.1 * warm
+
+
+def test_tiny_inputs_are_flushed_out() -> None:
+    pool = input_pool(lambda i: (randn(16),), "cuda")
+    assert pool.flush is not None
+    calls = [lambda x=x: x + 1 for (x,) in pool.sets]
+    for engine in (GraphEngine(), EventsEngine()):
+        assert 0 < engine.prepare(calls, pool.flush).run() < 0.05
+
+
+def test_do_bench_runs() -> None:
+    pytest.importorskip("triton")
+    a = randn(1024, 1024)
+    block = prepare("do_bench", "cuda", False, [lambda: a @ a])
+    assert block.run() > 0 and block.calls > 1

@@ -1,0 +1,85 @@
+"""Profiles, rooflines, tips and memory of real rounds, and the commands that show them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_kopt.bundled import bundled
+
+from .project import CAMPAIGN, KERNEL, Project
+from .sources import doubled_kernel
+
+TIPS = "agent/historical_experience/cpu/doubled/torch/tips.md"
+
+
+def test_a_profiled_round_leaves_kernels_rooflines_and_memory(fresh: Project) -> None:
+    run = fresh.round(1, "--kopt-profile")
+    assert run.code == 0, run.text
+    profile = json.loads((fresh.campaign / "profiles/round-1/attempt-1.json").read_text())
+    assert [item["tool"] for item in profile["profiles"]] == ["torch.profiler"] * 2
+    for item in profile["profiles"]:
+        assert item["on"] == "cpu" and item["note"] == ""
+        assert "aten::mul" in [row["kernel"] for row in item["rows"]]
+        assert all(row["mean_us"] > 0 for row in item["rows"])
+    assert run.out.count("profile rows") == 2
+    lines = fresh.verdict(1)["rooflines"]
+    assert [(line["label"], line["way"]) for line in lines] == [
+        (f"rows{rows}_columns8", way) for rows in (2, 4) for way in ("forward", "backward")
+    ]
+    assert {line["bound"] for line in lines} == {"UNKNOWN"}, "nothing is known of this CPU"
+    assert "roofline: UNKNOWN, blocked by" in run.out
+    evidence = fresh.evidence(1)["results"][0]["evidence"]
+    assert evidence["io_bytes"] == {"forward": 2 * 64, "backward": 3 * 64}
+    assert evidence["dtype"] == "float32"
+    memory = json.loads((fresh.campaign / "memory/v0.json").read_text())
+    assert memory["profile_evidence"]["tool_used"] == "torch.profiler"
+    assert any("UNKNOWN" in item["error_message"] for item in memory["pitfalls_and_fixes"])
+
+
+@pytest.mark.long
+def test_what_a_kept_round_taught_goes_from_campaign_to_campaign(started: Project) -> None:
+    started.write(KERNEL, doubled_kernel(125.0))
+    notes = started.notes(change="half the cost", tip="halving pays")
+    run = started.round(2, "--kopt-profile", "--kopt-policy", "kernel-opt", "--kopt-notes", notes)
+    assert run.code == 0, run.text
+    assert "no GPU kernel time was profiled on both sides" in "".join(started.verdict(2)["flags"])
+    assert "halving pays" in started.read(TIPS)
+
+    run = started.kopt("advise", CAMPAIGN)
+    assert run.code == 0, run.text
+    assert "v1 ACCEPTED: half the cost" in run.out
+    assert "halving pays" in run.out
+    assert started.kopt("memory", "mask", CAMPAIGN, "v1").code == 0
+    assert "half the cost" not in started.kopt("advise", CAMPAIGN).out
+    assert started.ledger()[-1]["event"] == "masking"
+    refused = started.kopt("memory", "restart", CAMPAIGN)
+    assert refused.code == 4 and "no memory to mask" in refused.refusal
+
+    run = started.init("--from", CAMPAIGN)
+    assert run.code == 4, "the campaign exists"
+    assert started.kopt("init", "later", "--from", CAMPAIGN).code == 0
+    header = started.pytest("--kopt-campaign", "later", "--kopt-round", "1").out
+    assert f"tips: {TIPS} (1)" in header and "halving pays" in header
+
+
+def test_a_tip_for_a_trick_is_refused_before_anything_is_measured(started: Project) -> None:
+    notes = started.notes(tip="cache the activations between calls")
+    before = started.contents()
+    run = started.round(2, "--kopt-notes", notes)
+    assert run.code == 4
+    assert "praises what no real step gains from" in run.refusal
+    assert started.contents() == before and not started.was_measured
+
+
+def test_a_profile_needs_a_round(fresh: Project) -> None:
+    run = fresh.pytest("--kopt-profile")
+    assert run.code == 4
+    assert "--kopt-profile needs a round" in run.refusal
+
+
+def test_the_knowledge_that_is_advised_is_this_installations(fresh: Project) -> None:
+    document = json.loads(fresh.kopt("advise", CAMPAIGN, "--json").out)
+    assert document["reading"][0]["path"] == str(bundled("knowledge") / "workflow/loop.md")
+    assert len(document["gaps"]) == 3

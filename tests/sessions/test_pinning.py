@@ -1,0 +1,205 @@
+"""Sessions on GPUs that are not there: who works where, and who waits.
+
+The tool that lists them is a stand-in on PATH; nothing here reaches a CUDA runtime.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import threading
+
+import pytest
+
+from ..fake_gpus import FakeNvidiaSmi
+from .project import KERNEL, TWO_WORKERS, Project
+from .sources import SETTINGS
+
+ON_GPUS = ("--kopt-device", "cuda")
+
+NOTE = """\
+import os
+import sys
+
+with open("places.log", "a") as log:
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
+    mask = os.environ["CUDA_VISIBLE_DEVICES"]
+    print(worker, mask, "torch" in sys.modules, file=log)
+"""
+
+PLAIN = """\
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize("n", range(4))
+def test_something(n):
+    if n == 0 and not Path("left").exists():
+        Path("left").touch()
+        os._exit(3)
+"""
+
+
+def gpus(project: Project, count: int) -> tuple[FakeNvidiaSmi, dict[str, str]]:
+    found = FakeNvidiaSmi(project.root.parent / "driver", count)
+    mask = ",".join(str(i) for i in reversed(range(count)))
+    return found, found.variables(dict(os.environ)) | {"CUDA_VISIBLE_DEVICES": mask}
+
+
+def places(project: Project) -> dict[str, tuple[str, str]]:
+    lines = [line.split() for line in project.read("places.log").splitlines()]
+    return {worker: (mask, torch) for worker, mask, torch in lines}
+
+
+def test_workers_and_their_replacements_keep_their_gpus(empty: Project) -> None:
+    """Pinned in the order of the caller's mask, before a conftest could import torch."""
+    empty.write("tests/conftest.py", NOTE)
+    empty.write("tests/test_plain.py", PLAIN)
+    found, variables = gpus(empty, 2)
+    run = empty.pytest("-p", "no:hypothesispytest", *TWO_WORKERS, *ON_GPUS, **variables)
+    assert run.code == 1 and "crashed" in run.out, run.text
+    seen = places(empty)
+    assert seen["gw0"] == (found.uuids[1], "False")
+    assert seen["gw1"] == (found.uuids[0], "False")
+    crashed = re.search(r"replacing crashed worker (gw\d)", run.out)
+    assert crashed
+    assert seen["gw2"] == seen[crashed.group(1)]
+
+
+@pytest.mark.parametrize(("words", "workers"), [(ON_GPUS, 1), ((), 2)], ids=["kopt", "not-ours"])
+def test_auto_is_a_worker_a_gpu(empty: Project, words: tuple[str, ...], workers: int) -> None:
+    """Only where kopt measures on GPUs; elsewhere it is none of our business."""
+    empty.write("tests/test_plain.py", "def test_nothing():\n    pass\n")
+    _, variables = gpus(empty, 1)
+    variables["PYTEST_XDIST_AUTO_NUM_WORKERS"] = "2"
+    run = empty.pytest("-n", "auto", *words, **variables)
+    assert run.code == 0, run.text
+    assert re.search(rf"created: {workers}/{workers} worker", run.out), run.text
+
+
+def test_multigpu_tests_see_every_gpu(empty: Project) -> None:
+    empty.write("tests/conftest.py", NOTE)
+    empty.write(
+        "tests/test_ring.py", "import pytest\n\n@pytest.mark.multigpu\ndef test_ring():\n    pass\n"
+    )
+    found, variables = gpus(empty, 2)
+    found.set(0, **{"utilization.gpu": 50})
+    run = empty.pytest("--kopt-dist-only", *ON_GPUS, **variables)
+    assert run.code == 0 and "1 passed" in run.out, run.text
+    assert places(empty)["main"] == ("1,0", "False")
+
+
+def test_no_idle_gpu_ends_with_10_and_changes_nothing(
+    fresh: Project, mode: tuple[str, ...]
+) -> None:
+    found, variables = gpus(fresh, 2)
+    found.set(0, **{"utilization.gpu": 97})
+    found.set(1, pids=[1])
+    before = fresh.contents()
+    arguments = ("--kopt-gpu-wait", "0", *ON_GPUS, *mode)
+    run = fresh.pytest("--kopt-round", "1", *arguments, **variables)
+    assert run.code == 10, run.text
+    for reason in (found.uuids[0], "utilisation 97 %", found.uuids[1], "process 1"):
+        assert reason in run.text
+    assert "INTERNALERROR" not in run.text and fresh.contents() == before
+
+
+def test_a_gpu_freed_meanwhile_is_taken(empty: Project) -> None:
+    """The line that says what is waited for is on the terminal while it waits."""
+    empty.write("tests/test_plain.py", f"{NOTE}\n\ndef test_nothing():\n    pass\n")
+    found, variables = gpus(empty, 2)
+    for i in range(2):
+        found.set(i, **{"utilization.gpu": 97})
+    free = threading.Timer(2.5, found.set, (0,), {"utilization.gpu": 0})
+    free.start()
+    run = empty.pytest("--summary-csv", "out.csv", "--kopt-gpu-wait", "2", *ON_GPUS, **variables)
+    free.join()
+    assert run.code == 0, run.text
+    assert "waiting for an idle GPU" in run.out and "utilisation 97 %" in run.out
+    assert places(empty)["main"][0] == found.uuids[0], "a serial run is pinned as well"
+
+
+# Only what reaches for the CUDA runtime is replaced; GPU kernels become calls on the wall clock.
+NO_RUNTIME = """\
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import torch
+
+from pytest_kopt.measure import choice, cold
+
+
+class Calls(choice.WallEngine):
+    def prepare(self, calls, flush=None):
+        block = choice.WallEngine().prepare(calls)
+        block.engine = "graph"
+        return block
+
+
+torch.cuda.get_device_properties = lambda device: SimpleNamespace(L2_cache_size=64)
+choice.GraphEngine = Calls
+cold.launch_stream = lambda device: nullcontext()
+"""
+
+
+@pytest.mark.long
+def test_a_campaign_on_two_gpus(empty: Project) -> None:
+    """Every case and all its processes on one GPU, named in each record."""
+    empty.write("pyproject.toml", SETTINGS)
+    empty.write(KERNEL, SLEEPING.format(ms=2))
+    empty.write("tests/conftest.py", NO_RUNTIME)
+    empty.write("tests/test_slept.py", SLEPT_CASES)
+    empty.write(".gitignore", "__pycache__/\n")
+    empty.commit_all()
+    found, variables = gpus(empty, 2)
+    words = ("--op", "slept", "--kernel", KERNEL, "--backend", "TORCH", "--gpu", "H200")
+    assert empty.kopt("init", "c", *words).code == 0
+    run = empty.pytest("--kopt-round", "1", *ON_GPUS, *TWO_WORKERS, **variables)
+    assert run.code == 0, run.text
+
+    empty.write(KERNEL, SLEEPING.format(ms=1))
+    run = empty.pytest("--kopt-round", "next", *ON_GPUS, *TWO_WORKERS, **variables)
+    assert run.code == 0, run.text
+    here = empty.root / "agent/workspace/c/rounds/round-2"
+    rows = list(csv.DictReader(io.StringIO((here / "artifacts/pairs.csv").read_text())))
+    devices = {label: {r["device"] for r in rows if r["label"] == label} for label in LABELS}
+    assert all(len(on) == 1 for on in devices.values())
+    assert set.union(*devices.values()) == set(found.uuids)
+    assert {row["clocks"] for row in rows} == {"1980"}
+    verdict = json.loads((here / "verdict.json").read_text())
+    assert verdict["decision"] == "ACCEPTED"
+    assert {s["label"]: {s["device"]} for s in verdict["shapes"]} == devices
+
+
+LABELS = ("n1", "n2", "n3", "n4")
+
+SLEEPING = """\
+import time
+
+
+def slept(x):
+    time.sleep({ms}e-3)
+    return x + 1
+"""
+
+SLEPT_CASES = """\
+import pytest
+import torch
+from kernels.doubled import slept
+
+
+@pytest.mark.kopt(schema="single")
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_slept(kopt, n):
+    kopt(
+        slept,
+        inputs=lambda: (torch.randn(n, 64),),
+        reference=lambda x: x.double() + 1,
+        dims={"n": n},
+    )
+"""

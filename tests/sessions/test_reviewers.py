@@ -1,0 +1,77 @@
+"""A round in CI: comment, summary, annotations, JUnit and benchmark files, also under xdist."""
+
+from __future__ import annotations
+
+import sys
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from pytest_kopt.exit_codes import ExitCode
+
+from .project import CAMPAIGN, KERNEL, Project
+from .sources import doubled_kernel as kernel
+
+
+def properties(element: ElementTree.Element) -> dict[str, str]:
+    return {found.attrib["name"]: found.attrib["value"] for found in element.iter("property")}
+
+
+def test_a_rolled_back_round_tells_everyone(started: Project, mode: tuple[str, ...]) -> None:
+    """One slower round, read by every reader there is."""
+    pytest.importorskip("pytest_benchmark")
+    project = started
+    project.write(KERNEL, kernel({2: 500.0, 4: 240.0}))
+    run = project.pytest(
+        *("--kopt-campaign", CAMPAIGN, "--kopt-round", "2", "--kopt-comment", "out/comment.md"),
+        *("--junit-xml", "out/junit.xml", "--summary-csv", "out/rows.csv", *mode),
+        GITHUB_ACTIONS="true",
+        GITHUB_STEP_SUMMARY=str(project.root / "summary.md"),
+    )
+    assert run.code == ExitCode.ROLLED_BACK, run.text
+    verdict = project.verdict(2)
+    change = f"{verdict['aggregate']['change_pct']:+.3f}%"
+
+    text = project.read("out/comment.md")
+    assert "rolled back" in text and change in text
+    assert text in project.read("summary.md")
+    assert change in run.out
+    assert "\n::error file=tests/test_doubled.py,title=kopt slower::" in run.out
+
+    suite = ElementTree.parse(project.root / "out/junit.xml").getroot()
+    found = suite.find("testsuite")
+    assert found is not None
+    own = found.find("properties")
+    assert own is not None
+    assert properties(own)["kopt.decision"] == "ROLLED_BACK"
+    cases = {case.attrib["name"]: properties(case) for case in found.iter("testcase")}
+    assert cases["test_doubled[2]"]["kopt.check"] == "PASS"
+    assert float(cases["test_doubled[2]"]["kopt.Forward GB/s"]) == 4.0
+    assert "kopt" not in cases["test_doubled[2]"], "the wire format stays inside"
+
+    for path in (
+        project.root / "out/rows.csv.benchmark.json",
+        project.campaign / "rounds/round-2/artifacts/benchmark.json",
+    ):
+        baseline = project.campaign / "rounds/round-1/artifacts/benchmark.json"
+        words = (sys.executable, "-m", "pytest_benchmark", "compare", str(baseline), str(path))
+        compared = project.run(*words)
+        assert compared.code == 0, compared.text
+        for name in ("test_doubled[2] forward", "test_doubled[4] backward"):
+            assert compared.text.count(name) == 2, compared.text
+
+
+def test_a_comment_needs_something_to_judge(empty: Project) -> None:
+    empty.write("test_x.py", "def test_x(): pass\n")
+    run = empty.pytest("--kopt-comment", "c.md")
+    assert run.code == ExitCode.USAGE
+    assert "--kopt-comment" in run.refusal
+
+
+def test_what_cannot_be_written_is_told_and_changes_nothing(started: Project) -> None:
+    started.write("blocked", "a file, not a directory\n")
+    run = started.round(2, "--kopt-comment", "blocked/comment.md", GITHUB_STEP_SUMMARY="/nowhere/x")
+    assert "--kopt-comment could not be written" in run.out
+    assert "GITHUB_STEP_SUMMARY could not be written" in run.out
+    assert started.verdict(2)["decision"] in ("ROLLED_BACK", "INCONCLUSIVE")
+    assert run.code in (8, 9)

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_kopt.errors import BadInput
+from pytest_kopt.knowledge import ceilings
+from pytest_kopt.knowledge.ceilings import Copied, Measured, Multiplied, ceilings_for
+from pytest_kopt.knowledge.facts import Facts
+
+H200 = "NVIDIA H200"
+FACTS = Facts()
+
+
+def measured(device: str = H200, copy: float = 4.3, bf16: float = 790.0) -> Measured:
+    return Measured(
+        device=device,
+        kind="gpu",
+        measured="2026-11-21 10:00",
+        versions={"torch": "2.11.0"},
+        copy_tb_per_s=copy,
+        sweep=[Copied(nbytes=1 << 24, tb_per_s=9.0), Copied(nbytes=1 << 30, tb_per_s=copy)],
+        matrix={"bfloat16": Multiplied(tflops=bf16, size=8192)},
+        launch_us={"graph": 1.4, "wall": 5.0},
+    )
+
+
+def test_the_documented_peak_serves_until_something_was_measured() -> None:
+    known = ceilings_for(H200, None, FACTS)
+    assert known.bandwidth.value == 4.8
+    assert known.rate("bfloat16").value == 989.5
+    assert "spec.yaml:H200.matrix_peak_bf16_dense" in known.rate("bfloat16").source
+    assert known.launch_us == {}
+
+
+def test_a_measured_ceiling_is_preferred_and_stays_bounded() -> None:
+    known = ceilings_for(H200, measured(), FACTS)
+    assert known.bandwidth.value == 4.3
+    assert known.bandwidth.documented == 4.8
+    assert known.bandwidth.source == (
+        "hbm_bandwidth: 4.3 TB/s <- measured 2026-11-21 10:00 on NVIDIA H200"
+    )
+    assert known.rate("bfloat16").value == 790.0
+    assert known.rate("float16").value == 989.5, "not measured: the document's"
+
+
+@pytest.mark.parametrize(
+    ("given", "metric"),
+    [(measured(copy=4.81), "hbm_bandwidth"), (measured(bf16=989.6), "matrix_peak_bf16_dense")],
+)
+def test_a_measurement_above_the_documented_peak_is_an_error(given: Measured, metric: str) -> None:
+    with pytest.raises(BadInput, match=f"{metric} was measured .* above the documented peak"):
+        ceilings_for(H200, given, FACTS)
+
+
+def test_the_peak_itself_can_be_reached() -> None:
+    assert ceilings_for(H200, measured(copy=4.8), FACTS).bandwidth.value == 4.8
+
+
+def test_a_device_without_a_document_has_only_what_was_measured() -> None:
+    unknown = ceilings_for("NVIDIA H200 NVL", None, FACTS)
+    assert unknown.bandwidth.value is None
+    assert unknown.rate("bfloat16").value is None
+    assert "UNKNOWN (NVIDIA H200 NVL is in no spec file)" in unknown.bandwidth.source
+    known = ceilings_for("NVIDIA H200 NVL", measured("NVIDIA H200 NVL", copy=99.0), FACTS)
+    assert known.bandwidth.value == 99.0
+
+
+def test_a_dtype_that_nobody_knows_is_unknown() -> None:
+    rate = ceilings_for(H200, None, FACTS).rate("complex64")
+    assert rate.value is None and "UNKNOWN" in rate.source
+
+
+def test_only_where_inputs_stay_in_cache_a_small_copy_sets_the_ceiling() -> None:
+    cold = ceilings_for(H200, measured(), FACTS)
+    assert cold.bandwidth_for(1 << 20).value == 4.3
+    warm = ceilings_for("some CPU", measured("some CPU").model_copy(update={"kind": "cpu"}), FACTS)
+    assert warm.bandwidth_for(1 << 20).value == 9.0
+    assert warm.bandwidth_for(1 << 20).source.startswith("copy bandwidth within caches: 9 TB/s")
+    assert warm.bandwidth_for(1 << 30).value == 4.3
+
+
+def test_what_is_saved_is_found_again_by_the_device(tmp_path: Path) -> None:
+    path = ceilings.save(tmp_path, measured())
+    assert path == tmp_path / "ceilings" / "nvidia-h200.yaml"
+    assert ceilings.load(tmp_path, H200) == measured()
+    assert ceilings.load(tmp_path, "NVIDIA B200") is None
+    assert ceilings.known(tmp_path, H200).rate("bfloat16").value == 790.0
+
+
+def test_a_damaged_file_names_its_key(tmp_path: Path) -> None:
+    path = ceilings.save(tmp_path, measured())
+    path.write_text(path.read_text().replace("copy_tb_per_s: 4.3", "copy_tb_per_s: fast"))
+    with pytest.raises(BadInput, match="copy_tb_per_s"):
+        ceilings.load(tmp_path, H200)
+
+
+def test_a_cpu_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pytest_kopt.devices.model import cpu_model
+    from pytest_kopt.measure import ceilings as measuring
+
+    monkeypatch.setitem(measuring._COPIES, "cpu", [1 << 16, 1 << 20])
+    monkeypatch.setitem(measuring._BEYOND, "cpu", 1 << 20)
+    monkeypatch.setitem(measuring._SIZES, "cpu", [64, 128])
+    monkeypatch.setitem(measuring._DTYPES, "cpu", ["float32", "float7"])
+    found = measuring.measure_ceilings("cpu")
+    assert found.device == cpu_model()
+    assert found.copy_tb_per_s == found.sweep[1].tb_per_s
+    assert set(found.matrix) == {"float32"} and found.matrix["float32"].size in (64, 128)
+    assert "float7" in found.skipped["float7"]
+    assert set(found.launch_us) == {"wall"}
+    assert set(found.versions) >= {"torch", "python", "pytest-kopt"}
+    assert ceilings_for(found.device, found, FACTS).bandwidth.value == found.copy_tb_per_s
+
+
+@pytest.mark.gpu
+def test_a_gpu_stays_below_its_documented_peaks() -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    from pytest_kopt.measure.ceilings import measure_ceilings
+
+    found = measure_ceilings("cuda")
+    known = ceilings_for(found.device, found, FACTS)
+    assert known.bandwidth.value == found.copy_tb_per_s
+    assert found.matrix["bfloat16"].tflops > found.matrix["float32"].tflops
+    assert 0 < found.launch_us["graph"] < found.launch_us["wall"]

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_kopt.cli.main import main
+from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.measure import ceilings as measuring
+from tests.campaigns import campaign_at, record
+
+COMMANDS = {
+    "advise": [],
+    "tips": ["show", "add", "correct"],
+    "memory": ["list", "show", "mask", "unmask", "restart"],
+    "calibrate": [],
+}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    monkeypatch.chdir(tmp_path)
+    campaign = campaign_at(tmp_path)
+    record(campaign, 1, Decision.BASELINE)
+    record(campaign, 2, Decision.ROLLED_BACK, change="bigger tiles")
+    record(campaign, 3, Decision.ACCEPTED, change="smaller tiles")
+    return tmp_path
+
+
+def out(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(words) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [name, *([action] if action else [])]
+        for name in COMMANDS
+        for action in ["", *COMMANDS[name]]
+    ],
+    ids=" ".join,
+)
+def test_every_command_explains_itself_with_an_example(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--help"]) == 0
+    assert "example:\n  kopt " in capsys.readouterr().out
+
+
+def test_memory_is_listed_shown_masked_and_unmasked(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert out(capsys, "memory", "list", "c").splitlines() == [
+        "v0 round 1: BASELINE +1.000%",
+        "v1 round 2: ROLLED_BACK +1.000%",
+        "v2 round 3: ACCEPTED +1.000%",
+    ]
+    assert '"action_description": "bigger tiles"' in out(capsys, "memory", "show", "c", "v1")
+    assert out(capsys, "memory", "mask", "c", "v1", "2") == "masked v1, v2\n"
+    assert out(capsys, "memory", "list", "c").count("(masked)") == 2
+    assert '"masked": true' in out(capsys, "memory", "show", "c", "v1")
+    assert out(capsys, "memory", "unmask", "c", "v2") == "unmasked v2\n"
+    assert '"masked": false' in out(capsys, "memory", "show", "c", "v2")
+    assert main(["memory", "show", "c", "v9"]) == 4
+    assert "legal: v0, v1, v2" in capsys.readouterr().err
+
+
+def test_a_restart_records_its_seed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert out(capsys, "memory", "restart", "c", "--seed", "7") == "masked v1 (seed 7)\n"
+    assert '"seed": 7' in (here / "agent/workspace/c/ledger.jsonl").read_text().splitlines()[-1]
+
+
+def test_tips_are_added_shown_and_corrected(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no tips yet" in out(capsys, "tips", "show", "c")
+    assert "appended to" in out(capsys, "tips", "add", "c", "2", "256 rows spill")
+    assert "appended to" in out(capsys, "tips", "correct", "c", "1", "only with D = 128")
+    text = out(capsys, "tips", "show", "c")
+    assert "256 rows spill" in text and "correction of tip 1" in text
+    assert main(["tips", "add", "c", "2", "cache the outputs"]) == 4
+    assert main(["tips", "correct", "c", "1", "cache the outputs"]) == 4
+    assert main(["tips", "add", "c", "9", "x"]) == 4
+    assert out(capsys, "tips", "show", "c") == text
+
+
+def test_calibrate_keeps_the_ceilings_in_the_workspace(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(measuring._COPIES, "cpu", [1 << 16])
+    monkeypatch.setitem(measuring._BEYOND, "cpu", 1 << 16)
+    monkeypatch.setitem(measuring._SIZES, "cpu", [64])
+    monkeypatch.setitem(measuring._DTYPES, "cpu", ["float32"])
+    text = out(capsys, "calibrate", "--ceilings", "--device", "cpu")
+    assert "copy bandwidth: " in text and "matrix rate float32: " in text
+    (path,) = (here / "agent/workspace/ceilings").glob("*.yaml")
+    assert f"written to {path}" in text
+    assert main(["calibrate", "--ceilings", "--noise"]) == 4

@@ -1,0 +1,171 @@
+"""The availability gate: which GPU is idle, and how one is waited for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from pytest_kopt.devices import idle, processes
+from pytest_kopt.devices.idle import AvailabilityGate, NoIdleGpu, judge
+from pytest_kopt.devices.vendor import Device, Reading
+
+from .fake_gpus import FakeVendor, gpu
+
+A, B, C = gpu(0), gpu(1), gpu(2)
+IDLE = Reading(memory_mib=4.0, utilisation_pct=0.0, processes=())
+
+
+class Time:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def gate(vendor: FakeVendor, time: Time | None = None) -> tuple[AvailabilityGate, list[str]]:
+    said: list[str] = []
+    time = time or Time()
+    return AvailabilityGate(vendor, said.append, time.sleep, lambda: time.now), said
+
+
+@pytest.fixture
+def stranger() -> Iterator[int]:
+    """A process that is not ours: it does not descend from the one that asks."""
+    script = "sleep 60 >/dev/null 2>&1 & echo $!"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    pid = int(done.stdout)
+    yield pid
+    os.kill(pid, 9)
+
+
+def states(table: dict[Device, Reading]) -> Callable[[Device, int], Reading]:
+    return lambda device, number: table[device]
+
+
+def test_the_most_idle_comes_first() -> None:
+    table = {
+        A: Reading(memory_mib=900.0, utilisation_pct=0.0),
+        B: Reading(memory_mib=4.0, utilisation_pct=0.0),
+        C: Reading(memory_mib=0.0, utilisation_pct=2.0),
+    }
+    found, said = gate(FakeVendor([A, B, C], states(table)))
+    assert found.idle([A, B, C], 0) == [B, A, C]
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    ("readings", "reason"),
+    [
+        ([IDLE, Reading(utilisation_pct=2.5)], "utilisation"),
+        ([Reading(memory_mib=10.0), Reading(memory_mib=900.0)], "memory"),
+        ([IDLE, Reading(utilisation_pct=2.0, memory_mib=30.0)], ""),
+        ([Reading()], ""),
+    ],
+)
+def test_what_makes_a_gpu_busy(readings: list[Reading], reason: str) -> None:
+    """One sample is enough; what the vendor does not say cannot be held against a GPU."""
+    found = judge(A, readings, [])
+    assert found.idle == (not reason)
+    assert reason in str(found)
+
+
+def test_a_stranger_keeps_a_gpu_and_own_processes_do_not(stranger: int) -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        table = {
+            A: Reading(processes=(stranger,)),
+            B: Reading(processes=(os.getpid(), child.pid)),
+        }
+        found, _ = gate(FakeVendor([A, B], states(table)))
+        assert found.idle([A, B], 0) == [B]
+        busy = next(finding for finding in found.look([A, B]) if not finding.idle)
+        assert str(stranger) in str(busy) and "sleep" in str(busy)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_another_kopt_sessions_process_is_no_stranger() -> None:
+    """It takes turns under the device's lock, as long as it lives."""
+    code = (
+        "from pytest_kopt.devices.processes import announce; import os, sys;"
+        "kept = announce(); print(os.getpid(), flush=True); sys.stdin.read()"
+    )
+    # A session of its own, so that it is not below this process but for its parent's id.
+    other = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout is not None and other.stdin is not None
+    try:
+        pid = int(other.stdout.readline())
+        assert processes.is_announced(pid)
+        assert processes.foreign([pid], root=1 << 22) == []
+    finally:
+        other.kill()
+        other.wait()
+        other.stdin.close()
+        other.stdout.close()
+    assert not processes.is_announced(pid)
+    assert processes.foreign([pid], root=1 << 22) == [pid]
+
+
+def test_pids_of_another_namespace() -> None:
+    """Before anything of ours runs they are somebody's; later they may be ours."""
+    unknown = 1 << 22
+    assert not processes.is_here(unknown)
+    found, _ = gate(FakeVendor([A], states({A: Reading(processes=(unknown,))})))
+    with pytest.raises(NoIdleGpu, match="not of this container"):
+        found.idle([A], 0)
+    found.free_of_strangers(A, 0)
+
+
+def test_waiting_shows_what_it_waits_for_and_ends_at_the_limit() -> None:
+    """An hour, looks announced every ten minutes, seven in all."""
+    time = Time()
+    found, said = gate(FakeVendor([A], states({A: Reading(utilisation_pct=97.0)})), time)
+    with pytest.raises(NoIdleGpu, match=f"60 minutes.*{A.uuid}.*utilisation 97 %"):
+        found.idle([A], 60)
+    assert 3600 <= time.now < 3600 + 60
+    assert len(said) == 6, "the seventh look is the answer"
+    assert all(A.uuid in line and "--kopt-gpu-wait" in line for line in said)
+    assert "up to 60 minutes more" in said[0] and "up to 10 minutes more" in said[-1]
+
+
+def test_a_gpu_that_gets_free_is_taken_at_once() -> None:
+    time = Time()
+
+    def state(device: Device, number: int) -> Reading:
+        busy = device is A or time.now < 700
+        return Reading(utilisation_pct=80.0 if busy else 0.0)
+
+    found, said = gate(FakeVendor([A, B], state), time)
+    assert found.idle([A, B], 60) == [B]
+    assert 700 <= time.now < 700 + 2 * idle.POLL_SECONDS
+    assert len(said) == 3 and B.uuid in said[-1] and "going on" in said[-1]
+
+
+def test_not_waiting_looks_once() -> None:
+    time = Time()
+    found, said = gate(FakeVendor([A], states({A: Reading(utilisation_pct=97.0)})), time)
+    with pytest.raises(NoIdleGpu):
+        found.idle([A], 0)
+    assert said == [] and time.now < idle.POLL_SECONDS
+
+
+def test_between_measurements_only_strangers_count(stranger: int) -> None:
+    """Utilisation tells of one's own work there."""
+    time = Time()
+
+    def state(device: Device, number: int) -> Reading:
+        return Reading(utilisation_pct=97.0, processes=(stranger,) if time.now < 60 else ())
+
+    found, said = gate(FakeVendor([A], state), time)
+    found.free_of_strangers(A, 60)
+    assert 60 <= time.now < 120 and str(stranger) in said[0]

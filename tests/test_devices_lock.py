@@ -1,0 +1,151 @@
+"""The locks of devices: one measurement at a time on a host, never stuck, and room for checks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_kopt.devices import lock
+from pytest_kopt.devices.lock import checking_lock, timing_lock
+
+HOLD = """\
+import sys, time
+from pathlib import Path
+from pytest_kopt.devices import lock
+lock.DIRECTORY = Path({directory!r})
+with lock.{kind}({device!r}):
+    print("held", flush=True)
+    sys.stdin.read()
+print("released", flush=True)
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(lock, "DIRECTORY", tmp_path / "locks")
+    return tmp_path / "locks"
+
+
+def holder(directory: Path, device: str, kind: str = "timing_lock") -> subprocess.Popen[str]:
+    code = HOLD.format(directory=str(directory), device=device, kind=kind)
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def is_held(process: subprocess.Popen[str], within: float = 20.0) -> bool:
+    import select
+
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], within)
+    return bool(ready) and process.stdout.readline() == "held\n"
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()
+
+
+def test_processes_take_turns_on_one_device_and_not_on_two(directory: Path) -> None:
+    """Whatever campaign, repository or TMPDIR they have."""
+    with timing_lock("GPU-a"):
+        other, same = holder(directory, "GPU-b"), holder(directory, "GPU-a")
+        assert is_held(other)
+        assert not is_held(same, within=0.3)
+    assert is_held(same)
+    end(other)
+    end(same)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_killed_process_leaves_nothing_stuck(directory: Path, number: signal.Signals) -> None:
+    """One that is only stopped keeps the device."""
+    process = holder(directory, "GPU-a")
+    assert is_held(process)
+    process.send_signal(number)
+    waiting = holder(directory, "GPU-a")
+    assert is_held(waiting, within=20.0 if number == signal.SIGKILL else 0.5) == (
+        number == signal.SIGKILL
+    )
+    end(process)
+    end(waiting)
+
+
+def test_a_forked_process_does_not_keep_the_lock(directory: Path) -> None:
+    """A kernel's own worker lives on with a copy of the descriptor."""
+    with timing_lock("GPU-a"):
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(60)
+            os._exit(0)
+    try:
+        process = holder(directory, "GPU-a")
+        assert is_held(process)
+        end(process)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_checks_share_a_gpu_and_wait_for_a_timing(directory: Path) -> None:
+    with checking_lock("GPU-a"):
+        check, timing = holder(directory, "GPU-a", "checking_lock"), holder(directory, "GPU-a")
+        assert is_held(check)
+        assert not is_held(timing, within=0.3)
+        end(check)
+    assert is_held(timing)
+    late = holder(directory, "GPU-a", "checking_lock")
+    assert not is_held(late, within=0.5)
+    end(timing)
+    assert is_held(late)
+    end(late)
+
+
+def test_a_check_on_the_cpu_waits_for_nobody(directory: Path) -> None:
+    with timing_lock("cpu"):
+        check = holder(directory, "cpu", "checking_lock")
+        assert is_held(check)
+        end(check)
+
+
+def test_other_users_can_lock_too(directory: Path) -> None:
+    """The directory takes everybody's files, and a lock file need only be readable."""
+    with timing_lock("GPU-a"):
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o1777
+        (path,) = directory.iterdir()
+        assert path.stat().st_mode & stat.S_IROTH
+    path.chmod(0o444)
+    with timing_lock("GPU-a"):
+        pass
+
+
+def test_a_link_in_the_place_of_a_lock_is_refused(directory: Path, tmp_path: Path) -> None:
+    with timing_lock("GPU-a"):
+        pass
+    victim = tmp_path / "victim"
+    (directory / "GPU-b.lock").symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic link"), timing_lock("GPU-b"):
+        pass
+    assert not victim.exists()
+
+
+def test_the_directory_does_not_depend_on_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "from pytest_kopt.devices import lock; print(lock.DIRECTORY)"
+    places = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"TMPDIR": directory, "USER": user},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for directory, user in (("/tmp", "a"), ("/var/tmp", "b"))
+    }
+    assert len(places) == 1

@@ -1,0 +1,150 @@
+"""Finding the usable devices, placing workers on them, and pinning a process from afar."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.devices import idle, pinning
+from pytest_kopt.devices.idle import NoIdleGpu
+from pytest_kopt.devices.pinning import Host, discover, pin_remote
+from pytest_kopt.devices.vendor import CPU, Device, Reading
+from pytest_kopt.errors import BadInput
+from pytest_kopt.session import placement, xdist
+from pytest_kopt.session.placement import Placement, place
+
+from .fake_gpus import FakeVendor, gpu
+
+A, B, C = gpu(0), gpu(1), gpu(2)
+
+
+def use(monkeypatch: pytest.MonkeyPatch, vendor: FakeVendor | None) -> None:
+    monkeypatch.setattr(idle, "INTERVAL", 0.0)
+    monkeypatch.setattr(
+        pinning, "discover", lambda kind, environ: discover(kind, environ, lambda: vendor)
+    )
+    monkeypatch.setattr(placement, "discover", lambda kind: discover(kind, {}, lambda: vendor))
+
+
+def test_usable_devices_are_the_visible_ones() -> None:
+    host = discover("cuda", {"CUDA_VISIBLE_DEVICES": "2,0"}, lambda: FakeVendor([A, B, C]))
+    assert host.devices == (C, A)
+    assert host.pin(host.devices[0]) == {"CUDA_VISIBLE_DEVICES": C.uuid}
+
+
+def test_no_gpu_is_bad_input() -> None:
+    with pytest.raises(BadInput, match="--kopt-device"):
+        discover("cuda", {}, lambda: None)
+    with pytest.raises(BadInput, match=f"CUDA_VISIBLE_DEVICES='7'.*{A.uuid}"):
+        discover("cuda", {"CUDA_VISIBLE_DEVICES": "7"}, lambda: FakeVendor([A]))
+
+
+def test_the_cpu_is_one_device_and_asks_nobody() -> None:
+    host = discover("cpu", {}, lambda: pytest.fail("not needed"))
+    assert host == Host(None, (CPU,))
+    assert host.pin(CPU) == {} and host.read(CPU) == Reading()
+
+
+def test_workers_go_round_the_idle_gpus_in_the_callers_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where nothing is timed for the record, round all of them."""
+
+    def state(device: Device, number: int) -> Reading:
+        return Reading(utilisation_pct=90.0 if device is B else 0.0, memory_mib=float(device is A))
+
+    use(monkeypatch, FakeVendor([A, B, C], state))
+    gated = place("cuda", 0.0, print)
+    pinned = [gated.pin(k)["CUDA_VISIBLE_DEVICES"] for k in range(5)]
+    assert pinned == [d.uuid for d in (A, C, A, C, A)]
+    assert gated.best == C, "the most idle one takes a serial run"
+    assert place("cuda", None, print).devices == (A, B, C)
+
+
+def result(nodeid: str, device: str | None) -> CaseResult:
+    return CaseResult(nodeid, evidence={} if device is None else {"device": device})
+
+
+def test_cases_stay_on_the_device_that_measured_them() -> None:
+    found = Placement(Host(FakeVendor([A, B]), (A, B)), (A, B), B, print)
+    results = [result("a", A.uuid), result("b", B.uuid), result("c", None), result("d", A.uuid)]
+    assert found.group(results) == {A: ["a", "d"], B: ["b", "c"]}
+
+
+@pytest.mark.parametrize("where", [0, 1, 2, 3])
+def test_a_process_pins_itself_by_its_place_on_its_host(
+    monkeypatch: pytest.MonkeyPatch, where: int
+) -> None:
+    use(monkeypatch, FakeVendor([A, B, C]))
+    environ = {"CUDA_VISIBLE_DEVICES": "2,1"}
+    found = pin_remote("cuda", where, 0.0, None, print, environ)
+    assert found == {"kind": "cuda", "uuid": (C, B)[where % 2].uuid}
+    assert environ["CUDA_VISIBLE_DEVICES"] == found["uuid"]
+
+
+def test_a_replacement_pins_itself_to_the_same_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even while the device is busy, for instance with the one that it replaces."""
+    use(monkeypatch, FakeVendor([A, B], lambda device, number: Reading(utilisation_pct=50.0)))
+    environ: dict[str, str] = {}
+    assert pin_remote("cuda", 0, 0.0, B.uuid, print, environ)["uuid"] == B.uuid
+    assert environ == {"CUDA_VISIBLE_DEVICES": B.uuid}
+
+
+def test_a_host_without_a_usable_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, FakeVendor([A], lambda device, number: Reading(utilisation_pct=50.0)))
+    environ: dict[str, str] = {}
+    assert "utilisation 50 %" in pin_remote("cuda", 0, 0.0, None, print, environ)["busy"]
+    use(monkeypatch, None)
+    assert "--kopt-device" in pin_remote("cuda", 0, 0.0, None, print, environ)["refused"]
+    assert environ == {}
+
+
+def test_a_host_on_the_cpu_gets_tritons_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    environ: dict[str, str] = {}
+    assert pin_remote("cpu", 0, 0.0, None, print, environ) == {"kind": "cpu", "uuid": "cpu"}
+    assert environ == {"TRITON_INTERPRET": "1"}
+
+
+def spec(text: str) -> Any:
+    execnet = pytest.importorskip("execnet")
+    return execnet.XSpec(text)
+
+
+def test_the_host_of_a_worker() -> None:
+    proxies = {"px": spec("ssh=far//id=px")}
+    assert xdist.host_of(spec("popen"), proxies) == ""
+    assert xdist.host_of(spec("popen//python=python3.12"), proxies) == ""
+    assert xdist.host_of(spec("ssh=me@far//chdir=x"), proxies) == "me@far"
+    assert xdist.host_of(spec("socket=10.0.0.2:8888"), proxies) == "10.0.0.2"
+    assert xdist.host_of(spec("popen//via=px"), proxies) == "far"
+
+
+@pytest.mark.parametrize(
+    ("dist", "tx", "local"),
+    [
+        ("no", [], True),
+        ("load", ["popen"], True),
+        ("load", ["2*popen", "ssh=far"], True),
+        ("load", ["2*ssh=far", "socket=far:1"], False),
+    ],
+)
+def test_whether_anything_is_measured_here(dist: str, tx: list[str], local: bool) -> None:
+    option = SimpleNamespace(dist=dist, collectonly=False, tx=tx, px=[])
+    config: Any = SimpleNamespace(
+        option=option, getoption=lambda name, default=None: getattr(option, name, default)
+    )
+    pytest.importorskip("execnet")
+    assert xdist.has_local_workers(config) == local
+
+
+def test_a_stranger_between_measurements_is_waited_for() -> None:
+    """And for a device of the CPU, or where nothing is gated, nobody is asked."""
+    busy = FakeVendor([A], lambda device, number: Reading(processes=(1,)))
+    host = Host(busy, (A,))
+    with pytest.raises(NoIdleGpu):
+        Placement(host, (A,), A, print, wait_minutes=0.0).keep_strangers_off(A)
+    Placement(host, (A,), A, print).keep_strangers_off(A)
+    placement.ON_CPU.keep_strangers_off(CPU)

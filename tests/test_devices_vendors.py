@@ -1,0 +1,343 @@
+"""What the vendors' tools answer, from recorded formats, becomes devices and readings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_kopt.devices import amd_smi, nvidia_smi, nvml, rocm_smi, vendor
+from pytest_kopt.devices.amd_smi import AmdSmi
+from pytest_kopt.devices.nvidia_smi import NvidiaSmi
+from pytest_kopt.devices.nvml import Nvml
+from pytest_kopt.devices.rocm_smi import RocmSmi
+from pytest_kopt.devices.tool import Unanswered
+from pytest_kopt.devices.vendor import Device, Reading
+
+H200 = "GPU-5a1b2c3d-0001-0002-0003-000000000001"
+DIVIDED = "GPU-5a1b2c3d-0001-0002-0003-000000000002"
+PARTS = ["MIG-11111111-aaaa-bbbb-cccc-000000000001", "MIG-22222222-aaaa-bbbb-cccc-000000000002"]
+
+
+class FakeNvml:
+    """The functions of nvidia-ml-py that are used, over two GPUs of which the second is divided.
+
+    Signatures and units as in the NVML API reference (docs.nvidia.com/deploy/nvml-api): power in
+    milliwatts, memory in bytes, MIG handles beside whole ones; what a handle does not support
+    raises NVMLError.
+    """
+
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+
+    class NVMLError(Exception):
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
+        return (H200, DIVIDED)[index]
+
+    def nvmlDeviceGetHandleByPciBusId(self, pci: bytes) -> str:
+        return {b"00000000:03:00.0": H200, b"00000000:04:00.0": DIVIDED}[pci]
+
+    def nvmlDeviceGetUUID(self, handle: str) -> bytes | str:
+        return handle.encode() if handle == H200 else handle
+
+    def nvmlDeviceGetName(self, handle: str) -> str:
+        return "NVIDIA H200"
+
+    def nvmlDeviceGetPciInfo(self, handle: str) -> Any:
+        pci = b"00000000:03:00.0" if handle == H200 else b"00000000:04:00.0"
+        return SimpleNamespace(busId=pci)
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: str) -> tuple[int, int]:
+        return 9, 0
+
+    def nvmlDeviceGetMigMode(self, handle: str) -> list[int]:
+        if handle == H200:
+            raise self.NVMLError("Not Supported")
+        return [1, 1]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: str) -> int:
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: str, index: int) -> str:
+        if index >= len(PARTS):
+            raise self.NVMLError("Not Found")
+        return PARTS[index]
+
+    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
+        return SimpleNamespace(used=(512 if handle in PARTS else 1024) << 20)
+
+    def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:
+        if handle in PARTS:
+            raise self.NVMLError("Not Supported")
+        return SimpleNamespace(gpu=97)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[Any]:
+        return [] if handle in PARTS else [SimpleNamespace(pid=4242), SimpleNamespace(pid=17)]
+
+    def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:
+        assert handle not in PARTS
+        return {self.NVML_CLOCK_SM: 1755, self.NVML_CLOCK_MEM: 3201}[kind]
+
+    def nvmlDeviceGetTemperature(self, handle: str, sensor: int) -> int:
+        return 61
+
+    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
+        return 698_250
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:
+        return 0x4 | 0x20
+
+
+def test_nvml_lists_gpus_and_the_instances_of_divided_ones() -> None:
+    devices = Nvml(FakeNvml()).devices()
+    assert [device.uuid for device in devices] == [H200, *PARTS]
+    assert [device.index for device in devices] == [0, 1, 1]
+    assert devices[0] == Device(H200, 0, "NVIDIA H200", "sm_90", "00000000:03:00.0")
+
+
+def test_nvml_reads_a_whole_gpu() -> None:
+    found = Nvml(FakeNvml())
+    assert found.read(found.devices()[0]) == Reading(
+        memory_mib=1024.0,
+        utilisation_pct=97.0,
+        processes=(17, 4242),
+        sm_mhz=1755.0,
+        memory_mhz=3201.0,
+        temperature_c=61.0,
+        power_w=698.25,
+        throttle=("sw_power_cap", "sw_thermal_slowdown"),
+    )
+
+
+def test_nvml_reads_an_instance_with_its_gpus_clocks() -> None:
+    found = Nvml(FakeNvml())
+    reading = found.read(found.devices()[2])
+    assert (reading.memory_mib, reading.processes, reading.sm_mhz) == (512.0, (), 1755.0)
+    assert reading.utilisation_pct is None, "NVML does not tell it of an instance"
+
+
+# docs.nvidia.com/deploy/nvidia-smi: --query-gpu=… --format=csv,noheader,nounits prints one line a
+# GPU, fields separated by a comma and a blank, [N/A] for what is not supported; -L lists MIG
+# devices below their GPU; --query-compute-apps one line a process.
+LISTED = f"""\
+GPU 0: NVIDIA H200 (UUID: {H200})
+GPU 1: NVIDIA H200 (UUID: {DIVIDED})
+  MIG 1g.18gb     Device  0: (UUID: {PARTS[0]})
+  MIG 3g.71gb     Device  1: (UUID: {PARTS[1]})
+"""
+QUERIED = f"""\
+0, {H200}, 00000000:03:00.0, NVIDIA H200, 9.0
+1, {DIVIDED}, 00000000:04:00.0, NVIDIA H200, 9.0
+"""
+
+
+def smi(answers: dict[str, str]) -> Any:
+    """Return what asks the recorded tool: by the first option, unknown fields refused."""
+
+    def ask(tool: str, option: str, *more: str) -> str:
+        for known, text in answers.items():
+            if option.startswith(known) and (known != "--query-gpu=memory" or known in option):
+                if "clocks_event_reasons" in option and "old driver" in answers:
+                    raise Unanswered("Field is not a valid field to query.")
+                return text
+        raise Unanswered(option)
+
+    return ask
+
+
+def test_nvidia_smi_lists_gpus_and_instances(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvidia_smi, "ask", smi({"-L": LISTED, "--query-gpu=index": QUERIED}))
+    devices = NvidiaSmi().devices()
+    assert [(d.uuid, d.index, d.architecture) for d in devices] == [
+        (H200, 0, "sm_90"),
+        (PARTS[0], 1, "sm_90"),
+        (PARTS[1], 1, "sm_90"),
+    ]
+
+
+@pytest.mark.parametrize("driver", ["new", "old driver"])
+def test_nvidia_smi_reads_a_gpu(monkeypatch: pytest.MonkeyPatch, driver: str) -> None:
+    """The name of one field changed with driver 535."""
+    answers = {
+        "--query-gpu=memory": "1187, 97, 1755, 3201, 61, [N/A], 0x0000000000000044\n",
+        "--query-compute-apps": f"{H200}, 4242\n{H200}, 17\n",
+        driver: "",
+    }
+    monkeypatch.setattr(nvidia_smi, "ask", smi(answers))
+    assert NvidiaSmi().read(Device(H200, 0, "NVIDIA H200", "sm_90", "00000000:03:00.0")) == Reading(
+        memory_mib=1187.0,
+        utilisation_pct=97.0,
+        processes=(17, 4242),
+        sm_mhz=1755.0,
+        memory_mhz=3201.0,
+        temperature_c=61.0,
+        power_w=None,
+        throttle=("sw_power_cap", "hw_thermal_slowdown"),
+    )
+
+
+class FakeAmdSmi:
+    """The functions of amdsmi that are used; rocm.docs.amd.com/projects/amdsmi, Python API.
+
+    An MI300X: no edge sensor, activity in %, VRAM in MB, clocks in MHz; "N/A" for what it lacks.
+    """
+
+    class AmdSmiException(Exception):
+        pass
+
+    AmdSmiClkType = SimpleNamespace(GFX="gfx", MEM="mem")
+    AmdSmiTemperatureType = SimpleNamespace(HOTSPOT="hotspot")
+    AmdSmiTemperatureMetric = SimpleNamespace(CURRENT="current")
+    temperature = 58
+
+    def amdsmi_get_processor_handles(self) -> list[str]:
+        return ["0000:05:00.0"]
+
+    def amdsmi_get_processor_handle_from_bdf(self, bdf: str) -> str:
+        return bdf
+
+    def amdsmi_get_gpu_device_bdf(self, handle: str) -> str:
+        return handle
+
+    def amdsmi_get_gpu_asic_info(self, handle: str) -> dict[str, Any]:
+        return {
+            "market_name": "AMD Instinct MI300X",
+            "asic_serial": "0x8D4A2E19C07F33B1",
+            "target_graphics_version": "gfx942",
+        }
+
+    def amdsmi_get_gpu_vram_usage(self, handle: str) -> dict[str, int]:
+        return {"vram_total": 196592, "vram_used": 286}
+
+    def amdsmi_get_gpu_activity(self, handle: str) -> dict[str, Any]:
+        return {"gfx_activity": 3, "umc_activity": 0, "mm_activity": "N/A"}
+
+    def amdsmi_get_gpu_process_list(self, handle: str) -> list[dict[str, Any]]:
+        return [{"name": "N/A", "pid": 991, "mem": 4096}]
+
+    def amdsmi_get_clock_info(self, handle: str, kind: str) -> dict[str, Any]:
+        return {"clk": {"gfx": 2104, "mem": 1300}[kind], "clk_locked": "N/A"}
+
+    def amdsmi_get_temp_metric(self, handle: str, sensor: str, metric: str) -> int:
+        return self.temperature
+
+    def amdsmi_get_power_info(self, handle: str) -> dict[str, Any]:
+        return {"current_socket_power": "N/A", "average_socket_power": 141}
+
+    def amdsmi_get_violation_status(self, handle: str) -> dict[str, Any]:
+        return {"acc_ppt_pwr": 99, "active_ppt_pwr": True, "active_socket_thrm": "N/A"}
+
+
+MI300X = Device("GPU-8d4a2e19c07f33b1", 0, "AMD Instinct MI300X", "gfx942", "0000:05:00.0")
+
+
+def test_amdsmi_lists_and_reads_a_gpu() -> None:
+    found = AmdSmi(FakeAmdSmi())
+    assert found.devices() == [MI300X]
+    assert found.read(MI300X) == Reading(
+        memory_mib=286.0,
+        utilisation_pct=3.0,
+        processes=(991,),
+        sm_mhz=2104.0,
+        memory_mhz=1300.0,
+        temperature_c=58.0,
+        power_w=141.0,
+        throttle=("ppt_pwr",),
+    )
+
+
+def test_amdsmi_of_an_older_release() -> None:
+    """Without violations, with thousandths of degrees, and a question it refuses."""
+
+    class Older(FakeAmdSmi):
+        temperature = 58_000
+        amdsmi_get_violation_status = None  # type: ignore[assignment]
+
+        def amdsmi_get_gpu_activity(self, handle: str) -> dict[str, Any]:
+            raise self.AmdSmiException("not supported on a virtual machine")
+
+    reading = AmdSmi(Older()).read(MI300X)
+    assert (reading.temperature_c, reading.utilisation_pct, reading.throttle) == (58.0, None, ())
+
+
+# The keys of `rocm-smi --json` as ROCm 6's python_smi_tools/rocm_smi.py prints them: every value is
+# text, processes stand under "system" as PID<n>: name, GPUs, VRAM, SDMA, occupancy.
+ROCM_CARDS = {
+    "card0": {
+        "Card Series": "AMD Instinct MI300X",
+        "GFX Version": "gfx942",
+        "Unique ID": "0x8d4a2e19c07f33b1",
+        "PCI Bus": "0000:05:00.0",
+        "GPU use (%)": "3",
+        "VRAM Total Memory (B)": "206141652992",
+        "VRAM Total Used Memory (B)": "299892736",
+        "sclk clock speed:": "(2104Mhz)",
+        "mclk clock speed:": "(1300Mhz)",
+        "Temperature (Sensor junction) (C)": "58.0",
+        "Max Graphics Package Power (W)": "750.0",
+        "Current Socket Graphics Package Power (W)": "141.0",
+    },
+    "card1": {"PCI Bus": "0000:26:00.0", "Unique ID": "N/A", "GFX Version": "gfx942"},
+}
+ROCM = ROCM_CARDS | {
+    "system": {
+        "PID991": "python3, 1, 4096, 0, unknown",
+        "PID7": "gpuagent, 0, 0, 0, unknown",
+    }
+}
+
+
+def test_rocm_smi_lists_and_reads_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rocm_smi, "ask", lambda *command: json.dumps(ROCM))
+    found = RocmSmi()
+    assert found.devices()[0] == MI300X
+    assert found.devices()[1].uuid == "1", "without a unique id its index has to do"
+    assert found.read(MI300X) == Reading(
+        memory_mib=286.0,
+        utilisation_pct=3.0,
+        processes=(991,),
+        sm_mhz=2104.0,
+        memory_mhz=1300.0,
+        temperature_c=58.0,
+        power_w=141.0,
+    )
+
+
+def test_rocm_smi_that_prints_no_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rocm_smi, "ask", lambda *command: "WARNING: No AMD GPUs\n")
+    with pytest.raises(Unanswered):
+        RocmSmi().devices()
+
+
+def test_no_tool_no_vendor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for module in (nvml, amd_smi):
+        monkeypatch.setattr(module, "connect", lambda: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert vendor.find_vendor() is None
+
+
+def test_nvidia_smi_that_fails_is_no_vendor(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As in an image with the tool on a host without a driver."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho NVIDIA-SMI has failed\nexit 9\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert nvidia_smi.connect() is None
+
+
+def test_no_module_can_change_a_setting() -> None:
+    """The vendors' interfaces have functions that set clocks, limits and modes; none is named."""
+    directory = Path(vendor.__file__).parent
+    for path in directory.glob("*.py"):
+        text = path.read_text().lower()
+        for word in ("nvmldeviceset", "amdsmi_set", "reset", "--set", "-pm", "-pl", "-lgc", "-ac"):
+            assert word not in text, (path.name, word)

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from urllib.parse import urlparse
+
+import pytest
+import yaml
+
+from pytest_kopt.bundled import bundled
+from pytest_kopt.campaign.targets import ARCHITECTURES
+from pytest_kopt.errors import BadInput
+from pytest_kopt.knowledge.facts import Facts, Product
+
+ROOT = bundled("knowledge")
+#: Where AMD and NVIDIA publish; a reseller's copy is no source.
+VENDORS = (
+    *("amd.com", "nvidia.com", "github.com", "nvdam.widen.net"),  # nvdam is NVIDIA's own store
+)
+
+
+def spec(value: object, **more: object) -> dict[str, object]:
+    source = {"document": "Data sheet", "section": "page 1", "url": "https://vendor.example/a"}
+    entry = {"value": value, "unit": "TB/s", "source": source, "checked": "document"}
+    return {**entry, "read": "2026-11-21", **more}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shutil.copytree(ROOT, tmp_path / "knowledge")
+    return tmp_path / "knowledge"
+
+
+def write(folder: Path, entry: dict[str, object]) -> None:
+    path = folder / "hardware" / "sm_90" / "spec.yaml"
+    document = yaml.safe_load(path.read_text())
+    document["platforms"]["H200"]["specs"] = {"hbm_bandwidth": entry}
+    path.write_text(yaml.safe_dump(document))
+
+
+def test_a_fact_is_cited_with_its_place() -> None:
+    fact = Facts().fact("hbm_bandwidth", "sm_90", "H200")
+    assert fact.citation() == (
+        "hbm_bandwidth: 4.8 TB/s <- knowledge/hardware/sm_90/spec.yaml:H200.hbm_bandwidth"
+    )
+
+
+@pytest.mark.parametrize(
+    ("metric", "product"),
+    [("l2_size", "H200"), ("hbm_bandwidth", "H20"), ("no_such_metric", None), ("l2_size", "H999")],
+)
+def test_what_the_files_do_not_know_is_unknown(metric: str, product: str | None) -> None:
+    fact = Facts().fact(metric, "sm_90", product)
+    assert fact.value is None
+    assert f"{metric}: UNKNOWN <- knowledge/hardware/sm_90/spec.yaml" in fact.citation()
+
+
+def test_an_architecture_without_a_file_knows_nothing() -> None:
+    assert Facts().fact("warp_size", "sm_80").value is None
+
+
+def test_only_the_whole_name_of_a_device_is_a_product() -> None:
+    facts = Facts()
+    assert facts.product("NVIDIA H200") == Product("sm_90", "H200")
+    assert facts.product("AMD Instinct MI300X") == Product("gfx942", "MI300X")
+    for sister in ("NVIDIA H200 NVL", "NVIDIA H100 PCIe", "NVIDIA H2", "cpu"):
+        assert facts.product(sister) is None
+
+
+def test_the_index_and_the_manifest_agree_on_architectures() -> None:
+    facts = Facts()
+    known = {product: arch for arch in facts.architectures() for product in facts.products(arch)}
+    assert known == ARCHITECTURES
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {**spec(4.8), "source": None},
+        spec("UNKNOWN"),
+        {"value": "UNKNOWN", "unit": "TB/s", "read": "2026-11-21"},
+        spec(-1.0),
+        spec("about 4.8"),
+        {**spec(4.8), "checked": None},
+        {**spec(4.8), "source": {"document": "d", "section": "s", "url": "a friend"}},
+    ],
+    ids=["no source", "unknown with one", "not sought", "negative", "hedged", "unread", "no url"],
+)
+def test_a_number_without_a_resolvable_source_is_refused(
+    folder: Path, entry: dict[str, object]
+) -> None:
+    write(folder, entry)
+    with pytest.raises(BadInput, match=r"H200\.specs\.hbm_bandwidth"):
+        Facts(folder).fact("hbm_bandwidth", "sm_90", "H200")
+
+
+def test_every_spec_file_is_answered_from() -> None:
+    facts = Facts()
+    for architecture in facts.architectures():
+        for product in facts.products(architecture):
+            assert facts.fact("hbm_bandwidth", architecture, product).unit == "TB/s"
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("hardware/*/spec.yaml")), ids=str)
+def test_sources_are_the_vendors_own(path: Path) -> None:
+    hosts = {
+        urlparse(line.split('"')[1]).hostname or ""
+        for line in path.read_text().splitlines()
+        if line.strip().startswith("url:")
+    }
+    strange = [h for h in hosts if not any(f".{h}".endswith(f".{v}") for v in VENDORS)]
+    assert strange == []

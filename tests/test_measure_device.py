@@ -1,0 +1,234 @@
+"""Engines of a GPU against a simulated device: a clock, a launch queue, and what they measure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_kopt.errors import BadInput
+from pytest_kopt.measure import choice, cold, device, do_bench
+from pytest_kopt.measure.choice import prepare
+from pytest_kopt.measure.cold import InputPool, input_pool
+from pytest_kopt.measure.device import EventsEngine
+from pytest_kopt.measure.engine import Block, CaptureFailed
+
+US = 1e-6
+
+
+class Machine:
+    """A launcher and a device, in seconds: launches queue up, and a full queue blocks."""
+
+    def __init__(self, *, kernel: float, launch: float, depth: int = 1000) -> None:
+        self.kernel, self.launch, self.depth = kernel, launch, depth
+        self.now = 0.0
+        self.free = 0.0
+        self._ends: list[float] = []
+
+    def put(self, lasts: float) -> float:
+        """Launch something; return when the device will be through with it."""
+        self.now += self.launch
+        self._ends = [end for end in self._ends if end > self.now]
+        if len(self._ends) >= self.depth:
+            self.now = self._ends[-self.depth]
+        self.free = max(self.free, self.now) + lasts
+        self._ends.append(self.free)
+        return self.free
+
+    def call(self) -> None:
+        self.put(self.kernel)
+
+    def install(self, patch: pytest.MonkeyPatch) -> None:
+        machine = self
+
+        class Event:
+            def __init__(self, enable_timing: bool) -> None:
+                self.at = 0.0
+
+            def record(self) -> None:
+                self.at = max(machine.free, machine.now)
+
+            def query(self) -> bool:
+                return machine.now >= self.at
+
+            def synchronize(self) -> None:
+                machine.now = max(machine.now, self.at)
+
+            def elapsed_time(self, end: Event) -> float:
+                return (end.at - self.at) * 1e3
+
+        @contextmanager
+        def stream(name: str) -> Iterator[None]:
+            yield
+
+        patch.setattr(torch.cuda, "Event", Event)
+        patch.setattr(torch.cuda, "_sleep", lambda cycles: machine.put(cycles / 1e9))
+        patch.setattr(torch.cuda, "synchronize", lambda: None)
+        patch.setattr(
+            torch.cuda,
+            "get_device_properties",
+            lambda number: SimpleNamespace(clock_rate=1_000_000, L2_cache_size=1000),
+        )
+        patch.setattr(device, "launch_stream", stream)
+        patch.setattr(device, "perf_counter", lambda: machine.now)
+
+
+def events(machine: Machine, patch: pytest.MonkeyPatch, **more: Any) -> Block:
+    machine.install(patch)
+    return EventsEngine().prepare([machine.call], **more)
+
+
+@pytest.mark.parametrize("launch", [2 * US, 20 * US, 300 * US])
+def test_a_full_queue_times_the_device_and_not_the_launcher(
+    monkeypatch: pytest.MonkeyPatch, launch: float
+) -> None:
+    """A kernel of 5 us, however slow the launcher."""
+    block = events(Machine(kernel=5 * US, launch=launch), monkeypatch)
+    assert block.run() == pytest.approx(0.005)
+    assert block.queue_full and block.calls > 1
+
+
+def test_a_long_kernel_needs_few_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    block = events(Machine(kernel=3e-3, launch=20 * US), monkeypatch)
+    assert block.run() == pytest.approx(3.0) and block.calls == 2
+
+
+def test_a_call_of_many_kernels_does_not_overflow_the_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A backward of 300 kernels: the block shrinks until it fits into CUDA's queue."""
+    machine = Machine(kernel=2 * US, launch=10 * US, depth=1000)
+    machine.install(monkeypatch)
+
+    def backward() -> None:
+        for _ in range(300):
+            machine.call()
+
+    block = EventsEngine().prepare([backward])
+    assert block.run() == pytest.approx(0.6)
+    assert block.queue_full and block.calls <= 3
+
+
+def test_a_queue_that_cannot_be_kept_full_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call has more kernels than the queue holds: the time is the launcher's, and says so."""
+    machine = Machine(kernel=2 * US, launch=10 * US, depth=100)
+    machine.install(monkeypatch)
+
+    def endless() -> None:
+        for _ in range(5000):
+            machine.call()
+
+    block = EventsEngine().prepare([endless])
+    block.run()
+    assert block.calls == 1 and block.queue_full is False
+
+
+def test_events_use_every_set_before_any_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(kernel=1e-3, launch=10 * US)
+    machine.install(monkeypatch)
+    used: list[int] = []
+
+    def call(i: int) -> Callable[[], None]:
+        def run() -> None:
+            used.append(i)
+            machine.call()
+
+        return run
+
+    block = EventsEngine().prepare([call(i) for i in range(7)])
+    used.clear()
+    for _ in range(5):
+        block.run()
+    steps = {(after - before) % 7 for before, after in pairwise(used)}
+    assert steps == {1}
+
+
+def test_a_flush_comes_before_each_block_and_is_not_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine(kernel=5 * US, launch=10 * US)
+    flushed: list[float] = []
+    block = events(machine, monkeypatch, flush=lambda: flushed.append(machine.put(1e-3)))
+    before = len(flushed)
+    assert block.run() == pytest.approx(0.005)
+    assert len(flushed) == before + 1 and block.calls == 1, "one set, used once a flush"
+
+
+@pytest.mark.parametrize(
+    ("floats", "sets", "flushed"),
+    [(100, 5, False), (500, 2, False), (10_000, 2, False), (1, 500, False), (0, 512, True)],
+)
+def test_the_pool_is_twice_the_cache_or_flushed(
+    monkeypatch: pytest.MonkeyPatch, floats: int, sets: int, flushed: bool
+) -> None:
+    """The device says 1000 bytes of L2; a set is that many float32."""
+    Machine(kernel=1.0, launch=1.0).install(monkeypatch)
+    monkeypatch.setattr(cold, "_flusher", lambda size: size)
+    made: list[int] = []
+
+    def make(i: int) -> tuple[Any, ...]:
+        made.append(i)
+        return (torch.zeros(floats), "no tensor")
+
+    pool = input_pool(make, "cuda")
+    assert made == list(range(sets)) and len(pool.sets) == sets
+    assert (pool.flush is not None) == flushed
+    assert pool.to_document() == {
+        "sets": sets,
+        "set_bytes": 4 * floats,
+        "l2_bytes": 1000,
+        "flushed": flushed,
+    }
+    assert flushed or sets * 4 * floats >= 2 * 1000
+
+
+def test_the_cpu_has_one_set_and_no_flush() -> None:
+    pool = input_pool(lambda i: (torch.zeros(4),), "cpu")
+    assert len(pool.sets) == 1 and pool.flush is None
+    assert InputPool([], 0, 0).flush is None
+
+
+class Uncapturable:
+    def prepare(self, calls: Any, flush: Any = None) -> Block:
+        raise CaptureFailed("operation not permitted when stream is capturing")
+
+
+def test_a_failed_capture_falls_to_events_only_before_the_baseline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Afterwards the engine is named, and a capture that fails is that case's error."""
+    machine = Machine(kernel=5 * US, launch=10 * US)
+    machine.install(monkeypatch)
+    monkeypatch.setattr(choice, "GraphEngine", Uncapturable)
+    assert prepare("auto", "cuda", False, [machine.call]).engine == "events"
+    with pytest.raises(CaptureFailed, match="not permitted"):
+        prepare("graph", "cuda", False, [machine.call])
+
+
+def test_do_bench_goes_round_the_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's own function measures; the mean over its launches is the sample."""
+    testing = pytest.importorskip("triton.testing")
+    used: list[str] = []
+
+    def stand_in(fn: Callable[[], object], **options: Any) -> list[float]:
+        assert options == {"warmup": 25, "rep": 100, "return_mode": "all"}
+        for _ in range(4):
+            fn()
+        return [1.0, 2.0, 3.0, 6.0]
+
+    monkeypatch.setattr(testing, "do_bench", stand_in)
+    block = do_bench.DoBenchEngine().prepare([lambda: used.append("a"), lambda: used.append("b")])
+    used.clear()
+    assert block.run() == 3.0 and block.calls == 4
+    assert used == ["a", "b", "a", "b"]
+
+
+def test_engines_of_a_gpu_are_refused_on_the_cpu() -> None:
+    for option in ("graph", "events", "do_bench"):
+        with pytest.raises(BadInput, match="needs a GPU"):
+            prepare(option, "cpu", False, [lambda: None])

@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_kopt.campaign.layout import Layout
+from pytest_kopt.decide.kernel_time import judge_kernel_time
+from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.profiling import ncu, rocprof, torch_trace
+from pytest_kopt.profiling.table import CaseProfile, KernelRow, Launch, gpu_step_us, rows_of
+from pytest_kopt.show.profiles import page_of, profile_lines, read_profiles, write_profiles
+
+NCU = """\
+==PROF== Connected to process 4242 (/usr/bin/python3.12)
+==PROF== Profiling "_rmsnorm" - 0: 0%....50%....100% - 1 pass
+==PROF== Disconnected from process 4242
+"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size",\
+"Grid Size","Device","CC","gpu__time_duration.sum","launch__registers_per_thread",\
+"launch__shared_mem_per_block","sm__warps_active.avg.pct_of_peak_sustained_active"
+"","","","","","","","","","","","ns","register/thread","byte/block","%"
+"0","4242","python3.12","127.0.0.1","_rmsnorm","1","7","(256, 1, 1)","(16384, 1, 1)","0","9.0",\
+"126,400","40","1056","71.25"
+"1","4242","python3.12","127.0.0.1","_rmsnorm","1","7","(256, 1, 1)","(16384, 1, 1)","0","9.0",\
+"125600","40","1056","72.75"
+"2","4242","python3.12","127.0.0.1","void f<a, b>(int)","1","7","(256, 1, 1)","(1, 1, 1)","0",\
+"9.0","2000","16","0","n/a"
+"""
+
+ROCPROF = """\
+"Kind","Agent_Id","Queue_Id","Stream_Id","Thread_Id","Dispatch_Id","Kernel_Id","Kernel_Name",\
+"Correlation_Id","Start_Timestamp","End_Timestamp","LDS_Block_Size","Scratch_Size","VGPR_Count",\
+"Accum_VGPR_Count","SGPR_Count","Workgroup_Size_X","Workgroup_Size_Y","Workgroup_Size_Z",\
+"Grid_Size_X","Grid_Size_Y","Grid_Size_Z"
+"KERNEL_DISPATCH","Agent 4",1,0,70,1,9,"pa_fwd",1,1000,9000,32768,0,96,32,80,256,1,1,16384,1,1
+"KERNEL_DISPATCH","Agent 4",1,0,70,2,3,"at::cuda::spin_kernel(long)",2,10000,10500,0,0,8,0,16,\
+1,1,1,1,1,1
+"KERNEL_DISPATCH","Agent 4",1,0,70,4,9,"pa_fwd",4,30000,36000,32768,0,96,32,80,256,1,1,16384,1,1
+"KERNEL_DISPATCH","Agent 4",1,0,70,3,9,"pa_fwd",3,20000,24000,32768,0,96,32,80,256,1,1,16384,1,1
+"KERNEL_DISPATCH","Agent 4",1,0,70,5,3,"at::cuda::spin_kernel(long)",5,40000,40500,0,0,8,0,16,\
+1,1,1,1,1,1
+"""
+
+TRACE = {
+    "traceEvents": [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "dur": 90.0},
+        {"ph": "M", "cat": "kernel", "name": "metadata"},
+        {
+            "ph": "X",
+            "cat": "kernel",
+            "name": "_matmul",
+            "dur": 215.5,
+            "args": {
+                "registers per thread": 168,
+                "shared memory": 98304,
+                "est. achieved occupancy %": 12,
+            },
+        },
+        {"ph": "X", "cat": "kernel", "name": "_matmul", "dur": 216.5, "args": {}},
+        {"ph": "X", "cat": "gpu_memset", "name": "Memset (Device)", "dur": 1.0, "args": {}},
+    ]
+}
+
+
+def test_ncu_gives_times_registers_shared_memory_and_occupancy() -> None:
+    hot, cold = rows_of(ncu.launches(NCU))
+    assert (hot.kernel, hot.calls) == ("_rmsnorm", 2)
+    assert hot.mean_us == pytest.approx(126.0)
+    assert (hot.registers, hot.shared_bytes) == (40, 1056)
+    assert hot.occupancy_pct == pytest.approx(72.0)
+    assert (cold.kernel, cold.mean_us, cold.occupancy_pct) == ("void f<a, b>(int)", 2.0, None)
+
+
+@pytest.mark.parametrize(("unit", "microseconds"), [("us", 126400.0), ("nsecond", 126.4)])
+def test_ncu_tells_its_unit(unit: str, microseconds: float) -> None:
+    text = NCU.replace(',"ns",', f',"{unit}",')
+    assert ncu.launches(text)[0].duration_us == pytest.approx(microseconds)
+
+
+def test_ncu_without_permission_says_why() -> None:
+    refused = "==PROF== Connected\n==ERROR== ERR_NVGPUCTRPERM - no permission for counters\n"
+    with pytest.raises(ValueError, match="ERR_NVGPUCTRPERM"):
+        ncu.launches(refused)
+    with pytest.raises(ValueError, match="wrote nothing"):
+        ncu.launches("")
+
+
+def test_ncu_leaves_clocks_and_caches_alone() -> None:
+    words = ncu.command(Path("/x/report.csv"))
+    assert words[words.index("--clock-control") + 1] == "none"
+    assert words[words.index("--cache-control") + 1] == "none"
+    assert words[words.index("--log-file") + 1] == "/x/report.csv"
+
+
+@pytest.mark.parametrize("text", [ROCPROF, ROCPROF.replace("_Count", "_count").lower()])
+def test_rocprofv3_counts_what_lies_between_the_marks(text: str) -> None:
+    (row,) = rows_of(rocprof.launches(text))
+    assert (row.kernel, row.calls, row.mean_us) == ("pa_fwd", 2, 5.0)
+    assert (row.registers, row.accum_registers, row.scalar_registers) == (96, 32, 80)
+    assert row.shared_bytes == 32768
+
+
+def test_rocprofv3_without_marks_or_table_says_so(tmp_path: Path) -> None:
+    unmarked = "\n".join(line for line in ROCPROF.splitlines() if "spin_kernel" not in line)
+    unmarked = "\n".join(line for line in unmarked.splitlines() if not line.startswith("1,1"))
+    with pytest.raises(ValueError, match="marks"):
+        rocprof.launches(unmarked)
+    with pytest.raises(ValueError, match="no kernel trace"):
+        rocprof.launches("a,b\n1,2\n")
+    with pytest.raises(ValueError, match="no kernel trace"):
+        rocprof.report(tmp_path)
+
+
+def test_rocprofv3s_report_is_found_wherever_it_puts_it(tmp_path: Path) -> None:
+    path = tmp_path / "host" / "kopt_kernel_trace.csv"
+    path.parent.mkdir()
+    path.write_text(ROCPROF)
+    assert rocprof.report(tmp_path) == ROCPROF
+
+
+def test_torchs_trace_gives_what_ran_on_the_device() -> None:
+    hot, rest = rows_of(torch_trace.launches(TRACE))
+    assert (hot.kernel, hot.calls, hot.mean_us) == ("_matmul", 2, 216.0)
+    assert (hot.registers, hot.shared_bytes, hot.occupancy_pct) == (168, 98304, 12.0)
+    assert rest.kernel == "Memset (Device)"
+    assert torch_trace.launches({}) == []
+
+
+def profile(label: str, tool: str, *launches: Launch, steps: int = 2) -> CaseProfile:
+    return CaseProfile(f"t.py::{label}", label, tool, "gpu", steps, rows_of(launches))
+
+
+MAIN = [Launch("main", 10.0, registers=32), Launch("main", 12.0, registers=32)]
+PROFILES = [
+    profile("a", "torch.profiler", *MAIN, Launch("reduce", 2.0)),
+    profile("a", "ncu", *MAIN),
+    CaseProfile("t.py::b", "b", "ncu", "gpu", 1, (), note="no permission"),
+]
+
+
+def test_the_hottest_has_the_largest_share_not_the_longest_call() -> None:
+    found = profile("a", "ncu", *[Launch("often", 3.0)] * 9, Launch("once", 20.0))
+    assert found.hottest is not None and found.hottest.kernel == "often"
+    assert found.step_us == pytest.approx(47 / 2)
+
+
+def test_the_vendors_tool_counts_before_torchs() -> None:
+    assert gpu_step_us(PROFILES) == {"a": 11.0}
+    cpu = CaseProfile("t.py::c", "c", "torch.profiler", "cpu", 1, (KernelRow("aten::mm", 1, 9.0),))
+    assert gpu_step_us([cpu]) == {}
+
+
+def test_profiles_are_kept_as_data_and_as_a_page(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    write_profiles(layout, 3, 2, PROFILES)
+    assert read_profiles(layout, 3, 2) == PROFILES
+    assert read_profiles(layout, 3, 1) == []
+    page = (layout.profiles / "round-3" / "attempt-2.md").read_text()
+    assert "hottest: `main`" in page and "Nothing: no permission" in page
+    header, _, first = page.split("a (ncu)")[1].splitlines()[4:7]
+    assert [cell.strip() for cell in header.strip("|").split("|")] == [
+        *("Kernel", "Calls", "Mean (us)", "Share", "Registers")
+    ]
+    assert first.startswith("| main") and "100.0 %" in first and "32" in first
+    lines = list(profile_lines(PROFILES))
+    assert lines[0] == "profile a (torch.profiler): main 11.00 us x 2, 92 % of 12.00 us a step"
+    assert lines[2] == "profile b (ncu): no permission"
+
+
+def test_a_page_without_profiles_is_empty() -> None:
+    assert page_of([]) == ""
+
+
+@pytest.mark.parametrize("document", [{}, {"rows": [{"kernel": "x"}]}, json.loads("[]")])
+def test_what_is_no_profile_is_refused(document: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="not a profile"):
+        CaseProfile.from_document(document)
+
+
+def verdict(decision: Decision) -> Verdict:
+    return Verdict(decision=decision, reason="faster", compare="paired", policy="kernel-opt")
+
+
+def test_less_kernel_time_keeps() -> None:
+    found = judge_kernel_time(verdict(Decision.ACCEPTED), {"a": 90.0, "b": 100.0}, {"a": 100.0})
+    assert found.decision is Decision.ACCEPTED
+    assert found.flags == ["mean GPU kernel time: +11.111 % over 1 case(s)"]
+
+
+@pytest.mark.parametrize("candidate", [{"a": 100.0, "b": 10.0}, {"a": 110.0, "b": 10.0}])
+def test_as_much_kernel_time_or_more_rolls_back(candidate: dict[str, float]) -> None:
+    before = {"a": 100.0, "b": 10.0}
+    found = judge_kernel_time(verdict(Decision.ACCEPTED_WITH_NOTE), candidate, before)
+    assert found.decision is Decision.ROLLED_BACK
+    assert "which is no improvement" in found.reason and found.reason.startswith("faster; but")
+
+
+def test_cases_count_by_their_ratio_not_by_their_length() -> None:
+    """A long case 1 % slower does not drown a short one 20 % faster."""
+    now, before = {"long": 1010.0, "short": 8.0}, {"long": 1000.0, "short": 10.0}
+    assert judge_kernel_time(verdict(Decision.ACCEPTED), now, before).decision.keeps
+
+
+@pytest.mark.parametrize("decision", [d for d in Decision if d is not Decision.ACCEPTED])
+def test_what_keeps_nothing_stays_as_it_was(decision: Decision) -> None:
+    if decision is Decision.ACCEPTED_WITH_NOTE:
+        return
+    given = verdict(decision)
+    assert judge_kernel_time(given, {"a": 2.0}, {"a": 1.0}) is given
+
+
+def test_without_profiles_on_both_sides_the_benchmark_judges_alone() -> None:
+    found = judge_kernel_time(verdict(Decision.ACCEPTED), {"a": 1.0}, {})
+    assert found.decision is Decision.ACCEPTED
+    assert "judged by the benchmark alone" in found.flags[0]
+
+
+@pytest.mark.gpu
+def test_torchs_profiler_sees_a_gpus_kernels() -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    from pytest_kopt.profiling.region import _recorded
+
+    x = torch.randn(1024, 1024, device="cuda")
+    (row,) = _recorded(lambda _: x.add_(1), 5, "cuda")
+    assert row.calls == 5 and 0 < row.mean_us < 1000

@@ -1,0 +1,210 @@
+"""What reviewers and their tools get: Markdown, annotations, JUnit properties, benchmark JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_kopt.cases.result import PROPERTY, CaseResult
+from pytest_kopt.decide.verdict import Aggregate, Decision, Shape, Verdict
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.show.benchmark_json import benchmark_json
+from pytest_kopt.show.comment import comment
+from pytest_kopt.show.github import annotation_lines, append_summary
+from pytest_kopt.show.junit import unpack, verdict_properties
+from tests.builders import NOW, few_examples
+
+ON_GITHUB = {"GITHUB_ACTIONS": "true"}
+FLAG = Finding(
+    "id-keyed-cache", "a dict is keyed on id(x)", "kernels/softmax.py:3", "compute it", "W2"
+)
+
+
+def a_verdict(decision: Decision = Decision.ROLLED_BACK, **changes: Any) -> Verdict:
+    shape: dict[str, Any] = {"check": "PASS", "dims": {"M": 64}}
+    document: dict[str, Any] = {
+        "decision": decision,
+        "reason": "shown to be slower",
+        "next_step": "another hypothesis",
+        "compare": "paired",
+        "engine": "graph",
+        "policy": "primus",
+        "aggregate": Aggregate(
+            metric="Forward TFLOPS",
+            candidate=291.0,
+            incumbent=300.0,
+            change_pct=-3.0,
+            low_pct=-3.25,
+            high_pct=-2.75,
+        ),
+        "shapes": [
+            Shape(label="good", change_pct=1.5, status="improved", **shape),
+            Shape(
+                label="bad", change_pct=-7.5, low_pct=-8, high_pct=-7, status="regressed", **shape
+            ),
+        ],
+        **changes,
+    }
+    return Verdict(**document)
+
+
+def a_result(label: str = "bad", **changes: Any) -> CaseResult:
+    result = CaseResult(
+        nodeid=f"tests/test_softmax.py::test_softmax[{label}]",
+        label=label,
+        header=("label", "M", "Check", "Time (ms)", "Time (ms)_stddev", "out_snr"),
+        dims={"M": 64},
+        check="PASS",
+        cells={"Time (ms)": 2.0, "Time (ms)_stddev": None, "out_snr": math.inf},
+        evidence={
+            "engine": "graph",
+            "device": "GPU-0",
+            "calls_per_sample": 7,
+            "forward_samples_ms": [2.0, 2.5, 1.5],
+        },
+    )
+    return replace(result, **changes)
+
+
+def test_a_comment_says_what_the_verdict_says() -> None:
+    text = comment(a_verdict(flags=[str(FLAG)]))
+    assert text.startswith("### 🔴 kopt: rolled back\n")
+    for part in (
+        "shown to be slower",
+        "300.000",
+        "291.000",
+        "-3.000%",
+        "[-3.25, -2.75]",
+        "-7.500%",
+    ):
+        assert part in text
+    assert text.index("| bad") < text.index("| good"), "the worst first"
+    assert "another hypothesis" in text and "keyed on id" in text
+
+
+@pytest.mark.parametrize("decision", Decision)
+def test_every_decision_can_be_commented(decision: Decision) -> None:
+    bare = a_verdict(decision, aggregate=None, shapes=[], next_step="")
+    assert str(decision).replace("_", " ").lower() in comment(bare)
+
+
+def test_a_comment_shows_foreign_text_as_it_is() -> None:
+    evil = "<img src=x> @team [x](http://e.org) `a` **b** | c\n# d"
+    shapes = [Shape(label=evil, dims={}, check="FAIL", status="failed")]
+    text = comment(a_verdict(reason=evil, flags=[evil], shapes=shapes, next_step=evil))
+    assert "<img" not in text and "&lt;img" in text
+    assert "@team" not in text
+    assert "](http" not in text.replace("\\]", "")
+    assert "\n# d" not in text and "**b**" not in text
+    table = [line for line in text.splitlines() if "failed" in line and line.startswith("|")]
+    assert len(table) == 1
+    assert table[0].replace("\\|", "").count("|") == 6, "a bar does not open a cell"
+
+
+def test_a_comment_stays_below_the_limit_of_github() -> None:
+    shape = Shape(label="x" * 120, dims={}, check="PASS", change_pct=1.0, status="improved")
+    text = comment(a_verdict(shapes=[shape] * 1000))
+    assert len(text) < 65536
+    assert "and 800 more" in text
+
+
+def test_flags_and_slower_cases_become_annotations() -> None:
+    rejected = a_verdict(Decision.REJECTED_OVERFIT, flags=[str(FLAG), "no place"])
+    lines = list(annotation_lines(ON_GITHUB, rejected, [a_result()]))
+    assert lines[0].startswith("::error file=kernels/softmax.py,line=3,title=kopt::id-keyed-cache")
+    assert lines[1] == (
+        "::error file=tests/test_softmax.py,title=kopt slower::bad: -7.500%25 [-8.00, -7.00]"
+    )
+    assert len(lines) == 2
+    noted = a_verdict(Decision.ACCEPTED_WITH_NOTE, flags=[str(FLAG)], shapes=[])
+    assert next(annotation_lines(ON_GITHUB, noted, [])).startswith(
+        "::warning file=kernels/softmax.py"
+    )
+
+
+def test_a_failed_check_becomes_an_annotation_of_one_line() -> None:
+    failed = a_result(check="FAIL", diagnosis="out: 3 % off::error\nmore", label="a,b:c")
+    lines = list(annotation_lines(ON_GITHUB, a_verdict(shapes=[]), [failed]))
+    assert lines == [
+        "::error file=tests/test_softmax.py,title=kopt check::a,b:c: FAIL out: 3 %25 off::error"
+    ]
+
+
+def test_there_are_no_annotations_elsewhere() -> None:
+    assert list(annotation_lines({}, a_verdict(flags=[str(FLAG)]), [a_result(check="FAIL")])) == []
+
+
+def test_the_step_summary_is_appended_to(tmp_path: Path) -> None:
+    path = tmp_path / "summary.md"
+    path.write_text("before\n")
+    append_summary({"GITHUB_STEP_SUMMARY": str(path)}, "now")
+    assert path.read_text() == "before\nnow\n"
+    append_summary({}, "nowhere")
+
+
+def a_report(*properties: tuple[str, object]) -> pytest.TestReport:
+    return pytest.TestReport(
+        nodeid="t",
+        location=("t", 0, "t"),
+        keywords={},
+        outcome="passed",
+        longrepr=None,
+        when="call",
+        user_properties=properties,
+    )
+
+
+def test_a_report_carries_figures_and_not_our_json() -> None:
+    report = a_report(("mine", 1), (PROPERTY, a_result().to_json()), (PROPERTY, "broken"))
+    unpack(report)
+    assert report.user_properties[0] == ("mine", 1)
+    found = dict(report.user_properties[1:])
+    assert found["kopt.check"] == "PASS" and found["kopt.Time (ms)"] == "2.0"
+    assert found["kopt.M"] == "64" and found["kopt.device"] == "GPU-0"
+    assert found["kopt.out_snr"] == "inf"
+    assert "kopt.Time (ms)_stddev" not in found and PROPERTY not in found
+
+
+def test_the_suite_tells_the_verdict() -> None:
+    found = dict(verdict_properties(a_verdict(campaign="c", round=3, flags=["f"])))
+    assert found["kopt.decision"] == "ROLLED_BACK"
+    assert found["kopt.change: Forward TFLOPS"] == "-3.000%"
+    assert found["kopt.interval: Forward TFLOPS"] == "[-3.25, -2.75]"
+    assert (found["kopt.round"], found["kopt.flag"]) == ("3", "f")
+
+
+@few_examples
+@given(st.lists(st.floats(0.001, 1000), min_size=1, max_size=40))
+def test_statistics_are_pytest_benchmarks_own(samples: list[float]) -> None:
+    stats = pytest.importorskip("pytest_benchmark.stats")
+    theirs = stats.Stats()
+    for sample in samples:
+        theirs.update(sample / 1e3)
+    result = a_result(evidence={"forward_samples_ms": samples})
+    ours = json.loads(benchmark_json([result], NOW))["benchmarks"][0]["stats"]
+    assert set(ours) == {*theirs.fields, "data", "iterations"}
+    for name in ("min", "max", "mean", "stddev", "rounds", "median", "total", "ops"):
+        assert ours[name] == pytest.approx(getattr(theirs, name)), name
+    assert ours["q1"] <= ours["median"] <= ours["q3"]
+
+
+def test_cases_without_times_are_left_out() -> None:
+    results = [
+        a_result(evidence={}),
+        a_result(evidence={"forward_samples_ms": [1.0], "interpreted": True}),
+        a_result("both", evidence={"forward_samples_ms": [1.0], "backward_samples_ms": [2.0, 4.0]}),
+    ]
+    document = json.loads(benchmark_json(results, NOW, "abc"))
+    assert [(e["name"], e["group"]) for e in document["benchmarks"]] == [
+        ("test_softmax[both] forward", "forward"),
+        ("test_softmax[both] backward", "backward"),
+    ]
+    assert document["benchmarks"][1]["stats"]["mean"] == pytest.approx(0.003)
+    assert document["commit_info"]["id"] == "abc"

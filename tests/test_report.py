@@ -1,0 +1,336 @@
+"""`kopt report`: what the file holds, what it never holds, and how it looks in a browser."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.cli.main import main
+from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.exit_codes import ExitCode
+from pytest_kopt.show.report import charts, page
+from pytest_kopt.show.report.document import document
+from pytest_kopt.show.terminal import verdict_lines
+from tests.whole_campaign import KERNEL, a_campaign
+from tests.chromium import Page, chromium
+
+pytest.importorskip("vl_convert")
+pytest.importorskip("jinja2")
+
+EVIL = "<script>window.pwned=1</script>"
+#: Text that would run, end its surroundings or be an expression, wherever data can stand.
+HOSTILE: dict[str, Any] = {
+    "label": EVIL + "{size}'\"&</td>",
+    "summary": "</textarea>"
+    + EVIL
+    + "<img src=x onerror=window.pwned=1> {{{{ 7*7 }}}} round {round}",
+    "kernel": f"# {EVIL}\n# </pre><img src=x onerror=window.pwned=1>\n",
+}
+ROOFLINE = {
+    "label": "M256",
+    "way": "forward",
+    "bound": "compute",
+    "unit": "TFLOPS",
+    "intensity": 85.3,
+    "attainable": 790.0,
+    "achieved": 410.5,
+    "achieved_pct": 52.0,
+}
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
+    return a_campaign(tmp_path_factory.mktemp("hostile"), rounds=7, shapes=3, **HOSTILE)
+
+
+@pytest.fixture(scope="module")
+def html(campaign: Campaign) -> str:
+    return page.campaign_page(campaign)
+
+
+def unpacked(html: str, id: str) -> Any:
+    found = re.search(rf'<script type="text/plain" id="{id}">([^<]*)</script>', html)
+    assert found is not None
+    return json.loads(gzip.decompress(base64.b64decode(found[1])))
+
+
+def verdicts(campaign: Campaign) -> dict[int, Verdict]:
+    return {
+        number: Verdict.model_validate_json(campaign.layout.verdict(number).read_text())
+        for number in campaign.state.rounds
+    }
+
+
+def test_nothing_of_the_data_is_markup(html: str) -> None:
+    assert EVIL not in html
+    assert "<img" not in html and "onerror=window" not in re.sub(r"&lt;.*?&gt;", "", html)
+    assert "&lt;script&gt;window.pwned=1&lt;/script&gt;" in html, "it is shown, as text"
+    assert "{{ 7*7 }}" in html, "and is no template"
+
+
+def test_the_file_stands_alone(html: str) -> None:
+    frame = re.sub(r'<script type="text/plain".*?</script>', "", html, flags=re.DOTALL)
+    assert re.findall(r"""<[^>]*(?:src|href)=(\S+)""", frame) == ['"data:,">']
+    assert "http" not in frame
+    assert "refresh" not in frame
+
+
+def test_a_live_report_loads_itself_anew(campaign: Campaign) -> None:
+    assert '<meta http-equiv="refresh"' in page.campaign_page(campaign, live=True)
+
+
+def test_pairs_are_those_of_the_file(campaign: Campaign, html: str) -> None:
+    import csv
+
+    with open(campaign.layout.artifacts(2) / "pairs.csv", newline="") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["comparison"] == "candidate"]
+    packed = unpacked(html, "pairs-2")
+    assert sum(len(pairs) for found in packed.values() for pairs in found) == len(rows)
+    first = rows[0]
+    value = packed[first["label"]][0][0]
+    gain = float(first["incumbent_ms"]) / float(first["candidate_ms"]) - 1
+    assert (value >> 1) / 1e4 == pytest.approx(gain, abs=5.1e-5)
+    assert value & 1 == (first["position"] == "BA")
+
+
+def test_kernels_of_every_round_are_there(campaign: Campaign, html: str) -> None:
+    kernels = unpacked(html, "kernels")
+    for number in campaign.state.rounds:
+        text = kernels["texts"][kernels["rounds"][str(number)][KERNEL]]
+        assert text == (campaign.layout.snapshot(number) / KERNEL).read_text()
+
+
+def test_the_oldest_pairs_give_way_to_the_limit(
+    campaign: Campaign, html: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without = len(re.sub(r'<script type="text/plain" id="pairs.*', "", html))
+    newest = len(re.findall(r'id="pairs-7">([^<]*)', html)[0])
+    monkeypatch.setattr(page, "LIMIT", without + 10_000 + newest + 150)
+    small = page.campaign_page(campaign)
+    assert re.findall(r'id="pairs-(\d+)"', small) == ["7"]
+    assert "the rounds 2, 3, 4, 5 are left out" in small
+
+
+@pytest.mark.parametrize("text", ["", "label\n", "a,b\n1,2\n", "\0", None])
+def test_pairs_that_cannot_be_read_are_only_missing(
+    tmp_path: Path, campaign: Campaign, text: str | None
+) -> None:
+    own = a_campaign(tmp_path, rounds=2, shapes=1)
+    path = own.layout.artifacts(2) / "pairs.csv"
+    path.unlink() if text is None else path.write_text(text)
+    assert 'id="pairs-2"' not in page.campaign_page(own)
+
+
+def test_the_command_writes_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    own = a_campaign(tmp_path, rounds=2, shapes=1)
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", own.name, "-o", "out/report.html"]) == 0
+    assert "report.html" in capsys.readouterr().out
+    assert own.name in (tmp_path / "out/report.html").read_text()
+    assert main(["report"]) == 0
+    assert (own.layout.directory / "report.html").is_file()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.html"]
+
+
+def test_several_campaigns_get_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    for name in ("first", "second"):
+        a_campaign(tmp_path, name=name, rounds=3, shapes=1)
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "first", "second", "-o", "out/all.html"]) == 0
+    index = (tmp_path / "out/all.html").read_text()
+    for name in ("first", "second"):
+        assert f'<a href="{name}.html">{name}</a>' in index
+        assert name in (tmp_path / f"out/{name}.html").read_text()
+    assert main(["report", "first", "second", "-o", "out/first.html"]) == ExitCode.USAGE
+
+
+def test_without_a_round_there_is_nothing_to_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    own = a_campaign(tmp_path, rounds=1, shapes=1)
+    own.layout.ledger.write_text("")
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", own.name]) == ExitCode.USAGE
+    assert "no round is decided yet" in capsys.readouterr().err
+    assert main(["report", "nobody"]) == ExitCode.USAGE
+
+
+def test_the_watch_writes_again_when_a_round_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pytest_kopt.cli import report
+
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    own = a_campaign(tmp_path, rounds=2, shapes=1)
+    monkeypatch.chdir(tmp_path)
+    ticks: list[int] = []
+    written: list[bool] = []
+    real = report.write
+
+    def write(*arguments: Any, live: bool) -> list[Path]:
+        written.append(live)
+        return real(*arguments, live=live)
+
+    def sleep(_: float) -> None:
+        ticks.append(len(written))
+        if len(ticks) == 2:
+            with open(own.layout.ledger, "a") as stream:
+                note = {"v": 1, "event": "note", "time": "2026-11-20 10:15", "round": 2}
+                stream.write(json.dumps({**note, "notes": {}}) + "\n")
+        if len(ticks) == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(report, "write", write)
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert main(["report", own.name, "--watch"]) == 0
+    assert ticks == [1, 1, 2, 2], "once at the start, once after the round"
+    assert written == [True, True, False]
+    assert "refresh" not in (own.layout.directory / "report.html").read_text()
+
+
+def test_the_gain_is_the_product_of_the_kept_rounds(campaign: Campaign, html: str) -> None:
+    expected, kept = 1.0, []
+    for number, verdict in verdicts(campaign).items():
+        change = verdict.aggregate.change_pct if verdict.aggregate else None
+        if verdict.decision.keeps:
+            expected *= 1 + (change or 0.0) / 100
+            kept.append((number, (expected - 1) * 100))
+    rounds = {item["number"]: item for item in unpacked(html, "data")["rounds"]}
+    for number, gain in kept:
+        assert rounds[number]["over_baseline"] == pytest.approx(gain)
+    assert f"{kept[-1][1]:+.3f}%" in html
+
+
+def test_no_roofline_is_drawn_without_its_figures() -> None:
+    assert charts.rooflines([]) is None
+    assert charts.rooflines([{**ROOFLINE, "attainable": None}]) is None
+    assert charts.rooflines([{**ROOFLINE, "unit": "GB/s"}]) is None
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with chromium(tmp_path_factory.mktemp("profile")) as tab:
+        yield tab
+
+
+def with_roofline(campaign: Campaign) -> dict[str, Any]:
+    points = [{**ROOFLINE, "label": EVIL}, {**ROOFLINE, "intensity": 12.0, "way": "backward"}]
+    return {**document(campaign), "rooflines": points}
+
+
+MARKS = """Object.fromEntries([...document.querySelectorAll('.chart')].map(c => [
+    c.id, c.querySelectorAll('.mark-symbol path, .mark-rect path, .mark-line path').length]))"""
+
+
+def test_in_a_browser_every_chart_is_drawn_and_nothing_complains(
+    campaign: Campaign, browser: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "document", with_roofline)
+    file = tmp_path / "report.html"
+    file.write_text(page.campaign_page(campaign))
+    for width in (1280, 400):
+        colours = set()
+        for scheme in ("light", "dark"):
+            browser.look(width, scheme)
+            browser.open(file)
+            browser.value("document.getElementById('round').value = '2'")
+            browser.value("document.getElementById('round').onchange()")
+            marks = browser.value(MARKS)
+            assert set(marks) == {"timeline", "trend", "heat", "pairs", "roofline"}
+            assert all(count > 0 for count in marks.values()), marks
+            assert browser.value("document.documentElement.scrollWidth") <= width
+            colours.add(browser.value("getComputedStyle(document.body).backgroundColor"))
+            browser.screenshot(tmp_path / f"{width}-{scheme}.png", height=900)
+        assert len(colours) == 2
+    assert browser.complaints == []
+    assert browser.value("typeof window.pwned") == "undefined"
+    diff = browser.value("document.getElementById('diff').textContent")
+    assert "- tile_7 = 1" in diff and "+ tile_7 = 7" in diff and "tile_100" not in diff
+    browser.value("document.getElementById('left').value = '7'")
+    browser.value("document.getElementById('left').onchange()")
+    assert browser.value("document.getElementById('diff').textContent") == "no difference"
+
+
+def test_the_index_is_drawn(tmp_path: Path, browser: Page, campaign: Campaign) -> None:
+    file = tmp_path / "index.html"
+    file.write_text(page.index_page([campaign], ["a b.html"]))
+    browser.open(file)
+    assert browser.value(MARKS)["comparison"] > 0
+    assert browser.value("document.querySelector('a').getAttribute('href')") == "a%20b.html"
+    assert browser.complaints == []
+
+
+def test_terminal_json_and_report_show_the_same_numbers(
+    campaign: Campaign, browser: Page, tmp_path: Path
+) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(page.campaign_page(campaign))
+    browser.open(file)
+    for number, verdict in verdicts(campaign).items():
+        browser.value(f"document.getElementById('round').value = '{number}'")
+        browser.value("document.getElementById('round').onchange()")
+        cells = browser.value(
+            "[...document.querySelectorAll('#detail tr')].map("
+            "r => [...r.cells].map(c => c.textContent))"
+        )
+        terminal = "\n".join(verdict_lines(verdict))
+        shown = {row[0]: row for row in cells}
+        total = verdict.aggregate
+        assert total is not None
+        if total.change_pct is not None:
+            assert total.low_pct is not None and total.high_pct is not None
+            change, bounds = (
+                f"{total.change_pct:+.3f}%",
+                f"[{total.low_pct:+.2f}, {total.high_pct:+.2f}]",
+            )
+            assert [
+                total.metric,
+                f"{total.incumbent:.3f}",
+                f"{total.candidate:.3f}",
+                change,
+                bounds,
+            ] == (shown[total.metric])
+            for text in (f"{total.incumbent:.3f}", f"{total.candidate:.3f}", change, bounds):
+                assert text in terminal
+            row = browser.value(
+                f"[...document.querySelectorAll('#rounds tbody tr')][{number - 1}].textContent"
+            )
+            assert change in row and bounds in row
+        for shape in verdict.shapes:
+            wanted = "—" if shape.change_pct is None else f"{shape.change_pct:+.3f}%"
+            assert shown[shape.label][2:4] == [shape.check, wanted]
+            assert shown[shape.label][5] == shape.status
+
+
+@pytest.mark.long
+def test_119_rounds_of_50_shapes_are_built_in_5_and_opened_in_2_seconds(
+    tmp_path: Path, browser: Page
+) -> None:
+    big = a_campaign(
+        tmp_path, rounds=119, shapes=50, processes=8, kernel="x = 1  # the same\n" * 300
+    )
+    start = time.process_time()
+    text = page.campaign_page(big)
+    assert time.process_time() - start < 5
+    assert len(text.encode()) <= 2_000_000
+    assert "left out" not in text
+    file = tmp_path / "big.html"
+    file.write_text(text)
+    browser.look(1280, "light")
+    assert min(browser.open(file) for _ in range(2)) < 2
+    assert browser.value(MARKS)["heat"] > 4000
+    assert browser.complaints == []

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_kopt.roofline import (
+    Limits,
+    Roofline,
+    band,
+    efficiency,
+    of_evidence,
+    roofline,
+)
+from pytest_kopt.show.rooflines import roofline_lines
+from tests.builders import few_examples
+
+H200 = Limits(790.0, 4.3, 1.4, ("rate", "bandwidth"))
+UNKNOWN = Limits(None, None, 0.0, ("rate: UNKNOWN", "bandwidth: UNKNOWN"))
+positive = st.floats(1e-3, 1e6)
+
+
+def gemm(m: int, n: int, k: int, ms: float | None = None, limits: Limits = H200) -> Roofline:
+    return roofline(
+        "gemm",
+        "forward",
+        flops=2.0 * m * n * k,
+        nbytes=2.0 * (m * k + k * n + m * n),
+        time_ms=ms,
+        limits=limits,
+    )
+
+
+def test_a_large_gemm_is_compute_bound() -> None:
+    found = gemm(4096, 4096, 4096, 0.216)
+    assert found.bound == "compute"
+    assert found.intensity == pytest.approx(4096 / 3)
+    assert found.ridge == pytest.approx(790 / 4.3)
+    assert found.attainable == pytest.approx(790.0)
+    assert found.achieved == pytest.approx(2 * 4096**3 / 0.216e9)
+    assert found.achieved_pct == pytest.approx(636.3 / 790 * 100, rel=1e-3)
+    assert found.target == pytest.approx(711.0)
+    assert found.sources == ["rate", "bandwidth"] and found.unknown == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "bound"),
+    [((1024, 8192, 4096), "compute"), ((512, 512, 512), "launch"), ((16, 8192, 8192), "memory")],
+)
+def test_bounds_follow_the_largest_term(shape: tuple[int, int, int], bound: str) -> None:
+    assert gemm(*shape).bound == bound
+
+
+def test_without_launch_overhead_a_tiny_gemm_is_what_its_intensity_says() -> None:
+    assert gemm(512, 512, 512, limits=Limits(790.0, 4.3, 0.0, ("", ""))).bound == "memory"
+
+
+def test_a_case_without_flops_is_bound_by_memory_and_told_in_bytes() -> None:
+    moved = 2.0 * 2 * 16384 * 8192
+    found = roofline("n", "forward", flops=None, nbytes=moved, time_ms=0.15, limits=H200)
+    assert (found.bound, found.unit, found.intensity) == ("memory", "GB/s", None)
+    assert found.attainable == pytest.approx(4300.0)
+    assert found.achieved == pytest.approx(moved / 0.15e6)
+
+
+def test_an_unknown_ceiling_blocks_and_is_named() -> None:
+    found = gemm(512, 512, 512, 1.0, UNKNOWN)
+    assert found.bound == "UNKNOWN"
+    assert found.attainable is None and found.achieved_pct is None and found.target is None
+    assert found.achieved is not None, "what was measured stays"
+    assert found.unknown == ["rate: UNKNOWN", "bandwidth: UNKNOWN"]
+
+
+def test_a_rate_that_is_not_needed_blocks_nothing() -> None:
+    limits = Limits(None, 4.3, 0.0, ("rate: UNKNOWN", "bandwidth"))
+    found = roofline("n", "forward", flops=None, nbytes=1e9, time_ms=1.0, limits=limits)
+    assert found.bound == "memory" and found.unknown == []
+
+
+@few_examples
+@given(positive, positive, positive, positive, st.floats(0, 100))
+def test_nothing_attainable_passes_a_ceiling(
+    flops: float, nbytes: float, rate: float, bandwidth: float, launch: float
+) -> None:
+    limits = Limits(rate, bandwidth, launch, ("", ""))
+    scaled = {"flops": flops * 1e9, "nbytes": nbytes * 1e6}
+    found = roofline("x", "forward", **scaled, time_ms=1.0, limits=limits)
+    assert found.attainable is not None and found.intensity is not None
+    assert found.attainable <= rate * (1 + 1e-9)
+    assert found.attainable <= found.intensity * bandwidth * (1 + 1e-9)
+    assert found.achieved is not None and found.achieved_pct is not None
+    share = found.achieved / found.attainable * 100
+    assert found.achieved_pct == pytest.approx(share)
+
+
+def reaching(*shares: float | None) -> list[Roofline]:
+    return [Roofline(label="x", way="forward", bound="compute", achieved_pct=s) for s in shares]
+
+
+def test_efficiency_is_the_geometric_mean() -> None:
+    assert efficiency(reaching(50.0, 98.0)).pct == pytest.approx(70.0)
+
+
+@pytest.mark.parametrize(("pct", "reached"), [(89.99, False), (90.0, True), (95.0, True)])
+def test_t2_is_reached_at_ninety_percent(pct: float, reached: bool) -> None:
+    assert efficiency(reaching(pct, pct)).reached is reached
+
+
+def test_one_unknown_case_blocks_t2() -> None:
+    blocked = Roofline(label="y", way="forward", bound="UNKNOWN", unknown=["hbm: UNKNOWN"])
+    found = efficiency([*reaching(99.0), blocked])
+    assert not found.reached and found.pct is None
+    assert found.why == "UNKNOWN: hbm: UNKNOWN"
+    assert not efficiency([]).reached
+
+
+@pytest.mark.parametrize(
+    ("pct", "name"),
+    [
+        (49.9, "below 50 %"),
+        (50.0, "50 to 80 %"),
+        (79.9, "50 to 80 %"),
+        (80.0, "80 to 100 %"),
+        (100.0, "80 to 100 %"),
+        (100.1, "above 100 %"),
+    ],
+)
+def test_bands(pct: float, name: str) -> None:
+    assert band(pct) == name
+
+
+def test_evidence_gives_both_directions_declared_bytes_first() -> None:
+    evidence = {
+        "forward_samples_ms": [1.0, 3.0],
+        "backward_samples_ms": [4.0],
+        "flops": [2e12, 4e12],
+        "nbytes": None,
+        "io_bytes": {"forward": 1000, "backward": 3000},
+    }
+    forward, backward = of_evidence("x", evidence, H200)
+    assert (forward.way, forward.flops, forward.nbytes) == ("forward", 2e12, 1000)
+    assert forward.achieved == pytest.approx(1000.0), "2 TFLOP in the mean of 2 ms"
+    assert (backward.way, backward.flops, backward.nbytes) == ("backward", 4e12, 3000)
+    declared = of_evidence("x", {**evidence, "nbytes": [7.0, 9.0]}, H200)
+    assert [line.nbytes for line in declared] == [7.0, 9.0]
+
+
+def test_a_case_that_was_not_timed_has_no_roofline() -> None:
+    assert of_evidence("x", {"flops": [1.0, 2.0]}, H200) == []
+
+
+def test_the_table_shows_bound_and_target_and_the_blocked_say_why() -> None:
+    text = "\n".join(roofline_lines([gemm(4096, 4096, 4096, 0.216)]))
+    for part in ("compute", "1365.3", "183.7", "790.000 TFLOPS", "80.5 %", "711.000"):
+        assert part in text
+    (line,) = roofline_lines([gemm(512, 512, 512, 1.0, UNKNOWN)])
+    assert "blocked by bandwidth: UNKNOWN; rate: UNKNOWN" in line
+    assert list(roofline_lines([])) == []
