@@ -9,17 +9,20 @@ from pytest_kopt.campaign import notes as notes_file
 from pytest_kopt.campaign import tips
 from pytest_kopt.campaign.campaign import AttemptRecord
 from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.gates import checked_shape, correctness_verdict, metrics_verdict
 from pytest_kopt.decide.kernel_time import judge_kernel_time
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.profiling.table import CaseProfile, gpu_step_us
 from pytest_kopt.schema.metrics import aggregate, parse_primary
 from pytest_kopt.schema.table import Table
 from pytest_kopt.session import judging
+from pytest_kopt.session.auditing import audit_candidate
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.campaign_trial import CampaignTrial
 from pytest_kopt.session.collector import Collector
@@ -59,7 +62,10 @@ class CampaignRound(CampaignTrial):
         self._add_error_rows(collector)
         judging.fail_rows_of_failed_tests(collector)
         table = collector.table()
+        self._audit_notes: list[str] = []
         verdict = self._judge(collector, table, lab, interrupted)
+        flags = [*verdict.flags, *self._audit_notes]
+        verdict = verdict.model_copy(update={"flags": flags})
         if self._blocked:
             reason = f"{self._blocked.splitlines()[0]}; {verdict.reason}"
             verdict = verdict.model_copy(update={"reason": reason})
@@ -128,6 +134,9 @@ class CampaignRound(CampaignTrial):
         if self.number == 1:
             return self._baseline(table, policy)
         found = [found for result in results for found in result.findings if found.rejects]
+        audited = self._audit(results)
+        self._audit_notes = [str(finding) for finding in audited if not finding.rejects]
+        found += [finding for finding in audited if finding.rejects]
         if found:
             step = "the incumbent is back; only gains that a real step has are kept"
             return judging.overfit(results, found, policy, step)
@@ -140,6 +149,11 @@ class CampaignRound(CampaignTrial):
         if interpreted:
             return judging.incomplete(policy, *judging.INTERPRETED)
         return self._compare(results, table, policy, lab, self.campaign.incumbent())
+
+    def _audit(self, results: Sequence[CaseResult]) -> list[Finding]:
+        before = self.campaign.incumbent()
+        lang = self.campaign.manifest.target_lang
+        return audit_candidate(self._kernel, before, results, lang)
 
     def _baseline(self, table: Table, policy: Policy) -> Verdict:
         failed = correctness_verdict(table, self.policy, failed_repairs=-1)
