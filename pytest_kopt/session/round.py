@@ -25,6 +25,7 @@ from pytest_kopt.profiling.table import CaseProfile, gpu_step_us
 from pytest_kopt.schema.metrics import aggregate, parse_primary
 from pytest_kopt.schema.table import Table
 from pytest_kopt.session import judging
+from pytest_kopt.session.auditing import audit_candidate
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.campaign_trial import CampaignTrial
 from pytest_kopt.session.collector import Collector
@@ -48,6 +49,7 @@ class CampaignRound(CampaignTrial):
         self._watch = HarnessWatch(self.campaign, setup)
         self._harness = self._watch.take(self.expected)
         self._edits = self._watch.edits(self._harness)
+        self._audited: list[Finding] = []
 
     @property
     def title(self) -> str:
@@ -153,6 +155,7 @@ class CampaignRound(CampaignTrial):
         policy = judging.with_directions(self.policy, results)
         if self.number == 1:
             return self._baseline(table, policy)
+        self._audited = self._audit(results)
         found = [found for found in self._found(results) if found.rejects]
         if found:
             return judging.overfit(results, found, policy, _STEP)
@@ -191,8 +194,8 @@ class CampaignRound(CampaignTrial):
         )
 
     def _found(self, results: Sequence[CaseResult]) -> list[Finding]:
-        """Return what the cases' findings and the notes' bucket say together."""
-        found = [found for result in results for found in result.findings]
+        """Return what the cases' findings, the audit's and the notes' bucket say together."""
+        found = [found for result in results for found in result.findings] + self._audited
         return [*found, *bucket_findings(self._own_notes().claim, found)]
 
     def _with_notes(self, verdict: Verdict, collector: Collector) -> Verdict:
@@ -222,6 +225,11 @@ class CampaignRound(CampaignTrial):
 
     def _session(self, collector: Collector) -> dict[str, Any]:
         return {**super()._session(collector), "harness": self._harness.to_document()}
+
+    def _audit(self, results: Sequence[CaseResult]) -> list[Finding]:
+        before = self.campaign.incumbent()
+        lang = self.campaign.manifest.target_lang
+        return audit_candidate(self._kernel, before, results, lang)
 
     def _baseline(self, table: Table, policy: Policy) -> Verdict:
         failed = correctness_verdict(table, self.policy, failed_repairs=-1)
