@@ -61,7 +61,8 @@ def profile_case(case: Case, bench: Bench, order: ProfileOrder) -> None:
 def _prepare(case: Case, bench: Bench) -> tuple[Step, int]:
     """Return a warm step over rotating inputs, and how many of them to run."""
     seed = derive(bench.session_seed, case.nodeid, "profile")
-    sets = input_pool(lambda i: make_inputs(case, seed + i), bench.device).sets
+    pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, case.function)
+    sets = pool.sets
     calls = [functools.partial(case.function, *given) for given in sets]
     back = [backward_call(case.function, given, seed) for given in sets] if case.backward else []
 
