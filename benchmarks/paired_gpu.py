@@ -16,8 +16,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from pytest_kopt.devices.vendor import find_vendor
 
 PROJECT = Path(__file__).parent / "gpu_project"
 KERNEL = Path("kernels/ops.py")
@@ -138,11 +141,10 @@ def main() -> None:
 
 
 def machine() -> dict[str, str]:
-    """Say what this ran on."""
-    import torch
-
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
-    return {"gpu": gpu, "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
+    """Say what this ran on, without a CUDA context: to the sessions that would be a stranger's."""
+    vendor = find_vendor()
+    gpu = vendor.devices()[0].name if vendor else platform.processor()
+    return {"gpu": gpu, "torch": version("torch"), "date": time.strftime("%Y-%m-%d")}
 
 
 if __name__ == "__main__":

@@ -141,7 +141,9 @@ class Calls(choice.WallEngine):
         return block
 
 
-torch.cuda.get_device_properties = lambda device: SimpleNamespace(L2_cache_size=64)
+torch.cuda.get_device_properties = lambda device: SimpleNamespace(
+    L2_cache_size=64, name="NVIDIA H200"
+)
 choice.GraphEngine = Calls
 cold.launch_stream = lambda device: nullcontext()
 """
