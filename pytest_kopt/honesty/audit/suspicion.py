@@ -77,6 +77,14 @@ class Evidence:
         known = self.trace.tensors | self.trace.likely
         return any((root.number, name) in known for name in root.parameters)
 
+    def calls(self, site: Site, *names: str) -> bool:
+        """Say whether the function that holds a place also calls one of these."""
+        return any(
+            call.name in names
+            and (call.site.path, call.site.function) == (site.path, site.function)
+            for call in self.trace.calls
+        )
+
     def runs(self, site: Site) -> bool:
         """Say whether a measurement gets to a place: by the import, or through the kernel.
 
