@@ -175,7 +175,7 @@ def test_the_pool_is_twice_the_cache_or_flushed(
         made.append(i)
         return (torch.zeros(floats), "no tensor")
 
-    pool = input_pool(make, "cuda")
+    pool = input_pool(make, "cuda", lambda *given: None)
     assert made == list(range(sets)) and len(pool.sets) == sets
     assert (pool.flush is not None) == flushed
     assert pool.to_document() == {
@@ -188,9 +188,18 @@ def test_the_pool_is_twice_the_cache_or_flushed(
 
 
 def test_the_cpu_has_one_set_and_no_flush() -> None:
-    pool = input_pool(lambda i: (torch.zeros(4),), "cpu")
+    pool = input_pool(lambda i: (torch.zeros(4),), "cpu", torch.sum)
     assert len(pool.sets) == 1 and pool.flush is None
     assert InputPool([], 0, 0).flush is None
+
+
+def test_a_long_call_has_few_sets_and_is_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round over all the sets it would take to fill the cache would outlast the block."""
+    machine = Machine(kernel=2e-3, launch=10 * US)
+    machine.install(monkeypatch)
+    monkeypatch.setattr(cold, "_flusher", lambda size: size)
+    pool = input_pool(lambda i: (torch.zeros(1),), "cuda", lambda x: machine.call())
+    assert len(pool.sets) == 3 and pool.flush is not None
 
 
 class Uncapturable:

@@ -12,29 +12,42 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.check import make_inputs
+from pytest_kopt.cases.heldout import held_out_cases, try_shape
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, Commander
+from pytest_kopt.cases.passes import make_inputs
 from pytest_kopt.cases.runner import Bench, prepare_blocks
 from pytest_kopt.cases.seeds import derive
+from pytest_kopt.cases.spots import Spotted, floors
+from pytest_kopt.honesty.background import taken_threads
 from pytest_kopt.measure.cold import input_pool
-from pytest_kopt.measure.engine import Block
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.numerics.determinism import fresh_copy, tensors
 from pytest_kopt.versions import twin, witness
 from pytest_kopt.versions.errors import NotLoadable, Unreached
 
+#: Of so many blocks of an arm, so many are looked at.
+_RUNS, _LOOKS = 7, 2
+#: How far below the baseline's SNR a timed result may lie, in dB, before it is plainly wrong.
+_SLACK_DB = 40.0
+
 
 @dataclass(frozen=True, slots=True)
 class _Arm:
-    forward: Block
-    backward: Block | None
+    forward: Spotted
+    backward: Spotted | None
 
 
-def serve_arms(case: Case, bench: Bench, order: ArmsOrder, commander: Commander) -> None:
-    """Load and prepare the arms of a case, then run blocks until the other side is done."""
+def serve_arms(
+    case: Case, bench: Bench, order: ArmsOrder, commander: Commander, item: pytest.Function
+) -> None:
+    """Load and prepare the arms of a case, then run blocks until the other side is done.
+
+    `item` is the test that declared the case: it is asked for nearby shapes where these are wanted.
+    """
     seed = derive(bench.session_seed, case.nodeid, "pairs")
     try:
         versions = _versions(case, order, seed)
@@ -45,17 +58,33 @@ def serve_arms(case: Case, bench: Bench, order: ArmsOrder, commander: Commander)
         commander.refuse(case.nodeid, str(reason))
         return
     with one_thread():
-        pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device)
+        pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, case.function)
         arms = {}
         for name in order.names:
-            blocks = prepare_blocks(versions[name], case, pool, bench, False, seed)
-            arms[name] = _Arm(*blocks)
+            arms[name] = _Arm(
+                *prepare_blocks(
+                    versions[name], case, pool, bench, False, seed, runs=_RUNS, looks=_LOOKS
+                )
+            )
         engine = next(iter(arms.values())).forward.engine
         commander.ready(case.nodeid, list(arms), engine)
         while (wanted := commander.next_arm()) is not None:
             arm = arms[wanted]
             forward = arm.forward.run()
             commander.timed(forward, arm.backward.run() if arm.backward else None)
+        findings = [*bench.watched(), *taken_threads(1)]
+    if CANDIDATE in arms:
+        known = floors(bench.accuracy(case.nodeid), _SLACK_DB)
+        for block in (arms[CANDIDATE].forward, arms[CANDIDATE].backward):
+            findings += block.findings(known) if block else []
+    commander.caught(case.nodeid, [found for found in findings if found.rejects])
+    if order.held_out:
+        secret = derive(bench.session_seed, case.nodeid, "held out")
+        with one_thread():
+            for kind, near in held_out_cases(item, case, bench.device, secret):
+                tried = try_shape(kind, near, versions, bench.device, secret)
+                if tried is not None:
+                    commander.tried(tried)
 
 
 def _versions(case: Case, order: ArmsOrder, seed: int) -> Mapping[str, Callable[..., Any]]:

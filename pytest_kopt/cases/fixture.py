@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_kopt.cases.result import PROPERTY, CaseResult
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.schema.profile import Scalar, Schema
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from pytest_kopt.cases.runner import Bench
     from pytest_kopt.measure.engine import Timing
     from pytest_kopt.numerics.gates import Gate
+
+NOT_MEASURED = "not measured: the harness was edited"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +50,17 @@ class Kopt:
         schema: str | Schema,
         bench: Bench,
         run_arms: Callable[[Case, Bench], None] | None = None,
+        declare_only: bool = False,
     ) -> None:
-        """Serve one test; with `run_arms` the case is compared or profiled instead."""
+        """Serve one test; with `run_arms` the case is compared or profiled instead.
+
+        With `declare_only` it is held against the baseline and nothing is run.
+        """
         self._item = item
         self._schema = schema
         self._bench = bench
         self._run_arms = run_arms
+        self._declare_only = declare_only
 
     @property
     def device(self) -> str:
@@ -102,17 +111,21 @@ class Kopt:
                 nbytes=nbytes,
                 gate=gate,
             )
+            if self._declare_only:
+                hold_against_baseline(case, self._bench.expected)
+                pytest.skip(NOT_MEASURED)
             if self._run_arms is not None:
                 hold_against_baseline(case, self._bench.expected)
                 self._run_arms(case, self._bench)
                 pytest.skip("run for a comparison or a profile")
-            outcome = run_case(case, self._bench)
+            outcome = run_case(case, self._bench, _tampering(self._item))
         except BadInput as error:
             message = str(error) if nodeid in str(error) else f"case {nodeid}: {error}"
             send(self._item, CaseResult(nodeid, refusal=message))
             pytest.fail(message, pytrace=False)
-        send(self._item, outcome.result)
-        result = outcome.result
+        files = sorted(set(loaded_files(self._item.config.rootpath)))
+        result = replace(outcome.result, evidence={**outcome.result.evidence, "loaded": files})
+        send(self._item, result)
         if result.check != "PASS":
             pytest.fail(f"{result.check} {result.label}\n{result.diagnosis}", pytrace=False)
         figures = outcome.figures
@@ -126,6 +139,40 @@ class Kopt:
             out_snr=figures["out_snr"],
             cells=result.cells,
         )
+
+
+def _tampering(item: pytest.Item) -> Callable[[], list[Finding]]:
+    """Return what looks for traces that a kernel left in its test's report and in pytest.
+
+    Entries under our name are taken away: only the row that this module sends counts.
+    """
+    manager = item.config.pluginmanager
+    plugins = set(map(id, manager.get_plugins()))
+    properties = len(item.user_properties)
+
+    def look() -> list[Finding]:
+        forged = item.user_properties[properties:]
+        del item.user_properties[properties:]
+        strangers = [p for p in manager.get_plugins() if id(p) not in plugins]
+        if not forged and not strangers:
+            return []
+        for stranger in strangers:
+            manager.unregister(stranger)
+        what = [f"put {name!r} into the test's report" for name, _ in forged]
+        what += [f"registered the plugin {type(p).__qualname__}" for p in strangers]
+        advice = "rows come from what is measured; nothing else counts"
+        return [Finding("forged-row", f"the call {', '.join(what)}", advice=advice)]
+
+    return look
+
+
+def loaded_files(root: Path) -> Iterator[str]:
+    """Yield the project's source files that this process has loaded, relative to `root`."""
+    from pytest_kopt.versions.universe import project_modules
+
+    here = root.resolve()
+    for path in project_modules(here).values():
+        yield path.relative_to(here).as_posix()
 
 
 def send(item: pytest.Item, result: CaseResult) -> None:

@@ -53,6 +53,12 @@ class CaseResult:
         """The dims' values as they stand in the CSV."""
         return tuple(cell(value) for value in self.dims.values())
 
+    @property
+    def trace(self) -> dict[str, Any] | None:
+        """What the simulated training loop saw of caches, None where it did not run."""
+        trace: dict[str, Any] | None = self.evidence.get("training", {}).get("trace")
+        return trace
+
     def to_json(self) -> str:
         """Return the wire form; Infinity and NaN are written as Python's json does."""
         return json.dumps({"v": WIRE_VERSION, **asdict(self)})
@@ -96,6 +102,7 @@ class ExpectedCase:
     """A case as the baseline froze it.
 
     The incumbent was measured on `device` (its UUID), in `seconds`; "" and 0 where not known.
+    `accuracy` is what the baseline's results reached, by name, in the form of its evidence.
     """
 
     nodeid: str
@@ -106,6 +113,7 @@ class ExpectedCase:
     engine: str = ""
     seconds: float = 0.0
     device: str = ""
+    accuracy: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -130,6 +138,7 @@ class ExpectedCase:
             dict(result.dims),
             empty,
             str(result.evidence.get("engine", "")),
+            result.evidence.get("accuracy", {}),
         )
 
     def to_document(self) -> dict[str, Any]:

@@ -13,6 +13,9 @@ import torch
 
 #: Sets a pool has at most; a graph of so many launches is still captured in a moment.
 MOST_SETS = 512
+#: One round of calls shall not last much longer than this, or a block would.
+ROUND_MS = 5.0
+_SPIN_CYCLES = 2_000_000
 #: What has to be touched between two uses of a set, in L2 caches.
 CACHES = 2
 
@@ -46,18 +49,36 @@ class InputPool:
         }
 
 
-def input_pool(make: Callable[[int], tuple[Any, ...]], device: str) -> InputPool:
+def input_pool(
+    make: Callable[[int], tuple[Any, ...]], device: str, call: Callable[..., object]
+) -> InputPool:
     """Return enough input sets to go round at least twice the L2 cache; one on the CPU.
 
-    `make(i)` returns the i-th set of arguments. The pool is at least two sets on a GPU.
+    `make(i)` returns the i-th set of arguments of `call`. The pool is at least two sets on a GPU,
+    and no more than calls fit into a block.
     """
     first = make(0)
     size = sum(x.numel() * x.element_size() for x in first if isinstance(x, torch.Tensor))
     if device == "cpu":
         return InputPool([first], size, 0)
     cache = torch.cuda.get_device_properties(0).L2_cache_size
-    wanted = min(MOST_SETS, math.ceil(CACHES * cache / max(size, 1)))
-    return InputPool([first, *(make(i) for i in range(1, max(2, wanted)))], size, cache)
+    wanted = max(2, math.ceil(CACHES * cache / max(size, 1)))
+    if wanted > 2:
+        wanted = max(2, min(MOST_SETS, wanted, math.ceil(ROUND_MS / _call_ms(call, first))))
+    return InputPool([first, *(make(i) for i in range(1, wanted))], size, cache)
+
+
+def _call_ms(call: Callable[..., object], given: tuple[Any, ...]) -> float:
+    """Return about how long a compiled call keeps the device busy."""
+    call(*given)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    # The launch itself shall not count, or a small kernel would look like a long one.
+    torch.cuda._sleep(_SPIN_CYCLES)
+    start.record()
+    call(*given)
+    end.record()
+    end.synchronize()
+    return max(1e-3, float(start.elapsed_time(end)))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from scipy.special import ndtri, stdtrit
 
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, percent
-from pytest_kopt.session.replica import CaseQuads
+from pytest_kopt.session.replica import CaseQuads, measured_under
 
 POWER = 0.9
 
@@ -48,6 +48,7 @@ def calibration(
         },
         "resolvable_pct": {str(count): resolvable_pct(spread, count) for count in LOOKS},
         "log_ratios": ratios,
+        "measured": measured_under(results, replicas),
     }
 
 

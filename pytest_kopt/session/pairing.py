@@ -12,18 +12,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pytest_kopt.campaign.ledger import PairedChange
-from pytest_kopt.cases.order import CANDIDATE, PLACEBO
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, percent
 from pytest_kopt.decide.paired import PairedCase, PairedEvidence, decide_metrics
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.devices.conditions import Conditions
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.heldout import held_out_findings
 from pytest_kopt.options.settings import Gate
 from pytest_kopt.schema.metrics import COMBINED, Metric, aggregate
 from pytest_kopt.schema.table import Table
 from pytest_kopt.session.comparison import TWO_PROCESSES, Comparison
-from pytest_kopt.session.replica import CaseQuads, Quad, time_of
+from pytest_kopt.session.replica import CaseQuads, Quad, measured_under, time_of
 
 _PAIR_COLUMNS = (
     *("label", "round_of_inference", "comparison", "pair", "position"),
@@ -101,7 +103,7 @@ def judge(
             "compared_in": comparison.how,
             "why_two_processes": comparison.why_two,
             "replicas": len(replicas),
-            "conditions": _conditions(results, replicas),
+            "measured": measured_under(results, replicas),
             "device_seconds": round(comparison.device_seconds, 3),
         },
         frozenset(nodeid for nodeid, quads in replicas[0].items() if quads.is_same),
@@ -162,24 +164,6 @@ def _flags(
     return tuple(found)
 
 
-def _conditions(
-    results: Sequence[CaseResult], replicas: Sequence[Mapping[str, CaseQuads]]
-) -> list[dict[str, object]]:
-    """Return which device measured which case in which process, when, and in what state."""
-    return [
-        {
-            "label": result.label,
-            "round_of_inference": number,
-            "device": quads.device,
-            "timed": list(quads.timed),
-            **(quads.conditions.to_document() if quads.conditions else {}),
-        }
-        for number, replica in enumerate(replicas, start=1)
-        for result in results
-        for quads in [replica[result.nodeid]]
-    ]
-
-
 def _clocks(conditions: Conditions) -> str:
     """Return the SM clock in MHz after the measurement; empty where it is not known."""
     return "" if conditions.after.sm_mhz is None else f"{conditions.after.sm_mhz:.0f}"
@@ -226,3 +210,16 @@ def _pairs(quads: Sequence[Quad]) -> Iterator[tuple[int, str, float, float]]:
             new = next(times[arm] for arm in (CANDIDATE, PLACEBO) if arm in times)
             order = "AB" if left[0] in (CANDIDATE, PLACEBO) else "BA"
             yield number, order, new, times["incumbent"]
+
+
+def nearby_findings(
+    comparison: Comparison, verdict: Verdict, results: Sequence[CaseResult]
+) -> list[Finding]:
+    """Return what the versions' behaviour at shapes near the declared ones says."""
+    gains = {shape.label: shape.change_pct for shape in verdict.shapes}
+    by_node = {result.nodeid: gains.get(result.label) for result in results}
+    found = held_out_findings(comparison.tried, CANDIDATE, INCUMBENT, by_node)
+    if comparison.died_nearby:
+        text = f"a shape near a declared one ended the process ({comparison.died_nearby})"
+        found.append(Finding("held-out-death", text, rejects=False))
+    return found

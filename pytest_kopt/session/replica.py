@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO
+from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import QUADS, replica_ratio
 from pytest_kopt.devices.conditions import Conditions, steadily
 from pytest_kopt.devices.lock import timing_lock
 from pytest_kopt.devices.vendor import Device
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.session.child import Child, ChildDied
 from pytest_kopt.session.placement import Placement
 
@@ -64,8 +67,38 @@ def time_of(times: Times, way: str) -> float:
     return backward if way == "backward" else forward + backward
 
 
+def measured_under(
+    results: Sequence[CaseResult], replicas: Sequence[Mapping[str, CaseQuads]]
+) -> list[dict[str, object]]:
+    """Return which device measured which case in which replica, when, and in what state."""
+    return [
+        {
+            "label": result.label,
+            "round_of_inference": number,
+            "device": quads.device,
+            "timed": list(quads.timed),
+            **(quads.conditions.to_document() if quads.conditions else {}),
+        }
+        for number, replica in enumerate(replicas, start=1)
+        for result in results
+        if not (quads := replica[result.nodeid]).is_same
+    ]
+
+
 class Refused(Exception):
     """A process could not hold the arms it was asked for."""
+
+
+class Caught(Exception):
+    """The candidate gave itself away while it was timed; `findings` say how."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        super().__init__("; ".join(map(str, findings)))
+        self.findings = tuple(findings)
+
+
+class DiedNearby(Exception):
+    """A process died while it tried a shape near a declared one."""
 
 
 class Replica:
@@ -82,12 +115,14 @@ class Replica:
         self._placement = placement
         self.how = how
         self.held_seconds = 0.0
+        self.tried: list[Tried] = []
 
     def measure(self, ids: Sequence[str], order: random.Random) -> dict[str, CaseQuads]:
         """Measure every case, one after the other, alone on the device.
 
-        Raises Refused when a process cannot hold its arms or dies, NoIdleGpu when a stranger does
-        not leave the device.
+        Raises Refused when a process cannot hold its arms or dies, DiedNearby when one dies at a
+        shape that is only tried, NoIdleGpu when a stranger does not leave the device, Caught when
+        the candidate gave itself away.
         """
         try:
             for child in self._children:
@@ -127,10 +162,20 @@ class Replica:
             )
             for child in self._children:
                 child.release()
-                _wait(child, "finished")
+                told = _wait(child, "caught")["findings"]
+                if told:
+                    raise Caught([Finding(**found) for found in told])
+                self._read_tried(child, nodeid)
             timed = (since, time.time())
         self.held_seconds += timed[1] - timed[0]
         return CaseQuads(nodeid, engine, quads, control, device.uuid, conditions, timed)
+
+    def _read_tried(self, child: Child, nodeid: str) -> None:
+        try:
+            while (message := _wait(child, "tried", "finished"))["kind"] == "tried":
+                self.tried.append(Tried(**message["shape"]))
+        except ChildDied as death:
+            raise DiedNearby(f"{nodeid}: {death}".splitlines()[0]) from None
 
 
 def _quads(arms: Mapping[str, Child], order: random.Random) -> tuple[list[Quad], list[Quad]]:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_kopt.cases.runner import backward_call
+from pytest_kopt.cases.passes import grad_out
+from pytest_kopt.cases.spots import Backward
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import input_pool, launch_stream
 from pytest_kopt.measure.device import EventsEngine, GraphEngine
@@ -145,7 +146,7 @@ def test_a_backward_is_captured(function: Any, shapes: list[tuple[int, int]]) ->
     """On the stream of its forward, with the same gradients as eager mode."""
     given = tuple(randn(*shape, grad=True) for shape in shapes)
     with launch_stream("cuda"):
-        call = backward_call(function, given, 7)
+        call = Backward(function, given, lambda out: grad_out(out, 7))
     block: Any = prepare("auto", "cuda", False, [call])
     assert block.engine == "graph", "autograd allows it here"
     block.run()
@@ -166,7 +167,7 @@ def test_a_backward_that_cannot_be_captured_is_timed_with_a_full_queue() -> None
 
     given = (randn(4096, 4096, grad=True),)
     with launch_stream("cuda"):
-        call = backward_call(Syncing.apply, given, 7)
+        call = Backward(Syncing.apply, given, lambda out: grad_out(out, 7))
     block = prepare("auto", "cuda", False, [call])
     assert block.engine == "events" and block.run() > 0
     assert block.queue_full is False, "a call that waits for the device empties its queue"
@@ -176,7 +177,7 @@ def test_inputs_are_cold() -> None:
     """Going round takes longer than one set again and again, where that one fits into L2."""
     l2 = torch.cuda.get_device_properties(0).L2_cache_size
     numel = l2 // 16 // 4
-    pool = input_pool(lambda i: (randn(numel),), "cuda")
+    pool = input_pool(lambda i: (randn(numel),), "cuda", torch.sum)
     assert len(pool.sets) * pool.set_bytes >= 2 * l2 and pool.flush is None
     calls = [lambda x=x: x.sum() for (x,) in pool.sets]
     cold = GraphEngine().prepare(calls).run()
@@ -185,7 +186,7 @@ def test_inputs_are_cold() -> None:
 
 
 def test_tiny_inputs_are_flushed_out() -> None:
-    pool = input_pool(lambda i: (randn(16),), "cuda")
+    pool = input_pool(lambda i: (randn(16),), "cuda", torch.sum)
     assert pool.flush is not None
     calls = [lambda x=x: x + 1 for (x,) in pool.sets]
     for engine in (GraphEngine(), EventsEngine()):

@@ -23,12 +23,11 @@ from pytest_kopt.honesty.audit import (
     modes,
     randomness,
 )
-from pytest_kopt.honesty.audit.dependencies import undeclared_dependencies
 from pytest_kopt.honesty.audit.program import Entries, Program, parse
 from pytest_kopt.honesty.audit.suspicion import Evidence, Suspicion
 from pytest_kopt.honesty.finding import Finding
 
-__all__ = ["audit", "undeclared_dependencies"]
+__all__ = ["audit"]
 
 
 def audit(

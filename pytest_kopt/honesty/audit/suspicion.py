@@ -34,7 +34,8 @@ class Suspicion:
             message=f"{before}{self.message}: `{code}`",
             where=f"{self.site.path}:{self.site.line}",
             advice=self.advice,
-            bucket=self.bucket,
+            # What was there before makes no gain of this round's, so it has no bucket.
+            bucket="" if known else self.bucket,
             rejects=self.rejects and not known,
         )
 
