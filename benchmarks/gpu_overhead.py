@@ -3,7 +3,7 @@
 python benchmarks/gpu_overhead.py OUT [--dry]     (about a minute)
 
 One case of about 0.2 ms (bf16 matmul 4096^3) is checked, timed and compared with itself in eight
-fresh processes. In every process torch.profiler records each kernel, and this script's conftest
+fresh processes. In every process torch.profiler records each kernel, and a plugin of this script's
 marks the spans of blocks and of the warm-up before a capture; kernels that run within them are the
 case's, all others (inputs, checks, references, comparisons) the harness's.
 """
@@ -11,6 +11,7 @@ case's, all others (inputs, checks, references, comparisons) the harness's.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -118,12 +119,15 @@ def main() -> None:
         root, spans = Path(directory) / "project", Path(directory) / "spans"
         root.mkdir()
         spans.mkdir()
-        (root / "conftest.py").write_text(SPANS)
+        (root / "kopt_spans.py").write_text(SPANS)
         (root / "test_product.py").write_text(TESTS.format(size=256 if dry else 4096))
         done = run(
             root,
+            # Loaded before the plugin begins to watch over its own functions.
+            *("-p", "kopt_spans"),
             *("--kopt-calibrate", str(4 if dry else PROCESSES), "--kopt-gpu-wait", "2"),
             SPANS=str(spans),
+            PYTHONPATH=os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]),
         )
         if done.code:
             sys.exit(f"pytest ended with {done.code}\n{done.text[-4000:]}")

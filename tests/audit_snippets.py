@@ -975,6 +975,54 @@ HONEST: Snippets = {
         """,
         set(),
     ),
+    "setting_filled_in_by_the_first_call": (
+        """
+        import torch
+        class Padding(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.multiple = None
+            def forward(self, x):
+                if self.multiple is None:
+                    self.multiple = 16 if x.dtype is torch.float16 else 32
+                if x.shape[0] % self.multiple == 0:
+                    return x
+                return torch.nn.functional.pad(x, (0, 0, 0, -x.shape[0] % self.multiple))
+        """,
+        set(),
+    ),
+    "collector_held_during_capture": (
+        """
+        import gc
+        import torch
+        def f(x):
+            running = gc.isenabled()
+            gc.disable()
+            try:
+                return torch.exp(x)
+            finally:
+                if running:
+                    gc.enable()
+        """,
+        set(),
+    ),
+    "path_by_looked_up_setting": (
+        """
+        import functools
+        import torch
+        _plans = {}
+        @functools.lru_cache
+        def world(name):
+            return len(name)
+        def f(x):
+            if x.shape not in _plans:
+                _plans[x.shape] = "keep" if x.shape[0] == 1 else "sum"
+            if _plans[x.shape] == "keep" or world("a") == 1:
+                return x
+            return x.sum(0)
+        """,
+        set(),
+    ),
     "lazy_module": (
         """
         import importlib

@@ -115,6 +115,7 @@ def test_what_the_incumbent_does_too_is_a_note() -> None:
     findings = check(moved, incumbent=code)
     assert [(f.check, f.rejects) for f in findings] == [("identity-keyed-cache", False)]
     assert "incumbent" in findings[0].message
+    assert findings[0].bucket == "", "no gain of this round's comes from it"
 
 
 def test_a_second_cache_is_the_candidates_own() -> None:

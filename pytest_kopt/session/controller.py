@@ -278,6 +278,7 @@ class Controller:
     def _calibrate(self, count: int) -> None:
         from pytest_kopt.session.calibration import calibration
         from pytest_kopt.session.comparison import NotComparable
+        from pytest_kopt.session.replica import Caught
         from pytest_kopt.session.trees import overlays
 
         results = [result for result in self.collector.in_order() if result.check == "PASS"]
@@ -287,7 +288,7 @@ class Controller:
             with overlays(self._config.rootpath.resolve(), {}) as versions:
                 comparison = self.compare([result.nodeid for result in results], versions)
                 replicas = list(comparison.replicas(count))
-        except NotComparable as error:
+        except (Caught, NotComparable) as error:
             raise BadInput(str(error), where="--kopt-calibrate") from None
         self.noise = calibration(results, replicas, comparison.how)
 

@@ -45,11 +45,11 @@ class CampaignRound(CampaignTrial):
     def __init__(self, settings: Settings, setup: PytestSetup) -> None:
         self._notes = notes_file.load(settings.notes) if settings.notes else Notes()
         tips.check_notes(self._notes, str(settings.notes))
+        self._audited: list[Finding] | None = None
         super().__init__(settings)
         self._watch = HarnessWatch(self.campaign, setup)
         self._harness = self._watch.take(self.expected)
         self._edits = self._watch.edits(self._harness)
-        self._audited: list[Finding] = []
 
     @property
     def title(self) -> str:
@@ -155,7 +155,6 @@ class CampaignRound(CampaignTrial):
         policy = judging.with_directions(self.policy, results)
         if self.number == 1:
             return self._baseline(table, policy)
-        self._audited = self._audit(results)
         found = [found for found in self._found(results) if found.rejects]
         if found:
             return judging.overfit(results, found, policy, _STEP)
@@ -194,9 +193,19 @@ class CampaignRound(CampaignTrial):
         )
 
     def _found(self, results: Sequence[CaseResult]) -> list[Finding]:
-        """Return what the cases' findings, the audit's and the notes' bucket say together."""
-        found = [found for result in results for found in result.findings] + self._audited
+        """Return what the cases' findings, the audit and the notes' bucket say together."""
+        found = [found for result in results for found in result.findings]
+        found += self._audit(results)
         return [*found, *bucket_findings(self._own_notes().claim, found)]
+
+    def _audit(self, results: Sequence[CaseResult]) -> list[Finding]:
+        if self.number == 1:
+            return []
+        if self._audited is None:
+            lang = self.campaign.manifest.target_lang
+            before = self.campaign.incumbent()
+            self._audited = audit_candidate(self._kernel, before, results, lang)
+        return self._audited
 
     def _with_notes(self, verdict: Verdict, collector: Collector) -> Verdict:
         """Add what was found and does not reject; an accepted weight cache carries an asterisk."""
@@ -225,11 +234,6 @@ class CampaignRound(CampaignTrial):
 
     def _session(self, collector: Collector) -> dict[str, Any]:
         return {**super()._session(collector), "harness": self._harness.to_document()}
-
-    def _audit(self, results: Sequence[CaseResult]) -> list[Finding]:
-        before = self.campaign.incumbent()
-        lang = self.campaign.manifest.target_lang
-        return audit_candidate(self._kernel, before, results, lang)
 
     def _baseline(self, table: Table, policy: Policy) -> Verdict:
         failed = correctness_verdict(table, self.policy, failed_repairs=-1)

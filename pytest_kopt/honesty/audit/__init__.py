@@ -23,12 +23,11 @@ from pytest_kopt.honesty.audit import (
     modes,
     randomness,
 )
-from pytest_kopt.honesty.audit.dependencies import undeclared_dependencies
 from pytest_kopt.honesty.audit.program import Entries, Program, parse
 from pytest_kopt.honesty.audit.suspicion import Evidence, Suspicion
 from pytest_kopt.honesty.finding import Finding
 
-__all__ = ["audit", "undeclared_dependencies"]
+__all__ = ["audit"]
 
 
 def audit(
@@ -41,9 +40,11 @@ def audit(
 ) -> list[Finding]:
     """Return what the candidate's files do that a kernel has no honest reason to do.
 
-    Both versions are given as sources by path. `entries` names the functions under optimisation
-    (qualified names) with the positions of the arguments that outlive a step; left out, every
-    function that the kernel does not call itself is taken for one, and no argument for a weight.
+    Both versions are given as sources by path. `entries` names the functions that cases call
+    (dotted, as `module.qualname`) with the positions of the arguments that outlive a step. Every
+    other function that the kernel does not call itself is looked at as well, since a case may call
+    more than it says; but only of an entry is it known that its arguments are tensors, which of
+    them are weights, and that what it returns is the result.
     `harness` are dotted names of modules that a kernel must not import (tests, references).
 
     What the incumbent does too, line for line but for names and places, is not the candidate's

@@ -34,6 +34,8 @@ def suspicions(evidence: Evidence, harness: Collection[str]) -> Iterator[Suspici
     trace = evidence.trace
     for read in trace.reads:
         found = _read(read, harness)
+        if read.name in _COLLECTOR and _puts_back(evidence, read.site):
+            continue
         if found and evidence.runs(read.site):
             yield _suspicion(found, read.site)
     for call in trace.calls:
@@ -48,6 +50,14 @@ def suspicions(evidence: Evidence, harness: Collection[str]) -> Iterator[Suspici
             yield _suspicion("harness-environment", comparison.site)
         if any("sys.modules" in operand.externals for operand in comparison.operands):
             yield _suspicion("module-table", comparison.site)
+
+
+_COLLECTOR = frozenset({"gc.isenabled", "gc.get_threshold"})
+
+
+def _puts_back(evidence: Evidence, site: Site) -> bool:
+    """Say whether the same function sets the collector as it found it."""
+    return evidence.calls(site, "gc.enable", "gc.set_threshold")
 
 
 _MESSAGES = {

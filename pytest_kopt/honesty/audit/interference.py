@@ -72,7 +72,8 @@ def suspicions(evidence: Evidence) -> Iterator[Suspicion]:
         if evidence.runs(patch.site):
             yield from _patch(evidence, patch)
     for call in evidence.trace.calls:
-        if evidence.runs(call.site):
+        restored = call.name == "gc.disable" and evidence.calls(call.site, "gc.enable")
+        if not restored and evidence.runs(call.site):
             yield from _call(call)
     yield from _defaults(evidence)
     yield from _classes(evidence)

@@ -19,8 +19,11 @@ def suspicions(evidence: Evidence) -> Iterator[Suspicion]:
         if store.late or store.value.has(Tag.DATA, Tag.OPAQUE, Tag.RAW)
     }
     for store in evidence.trace.stores:
-        # Counts, sizes that were met, flags: nothing that a result could be made of.
-        if (store.site.root.number, store.location) not in holding:
+        # Counts and sets of what was met: each call adds to them, and no result is made of
+        # them. A setting that the first call fills in, or looks up by size, is neither.
+        counted = (Tag.STALE, store.location) in store.value.facts
+        met = store.location[0].kind in ("set", "list")
+        if (counted or met) and (store.site.root.number, store.location) not in holding:
             remembered[store.site.root.number].add(store.location)
     returns: dict[int, list[Return]] = defaultdict(list)
     for returned in evidence.trace.returns:

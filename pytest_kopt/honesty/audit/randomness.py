@@ -31,7 +31,7 @@ def suspicions(evidence: Evidence) -> Iterator[Suspicion]:
     for call in trace.calls:
         if not evidence.runs(call.site):
             continue
-        if _rederives(call):
+        if _rederives(call) and _draws(trace, call.site.root.number):
             yield Suspicion(
                 "seed-rederivation",
                 "a generator is set to the state that inputs are drawn from",
@@ -55,6 +55,15 @@ def _rederives(call: Call) -> bool:
         return False
     given = (*call.arguments, *call.keywords.values())
     return any(name.removesuffix("()") in _STATES for v in given for name in v.externals)
+
+
+def _draws(trace: Trace, number: int) -> bool:
+    """Say whether a root draws from a generator that it names."""
+    return any(
+        call.site.root.number == number and any("()" in n for n in generator.externals)
+        for call in trace.calls
+        if (generator := call.keywords.get("generator")) is not None
+    )
 
 
 def _restores(trace: Trace, call: Call) -> bool:

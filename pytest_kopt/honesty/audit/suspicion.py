@@ -34,7 +34,8 @@ class Suspicion:
             message=f"{before}{self.message}: `{code}`",
             where=f"{self.site.path}:{self.site.line}",
             advice=self.advice,
-            bucket=self.bucket,
+            # What was there before makes no gain of this round's, so it has no bucket.
+            bucket="" if known else self.bucket,
             rejects=self.rejects and not known,
         )
 
@@ -76,6 +77,14 @@ class Evidence:
         """Say whether a root has a parameter that may well be a tensor."""
         known = self.trace.tensors | self.trace.likely
         return any((root.number, name) in known for name in root.parameters)
+
+    def calls(self, site: Site, *names: str) -> bool:
+        """Say whether the function that holds a place also calls one of these."""
+        return any(
+            call.name in names
+            and (call.site.path, call.site.function) == (site.path, site.function)
+            for call in self.trace.calls
+        )
 
     def runs(self, site: Site) -> bool:
         """Say whether a measurement gets to a place: by the import, or through the kernel.
