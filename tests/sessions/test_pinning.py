@@ -11,8 +11,11 @@ import json
 import os
 import re
 import threading
+import time
 
 import pytest
+
+from pytest_kopt.devices.idle import SAMPLES
 
 from ..fake_gpus import FakeNvidiaSmi
 from .project import KERNEL, TWO_WORKERS, Project
@@ -115,7 +118,13 @@ def test_a_gpu_freed_meanwhile_is_taken(empty: Project) -> None:
     found, variables = gpus(empty, 2)
     for i in range(2):
         found.set(i, **{"utilization.gpu": 97})
-    free = threading.Timer(2.5, found.set, (0,), {"utilization.gpu": 0})
+
+    def free_after_a_look() -> None:
+        while found.readings <= 2 * SAMPLES:
+            time.sleep(0.1)
+        found.set(0, **{"utilization.gpu": 0})
+
+    free = threading.Thread(target=free_after_a_look, daemon=True)
     free.start()
     run = empty.pytest("--summary-csv", "out.csv", "--kopt-gpu-wait", "2", *ON_GPUS, **variables)
     free.join()
