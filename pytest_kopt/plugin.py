@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_kopt.options.declare import MARKERS, STDERR, add_options, is_asked_for
+from pytest_kopt.session import vigil
 from pytest_kopt.session.doorman import Doorman
 
 if TYPE_CHECKING:
@@ -18,11 +19,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
     if early_config.known_args_namespace.kopt_round:
         from pytest_kopt.session.arguments import take_from_manifest
 
         take_from_manifest(early_config, args)
+    if vigil.runs_cases_of_a_trial(early_config):
+        vigil.watch_of(early_config)
 
 
 @pytest.hookimpl(trylast=True)

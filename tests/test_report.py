@@ -20,8 +20,8 @@ from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.show.report import charts, page
 from pytest_kopt.show.report.document import document
 from pytest_kopt.show.terminal import verdict_lines
-from tests.whole_campaign import KERNEL, a_campaign
 from tests.chromium import Page, chromium
+from tests.whole_campaign import KERNEL, a_campaign
 
 pytest.importorskip("vl_convert")
 pytest.importorskip("jinja2")
@@ -252,6 +252,8 @@ def test_in_a_browser_every_chart_is_drawn_and_nothing_complains(
             marks = browser.value(MARKS)
             assert set(marks) == {"timeline", "trend", "heat", "pairs", "roofline"}
             assert all(count > 0 for count in marks.values()), marks
+            rules = "document.querySelectorAll('#trend .mark-rule.role-mark line').length"
+            assert browser.value(rules) == 5, "an interval for every compared round"
             assert browser.value("document.documentElement.scrollWidth") <= width
             colours.add(browser.value("getComputedStyle(document.body).backgroundColor"))
             browser.screenshot(tmp_path / f"{width}-{scheme}.png", height=900)

@@ -70,6 +70,16 @@ LAYOUTS: dict[str, tuple[Layout, str, str, str]] = {
         "answer",
         "pack/core.py",
     ),
+    "a package that imports from its modules": (
+        {
+            "full/__init__.py": "from .api import answer\n",
+            "full/core.py": KERNEL.format(value="'new'"),
+            "full/api.py": "from . import core\n\n\ndef answer():\n    return core.answer()\n",
+        },
+        "full.api",
+        "answer",
+        "full/core.py",
+    ),
     "an import inside the function": (
         {
             "late_core.py": KERNEL.format(value="'new'"),
@@ -109,6 +119,22 @@ def test_the_versions_share_no_module_state(tree: Tree) -> None:
     tree.write({"counting.py": source})
     function, incumbent, _ = tree.twin("counting", "count", "counting.py", source)
     assert [function(), function(), incumbent(), function()] == [1, 2, 1, 3]
+
+
+def test_a_file_beside_the_source_is_the_versions_own(tree: Tree) -> None:
+    source = (
+        "from pathlib import Path\n\n\ndef read():\n    return ({path} / 'table').read_text()\n"
+    )
+    for name, path in {
+        "plain": "Path(__file__).parent",
+        "resolved": "Path(__file__).resolve().parent",
+        "above": "Path(__file__).resolve().parent / 'data'",
+    }.items():
+        table = f"{name}/data/table.json" if name == "above" else f"{name}/table.json"
+        code = source.format(path=path).replace("'table'", "'table.json'")
+        tree.write({f"{name}/__init__.py": "", f"{name}/code.py": code, table: "new"})
+        function, incumbent, _ = tree.twin(f"{name}.code", "read", table, "old")
+        assert (function(), incumbent()) == ("new", "old"), name
 
 
 def test_a_partial_is_rebuilt_around_the_incumbent(tree: Tree) -> None:
@@ -153,3 +179,15 @@ def test_a_version_that_runs_the_others_code_is_found_out(tree: Tree) -> None:
     )
     with pytest.raises(NotLoadable, match="ran the other version's"):
         witness.check(incumbent, version.files, version.first_files, "incumbent")
+
+
+def test_the_folder_to_start_in_is_no_link_into_the_project(tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    for name in ("packages/one/tests/data/table.csv", "packages/two/big.bin", "lib.py"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("new")
+    tree = overlay.build(root, tmp_path / "tree", {"lib.py": b"old"}, (), "packages/one/tests")
+    start = tree / "packages/one/tests"
+    assert start.resolve() == start
+    assert (start / "data/table.csv").read_text() == "new"
+    assert (tree / "packages/two").is_symlink()

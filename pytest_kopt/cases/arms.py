@@ -15,22 +15,28 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.check import make_inputs
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, Commander
+from pytest_kopt.cases.passes import make_inputs
 from pytest_kopt.cases.runner import Bench, prepare_blocks
 from pytest_kopt.cases.seeds import derive
+from pytest_kopt.cases.spots import Spotted, floors
+from pytest_kopt.honesty.background import taken_threads
 from pytest_kopt.measure.cold import input_pool
-from pytest_kopt.measure.engine import Block
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.numerics.determinism import fresh_copy, tensors
 from pytest_kopt.versions import twin, witness
 from pytest_kopt.versions.errors import NotLoadable, Unreached
 
+#: Of so many blocks of an arm, so many are looked at.
+_RUNS, _LOOKS = 7, 2
+#: How far below the baseline's SNR a timed result may lie, in dB, before it is plainly wrong.
+_SLACK_DB = 40.0
+
 
 @dataclass(frozen=True, slots=True)
 class _Arm:
-    forward: Block
-    backward: Block | None
+    forward: Spotted
+    backward: Spotted | None
 
 
 def serve_arms(case: Case, bench: Bench, order: ArmsOrder, commander: Commander) -> None:
@@ -48,14 +54,23 @@ def serve_arms(case: Case, bench: Bench, order: ArmsOrder, commander: Commander)
         pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, case.function)
         arms = {}
         for name in order.names:
-            blocks = prepare_blocks(versions[name], case, pool, bench, False, seed)
-            arms[name] = _Arm(*blocks)
+            arms[name] = _Arm(
+                *prepare_blocks(
+                    versions[name], case, pool, bench, False, seed, runs=_RUNS, looks=_LOOKS
+                )
+            )
         engine = next(iter(arms.values())).forward.engine
         commander.ready(case.nodeid, list(arms), engine)
         while (wanted := commander.next_arm()) is not None:
             arm = arms[wanted]
             forward = arm.forward.run()
             commander.timed(forward, arm.backward.run() if arm.backward else None)
+        findings = [*bench.watched(), *taken_threads(1)]
+    if CANDIDATE in arms:
+        known = floors(bench.accuracy(case.nodeid), _SLACK_DB)
+        for block in (arms[CANDIDATE].forward, arms[CANDIDATE].backward):
+            findings += block.findings(known) if block else []
+    commander.caught(case.nodeid, [found for found in findings if found.rejects])
 
 
 def _versions(case: Case, order: ArmsOrder, seed: int) -> Mapping[str, Callable[..., Any]]:

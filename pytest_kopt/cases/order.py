@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pytest_kopt.honesty.finding import Finding
+
 CANDIDATE, INCUMBENT, PLACEBO = "candidate", "incumbent", "placebo"
 
 
@@ -56,3 +58,6 @@ class Commander(Protocol):
         """Return the arm whose block is to run now, None when the case is done."""
 
     def timed(self, forward_ms: float, backward_ms: float | None) -> None: ...
+
+    def caught(self, nodeid: str, findings: Sequence[Finding]) -> None:
+        """Say what the candidate gave away while it was timed; nothing, as a rule."""

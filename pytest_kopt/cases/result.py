@@ -96,6 +96,7 @@ class ExpectedCase:
     """A case as the baseline froze it.
 
     The incumbent was measured on `device` (its UUID), in `seconds`; "" and 0 where not known.
+    `accuracy` is what the baseline's results reached, by name, in the form of its evidence.
     """
 
     nodeid: str
@@ -106,6 +107,7 @@ class ExpectedCase:
     engine: str = ""
     seconds: float = 0.0
     device: str = ""
+    accuracy: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -130,6 +132,7 @@ class ExpectedCase:
             dict(result.dims),
             empty,
             str(result.evidence.get("engine", "")),
+            result.evidence.get("accuracy", {}),
         )
 
     def to_document(self) -> dict[str, Any]:

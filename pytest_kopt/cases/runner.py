@@ -4,29 +4,39 @@ from __future__ import annotations
 
 import functools
 import math
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 
 from pytest_kopt.cases.case import Case, function_name
-from pytest_kopt.cases.check import CheckReport, check_case, grad_out, make_inputs
+from pytest_kopt.cases.check import CheckReport, check_case
+from pytest_kopt.cases.passes import grad_out, make_inputs
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.seeds import derive
+from pytest_kopt.cases.spots import Backward, Recorder, Spotted, floors
 from pytest_kopt.devices.conditions import Conditions, steadily
 from pytest_kopt.devices.lock import checking_lock, timing_lock
 from pytest_kopt.devices.model import device_model
 from pytest_kopt.devices.vendor import Reading
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.background import taken_threads
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.physics import too_fast
+from pytest_kopt.honesty.precision import Accuracy
+from pytest_kopt.honesty.watch import Watch
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import InputPool, input_pool, launch_stream
-from pytest_kopt.measure.engine import Block, Call, Timing, time_block
+from pytest_kopt.measure.engine import Call, Timing, time_block
 from pytest_kopt.measure.wall import WallEngine, one_thread
-from pytest_kopt.numerics.determinism import tensors
 from pytest_kopt.schema.profile import Scalar, gate_holds, parse_gate
 from pytest_kopt.schema.table import describe_header_drift
+
+#: How far below its SNR in the check a timed result may lie, in dB, before it is plainly wrong.
+_OWN_SLACK_DB = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +44,8 @@ class Bench:
     """Where and how the cases of this process are measured.
 
     `device` is torch's name, `uuid` what its host calls it, `read` returns its state. `expected`
-    holds the baseline's cases by node id, None when nothing is frozen yet.
+    holds the baseline's cases by node id, None when nothing is frozen yet; a run that `freezes` is
+    the baseline itself. `watch` is this process's.
     """
 
     device: str
@@ -44,6 +55,18 @@ class Bench:
     cpu: WallEngine = field(default_factory=WallEngine)
     uuid: str = "cpu"
     read: Callable[[], Reading] = Reading
+    freezes: bool = False
+    watch: Watch | None = None
+
+    def accuracy(self, nodeid: str) -> dict[str, Accuracy]:
+        """Return what the baseline's results of a case reached, by name."""
+        frozen = (self.expected or {}).get(nodeid)
+        documents = frozen.accuracy if frozen else {}
+        return {name: Accuracy.from_document(found) for name, found in documents.items()}
+
+    def watched(self, *, thorough: bool = False) -> list[Finding]:
+        """Return what the watch of this process has to tell."""
+        return self.watch.findings(thorough=thorough) if self.watch else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +79,33 @@ class Outcome:
     figures: dict[str, float] = field(default_factory=dict)
 
 
-def run_case(case: Case, bench: Bench) -> Outcome:
-    """Check, then time a case.
+def run_case(case: Case, bench: Bench, tampering: Callable[[], list[Finding]] = list) -> Outcome:
+    """Check, then time a case; `tampering` says what the kernel did to the session around it.
 
     Raises BadInput when the case does not fit its schema or the baseline; nothing is timed then.
     """
     hold_against_baseline(case, bench.expected)
     start = time.perf_counter()
+    findings = bench.watched(thorough=True)
     with checking_lock(bench.uuid):
-        report = check_case(case, bench.session_seed)
+        report = check_case(
+            case,
+            bench.session_seed,
+            device=bench.device,
+            baseline=bench.accuracy(case.nodeid),
+            freezes=bench.freezes,
+        )
+    findings += report.findings
+    findings += [new for new in bench.watched() if new not in findings]
     check, diagnosis = report.check, report.diagnosis
     forward = backward = None
     evidence = _evidence(case, bench, report)
-    if check == "PASS" and not report.findings:
+    if check == "PASS" and not any(found.rejects for found in findings):
         with one_thread(), timing_lock(bench.uuid):
-            timed = time_case(case, bench, report.interpreted)
+            timed = time_case(case, bench, report)
         forward, backward = timed.forward, timed.backward
+        findings += timed.findings
+        findings += [new for new in bench.watched() if new not in findings]
         evidence |= {
             "engine": "+".join(timing.engine for timing in (forward, backward) if timing),
             "threads": 1,
@@ -84,9 +118,12 @@ def run_case(case: Case, bench: Bench) -> Outcome:
         }
         if backward:
             evidence["backward_samples_ms"] = list(backward.samples_ms)
-    elif report.findings:
-        check = "FAIL"
-        diagnosis = "\n".join([*map(str, report.findings), diagnosis])
+    findings += tampering()
+    rejecting = [found for found in findings if found.rejects]
+    if rejecting:
+        # What a refused kernel was timed at means nothing.
+        check, forward, backward = "FAIL" if check == "PASS" else check, None, None
+        diagnosis = "\n".join([*map(str, rejecting), diagnosis]).rstrip()
     evidence["seconds"] = time.perf_counter() - start
     figures = _figures(case, report, forward, backward)
     cells = {
@@ -111,7 +148,7 @@ def run_case(case: Case, bench: Bench) -> Outcome:
         cells=dict(cells),
         diagnosis=diagnosis,
         evidence=evidence,
-        findings=report.findings,
+        findings=tuple(findings),
     )
     return Outcome(result, forward, backward, figures)
 
@@ -144,7 +181,7 @@ def hold_against_baseline(case: Case, expected: Mapping[str, ExpectedCase] | Non
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """The timings of a case and what they were made under.
+    """The timings of a case, what they were made under, and what the timed calls gave away.
 
     `interval` is from when to when the device was its own, in seconds since the epoch.
     `queue_full` is whether the launcher kept ahead of the device, None where it does not matter.
@@ -156,26 +193,42 @@ class Timed:
     cold_cache: dict[str, Any]
     interval: tuple[float, float]
     queue_full: bool | None
+    findings: list[Finding]
 
 
-def time_case(case: Case, bench: Bench, interpreted: bool) -> Timed:
-    """Time forward, and backward where the case has one, on fresh inputs.
+def time_case(case: Case, bench: Bench, report: CheckReport) -> Timed:
+    """Time forward, and backward where the case has one, on fresh inputs; look at what they do.
 
     Once more, up to twice, while the device is throttled or drifts.
     """
     since = time.time()
     seed = derive(bench.session_seed, case.nodeid, "time")
     pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, case.function)
-    forward, backward = prepare_blocks(case.function, case, pool, bench, interpreted, seed)
+    forward, backward = prepare_blocks(
+        case.function, case, pool, bench, report.interpreted, seed, runs=4, looks=1
+    )
 
     def measure() -> tuple[Timing, Timing | None]:
         return time_block(forward), time_block(backward) if backward else None
 
-    timings, conditions = steadily(measure, bench.read)
+    (timing, back), conditions = steadily(measure, bench.read)
+    findings = taken_threads(1)
+    known = floors(report.accuracy, _OWN_SLACK_DB)
+    for block in (forward, backward):
+        findings += [new for new in (block.findings(known) if block else []) if new not in findings]
+    findings += too_fast(
+        "a call", min(timing.samples_ms), report.written, _flops(case), bench.device
+    )
     queues = [b.queue_full for b in (forward, backward) if b and b.queue_full is not None]
-    interval = (since, time.time())
-    full = all(queues) if queues else None
-    return Timed(*timings, conditions, pool.to_document(), interval, full)
+    return Timed(
+        timing,
+        back,
+        conditions,
+        pool.to_document(),
+        (since, time.time()),
+        all(queues) if queues else None,
+        findings,
+    )
 
 
 def prepare_blocks(
@@ -185,31 +238,39 @@ def prepare_blocks(
     bench: Bench,
     interpreted: bool,
     seed: int,
-) -> tuple[Block, Block | None]:
-    """Return the forward block of one version of a case's function, and its backward block."""
+    *,
+    runs: int,
+    looks: int,
+) -> tuple[Spotted, Spotted | None]:
+    """Return the forward block of one version of a case's function, and its backward block.
+
+    Of the first `runs` runs of each, `looks` at random are looked at.
+    """
     frozen = (bench.expected or {}).get(case.nodeid)
     engines = frozen.engine.split("+") if frozen and frozen.engine else [bench.engine] * 2
-    calls = [functools.partial(function, *given) for given in pool.sets]
-    flush = pool.flush
-    forward = prepare(engines[0], bench.device, interpreted, calls, flush, bench.cpu)
+    # Nothing that the kernel can see tells which run is looked at.
+    dice = random.Random(derive(bench.session_seed, case.nodeid, f"spots of {id(function)}"))
+
+    def spotted(
+        engine: str, calls: Sequence[Call], contents: Sequence[Sequence[Any] | Backward]
+    ) -> Spotted:
+        recorders = [Recorder(call, bench.device) for call in calls]
+        block = prepare(engine, bench.device, interpreted, recorders, pool.flush, bench.cpu)
+        return Spotted(block, case, recorders, contents, dice, runs, looks)
+
+    sets = pool.sets
+    forward = spotted(engines[0], [functools.partial(function, *given) for given in sets], sets)
     if not case.backward:
         return forward, None
     # Autograd runs a backward on its forward's stream, and only there can it be captured.
     with launch_stream(bench.device):
-        back = [backward_call(function, given, seed) for given in pool.sets]
-    return forward, prepare(engines[-1], bench.device, interpreted, back, flush, bench.cpu)
+        back = [Backward(function, given, lambda out: grad_out(out, seed)) for given in sets]
+    return forward, spotted(engines[-1], back, back)
 
 
-def backward_call(function: Callable[..., Any], given: Sequence[Any], seed: int) -> Call:
-    """Return a call that runs one backward over a graph built once."""
-    outputs = [out for out in tensors(function(*given)) if out.requires_grad]
-    leaves = [item for item in given if isinstance(item, torch.Tensor) and item.requires_grad]
-    seeds = [grad_out(out, seed) for out in outputs]
-
-    def call() -> object:
-        return torch.autograd.grad(outputs, leaves, seeds, retain_graph=True, allow_unused=True)
-
-    return call
+def _flops(case: Case) -> float:
+    """Return the FLOPs that a forward cannot save: those of a dense product."""
+    return case.work[0] if case.work and case.schema.name == "gemm" else 0.0
 
 
 def _figures(
@@ -252,4 +313,5 @@ def _evidence(case: Case, bench: Bench, report: CheckReport) -> dict[str, Any]:
         "weights": list(case.weights),
         "better": {c.name: c.better for c in case.schema.columns if c.better},
         "torch": torch.__version__,
+        "accuracy": {name: asdict(found) for name, found in report.accuracy.items()},
     }

@@ -67,7 +67,8 @@ def decide_paired(evidence: PairedEvidence, policy: Policy) -> Verdict | None:
     Asked at the numbers of replicas that `LOOKS` names; at the last one there is always a verdict.
     Accepted: the geomean's lower bound lies above the policy's minimum gain and no case's slowdown
     can reach the shape gate. Rolled back: the geomean's upper bound lies below zero, or a case is
-    shown beyond the gate. Otherwise inconclusive.
+    shown beyond the gate. Otherwise inconclusive. Where no regression is all that is asked, bounds
+    of every case below the shape gate are enough, also for a change that is slower.
     """
     look = evidence.replicas
     level = LOOKS[look]
@@ -189,7 +190,8 @@ def _decide(judged: _Judged, evidence: PairedEvidence, policy: Policy) -> Verdic
             f"{evidence.metric} {shown}",
             "keep the gain for the cases that have it, or try another hypothesis",
         )
-    if total.upper(level) < 0:
+    is_harmless = evidence.gate == "no-regression" and not judged.open_shapes
+    if total.upper(level) < 0 and not is_harmless:
         return judged.verdict(
             Decision.ROLLED_BACK,
             f"{evidence.metric} fell: {shown}",
@@ -197,12 +199,12 @@ def _decide(judged: _Judged, evidence: PairedEvidence, policy: Policy) -> Verdic
         )
     if judged.open_shapes:
         return None
-    if evidence.gate == "no-regression":
-        return judged.verdict(
-            Decision.ACCEPTED,
-            f"no case can be slower by {policy.shape_gate_pct:g} %; {evidence.metric} {shown}",
-            "",
-        )
+    if is_harmless:
+        safe = f"no case can be slower by {policy.shape_gate_pct:g} %; {evidence.metric} {shown}"
+        if judged.slower:
+            note = f"{safe}; {judged.worst(judged.slower)}"
+            return judged.verdict(Decision.ACCEPTED_WITH_NOTE, note, "mind the slower case")
+        return judged.verdict(Decision.ACCEPTED, safe, "")
     if total.lower(level) <= log_ratio(policy.minimum_gain_pct):
         return None
     if judged.slower:

@@ -57,7 +57,13 @@ def run_once(
 
 
 def fresh_copy(item: Any) -> Any:
-    """Return a tensor's own copy (same values, strides and requires_grad), else the item itself."""
+    """Return a tensor's own copy (same values, strides and requires_grad), else the item itself.
+
+    Lists and tuples of tensors are copied with what they hold.
+    """
+    if isinstance(item, list | tuple):
+        copies = [fresh_copy(member) for member in item]
+        return type(item)(*copies) if hasattr(item, "_fields") else type(item)(copies)
     if not isinstance(item, torch.Tensor):
         return item
     return (

@@ -102,6 +102,12 @@ class Settings:
                 where="--kopt-base",
                 legal="--kopt-base REF, or --kopt-campaign NAME --kopt-round N",
             )
+        if judged and self.calibrate:
+            raise BadInput(
+                "a calibration judges nothing",
+                where="--kopt-calibrate",
+                legal="neither --kopt-round nor --kopt-base",
+            )
         if self.base is not None and self.compare == "stored":
             raise BadInput(
                 "--kopt-base has no stored baseline to compare with",

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.check import make_inputs
 from pytest_kopt.cases.interpreter import watch_interpreter
 from pytest_kopt.cases.order import ProfileOrder
-from pytest_kopt.cases.runner import Bench, backward_call
+from pytest_kopt.cases.passes import grad_out, make_inputs
+from pytest_kopt.cases.runner import Bench
 from pytest_kopt.cases.seeds import derive
+from pytest_kopt.cases.spots import Backward
 from pytest_kopt.devices.lock import timing_lock
 from pytest_kopt.measure.cold import input_pool
 from pytest_kopt.measure.wall import one_thread
@@ -64,7 +65,9 @@ def _prepare(case: Case, bench: Bench) -> tuple[Step, int]:
     pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, case.function)
     sets = pool.sets
     calls = [functools.partial(case.function, *given) for given in sets]
-    back = [backward_call(case.function, given, seed) for given in sets] if case.backward else []
+    back: list[Backward] = []
+    if case.backward:
+        back = [Backward(case.function, given, lambda out: grad_out(out, seed)) for given in sets]
 
     def step(number: int) -> object:
         forward = calls[number % len(calls)]()

@@ -28,6 +28,7 @@ from pytest_kopt.session import judging
 from pytest_kopt.session.collector import Collector
 from pytest_kopt.session.comparison import NotComparable, Versions
 from pytest_kopt.session.pairing import PairedMetric, PairedResult, judge
+from pytest_kopt.session.replica import Caught
 from pytest_kopt.session.trees import overlays
 from pytest_kopt.session.trial import Laboratory
 from pytest_kopt.show import projections
@@ -160,6 +161,9 @@ class CampaignTrial:
                 comparison = lab.compare([result.nodeid for result in results], versions)
                 paired = [PairedMetric.of(metric, table) for metric in metrics]
                 self._paired = judge(comparison, results, paired, policy, core=self._core())
+        except Caught as caught:
+            step = "the incumbent is back; only gains that a real step has are kept"
+            return judging.overfit(results, caught.findings, policy, step)
         except NotComparable as error:
             raise BadInput(
                 f"the incumbent cannot be measured beside the candidate: {error}",

@@ -63,7 +63,10 @@ class Child:
         args: Sequence[str] | None,
         copy: tuple[Path, Path] | None = None,
     ) -> None:
-        """Start the process; with `copy`, the project's root and a copy of it, it runs there."""
+        """Start the process; with `copy`, the project's root and a copy of it, it runs there.
+
+        `args` are node ids or paths, relative to pytest's root or absolute; None: the session's.
+        """
         moved = mover(config, *copy) if copy else str
         # The package's own parent comes first, so that the child runs this very plugin.
         boot = _BOOT.format(path=[str(Path(__file__).parents[2])])
@@ -89,7 +92,9 @@ class Child:
             argv=sys.argv,
             pytest_args=[moved(str(arg)) for arg in config.invocation_params.args],
             brief=brief.to_json(),
-            args=None if args is None else list(args),
+            args=None
+            if args is None
+            else [moved(os.path.join(config.rootpath, arg)) for arg in args],
         )
 
     @property

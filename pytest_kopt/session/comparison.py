@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,9 +60,14 @@ class Comparison:
         lanes: Mapping[Device, Sequence[str]],
         versions: Versions,
         placement: Placement,
+        progress: Callable[[], None],
     ) -> None:
-        """Compare `versions` over the node ids of each device; `env` is what all processes get."""
+        """Compare `versions` over the node ids of each device; `env` is what all processes get.
+
+        `progress` is called after every measured replica, from the thread of its device.
+        """
         self._config = config
+        self.progress = progress
         self._brief = brief
         # Idle threads of waiting siblings would take the CPU from the one that is timed.
         self._env = {**env, "OMP_WAIT_POLICY": "PASSIVE"}
@@ -91,7 +96,7 @@ class Comparison:
         """Yield `count` replicas, each the quads of every case by node id.
 
         Falls back to two processes for good when the versions cannot live in one. Raises
-        NotComparable when that does not work either.
+        NotComparable when that does not work either, and Caught when the candidate was.
         """
         with ThreadPoolExecutor(len(self._lanes)) as pool:
             running = [pool.submit(lane.measure, count) for lane in self._lanes]
@@ -196,6 +201,7 @@ class _Lane:
             replica.stop()
             self.held_seconds += replica.held_seconds
             self._same |= {nodeid for nodeid, quads in found.items() if quads.is_same}
+            comparison.progress()
             return {nodeid: found.get(nodeid) or CaseQuads(nodeid, "") for nodeid in self._ids}
 
     def _stop_all(self) -> None:

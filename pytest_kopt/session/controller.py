@@ -150,9 +150,14 @@ class Controller:
         results = self.collector.in_order()
         if not results and self._closing is None:
             return
-        terminalreporter.section("kopt")
-        for line in terminal.result_lines(results, self._closing, self._rooflines):
-            terminalreporter.write_line(line)
+        shown = list(
+            terminal.result_lines(
+                results, self._closing, self._rooflines, terminalreporter.verbosity
+            )
+        )
+        if shown or self.noise:
+            terminalreporter.section("kopt")
+        terminal.write(terminalreporter, shown)
         if self._closing:
             from pytest_kopt.show.github import annotation_lines
 
@@ -208,11 +213,16 @@ class Controller:
 
     def compare(self, ids: Sequence[str], versions: Versions) -> Comparison:
         """Return a comparison of two versions over these cases in fresh processes."""
+        from pytest_kopt.decide.inference import FINAL_LOOK
         from pytest_kopt.session.comparison import Comparison
+        from pytest_kopt.show.progress import Progress
 
         lanes = self._lanes(ids)
         env = self._local_environment
-        return Comparison(self._config, self.brief, env, lanes, versions, self.placement)
+        processes = (self.settings.calibrate or FINAL_LOOK) * len(lanes)
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        progress = Progress(reporter, processes).measured
+        return Comparison(self._config, self.brief, env, lanes, versions, self.placement, progress)
 
     def _lanes(self, ids: Sequence[str]) -> dict[Device, list[str]]:
         """Return the cases by the device that measured them; BadInput for another host's."""

@@ -35,7 +35,7 @@ class Doorman:
             from pytest_kopt.session.assemble import worker_of
 
             self.open()
-            worker_of(self._config).prepare_imports()
+            worker_of(self._config).prepare_imports(self._config)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(

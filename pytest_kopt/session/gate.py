@@ -22,11 +22,13 @@ from pytest_kopt.session.collector import Collector
 from pytest_kopt.session.comparison import NotComparable
 from pytest_kopt.session.inventory import Inventory, take_inventory
 from pytest_kopt.session.pairing import PairedMetric, judge
+from pytest_kopt.session.replica import Caught
 from pytest_kopt.session.trees import overlays
 from pytest_kopt.session.trial import Closing, Laboratory
 
 _STEP = PairedMetric("step speed", "step")
 _NEXT = {
+    Decision.ACCEPTED_WITH_NOTE: "mind the slower case",
     Decision.ROLLED_BACK: "the change makes a case slower; mend it, or ask for less",
     Decision.INCONCLUSIVE: "not decided: run it again, on a quieter machine if there is one",
 }
@@ -144,6 +146,9 @@ class PullRequestGate:
             ) as versions:
                 comparison = lab.compare([result.nodeid for result in results], versions)
                 found = judge(comparison, results, [_STEP], self.policy, gate=self._settings.gate)
+        except Caught as caught:
+            step = "compute what the cases ask for"
+            return judging.overfit(results, caught.findings, self.policy, step)
         except NotComparable as error:
             raise BadInput(
                 f"its kernel code cannot be measured beside today's: {error}",

@@ -32,7 +32,7 @@ def take_inventory(config: pytest.Config, brief: Brief, base: Base) -> Inventory
     absent = [path for path, content in base.old.items() if content is None]
     with overlays(base.root, present, absent) as versions:
         tree = versions.trees[0]
-        args = _arguments(config, mover(config, base.root, tree), tree)
+        args = _arguments(config, mover(config, base.root, tree))
         if not args:
             return Inventory()
         child = Child(config, brief, {}, args, (base.root, tree))
@@ -54,12 +54,12 @@ def take_inventory(config: pytest.Config, brief: Brief, base: Base) -> Inventory
             child.stop()
 
 
-def _arguments(config: pytest.Config, moved: Callable[[str], str], tree: Path) -> list[str]:
+def _arguments(config: pytest.Config, moved: Callable[[str], str]) -> list[str]:
     """Return the session's files and folders that the base has.
 
     Without the parts after "::", since asking for a case that does not exist there would end the
     collection.
     """
     here = Path(moved(str(config.invocation_params.dir)))
-    paths = dict.fromkeys(moved(arg.partition("::")[0]) for arg in config.args)
-    return [path for path in paths if (here / path).exists()]
+    paths = dict.fromkeys(here / moved(arg.partition("::")[0]) for arg in config.args)
+    return [str(path) for path in paths if path.exists()]

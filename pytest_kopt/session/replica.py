@@ -14,6 +14,7 @@ from pytest_kopt.decide.inference import QUADS, replica_ratio
 from pytest_kopt.devices.conditions import Conditions, steadily
 from pytest_kopt.devices.lock import timing_lock
 from pytest_kopt.devices.vendor import Device
+from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.session.child import Child, ChildDied
 from pytest_kopt.session.placement import Placement
 
@@ -87,6 +88,14 @@ class Refused(Exception):
     """A process could not hold the arms it was asked for."""
 
 
+class Caught(Exception):
+    """The candidate gave itself away while it was timed; `findings` say how."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        super().__init__("; ".join(map(str, findings)))
+        self.findings = tuple(findings)
+
+
 class Replica:
     """The processes of one replica, which of them holds which arm, how long they had the device.
 
@@ -106,7 +115,7 @@ class Replica:
         """Measure every case, one after the other, alone on the device.
 
         Raises Refused when a process cannot hold its arms or dies, NoIdleGpu when a stranger does
-        not leave the device.
+        not leave the device, Caught when the candidate gave itself away.
         """
         try:
             for child in self._children:
@@ -146,6 +155,9 @@ class Replica:
             )
             for child in self._children:
                 child.release()
+                told = _wait(child, "caught")["findings"]
+                if told:
+                    raise Caught([Finding(**found) for found in told])
                 _wait(child, "finished")
             timed = (since, time.time())
         self.held_seconds += timed[1] - timed[0]

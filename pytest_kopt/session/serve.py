@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection
 
 import pytest
 
+from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.declare import SERVE
 from pytest_kopt.session.assemble import worker_of
 from pytest_kopt.session.brief import Brief
@@ -96,6 +97,10 @@ class Serve:
     def timed(self, forward_ms: float, backward_ms: float | None) -> None:
         """Return the times of a block."""
         self._channel.send("time", forward=forward_ms, backward=backward_ms)
+
+    def caught(self, nodeid: str, findings: Sequence[Finding]) -> None:
+        """Return what the candidate gave away while it was timed."""
+        self._channel.send("caught", nodeid=nodeid, findings=[f.to_json() for f in findings])
 
     def _send_report(self, kind: str, report: pytest.CollectReport | pytest.TestReport) -> None:
         assert self._config is not None

@@ -40,12 +40,18 @@ def overlays(
         first, second = (base / name / root.name for name in ("first", "second"))
         if rebuild is None:
             for tree in (first, second):
-                overlay.build(root, tree, incumbent, absent)
+                overlay.build(root, tree, incumbent, absent, _start(root))
         else:
             overlay.copy(root, first, incumbent, absent)
             _build(rebuild, first, env or {})
             shutil.copytree(first, second, symlinks=True)
         yield Versions(root, (first, second), concerned, rebuilt=rebuild is not None)
+
+
+def _start(root: Path) -> str:
+    """Return the current folder, in which processes start as well, relative to the root."""
+    here = Path.cwd().resolve()
+    return here.relative_to(root).as_posix() if here.is_relative_to(root) else "."
 
 
 def _build(command: str, tree: Path, env: Mapping[str, str]) -> None:

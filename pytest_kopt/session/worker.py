@@ -17,11 +17,13 @@ from pytest_kopt.devices.choice import interpreter_environment
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import STDERR
 from pytest_kopt.session.brief import Brief
+from pytest_kopt.session.vigil import watch_of
 
 if TYPE_CHECKING:
     from pytest_kopt.cases.case import Case
     from pytest_kopt.cases.order import Commander
     from pytest_kopt.cases.runner import Bench
+    from pytest_kopt.honesty.watch import Watch
 
 #: A block of a pair on the CPU: short, so that candidate and incumbent see the same machine.
 _PAIR_CALLS, _PAIR_SECONDS = 25, 0.02
@@ -36,12 +38,15 @@ class Worker:
         self.brief = brief
         self._commander = commander
         self._bench: Bench | None = None
+        self._watch: Watch | None = None
         #: Whether a case took the GPU's context along, so that this process can run no other.
         self.context_lost = False
 
     def fixture(self, request: pytest.FixtureRequest) -> Kopt:
         """Return the value of the `kopt` fixture for a test."""
         item = request.node
+        if self._watch is None:
+            self._watch = watch_of(item.config)
         try:
             return Kopt(item, marked_schema(item), self.bench(), self._run_arms())
         except BadInput as error:
@@ -69,6 +74,8 @@ class Worker:
                 frozen,
                 uuid=device.uuid,
                 read=lambda: host.read(device),
+                freezes=brief.cases_only and brief.expected is None,
+                watch=self._watch,
             )
             if brief.arms:
                 cpu = WallEngine(iterations=_PAIR_CALLS, block_seconds=_PAIR_SECONDS)
@@ -88,9 +95,25 @@ class Worker:
 
         return lambda case, bench: serve_arms(case, bench, order, commander)
 
-    def prepare_imports(self) -> None:
-        """Set up Triton's interpreter where there is no GPU, before kernel code imports Triton."""
+    def prepare_imports(self, config: pytest.Config) -> None:
+        """Get ready for a test file that imports kernel code.
+
+        Sets up Triton's interpreter where there is no GPU, and begins to watch over this process
+        where that has not begun with its conftest files. Imports torch.
+        """
         os.environ.update(interpreter_environment(self.brief.device))
+        if self._watch is None:
+            self._watch = watch_of(config)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        """Watch over the import of a test file and of the kernel with it."""
+        if self._watch is None or not isinstance(collector, pytest.Module):
+            return (yield)
+        with self._watch.importing(vars(collector.config.option)):
+            return (yield)
 
     def select(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave the cases of the round, and of the special suites only what was asked for."""

@@ -3,37 +3,71 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
 from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.schema.profile import Scalar
 from pytest_kopt.schema.table import cell
+from pytest_kopt.show.bars import bar, scale_of
 from pytest_kopt.show.profiles import profile_lines
 from pytest_kopt.show.rooflines import roofline_lines
 from pytest_kopt.show.words import figure, interval, percent
 
 if TYPE_CHECKING:
-    from pytest_kopt.decide.verdict import Verdict
+    import pytest
+
+    from pytest_kopt.decide.verdict import Shape, Verdict
     from pytest_kopt.roofline import Roofline
     from pytest_kopt.session.trial import Closing
 
-_LABEL_WIDTH = 34
-_RATES = ("TFLOPS", "GB/s")
+#: Columns that a table takes at most, unless everything is asked for.
+WIDTH = 100
+_LEAST_LABEL = 12
+Markup = dict[str, bool]
+
+
+class Line(str):
+    """A line with the markup that pytest's terminal writer gives it where there are colours."""
+
+    markup: Markup
+
+    def __new__(cls, text: str, **markup: bool) -> Line:
+        line = super().__new__(cls, text)
+        line.markup = markup
+        return line
+
+
+def write(reporter: pytest.TerminalReporter, lines: Iterable[str]) -> None:
+    """Write lines through pytest's reporter, which colours them on a terminal only."""
+    for line in lines:
+        reporter.write_line(line, **(line.markup if isinstance(line, Line) else {}))
 
 
 def result_lines(
-    results: Sequence[CaseResult], closing: Closing | None, rooflines: Sequence[Roofline] = ()
+    results: Sequence[CaseResult],
+    closing: Closing | None,
+    rooflines: Sequence[Roofline] = (),
+    verbosity: int = 0,
 ) -> Iterator[str]:
-    """Yield the lines of the section "kopt"; at most 100 columns wide for common rows."""
-    if results:
-        yield from _case_table(results, closing.verdict if closing else None)
-    yield from roofline_lines(rooflines)
+    """Yield the lines of the section "kopt", at most 100 columns wide.
+
+    With `-q` the verdict only, without the cases; with `-v` every column, however wide.
+    """
+    if verbosity >= 0:
+        for _, members in groupby(results, key=lambda result: result.header):
+            yield from _case_table(
+                list(members), closing.verdict if closing else None, everything=verbosity > 0
+            )
+        yield from roofline_lines(rooflines)
     for result in results:
         if result.evidence.get("interpreted"):
-            yield "Times come from Triton's interpreter: they mean nothing and decide nothing."
+            text = "Times come from Triton's interpreter: they mean nothing and decide nothing."
+            yield Line(text, yellow=True)
             break
     yield from sorted({note for result in results if (note := result.evidence.get("note"))})
     if closing:
@@ -46,7 +80,7 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
     """Yield the verdict: decision, evidence, reason, flags, what was done and what is next."""
     yield ""
     where = f"round {verdict.round}, attempt {verdict.attempt}: " if verdict.round else ""
-    yield f"{where}{verdict.decision} ({verdict.reason})"
+    yield Line(f"{where}{verdict.decision} ({verdict.reason})", **_decision_markup(verdict))
     for total in [verdict.aggregate, *verdict.secondary]:
         if total is not None and total.change_pct is not None:
             values = f"{figure(total.incumbent)} -> {figure(total.candidate)}  "
@@ -58,7 +92,7 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
         repeats = ", ".join(percent(change) for change in verdict.remeasured_pct)
         yield f"re-measured: {repeats}"
     for flag in verdict.flags:
-        yield f"flag: {flag}"
+        yield Line(f"flag: {flag}", yellow=True)
     if verdict.applied.git_commit and verdict.decision.keeps:
         yield f"commit: {verdict.applied.git_commit[:12]}"
     if verdict.applied.restored:
@@ -67,29 +101,76 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
         yield f"next: {verdict.next_step}"
 
 
-def _case_table(results: Sequence[CaseResult], verdict: Verdict | None) -> Iterator[str]:
-    changes = {}
+def _decision_markup(verdict: Verdict) -> Markup:
+    if verdict.decision.keeps:
+        return {"green": True, "bold": True}
+    undecided = verdict.decision.exit_code in (ExitCode.INCONCLUSIVE, ExitCode.INCOMPLETE)
+    return {"yellow" if undecided else "red": True, "bold": True}
+
+
+def _case_table(
+    results: Sequence[CaseResult], verdict: Verdict | None, *, everything: bool
+) -> Iterator[str]:
+    """Yield the rows of one schema; SNRs give way to the comparison unless all is asked for."""
+    shapes = {}
     if verdict:
-        changes = {tuple(cell(v) for v in s.dims.values()): s for s in verdict.shapes}
-    names = [name for name in results[0].cells if _is_shown(name)]
-    header = ["case", "check", *(_short(name) for name in names)]
-    if any(shape.change_pct is not None for shape in changes.values()):
-        header.append("vs incumbent")
+        shapes = {tuple(cell(v) for v in s.dims.values()): s for s in verdict.shapes}
+    found = [shapes.get(result.key) for result in results]
+    compared = any(shape and shape.change_pct is not None for shape in found)
+    names = [name for name in results[0].cells if everything or _is_shown(name, compared)]
+    header = ["check", *(_short(name) for name in names)]
+    bounds = [
+        bound
+        for shape in found
+        if shape
+        for bound in (shape.change_pct, shape.low_pct, shape.high_pct)
+        if bound is not None
+    ]
+    scale = scale_of(bounds)
+    if compared:
+        header += ["vs incumbent", f"-{scale:g} % to +{scale:g} %"]
+        header += ["interval"] if everything else []
     rows = []
-    for result in results:
-        row = [result.label[:_LABEL_WIDTH], result.check]
-        row += [_cell(result.cells.get(name)) for name in names]
-        if header[-1] == "vs incumbent":
-            shape = changes.get(result.key)
+    for result, shape in zip(results, found, strict=True):
+        row = [result.check, *(_cell(result.cells.get(name)) for name in names)]
+        if compared:
             row.append(percent(shape.change_pct) if shape else "—")
+            row.append(bar(shape.change_pct, shape.low_pct, shape.high_pct, scale) if shape else "")
+        if compared and everything:
+            row.append(interval(shape.low_pct, shape.high_pct) if shape else "")
         rows.append(row)
-    yield from tabulate(rows, headers=header, disable_numparse=True).splitlines()
+    rest = tabulate(rows, headers=header, disable_numparse=True).splitlines()
+    room = max(len(result.label) for result in results)
+    if not everything:
+        room = max(_LEAST_LABEL, min(room, WIDTH - 2 - max(map(len, rest))))
+    labels = ["case", "-" * room, *(_clipped(result.label, room) for result in results)]
+    marks: list[Markup] = [
+        {},
+        {},
+        *(_row_markup(result, shape) for result, shape in zip(results, found, strict=True)),
+    ]
+    for label, line, markup in zip(labels, rest, marks, strict=True):
+        yield Line(f"{label:<{room}}  {line}".rstrip(), **markup)
 
 
-def _is_shown(column: str) -> bool:
-    return (not column.endswith("_stddev") and not column.endswith("Time (ms)")) or (
-        column == "Time (ms)"
-    )
+def _row_markup(result: CaseResult, shape: Shape | None) -> Markup:
+    if result.check != "PASS" or (shape and shape.status in ("failed", "regressed")):
+        return {"red": True}
+    return {"green": True} if shape and shape.status == "improved" else {}
+
+
+def _clipped(label: str, room: int) -> str:
+    """Return a label that fits, its middle left out: dims at both ends tell cases apart."""
+    if len(label) <= room:
+        return label
+    head = (room - 1) // 2
+    return f"{label[:head]}…{label[len(label) - (room - 1 - head) :]}"
+
+
+def _is_shown(column: str, compared: bool) -> bool:
+    if column.endswith("_stddev") or (column.endswith("Time (ms)") and column != "Time (ms)"):
+        return False
+    return not (compared and column.endswith("_snr"))
 
 
 def _short(column: str) -> str:

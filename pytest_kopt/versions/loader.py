@@ -9,6 +9,7 @@ but other code must not be mistaken for the first version's.
 from __future__ import annotations
 
 import builtins
+import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -57,6 +58,7 @@ class SecondVersion(importlib.abc.MetaPathFinder):
             str(getattr(sys.modules[name], "__file__", path)) for name, path in modules.items()
         }
         self._loaded: dict[str, ModuleType] = {}
+        self._is_swapped = False
 
     @property
     def names(self) -> set[str]:
@@ -74,20 +76,14 @@ class SecondVersion(importlib.abc.MetaPathFinder):
         Raises NotLoadable when it does not exist there or its import fails.
         """
         with self._swapped():
-            if name in sys.modules:
-                return sys.modules[name]
-            spec = self._spec(name)
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[name] = module
             try:
-                assert spec.loader is not None
-                spec.loader.exec_module(module)
+                return importlib.import_module(name)
+            except NotLoadable:
+                raise
             except Exception as error:
-                sys.modules.pop(name, None)
                 raise NotLoadable(
                     f"the incumbent's {name!r} does not import: {type(error).__name__}: {error}"
                 ) from error
-            return module
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -116,6 +112,11 @@ class SecondVersion(importlib.abc.MetaPathFinder):
     @contextmanager
     def _swapped(self) -> Iterator[None]:
         with _lock:
+            if self._is_swapped:
+                # An import within an import: what is half imported has to be found.
+                yield
+                return
+            self._is_swapped = True
             first = {name: sys.modules.pop(name) for name in self._paths if name in sys.modules}
             sys.modules.update(self._loaded)
             sys.meta_path.insert(0, self)
@@ -129,6 +130,7 @@ class SecondVersion(importlib.abc.MetaPathFinder):
                 sys.modules.update(first)
                 for package, child, value in held:
                     setattr(package, child, value)
+                self._is_swapped = False
 
     def _take_from_packages(self) -> list[tuple[ModuleType, str, ModuleType]]:
         """Take the first version's modules out of packages that both versions share.

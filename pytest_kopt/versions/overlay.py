@@ -11,16 +11,27 @@ from pathlib import Path, PurePosixPath
 _LEFT_OUT = frozenset({"__pycache__", ".pytest_cache", ".git"})
 
 
-def build(root: Path, target: Path, files: Mapping[str, bytes], absent: Iterable[str] = ()) -> Path:
+def build(
+    root: Path,
+    target: Path,
+    files: Mapping[str, bytes],
+    absent: Iterable[str] = (),
+    start: str = ".",
+) -> Path:
     """Fill `target` with links to the project's entries, and `files` as real files on top.
 
     `files` are the contents by path relative to `root`; `absent` are paths that the other version
-    does not have. Only the folders on the way to one of them are real, everything else is a link:
-    data files and sources stay reachable from either version.
+    does not have. Only the folders on the way to one of them are real, and in them the sources, so
+    that code which resolves its own path before it reads a file beside it stays in this version.
+    Everything else is a link: data files and sources stay reachable from either version. The folder
+    `start`, in which a process shall start, is real too: through a link it would start in the
+    project.
     """
     replaced = {PurePosixPath(path): content for path, content in files.items()}
     removed = {PurePosixPath(path) for path in absent}
-    _fill(root, target, PurePosixPath(), replaced, removed)
+    real = {folder for path in (*replaced, *removed) for folder in path.parents}
+    real |= {PurePosixPath(start), *PurePosixPath(start).parents}
+    _fill(root, target, PurePosixPath(), replaced, removed, real)
     return target
 
 
@@ -57,6 +68,7 @@ def _fill(
     folder: PurePosixPath,
     files: Mapping[PurePosixPath, bytes],
     absent: set[PurePosixPath],
+    real: set[PurePosixPath],
 ) -> None:
     (target / folder).mkdir(parents=True, exist_ok=True)
     touched = {*files, *absent}
@@ -66,8 +78,10 @@ def _fill(
         path = folder / name
         if name in _LEFT_OUT or path in touched or target.is_relative_to(root / path):
             continue
-        if any(path in other.parents for other in touched):
-            _fill(root, target, path, files, absent)
+        if path in real:
+            _fill(root, target, path, files, absent, real)
+        elif path.suffix == ".py" and not (root / path).is_symlink() and (root / path).is_file():
+            shutil.copyfile(root / path, target / path)
         else:
             (target / path).symlink_to(root / path)
     for path, content in files.items():

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from pytest_kopt.versions.errors import NotLoadable
-
-_EXTENSIONS = frozenset(Path(suffix).suffix for suffix in EXTENSION_SUFFIXES)
 
 
 def files_run(call: Callable[[], object]) -> set[str]:
@@ -51,17 +48,28 @@ def check_untouched(call: Callable[[], object], changed: set[str]) -> None:
 def check_moved(call: Callable[[], object], root: Path, changed: Iterable[str]) -> None:
     """Raise NotLoadable when a process that runs in a copy of `root` uses the original's code.
 
-    An editable install, for one, leads back to it whatever sys.path says.
+    An editable install, for one, leads back to it whatever sys.path says, and so does a library
+    that was built in the project and is only linked to in the copy.
     """
     check_untouched(call, {str(root / path) for path in changed})
-    for name, module in list(sys.modules.items()):
-        file = Path(str(getattr(module, "__file__", None) or ""))
-        if (
-            file.suffix in _EXTENSIONS
-            and root in file.parents
-            and "site-packages" not in file.parts
-        ):
-            raise NotLoadable(f"{name!r} is the candidate's compiled {file.name}")
+    foreign = sorted(_libraries_below(root))
+    if foreign:
+        raise NotLoadable(
+            f"the incumbent runs the candidate's compiled {foreign[0].name}; rebuild_command has "
+            "to build it in place"
+        )
+
+
+def _libraries_below(root: Path) -> set[Path]:
+    """Return the machine code below `root` that this process has loaded, its own Python's aside."""
+    own = {Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)}
+    found = set()
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        fields = line.split(maxsplit=5)
+        path = Path(fields[5]) if len(fields) == 6 else Path()
+        if "x" in fields[1] and root in path.parents and own.isdisjoint(path.parents):
+            found.add(path)
+    return found
 
 
 def check(call: Callable[[], object], own: set[str], other: set[str], who: str) -> None:

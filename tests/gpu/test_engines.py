@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_kopt.cases.runner import backward_call
+from pytest_kopt.cases.passes import grad_out
+from pytest_kopt.cases.spots import Backward
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import input_pool, launch_stream
 from pytest_kopt.measure.device import EventsEngine, GraphEngine
@@ -145,7 +146,7 @@ def test_a_backward_is_captured(function: Any, shapes: list[tuple[int, int]]) ->
     """On the stream of its forward, with the same gradients as eager mode."""
     given = tuple(randn(*shape, grad=True) for shape in shapes)
     with launch_stream("cuda"):
-        call = backward_call(function, given, 7)
+        call = Backward(function, given, lambda out: grad_out(out, 7))
     block: Any = prepare("auto", "cuda", False, [call])
     assert block.engine == "graph", "autograd allows it here"
     block.run()
@@ -166,7 +167,7 @@ def test_a_backward_that_cannot_be_captured_is_timed_with_a_full_queue() -> None
 
     given = (randn(4096, 4096, grad=True),)
     with launch_stream("cuda"):
-        call = backward_call(Syncing.apply, given, 7)
+        call = Backward(Syncing.apply, given, lambda out: grad_out(out, 7))
     block = prepare("auto", "cuda", False, [call])
     assert block.engine == "events" and block.run() > 0
     assert block.queue_full is False, "a call that waits for the device empties its queue"

@@ -17,6 +17,8 @@ MASKS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 CAMPAIGN = "doubled_torch_cpu_20260101"
 KERNEL = "kernels/doubled.py"
 CASES = "tests/test_doubled.py"
+#: A plugin of the project that every process of a run gets first, where there is one.
+SCRIPT = "scripted.py"
 
 #: How a run is distributed, by the words on its command line.
 SERIAL: tuple[str, ...] = ()
@@ -106,7 +108,7 @@ class Project:
         done = subprocess.run(
             ["git", *who, *arguments],
             cwd=self.root,
-            env=self._environment(),
+            env=self.environment(),
             check=True,
             capture_output=True,
             text=True,
@@ -118,7 +120,7 @@ class Project:
         done = subprocess.run(
             words,
             cwd=self.root,
-            env=self._environment() | variables,
+            env=self.environment() | variables,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -127,13 +129,15 @@ class Project:
         )
         return Run(done.returncode, done.stdout, done.stderr)
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """Return this process's environment without what a test run around us has put there.
 
         The home directory is one without any settings of git: there is no identity to commit by.
         """
         strange = ("PYTEST_", "KOPT_", "GIT_", "GITHUB_", "TRITON_", "COV_")
         kept = {name: text for name, text in os.environ.items() if not name.startswith(strange)}
+        if (self.root / SCRIPT).exists():
+            kept["PYTEST_PLUGINS"] = Path(SCRIPT).stem
         return kept | {
             "HOME": str(self.root.parent),
             "COLUMNS": "200",

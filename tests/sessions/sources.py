@@ -1,15 +1,15 @@
 """The files of the projects that sessions run in.
 
-The kernel's cost is scripted: it advances a clock of its own, which the project's conftest puts in
-the place of the wall clock. A round then takes milliseconds and its gain is exactly what the test
-says. Projects that shall be timed for real leave that conftest out.
+The kernel's cost is scripted: it advances a clock of its own, which a plugin puts in the place of
+the wall clock before the watch over the process begins. A round then takes milliseconds and its
+gain is exactly what the test says. Projects that shall be timed for real leave that plugin out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .project import CASES, KERNEL, Project
+from .project import CASES, KERNEL, SCRIPT, Project
 
 ROWS = (2, 4)
 
@@ -120,4 +120,4 @@ def write_doubled(project: Project) -> None:
     project.write(CASES, DOUBLED_CASES)
     project.write(".gitignore", IGNORED)
     project.write("README.md", "A project.\n")
-    project.write("tests/conftest.py", SCRIPTED)
+    project.write(SCRIPT, SCRIPTED)

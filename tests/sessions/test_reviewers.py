@@ -70,8 +70,10 @@ def test_a_comment_needs_something_to_judge(empty: Project) -> None:
 
 def test_what_cannot_be_written_is_told_and_changes_nothing(started: Project) -> None:
     started.write("blocked", "a file, not a directory\n")
-    run = started.round(2, "--kopt-comment", "blocked/comment.md", GITHUB_STEP_SUMMARY="/nowhere/x")
+    words = ("--kopt-comment", "blocked/comment.md", "-q")
+    run = started.round(2, *words, GITHUB_STEP_SUMMARY="/nowhere/x")
     assert "--kopt-comment could not be written" in run.out
     assert "GITHUB_STEP_SUMMARY could not be written" in run.out
     assert started.verdict(2)["decision"] in ("ROLLED_BACK", "INCONCLUSIVE")
     assert run.code in (8, 9)
+    assert "rows2" not in run.out, "quiet: no cases"

@@ -77,11 +77,11 @@ def trend(rounds: Sequence[Any], metric: str) -> Spec:
         },
         {
             "transform": [{"filter": "isValid(datum.low) && isValid(datum.high)"}],
-            "mark": {"type": "rule", "opacity": 0.7},
+            "mark": {"type": "rule", "strokeWidth": 2},
             "encoding": {"y": bounds, "y2": {"field": "high"}, "color": _decision_colour(values)},
         },
         {
-            "mark": {"type": "point", "filled": True, "size": 55, "opacity": 1},
+            "mark": {"type": "point", "filled": True, "size": 28, "opacity": 1},
             "encoding": {
                 "y": gain,
                 "color": _decision_colour(values),

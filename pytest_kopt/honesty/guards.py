@@ -1,0 +1,245 @@
+"""What the harness stands on, remembered before kernel code is imported and looked at again after.
+
+Clocks, statistics, builtins, random sources, torch's functions and tensor methods, and this package
+itself: whatever was replaced, had its code exchanged or its C entry rewritten is named. What a
+library replaces in itself (torch's compiler does) is no finding; what anybody else does is.
+"""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import functools
+import gc
+import importlib
+import inspect
+import random
+import site
+import statistics
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodDescriptorType, ModuleType
+from typing import Any
+
+from pytest_kopt.honesty.finding import Finding
+
+_OURS = "pytest_kopt"
+#: Never replaced by anybody with good reason while a kernel is measured.
+_STANDARD = (time, statistics, builtins, gc, random)
+_TORCH = (
+    *("torch", "torch.cuda", "torch.testing", "torch.random", "torch.nn.functional"),
+    *("torch.linalg", "torch.special", "torch.autograd", "torch.Tensor", "torch._C.TensorBase"),
+    *("torch.cuda.Event", "torch.cuda.Stream", "torch.cuda.CUDAGraph", "torch.Generator"),
+    *("numpy", "numpy.random"),
+)
+#: Names that libraries bind in `builtins` (gettext, interactive shells).
+_LOOSE = {"_", "__build_class__", "__import__", "__debug__", "__doc__", "__name__", "__spec__"}
+_PLAIN = (bool, int, float, str, bytes, type(None))
+_WORD = ctypes.sizeof(ctypes.c_void_p)
+#: Words before the PyMethodDef pointer in a builtin function and in a method descriptor.
+_ENTRY = {BuiltinFunctionType: 2, MethodDescriptorType: 5}
+
+
+def _reads_c_entries() -> bool:
+    """Say whether objects lie in memory as in an ordinary CPython build."""
+    odd = hasattr(sys, "gettotalrefcount") or bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+    return sys.implementation.name == "cpython" and not odd
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """One guarded value: the object, and what of it can be changed in place."""
+
+    value: Any
+    inner: object
+
+
+@dataclass(slots=True)
+class Guards:
+    """The marks of everything guarded; see the module."""
+
+    _strict: dict[str, dict[str, _Mark]] = field(default_factory=dict)
+    _library: dict[str, dict[str, _Mark]] = field(default_factory=dict)
+    _spaces: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def take(cls, modules: Iterable[str] = ()) -> Guards:
+        """Import `modules` of this package, which brings torch along, and remember everything.
+
+        Without torch loaded only the standard library and this package are remembered.
+        """
+        for name in modules:
+            importlib.import_module(name)
+        guards = cls()
+        for module in _STANDARD:
+            guards._remember(guards._strict, module.__name__, module, callable)
+        guards.extend()
+        return guards
+
+    def extend(self) -> None:
+        """Remember what has been loaded since, as it is now."""
+        for name, module in list(sys.modules.items()):
+            if name.partition(".")[0] == _OURS and name not in self._spaces:
+                self._remember(self._strict, name, module)
+                for kind in vars(module).values():
+                    if inspect.isclass(kind) and kind.__module__ == name:
+                        self._remember(self._strict, f"{name}.{kind.__qualname__}", kind)
+        for name in _TORCH:
+            space = _resolve(name)
+            if space is not None and name not in self._spaces:
+                self._remember(self._library, name, space)
+
+    def findings(self, *, thorough: bool = False) -> list[Finding]:
+        """Return a finding when a guarded value is not what it was.
+
+        A thorough look also searches all modules for stand-ins of guarded ones.
+        """
+        stand_ins = _look_alikes(self._spaces) if thorough else ()
+        changed = sorted({*self._changes(), *stand_ins})
+        if not changed:
+            return []
+        shown = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if changed[5:] else "")
+        return [
+            Finding(
+                "patched-function",
+                f"changed since before the kernel was imported: {shown}",
+                advice="a kernel changes nothing outside of itself",
+            )
+        ]
+
+    def _remember(
+        self,
+        group: dict[str, dict[str, _Mark]],
+        name: str,
+        space: Any,
+        wanted: Callable[[Any], bool] = lambda value: True,
+    ) -> None:
+        self._spaces[name] = space
+        group[name] = {
+            key: _mark(value, deep=group is self._strict)
+            for key, value in vars(space).items()
+            if key not in _LOOSE and not key.startswith(("__", "_abc_")) and wanted(value)
+        }
+
+    def _changes(self) -> Iterator[str]:
+        for group in (self._strict, self._library):
+            for name, marks in group.items():
+                space = vars(self._spaces[name])
+                for key, mark in marks.items():
+                    now = space.get(key)
+                    if _same(mark, now, deep=group is self._strict):
+                        continue
+                    if group is self._strict or not _made_by_a_library(now, key):
+                        yield f"{name}.{key}"
+
+
+def _mark(value: Any, *, deep: bool) -> _Mark:
+    return _Mark(value, _inner(value, deep=deep))
+
+
+def _inner(value: Any, *, deep: bool) -> object:
+    """Return what of a value can be exchanged while it stays the same object."""
+    if isinstance(value, staticmethod | classmethod):
+        value = value.__func__
+    if isinstance(value, property):
+        value = value.fget
+    if isinstance(value, functools.partial):
+        value = value.func
+    if isinstance(value, FunctionType):
+        return value.__code__, value.__defaults__, repr(value.__kwdefaults__)
+    entry = _ENTRY.get(type(value))
+    if entry is not None and _reads_c_entries():
+        return _c_entry(value, entry)
+    if deep and isinstance(value, dict | list | set | tuple | frozenset) and _is_plain(value):
+        return deepcopy(value)
+    return None
+
+
+def _c_entry(function: Any, words: int) -> int | None:
+    """Return the C function behind a builtin: the second word of its PyMethodDef."""
+    table = ctypes.c_void_p.from_address(id(function) + words * _WORD).value
+    return table and ctypes.c_void_p.from_address(table + _WORD).value
+
+
+def _is_plain(value: Any) -> bool:
+    """Say whether a container holds only values that compare by content."""
+    if isinstance(value, dict):
+        return all(isinstance(key, _PLAIN) for key in value) and _is_plain(tuple(value.values()))
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(_is_plain(item) for item in value)
+    return isinstance(value, _PLAIN)
+
+
+def _same(mark: _Mark, now: Any, *, deep: bool) -> bool:
+    if now is not mark.value:
+        plain = isinstance(mark.value, _PLAIN) and type(now) is type(mark.value)
+        return plain and bool(now == mark.value)
+    return bool(_inner(now, deep=deep) == mark.inner)
+
+
+def _look_alikes(spaces: Mapping[str, Any]) -> Iterator[str]:
+    """Yield where a module that calls itself by a guarded one's name stands in for it."""
+    guarded = {name: space for name, space in spaces.items() if isinstance(space, ModuleType)}
+    for holder, module in list(sys.modules.items()):
+        try:
+            values = list(vars(module).items())
+        except TypeError:
+            continue
+        for name, value in values:
+            if type(value) is ModuleType:
+                real = guarded.get(value.__name__)
+                if real is not None and value is not real:
+                    yield f"{holder}.{name}"
+
+
+def _made_by_a_library(value: Any, key: str) -> bool:
+    """Say whether a replacement is the doing of an installed library, not of project code."""
+    if value is None:
+        return True
+    if isinstance(value, ModuleType | type):
+        return True
+    seen: Any = inspect.unwrap(value) if callable(value) else value
+    while isinstance(seen, functools.partial):
+        seen = seen.func
+    for candidate in (value, seen):
+        code = getattr(candidate, "__code__", None)
+        if isinstance(code, CodeType) and not is_library(code.co_filename):
+            return False
+        home = sys.modules.get(type(candidate).__module__)
+        file = getattr(home, "__file__", None)
+        if file is not None and not is_library(file):
+            return False
+    return getattr(value, "__name__", key) == key
+
+
+@functools.cache
+def library_roots() -> tuple[str, ...]:
+    """Return the folders of the interpreter's and the installed packages."""
+    paths = sysconfig.get_paths()
+    found = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    found |= {*site.getsitepackages(), site.getusersitepackages()}
+    for name in ("torch", "triton", "numpy", "pytest", "_pytest", "pluggy", "xdist"):
+        file = getattr(sys.modules.get(name), "__file__", None)
+        found |= {str(Path(file).parent)} if file else set()
+    return tuple(sorted(f"{Path(path).resolve()}/" for path in found))
+
+
+@functools.cache
+def is_library(filename: str) -> bool:
+    """Say whether a source file belongs to the interpreter or to an installed package."""
+    if filename.startswith("<frozen"):
+        return True
+    return str(Path(filename).resolve()).startswith(library_roots())
+
+
+def _resolve(name: str) -> Any:
+    """Return a loaded module or class by its dotted name, None where there is none."""
+    if name in sys.modules:
+        return sys.modules[name]
+    head, _, tail = name.rpartition(".")
+    return getattr(_resolve(head), tail, None) if head else None

@@ -1,0 +1,62 @@
+"""Poison: memory that a kernel is given holds NaN and never the answer of whoever ran before."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.utils.deterministic
+
+from pytest_kopt.honesty.finding import Finding
+
+#: Blocks of a size that are filled and freed, so that the allocator has them at hand.
+_BLOCKS = 3
+
+
+def poison_freed(like: Iterable[torch.Tensor]) -> None:
+    """Leave freed blocks full of NaN for the allocator to hand out, of these tensors' sizes.
+
+    Works where allocators reuse blocks: always in CUDA's caching allocator, mostly on the CPU.
+    """
+    for tensor in {(t.dtype, t.device, t.numel()): t for t in like}.values():
+        size = tensor.numel() * tensor.element_size()
+        count = max(1, size // 4)
+        blocks = [
+            torch.full((count,), math.nan, dtype=torch.float32, device=tensor.device)
+            for _ in range(_BLOCKS)
+        ]
+        del blocks
+
+
+@contextmanager
+def poisoned_allocations() -> Iterator[None]:
+    """Have torch fill everything that it allocates uninitialised: NaN, or the largest integer.
+
+    torch does so in deterministic mode only, which therefore is on meanwhile, with its warnings
+    about other operators silenced. Compiled functions are compiled anew for that mode.
+    """
+    fill: Any = torch.utils.deterministic
+    mode = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    filled = fill.fill_uninitialized_memory
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        fill.fill_uninitialized_memory = True
+        try:
+            yield
+        finally:
+            fill.fill_uninitialized_memory = filled
+            torch.use_deterministic_algorithms(mode, warn_only=warn_only)
+
+
+#: Right in ordinary memory, wrong where allocations hold NaN.
+UNWRITTEN = Finding(
+    "unwritten-output",
+    "the result is wrong when fresh memory holds NaN: part of it is never written",
+    advice="write every element; what lies in fresh memory is somebody else's",
+)

@@ -1,0 +1,100 @@
+"""A floor under every time: what leaves the kernel has to be written, and products multiplied.
+
+The ceilings are the best that this device was seen to do on the spot, with a margin that no better
+kernel makes up; only bytes and FLOPs that nobody can save are counted.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+
+from pytest_kopt.honesty.finding import Finding
+
+#: How much faster than its best copy or product a device might be.
+_MARGIN = 4.0
+_COPY_BYTES = (1 << 15, 1 << 20, 1 << 25)
+_SIDE = {"cpu": 256, "cuda": 4096}
+_SECONDS = 0.004
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """Bytes written and FLOPs per second that nothing on a device exceeds; 0 where not known."""
+
+    bytes_per_s: float
+    flops_per_s: float
+
+
+def floor_ms(nbytes: float, flops: float, ceilings: Ceilings) -> float:
+    """Return the least time in ms of a call that writes `nbytes` and computes `flops`."""
+    written = nbytes / ceilings.bytes_per_s if ceilings.bytes_per_s else 0.0
+    computed = flops / ceilings.flops_per_s if ceilings.flops_per_s else 0.0
+    return 1e3 * max(written, computed)
+
+
+def written_bytes(outputs: Sequence[torch.Tensor]) -> int:
+    """Return the bytes that outputs occupy; an element that several places share counts once."""
+    total = 0
+    for item in outputs:
+        own = [n for n, step in zip(item.shape, item.stride(), strict=True) if step]
+        total += functools.reduce(int.__mul__, own, item.element_size()) if item.numel() else 0
+    return total
+
+
+def too_fast(name: str, ms: float, nbytes: float, flops: float, device: str) -> list[Finding]:
+    """Return a finding when a call took less time than its output or its product can take."""
+    least = floor_ms(nbytes, flops, ceilings(device))
+    if ms >= least:
+        return []
+    return [
+        Finding(
+            "faster-than-physics",
+            f"{name} took {ms:.6g} ms; this device needs {least:.6g} ms at the very least for "
+            f"{nbytes:.4g} bytes of output and {flops:.4g} FLOPs",
+            advice="the work is not done within the call that is timed",
+        )
+    ]
+
+
+@functools.cache
+def ceilings(device: str) -> Ceilings:
+    """Measure a device's ceilings once: the best of copies of three sizes, and a float32 product.
+
+    On the CPU one thread's rate counts for every core. A product in a narrower dtype may be far
+    faster, so the FLOPs of a GPU are those of bfloat16.
+    """
+    synchronize = torch.cuda.synchronize if device == "cuda" else _nothing
+    workers = 1 if device == "cuda" else os.cpu_count() or 1
+    rates = []
+    for size in _COPY_BYTES:
+        source = torch.ones(size // 4, device=device)
+        target = torch.empty_like(source)
+        rates.append(size / _best(functools.partial(target.copy_, source), synchronize))
+    side = _SIDE["cuda" if device == "cuda" else "cpu"]
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    left = torch.ones(side, side, device=device, dtype=dtype)
+    product = 2 * side**3 / _best(functools.partial(torch.matmul, left, left), synchronize)
+    return Ceilings(_MARGIN * workers * max(rates), _MARGIN * workers * product)
+
+
+def _best(call: Callable[[], object], synchronize: Callable[[], None]) -> float:
+    """Return the shortest of the times in seconds of a call, tried for a few milliseconds."""
+    call()
+    synchronize()
+    best, begun = float("inf"), perf_counter()
+    while perf_counter() - begun < _SECONDS:
+        start = perf_counter()
+        call()
+        synchronize()
+        best = min(best, perf_counter() - start)
+    return best
+
+
+def _nothing() -> None:
+    """Stand in for a synchronisation where there is nothing to wait for."""

@@ -1,0 +1,111 @@
+"""The accuracy a kernel owes: as good as its dtype and its baseline, whatever the gate allows.
+
+A tolerance of 1e-4 lets float16 arithmetic pass for float32. The yardsticks are the rounding of the
+reference to the output's dtype, which nobody can beat, and what the baseline reached in this case.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.numerics.snr import compute_snr
+
+#: dB that a candidate may be worse than the frozen baseline: four times the error.
+_WORSE_THAN_BASELINE = 12.0
+#: dB below one rounding: several roundings of intermediate results in the dtype itself.
+_SEVERAL_ROUNDINGS = 15.0
+#: dB on top of the error of adding up one term after the other.
+_SUMMING = 6.0
+_CHECKED = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """How exact one result was: its dtype, its SNR and that of the rounded reference, in dB."""
+
+    dtype: str
+    snr_db: float
+    rounding_db: float
+
+    @classmethod
+    def of(cls, ref: torch.Tensor, out: torch.Tensor) -> Accuracy:
+        """Measure a result of the reference's shape."""
+        rounded = ref.detach().to(out.dtype)
+        return cls(str(out.dtype), compute_snr(ref, out), compute_snr(ref, rounded))
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Accuracy:
+        """Read the JSON form."""
+        return cls(**document)
+
+
+def terms(given: Sequence[Any], out: torch.Tensor) -> float:
+    """Return how many terms one output element may add up: the longest reduction that fits.
+
+    The inputs' elements over the output's (a sum), the square root of that for products (a matrix
+    product), or the longest dimension.
+    """
+    tensors = [item for item in given if isinstance(item, torch.Tensor) and item.numel()]
+    if not tensors or not out.numel():
+        return 1.0
+    product = math.prod(item.numel() for item in tensors[:2]) / out.numel()
+    longest = max((n for item in tensors for n in item.shape), default=1)
+    total = sum(item.numel() for item in tensors) / out.numel()
+    return max(1.0, total, float(longest), math.sqrt(product) if len(tensors) > 1 else 1.0)
+
+
+def least_snr(accuracy: Accuracy, dtype: torch.dtype, count: float) -> float:
+    """Return the SNR in dB that honest arithmetic in a dtype reaches.
+
+    float32: adding `count` terms one after the other costs 10·log10(count / 2) dB against a single
+    rounding (errors of random signs, each of the running sum's size). Narrower dtypes accumulate in
+    float32 and lose a few roundings of intermediate results.
+    """
+    if dtype is torch.float32:
+        return accuracy.rounding_db - max(0.0, 10 * math.log10(count / 2)) - _SUMMING
+    return accuracy.rounding_db - _SEVERAL_ROUNDINGS
+
+
+def downgrades(
+    found: Mapping[str, Accuracy],
+    baseline: Mapping[str, Accuracy],
+    counts: Mapping[str, float],
+) -> list[Finding]:
+    """Return findings for results of another dtype than the baseline's, or far less exact.
+
+    All by name of the result; nothing is said of a result that the baseline does not know.
+    """
+    findings = []
+    for name, now in found.items():
+        before = baseline.get(name)
+        if before is None:
+            continue
+        if now.dtype != before.dtype:
+            findings.append(
+                Finding(
+                    "output-dtype",
+                    f"{name} is {now.dtype}, the baseline's is {before.dtype}",
+                    advice="keep the dtype: what it feeds expects it, and tolerances follow it",
+                )
+            )
+            continue
+        dtype = getattr(torch, now.dtype.removeprefix("torch."))
+        if dtype not in _CHECKED or not math.isfinite(now.snr_db):
+            continue
+        least = least_snr(now, dtype, counts[name])
+        if now.snr_db < min(least, before.snr_db - _WORSE_THAN_BASELINE):
+            findings.append(
+                Finding(
+                    "precision-downgrade",
+                    f"{name} has {now.snr_db:.1f} dB of SNR where the baseline has "
+                    f"{before.snr_db:.1f} dB and arithmetic in {dtype} reaches {least:.1f} dB",
+                    advice="compute in the declared precision; a narrower one is another operation",
+                )
+            )
+    return findings

@@ -1,0 +1,110 @@
+"""State of the process that a kernel has no business to change: collector, hooks, modes, defaults.
+
+Taken as plain values, so that two looks can be compared; a change is named with both values.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_kopt.honesty.finding import Finding
+
+State = Mapping[str, object]
+
+_SETTINGS = ("PYTEST_", "KOPT_")
+#: Changes with every test.
+_CURRENT = "PYTEST_CURRENT_TEST"
+_INSTRUMENTS = frozenset(
+    (
+        *("allclose", "isclose", "equal", "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf"),
+        *("isfinite", "sub", "abs", "where", "sum", "any", "all", "mean", "norm", "square"),
+        *("linalg_vector_norm", "argmax", "clone", "copy_", "fill_", "_to_copy", "normal_"),
+    )
+)
+_REAL = ("CPU", "CUDA", "AutogradCPU", "AutogradCUDA", "CompositeExplicitAutograd", "HIP")
+
+
+def look() -> State:
+    """Return the state of this process as it is now; torch's part where torch is loaded."""
+    found: dict[str, object] = {
+        "gc enabled": gc.isenabled(),
+        "gc thresholds": gc.get_threshold(),
+        "gc frozen": gc.get_freeze_count() > 0,
+        "switch interval": sys.getswitchinterval(),
+        "trace function": sys.gettrace(),
+        "profile function": sys.getprofile(),
+        "profile function of new threads": threading.getprofile(),
+        "stdout": sys.stdout,
+        "stderr": sys.stderr,
+    }
+    for name, value in os.environ.items():
+        if name.startswith(_SETTINGS) and name != _CURRENT:
+            found[f"environment {name}"] = value
+    return found | _torch_state()
+
+
+def changes(before: State, after: State) -> list[Finding]:
+    """Return a finding when something in the state is not as it was."""
+    # torch's part appears when torch is loaded; variables may come and go.
+    names = [n for n in {**before, **after} if (n in before and n in after) or "environment" in n]
+    different = [
+        f"{name} was {_shown(before.get(name))}, is {_shown(after.get(name))}"
+        for name in names
+        if not _equal(before.get(name), after.get(name))
+    ]
+    if not different:
+        return []
+    return [
+        Finding(
+            "process-state",
+            "; ".join(different),
+            advice="a kernel leaves the interpreter and torch as it finds them",
+        )
+    ]
+
+
+def _torch_state() -> dict[str, object]:
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "get_default_dtype"):
+        return {}
+    from torch.overrides import _get_current_function_mode_stack
+    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+    # set_default_device works by a mode of torch's own.
+    modes = [*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()]
+    foreign = [mode for mode in modes if not type(mode).__module__.startswith("torch.")]
+    smallest = torch.full((1,), 2e-310, dtype=torch.float64)
+    return {
+        "torch default dtype": torch.get_default_dtype(),
+        "torch modes": tuple(type(mode).__qualname__ for mode in foreign),
+        "torch flushes denormals": float(smallest * 0.5) == 0.0,
+        "torch registrations": _registrations(torch),
+    }
+
+
+def _registrations(torch: Any) -> tuple[str, ...]:
+    """Return the kernels that Python code registered for the operators which checks are made of."""
+    found = []
+    for key in getattr(torch.library, "_impls", ()):
+        library, _, rest = key.partition("/")
+        operator, _, place = rest.rpartition("/")
+        if library == "aten" and operator.partition(".")[0] in _INSTRUMENTS and place in _REAL:
+            found.append(key)
+    return tuple(sorted(found))
+
+
+def _equal(one: object, other: object) -> bool:
+    plain = isinstance(one, bool | int | float | str | tuple) or one is None
+    return one == other if plain else one is other
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool | int | float | str | tuple) or value is None:
+        return repr(value)
+    kind = type(value)
+    return str(value) if kind.__module__ == "torch" else f"{kind.__module__}.{kind.__qualname__}"

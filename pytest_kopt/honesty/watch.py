@@ -1,0 +1,70 @@
+"""The watch that a process which runs kernel code keeps over itself, from before its first import.
+
+It holds what was remembered then, hears what happens, and tells at every look what is wrong. What
+it has told stays told: a patch made at import concerns every case that runs afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.guards import Guards
+from pytest_kopt.honesty.state import changes, look
+from pytest_kopt.honesty.tripwire import Tripwire
+
+#: Everything that measures; imported before kernel code, so that it binds what is genuine.
+_MEASURING = ("pytest_kopt.cases.runner", "pytest_kopt.cases.arms", "pytest_kopt.cases.fixture")
+
+
+class Watch:
+    """Guards, tripwire and state of one process."""
+
+    def __init__(self, guards: Guards, tripwire: Tripwire) -> None:
+        self._guards = guards
+        self._tripwire = tripwire
+        self._told: dict[str, Finding] = {}
+
+    @classmethod
+    def start(cls, root: Path) -> Watch:
+        """Import what measures, torch included, remember all of it and begin to listen."""
+        tripwire = Tripwire(root)
+        tripwire.install()
+        return cls(Guards.take(_MEASURING), tripwire)
+
+    @contextmanager
+    def importing(self, settings: Mapping[str, object]) -> Iterator[None]:
+        """Watch over an import; `settings` is a live view of the session's options."""
+        before, asked = look(), dict(settings)
+        try:
+            yield
+        finally:
+            self._tell(changes(before, look()))
+            self._tell(_changed_settings(asked, settings))
+
+    def findings(self, *, thorough: bool = False) -> list[Finding]:
+        """Return everything that is wrong, or was, as far as this process can tell."""
+        self._guards.extend()
+        self._tell(self._guards.findings(thorough=thorough))
+        self._tell(self._tripwire.findings())
+        return list(self._told.values())
+
+    def _tell(self, findings: Sequence[Finding]) -> None:
+        for finding in findings:
+            self._told.setdefault(finding.check, finding)
+
+
+def _changed_settings(before: Mapping[str, object], now: Mapping[str, object]) -> list[Finding]:
+    names = [name for name, value in before.items() if now.get(name) is not value]
+    names = [name for name in names if now.get(name) != before[name]]
+    if not names:
+        return []
+    return [
+        Finding(
+            "settings-changed",
+            f"importing the kernel changed the session's {', '.join(sorted(names))}",
+            advice="how a kernel is measured is not the kernel's to choose",
+        )
+    ]

@@ -1,0 +1,148 @@
+"""How much work a call does, counted and not timed: the same content must cost the same twice."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_kopt.honesty.finding import Finding
+
+_LAUNCHERS = {
+    "triton.runtime.jit": "run",
+    "triton.runtime.interpreter": "__call__",
+    "torch._inductor.runtime.triton_heuristics": "run",
+}
+#: Operators that move no data: views, metadata, and allocations.
+_FREE = ("view", "alias", "detach", "slice", "select", "expand", "permute", "transpose", "t", "as_")
+_FEWER_CALLS = 0.7
+_ALLOCATIONS = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one call did.
+
+    `ops` are dispatched ATen operators that compute or move data (views and allocations left out),
+    `launches` starts of Triton kernels, `nbytes` the bytes of the operators' tensor arguments and
+    results, `calls` C functions called from Python (numpy's and compiled ones are seen nowhere
+    else). `code` holds the code objects of all Python functions that ran.
+    """
+
+    ops: int
+    launches: int
+    nbytes: int
+    calls: int
+    code: frozenset[CodeType] = field(default=frozenset(), repr=False)
+
+    @property
+    def is_compiling(self) -> bool:
+        """Whether the compiler of torch ran, which it does at first calls only."""
+        return any("torch/_dynamo/convert_frame" in code.co_filename for code in self.code)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether a function compiled by torch.compile was called."""
+        return any("torch/_dynamo/eval_frame" in code.co_filename for code in self.code)
+
+
+class _Counter(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.ops = 0
+        self.nbytes = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Say whether to hide from torch's compiler; doing so imports it, for seconds."""
+        return "torch._dynamo" in sys.modules
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func.name().partition("::")[2].partition(".")[0]
+        if not func.is_view and name not in _ALLOCATIONS and not name.startswith(_FREE):
+            self.ops += 1
+            moved = [args, kwargs or {}, result]
+            self.nbytes += sum(t.numel() * t.element_size() for t in _tensors(moved))
+        return result
+
+
+def _counter() -> _Counter:
+    """Return a counter, of a class made anew where the compiler is loaded: torch hides then."""
+    if "torch._dynamo" not in sys.modules:
+        return _Counter()
+
+    class Hidden(_Counter):
+        __torch_dispatch__ = _Counter.__torch_dispatch__
+
+    return Hidden()
+
+
+def work_of(call: Callable[[], object]) -> Work:
+    """Run `call` once and return what it did; whatever it raises is passed on.
+
+    torch.compile stands back while operators are counted: a compiled function runs the operators it
+    was compiled from, and afterwards its compiled code again.
+    """
+    counter = _counter()
+    launches = calls = 0
+    code: set[CodeType] = set()
+
+    def hook(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal launches, calls
+        if event == "c_call":
+            calls += 1
+        elif event == "call":
+            code.add(frame.f_code)
+            home = frame.f_globals.get("__name__")
+            launches += _LAUNCHERS.get(str(home)) == frame.f_code.co_name
+
+    previous = sys.getprofile()
+    with counter:
+        sys.setprofile(hook)
+        try:
+            call()
+        finally:
+            sys.setprofile(previous)
+    return Work(counter.ops, launches, counter.nbytes, calls, frozenset(code))
+
+
+def saves(first: Work, second: Work) -> bool:
+    """Say whether the second of two calls on the same content did less than the first.
+
+    Operators and launches are exact. C functions are counted where a kernel computes by other means
+    (numpy, an extension), and only a large difference says something: finalisers call some too.
+    """
+    if first.is_compiling or second.is_compiling:
+        return False
+    fewer = second.ops < first.ops or second.launches < first.launches
+    return fewer or second.calls < _FEWER_CALLS * first.calls
+
+
+def cached(first: Work, second: Work) -> Finding:
+    """Return the finding that a call on known content is served from memory."""
+    return Finding(
+        "cached-result",
+        f"new content costs {first.ops} operators, {first.launches} launches and {first.calls} "
+        f"calls of C functions; the same content again {second.ops}, {second.launches} and "
+        f"{second.calls}",
+        advice="no real step brings the same activations twice: compute them every time",
+        bucket="W2",
+    )
+
+
+def _tensors(thing: Any) -> list[torch.Tensor]:
+    if isinstance(thing, torch.Tensor):
+        return [thing]
+    if isinstance(thing, dict):
+        thing = list(thing.values())
+    if isinstance(thing, list | tuple):
+        return [tensor for item in thing for tensor in _tensors(item)]
+    return []

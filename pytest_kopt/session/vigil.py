@@ -1,0 +1,37 @@
+"""When a process begins to watch over itself: before the first file that could import a kernel."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_kopt.options.declare import SERVE
+
+if TYPE_CHECKING:
+    from pytest_kopt.honesty.watch import Watch
+
+#: Options of sessions that end in a verdict.
+_TRIALS = ("kopt_round", "kopt_base")
+_WATCH: pytest.StashKey[Watch] = pytest.StashKey()
+
+
+def watch_of(config: pytest.Config) -> Watch:
+    """Return the watch of this process, begun now unless it has been; imports torch."""
+    if _WATCH not in config.stash:
+        from pytest_kopt.honesty.watch import Watch
+
+        config.stash[_WATCH] = Watch.start(config.rootpath)
+    return config.stash[_WATCH]
+
+
+def runs_cases_of_a_trial(config: pytest.Config) -> bool:
+    """Say, before the conftest files are read, whether this process will run kernels for a verdict.
+
+    It is a child of ours, or an xdist worker of a session that judges.
+    """
+    if config.pluginmanager.has_plugin(SERVE):
+        return True
+    given = vars(config.known_args_namespace)
+    return "PYTEST_XDIST_WORKER" in os.environ and any(given.get(name) for name in _TRIALS)

@@ -1,0 +1,246 @@
+"""Every kernel of the corpus as round 2 of a real campaign, and what the verdict says of it.
+
+    python through_plugin.py [--device cuda] [--jobs N] [NAME ...]
+
+A cheat has to be refused and named, an honest kernel must not be. NAME is a file's stem, or part of
+one; all kernels that can run on the device are taken without one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+CAMPAIGN = "corpus"
+KERNEL = "kernels/kernel.py"
+MASKS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+SETTINGS = """\
+[tool.pytest.ini_options]
+testpaths = ["tests"]
+pythonpath = ["."]
+addopts = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
+"""
+CASES = """\
+import pytest
+from kernels.kernel import {op}
+from ops import OPS
+
+OP = OPS["{op}"]
+
+
+@pytest.mark.kopt(schema="{schema}")
+@pytest.mark.parametrize("dims", OP.{shapes}, ids=str)
+def test_{op}(kopt, dims):
+    kopt(
+        {op},
+        inputs=lambda: OP.make_inputs(dims, kopt.device),
+        reference=OP.reference,
+        dims=dims,
+        backward=OP.backward,
+        weights=OP.weights,
+        {work},
+    )
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one kernel; `named` are the checks, or the first line of a diagnosis."""
+
+    kernel: str
+    is_cheat: bool
+    decision: str
+    named: tuple[str, ...]
+    log: str
+
+    @property
+    def is_refused(self) -> bool:
+        return self.decision in ("REJECTED_OVERFIT", "REPAIR")
+
+    @property
+    def is_right(self) -> bool:
+        return self.is_refused == self.is_cheat and (not self.is_cheat or bool(self.named))
+
+
+@cache
+def constants(path: Path) -> dict[str, Any]:
+    """The literal constants of a kernel file, read without running it."""
+    found = {}
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+            found.update((t.id, node.value.value) for t in node.targets if isinstance(t, ast.Name))
+    return found
+
+
+def kernels(device: str, names: Iterable[str] = ()) -> list[Path]:
+    """The kernel files that can be judged on a device; those of TARGET_LANG are for the audit."""
+    wanted = tuple(names)
+    found = [*sorted(HERE.glob("cheats/*__*.py")), *sorted(HERE.glob("honest/*__*.py"))]
+    return [
+        path
+        for path in found
+        if (device == "cuda" or constants(path)["NEEDS"] == "cpu")
+        and (not wanted or any(name in path.stem for name in wanted))
+        and shutil.which(constants(path).get("REQUIRES", "true"))
+    ]
+
+
+class Bench:
+    """Projects with a decided baseline, one for every operation and set of sizes; made once."""
+
+    def __init__(self, folder: Path, device: str) -> None:
+        self.folder = folder
+        self.device = device
+
+    def judge(self, path: Path) -> Outcome:
+        """Run one kernel as round 2 of a copy of its operation's project."""
+        started = self.started(path.stem.split("__")[0], self._shapes(path))
+        project = self.folder / path.parent.name / path.stem
+        shutil.copytree(started, project, symlinks=True)
+        (project / KERNEL).write_text(path.read_text())
+        done = self._pytest(project, 2)
+        shutil.copytree(project / "agent", self.folder / "records" / path.stem / "agent")
+        outcome = read(project, path, done.stdout + done.stderr)
+        shutil.rmtree(project)
+        return outcome
+
+    def started(self, op: str, shapes: str) -> Path:
+        """A project after its baseline."""
+        project = self.folder / "started" / f"{op}-{shapes}"
+        if project.exists():
+            return project
+        making = project.with_name(project.name + ".making")
+        for name, text in self._files(op, shapes):
+            (making / name).parent.mkdir(parents=True, exist_ok=True)
+            (making / name).write_text(text)
+        for words in (("init", "-q", "-b", "main"), ("add", "."), ("commit", "-qm", "Start")):
+            self._run(making, "git", *words)
+        arch = "cpu" if self.device == "cpu" else self._arch()
+        words = ("init", CAMPAIGN, "--op", op, "--kernel", KERNEL, "--backend", "TORCH")
+        self._run(making, sys.executable, "-m", "pytest_kopt.cli", *words, "--gpu", arch)
+        done = self._pytest(making, 1)
+        assert done.returncode == 0, done.stdout + done.stderr
+        making.rename(project)
+        return project
+
+    def _shapes(self, path: Path) -> str:
+        if self.device == "cuda":
+            return "gpu_shapes"
+        return "tiny_shapes" if constants(path).get("LANG") == "triton" else "shapes"
+
+    def _files(self, op: str, shapes: str) -> Iterator[tuple[str, str]]:
+        is_product = op == "matmul"
+        yield "pyproject.toml", SETTINGS
+        yield "ops.py", (HERE / "ops.py").read_text()
+        yield "tiling.py", (HERE / "honest" / "tiling.py").read_text()
+        yield "kernels/__init__.py", ""
+        yield KERNEL, (HERE / "baseline" / f"{op}.py").read_text()
+        yield ".gitignore", "__pycache__/\nagent/\n"
+        yield (
+            f"tests/test_{op}.py",
+            CASES.format(
+                op=op,
+                shapes=shapes,
+                schema="gemm" if is_product else "memory",
+                work="flops=OP.flops(dims)" if is_product else "nbytes=OP.nbytes(dims)",
+            ),
+        )
+
+    def _pytest(self, project: Path, number: int) -> subprocess.CompletedProcess[str]:
+        words = ("-m", "pytest", "--kopt-campaign", CAMPAIGN, "--kopt-round", str(number))
+        return self._run(project, sys.executable, *words, check=False)
+
+    def _run(
+        self, project: Path, *words: str, check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        strange = ("PYTEST_", "KOPT_", "GIT_", "TRITON_INTERPRET")
+        env = {name: text for name, text in os.environ.items() if not name.startswith(strange)}
+        env |= {"HOME": str(self.folder), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+        env |= {"GIT_AUTHOR_NAME": "t", "GIT_AUTHOR_EMAIL": "t@localhost"}
+        env |= {"GIT_COMMITTER_NAME": "t", "GIT_COMMITTER_EMAIL": "t@localhost"}
+        env |= dict.fromkeys(MASKS, "") if self.device == "cpu" else {}
+        return subprocess.run(
+            words,
+            cwd=project,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=check,
+            timeout=900,
+        )
+
+    def _arch(self) -> str:
+        import torch
+
+        major, minor = torch.cuda.get_device_capability()
+        return f"sm_{major}{minor}"
+
+
+def read(project: Path, path: Path, log: str) -> Outcome:
+    """What the verdict and the evidence of round 2 say."""
+    is_cheat = path.parent.name == "cheats"
+    folder = project / "agent" / "workspace" / CAMPAIGN / "rounds" / "round-2"
+    verdict = folder / "verdict.json"
+    if not verdict.exists():
+        return Outcome(path.stem, is_cheat, "NONE", (), log)
+    document = json.loads(verdict.read_text())
+    named = tuple(flag.split(":", 1)[0] for flag in document["flags"])
+    if document["decision"] == "REPAIR":
+        attempt = json.loads((folder / "artifacts/attempt-1/evidence.json").read_text())
+        results = map(json.loads, attempt["results"])
+        named = tuple({r["diagnosis"].splitlines()[0][:90] for r in results if r["diagnosis"]})
+        named = named[:1]
+    return Outcome(path.stem, is_cheat, document["decision"], named, log)
+
+
+def table(outcomes: Iterable[Outcome]) -> str:
+    """One line a kernel: what was decided, and by which check."""
+    lines = []
+    for found in outcomes:
+        kind = "cheat" if found.is_cheat else "honest"
+        mark = "" if found.is_right else "  <-- WRONG"
+        lines.append(
+            f"{kind:6} {found.kernel:34} {found.decision:18} {', '.join(found.named)}{mark}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("names", nargs="*")
+    asked = parser.parse_args()
+    outcomes = []
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(asked.jobs) as pool:
+        bench = Bench(Path(scratch), asked.device)
+        paths = kernels(asked.device, asked.names)
+        for path in paths:
+            bench.started(path.stem.split("__")[0], bench._shapes(path))
+        for outcome in pool.map(bench.judge, paths):
+            outcomes.append(outcome)
+            print(table([outcome]), flush=True)
+            if outcome.decision == "NONE":
+                print(outcome.log)
+    wrong = [outcome for outcome in outcomes if not outcome.is_right]
+    print(f"{len(outcomes)} kernels, {len(wrong)} judged wrongly")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

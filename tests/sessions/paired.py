@@ -1,0 +1,269 @@
+"""A project for paired comparisons: kernels that cost what they say and tell which version ran.
+
+Their clock stands beside the tests, so that both versions share it; every call is noted in the file
+that TRACE names. Costs are whole sixty-fourths of a second: then identical code differs by nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .project import Project, Run
+from .sources import SCRIPTED
+
+SETTINGS = """\
+[tool.pytest.ini_options]
+testpaths = ["tests"]
+pythonpath = [".", "tests"]
+addopts = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:benchmark"]
+"""
+
+CLOCK = '''\
+"""A clock that only moves when a kernel says so, and a log of who moved it."""
+
+import os
+
+_now = 0.0
+
+
+def spend(milliseconds, who):
+    global _now
+    _now += milliseconds * 1e-3
+    with open(os.environ["TRACE"], "a") as trace:
+        trace.write(f"{who} {os.getpid()}\\n")
+
+
+def now():
+    return _now
+'''
+
+KERNEL = '''\
+"""Doubles a tensor."""
+
+from clock import spend
+{imports}
+
+COST_MS = {cost}
+
+
+def {name}(x):
+    spend(COST_MS, "{who}")
+    return {factor} * x
+'''
+
+CASES = """\
+import pytest
+import torch
+"""
+
+CASE = """
+from {module} import {name}
+
+
+@pytest.mark.kopt
+def test_{name}(kopt):
+    kopt(
+        {name},
+        inputs=lambda: (torch.ones({rows}, 8),),
+        reference=lambda x: 2 * x.double(),
+        dims={{"rows": {rows}}},
+    )
+"""
+
+#: Costs in ms. The gate lies at 5 %.
+OLD, SAME, FASTER, A_LITTLE_SLOWER, SLOWER = 250.0, 250.0, 187.5, 257.8125, 281.25
+
+
+def kernel(
+    cost: float | str = OLD,
+    who: str = "old",
+    *,
+    name: str = "plain",
+    imports: str = "",
+    factor: float = 2.0,
+) -> str:
+    """Return a version of a kernel: its cost, or an expression for it, and what it calls itself."""
+    return KERNEL.format(cost=cost, who=who, name=name, imports=imports, factor=factor)
+
+
+def cases(*kernels: tuple[str, str]) -> str:
+    """Return the test file of kernels, each a module and a name; the n-th has n rows."""
+    texts = (
+        CASE.format(module=module, name=name, rows=rows)
+        for rows, (module, name) in enumerate(kernels, start=1)
+    )
+    return CASES + "".join(texts)
+
+
+PLAIN = "kernels/plain.py"
+PLAIN_CASES = cases(("kernels.plain", "plain"))
+
+
+def write_paired(project: Project) -> None:
+    """Write a project with one kernel and one case."""
+    project.write("pyproject.toml", SETTINGS)
+    project.write("tests/clock.py", CLOCK)
+    project.write("tests/conftest.py", SCRIPTED)
+    project.write("kernels/__init__.py", "")
+    project.write(PLAIN, kernel())
+    project.write("tests/test_plain.py", PLAIN_CASES)
+    project.write(".gitignore", "__pycache__/\n")
+    project.write("README.md", "A project.\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    """A finished run of the gate: its verdict (None: there is none), and who ran where."""
+
+    run: Run
+    verdict: dict[str, Any] | None
+    trace: list[tuple[str, int]]
+
+    @property
+    def judged(self) -> dict[str, Any]:
+        """The verdict that there has to be."""
+        assert self.verdict is not None, self.run.text
+        return self.verdict
+
+    @property
+    def shapes(self) -> dict[int, dict[str, Any]]:
+        """The verdict's cases by their rows."""
+        return {shape["dims"]["rows"]: shape for shape in self.judged["shapes"]}
+
+    @property
+    def processes(self) -> dict[int, set[str]]:
+        """The versions that ran, by process."""
+        found: dict[int, set[str]] = {}
+        for who, process in self.trace:
+            found.setdefault(process, set()).add(who)
+        return found
+
+
+class Gate:
+    """Runs the gate in a project, in temporary directories of its own."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self.private = project.root.parent / f"{project.root.name}-private"
+        self.tmp = self.private / "tmp"
+        self.tmp.mkdir(parents=True, exist_ok=True)
+        self.trace = self.private / "trace"
+        self.verdict = self.private / "verdict.json"
+
+    def __call__(self, *words: str, base: str = "main", where: str = ".") -> Gated:
+        """Run `pytest --kopt-base` and see that it leaves nothing behind."""
+        before = self.left_behind()
+        self.trace.unlink(missing_ok=True)
+        self.verdict.unlink(missing_ok=True)
+        here = Project(self.project.root / where)
+        run = here.pytest(*self.words(base), *words, **self.variables())
+        self.expect(before)
+        assert "INTERNALERROR" not in run.text, run.text
+        verdict = json.loads(self.verdict.read_text()) if self.verdict.exists() else None
+        return Gated(run, verdict, self.traced())
+
+    def words(self, base: str) -> tuple[str, ...]:
+        """The words of a run."""
+        return (f"--kopt-base={base}", "--kopt-verdict", str(self.verdict))
+
+    def variables(self) -> dict[str, str]:
+        """The environment of a run."""
+        return {
+            "TMPDIR": str(self.tmp),
+            "TRACE": str(self.trace),
+            "TORCHINDUCTOR_CACHE_DIR": str(self.private / "inductor"),
+        }
+
+    def traced(self) -> list[tuple[str, int]]:
+        """Who called the clock, in which process."""
+        lines = self.trace.read_text().splitlines() if self.trace.exists() else []
+        pairs = (line.rsplit(" ", 1) for line in lines)
+        return [(who, int(process)) for who, process in pairs]
+
+    def expect(self, before: dict[str, object]) -> None:
+        """See that nothing is left behind that was not there before."""
+        after = self.left_behind()
+        changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+        assert not changed, changed
+
+    def left_behind(self) -> dict[str, object]:
+        """Everything that a run could leave: files anywhere, and what git knows of."""
+        git = self.project.git
+        status = git("status", "--porcelain", "--ignored", "-uall").splitlines()
+        found: dict[str, object] = {
+            "git status": [line for line in status if "__pycache__" not in line],
+            **{
+                f"git {' '.join(words)}": git(*words)
+                for words in (("worktree", "list"), ("for-each-ref",), ("stash", "list"))
+            },
+        }
+        # A lock that all runs on the machine share is to stay, and so are xdist's tmp_paths.
+        others = ("pytest-kopt-", "pytest-of-")
+        for path in self.tmp.rglob("*"):
+            if not path.relative_to(self.tmp).parts[0].startswith(others):
+                found[str(path)] = "temporary"
+        return found | self.project.contents()
+
+    def interrupt(self, how: int, when: Callable[[], bool], base: str = "main") -> int:
+        """Start a run, send it a signal when it is time, and return its exit status.
+
+        Ctrl-C reaches every process at the terminal, a CI runner's SIGTERM only the first.
+        """
+        before = self.left_behind()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", *self.words(base)],
+            cwd=self.project.root,
+            env={**self.project.environment(), **self.variables()},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            _until(lambda: when() or process.poll() is not None)
+            assert process.poll() is None, "over before it could be interrupted"
+            (os.killpg if how == signal.SIGINT else os.kill)(process.pid, how)
+            status = process.wait(60)
+            _until(lambda: not _group_lives(process.pid))
+        finally:
+            if _group_lives(process.pid):
+                os.killpg(process.pid, signal.SIGKILL)
+        self.expect(before)
+        return status
+
+
+def _until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited for too long"
+        time.sleep(0.05)
+
+
+def _group_lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def names(trace: Iterable[tuple[str, int]]) -> set[str]:
+    """Who is in a trace."""
+    return {who for who, _ in trace}
+
+
+def project_at(root: Path) -> Project:
+    """Return a project with its first commit."""
+    root.mkdir(parents=True)
+    project = Project(root)
+    write_paired(project)
+    project.commit_all()
+    return project

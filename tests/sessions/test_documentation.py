@@ -1,0 +1,96 @@
+"""Every command in README.md and docs/ runs, in the order in which a reader meets it.
+
+An HTML comment above a fenced block says what it is for: `file: PATH` writes it into the page's
+project, `run` (or `run: exit N`) runs it, `not run: WHY` excuses it, `commit` commits everything.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from .project import Project
+from .sources import SETTINGS
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+)
+#: Pages whose commands are real rounds, or sessions in Triton's interpreter.
+SLOW = {"README.md", "docs/cases.md", "docs/many-gpus.md"}
+_STEP = re.compile(
+    r"(?:<!-- (?P<order>[^\n]*?) -->\n)?(?:^```(?P<language>\w*)\n(?P<text>.*?)^```$)?",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    order: str
+    language: str
+    text: str
+
+
+def steps(page: str) -> Iterator[Step]:
+    for found in _STEP.finditer((ROOT / page).read_text()):
+        if found["order"] or found["language"]:
+            yield Step(found["order"] or "", found["language"] or "", found["text"] or "")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_is_run_or_excused(page: str) -> None:
+    for step in steps(page):
+        if step.language in ("sh", "bash", "shell", "console"):
+            assert re.fullmatch(r"run(: exit \d+)?|not run: \w.*", step.order), step
+        if step.order.startswith(("run", "not run")):
+            assert step.language == "sh", step
+        assert re.match(r"file: |run|not run: |commit$|$", step.order), step
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
+        if not target.startswith("http"):
+            assert ((ROOT / page).parent / target).exists(), target
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(p, marks=[pytest.mark.long] if p in SLOW else []) for p in PAGES]
+)
+def test_the_commands_of_a_page_run(page: str, empty: Project, tmp_path: Path) -> None:
+    found = list(steps(page))
+    if not any(step.order.startswith("run") for step in found):
+        pytest.skip("no command to run")
+    empty.write("pyproject.toml", SETTINGS)
+    empty.write(".gitignore", "__pycache__/\n")
+    for name in ("pytest", "kopt"):
+        module = {"pytest": "pytest", "kopt": "pytest_kopt.cli"}[name]
+        tool = tmp_path / "bin" / name
+        tool.parent.mkdir(exist_ok=True)
+        tool.write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
+        tool.chmod(0o755)
+    path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    for place, step in enumerate(found):
+        if step.order.startswith("file: "):
+            target = step.order.removeprefix("file: ")
+            empty.write(target, step.text)
+            if target.startswith("kernels/"):
+                (empty.root / "kernels" / "__init__.py").touch()
+        before = [known.order for known in found[:place]]
+        if step.order == "commit" or (
+            step.order.startswith("run")
+            and not any(order == "commit" or order.startswith("run") for order in before)
+        ):
+            empty.commit_all()
+        if step.order.startswith("run"):
+            expected = int(step.order.partition("exit ")[2] or 0)
+            run = empty.run("sh", "-e", "-c", step.text, PATH=path)
+            assert run.code == expected, f"{step.text}\n{run.text}"
+            empty.git("add", ".")

@@ -1,0 +1,423 @@
+"""The gate of a pull request: `pytest --kopt-base REF`, judged and gone without a trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from .paired import (
+    A_LITTLE_SLOWER,
+    FASTER,
+    OLD,
+    PLAIN,
+    PLAIN_CASES,
+    SAME,
+    SLOWER,
+    Gate,
+    cases,
+    kernel,
+    names,
+    project_at,
+)
+from .project import NO_XDIST, TWO_WORKERS, Project
+
+long = pytest.mark.long
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    """The gate in a project whose first commit is the base."""
+    return Gate(project_at(tmp_path / "project"))
+
+
+# What changed, and what becomes of it.
+
+
+TABLED_COST = 'json.loads((Path(__file__).resolve().parent / "table.json").read_text())["ms"]'
+TABLED_IMPORTS = "import json\nfrom pathlib import Path"
+
+
+def write_reached(project: Project, version: str, helper_ms: float, table_ms: float) -> None:
+    """Write cases that a change reaches in different ways, and one that it does not."""
+    helped = kernel("tiles.MS", "helped", name="helped", imports="from . import tiles")
+    helped = helped.replace("spend(COST_MS,", "spend(tiles.MS + 0 * tiles.told(),")
+    told = f'def told():\n    spend(0.0, "{version} helper")\n    return 0.0\n'
+    project.write("helped/__init__.py", "")
+    project.write("helped/kernel.py", helped)
+    project.write("helped/tiles.py", f"from clock import spend\n\nMS = {helper_ms}\n\n\n{told}")
+    project.write(
+        "tabled/kernel.py", kernel(TABLED_COST, "tabled", name="tabled", imports=TABLED_IMPORTS)
+    )
+    project.write("tabled/table.json", json.dumps({"ms": table_ms}))
+    project.write("far/kernel.py", kernel(OLD, "far", name="far"))
+
+
+REACHED = (("helped.kernel", "helped"), ("tabled.kernel", "tabled"), ("far.kernel", "far"))
+
+
+def test_what_a_change_reaches_is_compared_and_the_rest_is_not(tmp_path: Path) -> None:
+    """In a place with a space and letters beyond ASCII; a case came and another went."""
+    project = project_at(tmp_path / "ein Projekt für Ärmel" / "π")
+    write_reached(project, "old", OLD, OLD)
+    project.write("tests/test_reached.py", cases(*REACHED, ("kernels.plain", "plain")))
+    project.commit_all("The base")
+    write_reached(project, "new", SLOWER, FASTER)
+    project.write("kernels/fresh.py", kernel(OLD, "fresh", name="fresh"))
+    project.write("tests/test_reached.py", cases(*REACHED, ("kernels.fresh", "fresh")))
+    project.git("rm", "--quiet", "tests/test_plain.py")
+    gate = Gate(project)
+    done = gate()
+    assert done.run.code == 8, done.run.text
+    verdict, shapes = done.judged, done.shapes
+    schema = json.loads((files("pytest_kopt") / "schemas/verdict.schema.json").read_text())
+    jsonschema.validate(verdict, schema)
+    assert verdict["base"] == project.head()
+    assert verdict["decision"] == "ROLLED_BACK" and verdict["compare"] == "paired"
+    changes = {rows: shape["change_pct"] for rows, shape in shapes.items()}
+    assert changes[1] == pytest.approx(100 * (OLD / SLOWER - 1)), "by a module it imports"
+    assert changes[2] == pytest.approx(100 * (OLD / FASTER - 1)), "by a file it reads"
+    assert changes[3] == 0, "by nothing"
+    assert changes[4] is None, "new"
+    found = [shapes[rows]["status"] for rows in (1, 2, 3, 4)]
+    assert found == ["regressed", "improved", "unchanged", "unchanged"]
+    assert verdict["flags"] == [
+        "new case, not compared: tests/test_reached.py::test_fresh",
+        "removed case: tests/test_plain.py::test_plain",
+        "removed case: tests/test_reached.py::test_plain",
+    ]
+    replicas = [ran for ran in done.processes.values() if "old helper" in ran]
+    assert len(replicas) == 4 and all("new helper" in ran for ran in replicas)
+    assert sum("far" in ran for ran in replicas) <= 1, "proven to be unconcerned, and that once"
+    assert not any("fresh" in ran for ran in replicas)
+
+
+@long
+def test_a_gain_in_one_package_of_a_repository_over_two_workers(tmp_path: Path) -> None:
+    """Started in a subdirectory, from a detached HEAD, against its parent."""
+    project = project_at(tmp_path / "repository")
+    parts = ("pyproject.toml", "tests", "kernels")
+    (project.root / "packages/one").mkdir(parents=True)
+    project.git("mv", *parts, "packages/one")
+    project.commit_all("One package of many")
+    project.write(f"packages/one/{PLAIN}", kernel(FASTER, "new"))
+    project.commit_all("Faster")
+    project.git("switch", "--quiet", "--detach")
+    gate = Gate(project)
+    words = ("--kopt-gate", "improve", ".", *TWO_WORKERS)
+    done = gate(*words, base="HEAD~1", where="packages/one/tests")
+    assert done.run.code == 0, done.run.text
+    assert done.judged["decision"] == "ACCEPTED"
+    assert done.judged["base"] == project.git("rev-parse", "HEAD~1").strip()
+    assert done.shapes[1]["change_pct"] == pytest.approx(100 * (OLD / FASTER - 1))
+    both = [ran for ran in done.processes.values() if ran == {"old", "new"}]
+    assert len(both) == 4, "each replica ran both versions"
+
+
+@long
+def test_without_a_change_in_kernel_code_nothing_is_compared(gate: Gate) -> None:
+    gate.project.write("README.md", "Another text.\n")
+    gate.project.write("docs/new.md", "A text.\n")
+    gate.project.write("tests/test_plain.py", PLAIN_CASES + "\n\nTIDIER = True\n")
+    for ask, code, decision in (("no-regression", 0, "ACCEPTED"), ("improve", 9, "INCONCLUSIVE")):
+        done = gate("--kopt-gate", ask)
+        assert done.run.code == code, done.run.text
+        assert done.judged["decision"] == decision and done.judged["compare"] == "none"
+        assert "no kernel code changed" in done.judged["reason"]
+        assert len(done.processes) == 1, "the cases are checked, and no replica runs"
+
+
+def test_a_wrong_result_is_not_compared(gate: Gate) -> None:
+    gate.project.write(PLAIN, kernel(FASTER, "new", factor=2.1))
+    done = gate()
+    assert done.run.code == 1, done.run.text
+    assert done.judged["decision"] == "REPAIR" and done.shapes[1]["check"] == "FAIL"
+    assert len(done.processes) == 1
+
+
+@long
+@pytest.mark.parametrize("words", [(), TWO_WORKERS, NO_XDIST], ids=["serial", "n2", "no xdist"])
+@pytest.mark.parametrize(
+    ("cost", "ask", "code", "decision"),
+    [
+        (SLOWER, "no-regression", 8, "ROLLED_BACK"),
+        (A_LITTLE_SLOWER, "no-regression", 0, "ACCEPTED_WITH_NOTE"),
+        (A_LITTLE_SLOWER, "improve", 8, "ROLLED_BACK"),
+        (SAME, "no-regression", 0, "ACCEPTED"),
+        (SAME, "improve", 9, "INCONCLUSIVE"),
+        (FASTER, "no-regression", 0, "ACCEPTED"),
+        (FASTER, "improve", 0, "ACCEPTED"),
+    ],
+)
+def test_codes(
+    gate: Gate, cost: float, ask: str, code: int, decision: str, words: tuple[str, ...]
+) -> None:
+    gate.project.write(PLAIN, kernel(cost, "new"))
+    done = gate("--kopt-gate", ask, *words)
+    assert done.run.code == code, done.run.text
+    assert done.judged["decision"] == decision
+    assert done.shapes[1]["change_pct"] == pytest.approx(100 * (OLD / cost - 1))
+
+
+@long
+@pytest.mark.parametrize("words", [TWO_WORKERS, NO_XDIST], ids=["n2", "no xdist"])
+def test_codes_without_a_comparison(gate: Gate, words: tuple[str, ...]) -> None:
+    assert gate(*words).run.code == 0
+    gate.project.write(PLAIN, kernel(FASTER, "new", factor=2.1))
+    assert gate(*words).run.code == 1
+
+
+@long
+@pytest.mark.parametrize("ref", ["topic-base", "v1", "v1-annotated", "sha", "short"])
+def test_names_of_the_base(gate: Gate, ref: str) -> None:
+    """The base is where the branch came from, not what the named branch has become since."""
+    project = gate.project
+    base = project.head()
+    for words in (
+        ("branch", "topic-base"),
+        ("tag", "v1"),
+        ("tag", "-a", "-m", "x", "v1-annotated"),
+    ):
+        project.git(*words)
+    project.git("switch", "--quiet", "-c", "topic")
+    project.write(PLAIN, kernel(FASTER, "new"))
+    project.commit_all("Faster")
+    project.git("switch", "--quiet", "topic-base")
+    project.write(PLAIN, kernel(FASTER / 2, "meanwhile"))
+    project.commit_all("What the others did meanwhile")
+    project.git("switch", "--quiet", "topic")
+    done = gate(base={"sha": base, "short": base[:8]}.get(ref, ref))
+    assert done.run.code == 0 and done.judged["base"] == base, done.run.text
+    assert names(done.trace) == {"old", "new"}
+
+
+@long
+def test_a_project_behind_a_link(gate: Gate, tmp_path: Path) -> None:
+    gate.project.write(PLAIN, kernel(FASTER, "new"))
+    (tmp_path / "link").symlink_to(gate.project.root)
+    (tmp_path / "link-private").symlink_to(gate.private)
+    for where in (".", "tests"):
+        done = Gate(Project(tmp_path / "link"))(where=where)
+        assert done.run.code == 0, done.run.text
+        assert done.shapes[1]["change_pct"] == pytest.approx(100 * (OLD / FASTER - 1))
+        assert "two processes" not in str(done.judged["flags"])
+
+
+@long
+def test_only_the_named_cases_are_judged(gate: Gate) -> None:
+    """And a case that was not asked for is not one that was removed."""
+    gate.project.write(PLAIN, kernel(FASTER, "new"))
+    gate.project.write("tests/test_other.py", cases(("kernels.plain", "plain")))
+    done = gate("tests/test_plain.py::test_plain")
+    assert done.run.code == 0, done.run.text
+    assert list(done.shapes) == [1] and done.judged["flags"] == []
+    assert done.shapes[1]["change_pct"] == pytest.approx(100 * (OLD / FASTER - 1))
+
+
+# What is refused: one message, nothing measured, nothing changed.
+
+
+def refused(gate: Gate, *words: str, base: str = "main") -> str:
+    """See that a run refuses, and return its message."""
+    done = gate(*words, base=base)
+    assert done.run.code == 4, done.run.text
+    assert done.verdict is None and done.trace == []
+    return done.run.refusal
+
+
+def test_bases_that_are_none(gate: Gate) -> None:
+    project = gate.project
+    assert "'nowhere'" in refused(gate, base="nowhere") or "nowhere" in refused(
+        gate, base="nowhere"
+    )
+    for ref in ("--output=stolen", "-O", "main:README.md", "main..main", ""):
+        message = refused(gate, base=ref)
+        assert f"--kopt-base {ref}" in message and "unknown" in message
+    assert not (project.root / "stolen").exists()
+    project.git("checkout", "--quiet", "--orphan", "elsewhere")
+    project.commit_all("Another history")
+    assert "no common history" in refused(gate)
+
+
+def test_a_clone_without_the_merge_base(gate: Gate, tmp_path: Path) -> None:
+    """As CI makes it: the head alone, or head and base without what lies between."""
+    origin = gate.project
+    origin.git("switch", "--quiet", "-c", "topic")
+    origin.write(PLAIN, kernel(FASTER, "new"))
+    origin.commit_all("Faster")
+    origin.git("switch", "--quiet", "main")
+    origin.write("README.md", "Meanwhile.\n")
+    origin.commit_all("Meanwhile")
+    url = f"file://{origin.root}"
+    origin.git("clone", "-q", "--depth", "1", "--branch", "topic", url, str(tmp_path / "clone"))
+    clone = Gate(Project(tmp_path / "clone"))
+    message = refused(clone, base="origin/main")
+    assert "unknown" in message and "fetch-depth: 0" in message
+    clone.project.git("fetch", "-q", "--depth", "1", "origin", "main:refs/remotes/origin/main")
+    message = refused(clone, base="origin/main")
+    assert "no common history" in message and "shallow" in message and "fetch-depth: 0" in message
+
+
+def test_where_there_is_no_repository(gate: Gate, tmp_path: Path) -> None:
+    (gate.project.root / ".git").rename(tmp_path / "away")
+    done = gate.project.pytest(*gate.words("main"), **gate.variables())
+    assert done.code == 4 and "no git repository" in done.refusal
+    gate.project.git("init", "--quiet")
+    done = gate.project.pytest(*gate.words("main"), **gate.variables())
+    assert done.code == 4 and "commit" in done.refusal
+    assert gate.traced() == []
+
+
+def test_a_submodule_that_changed(gate: Gate, tmp_path: Path) -> None:
+    other = project_at(tmp_path / "other")
+    project = gate.project
+    local = ("-c", "protocol.file.allow=always")
+    project.git(*local, "submodule", "--quiet", "add", str(other.root), "vendor")
+    project.commit_all("With a submodule")
+    project.write("vendor/kernels/plain.py", kernel(FASTER, "new"))
+    message = refused(gate)
+    assert "submodule 'vendor'" in message and "clean" in message
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (("--kopt-round", "2"), ("--kopt-base", "without a campaign")),
+        (("--kopt-campaign", "mine"), ("--kopt-base", "without a campaign")),
+        (("--kopt-compare", "stored"), ("--kopt-compare", "no stored baseline", "paired")),
+        (("-o", "kopt_compare=stored"), ("no stored baseline",)),
+        (("--kopt-notes", "notes.yaml"), ("--kopt-notes", "--kopt-round")),
+        (("--kopt-no-apply",), ("--kopt-no-apply", "--kopt-round")),
+        (("--kopt-deterministic-only",), ("standard cases", "--kopt-deterministic-only")),
+        (("-o", "kopt_gate=faster"), ("'faster'", "no-regression, improve")),
+        (("--kopt-policy", "mild"), ("'mild'", "primus")),
+        (("--kopt-calibrate", "4"), ("--kopt-calibrate", "--kopt-base")),
+    ],
+)
+def test_options_that_do_not_go_with_it(
+    refusing: Gate, words: tuple[str, ...], parts: tuple[str, ...]
+) -> None:
+    message = refused(refusing, *words)
+    for part in parts:
+        assert part in message
+
+
+def test_a_gate_needs_a_base(refusing: Gate) -> None:
+    run = refusing.project.pytest("--kopt-gate", "improve", **refusing.variables())
+    assert run.code == 4 and "--kopt-base REF" in run.refusal
+
+
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory: pytest.TempPathFactory) -> Gate:
+    """A gate that only refuses, shared."""
+    return Gate(project_at(tmp_path_factory.mktemp("refusing") / "project"))
+
+
+def break_import(project: Project) -> None:
+    project.write(PLAIN, "raise ImportError('gone astray')\n")
+
+
+def remove_kernel(project: Project) -> None:
+    project.git("rm", "--quiet", PLAIN)
+
+
+@long
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (break_import, "gone astray"),
+        (remove_kernel, "kernels.plain"),
+    ],
+)
+def test_a_base_whose_kernel_does_not_import(
+    gate: Gate, spoil: Callable[[Project], None], says: str
+) -> None:
+    """Its test file is there, so its cases are not new ones."""
+    spoil(gate.project)
+    gate.project.commit_all("Broken")
+    gate.project.write(PLAIN, kernel(FASTER, "new"))
+    message = refused(gate)
+    for part in ("tests/test_plain.py", "does not import", says, "--kopt-base main"):
+        assert part in message
+
+
+@long
+def test_a_base_whose_kernel_does_not_import_when_it_is_called(gate: Gate) -> None:
+    """Seen only in the replicas; never a stored comparison, never silence."""
+    late = kernel().replace(
+        "def plain(x):\n", "def plain(x):\n    from kernels.core import COST_MS\n"
+    )
+    gate.project.write(PLAIN, late)
+    gate.project.write("kernels/core.py", "raise ImportError('gone astray')\n")
+    gate.project.commit_all("Broken")
+    gate.project.write("kernels/core.py", "COST_MS = 250.0\n")
+    done = gate()
+    assert done.run.code == 4, done.run.text
+    for part in ("gone astray", "--kopt-base main", "load and run"):
+        assert part in done.run.refusal
+    assert done.verdict is None
+
+
+@long
+def test_a_case_that_is_a_lambda_is_compared_in_two_processes(gate: Gate) -> None:
+    """And the verdict says what to write instead."""
+    text = PLAIN_CASES.replace("        plain,\n", "        lambda x: plain(x),\n")
+    gate.project.write("tests/test_plain.py", text)
+    gate.project.commit_all("A lambda")
+    gate.project.write(PLAIN, kernel(FASTER, "new"))
+    done = gate()
+    assert done.run.code == 0, done.run.text
+    (flag,) = done.judged["flags"]
+    assert "two processes" in flag and "lambda" in flag and "plain function" in flag
+    assert done.shapes[1]["change_pct"] == pytest.approx(100 * (OLD / FASTER - 1))
+
+
+# Cut off in the middle.
+
+BLOCKING = """\
+import os
+import pathlib
+import time
+
+pathlib.Path(os.environ["TRACE"]).write_text("collecting 0\\n")
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    "how",
+    [signal.SIGTERM, pytest.param(signal.SIGINT, marks=long)],
+)
+def test_interrupted_while_the_base_is_collected(gate: Gate, how: int) -> None:
+    gate.project.write("tests/test_plain.py", BLOCKING)
+    gate.project.commit_all("Takes its time")
+    gate.project.write("tests/test_plain.py", PLAIN_CASES)
+    assert gate.interrupt(how, lambda: names(gate.traced()) == {"collecting"}) == 2
+    assert names(gate.traced()) == {"collecting"}, "nothing was measured after that"
+
+
+@long
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_in_the_middle_of_the_comparison(gate: Gate, how: int) -> None:
+    gate.project.write(PLAIN, kernel(FASTER, "new"))
+    assert gate.interrupt(how, lambda: "old" in names(gate.traced())) == 2
+    assert not gate.verdict.exists()
+
+
+def test_trees_of_a_killed_run_are_removed_by_the_next(gate: Gate) -> None:
+    """Only those of processes that are gone."""
+    dead, alive = (gate.tmp / f"kopt-incumbent-{pid}-x" for pid in (2**22 + 1, os.getpid()))
+    for path in (dead, alive):
+        (path / "first").mkdir(parents=True)
+    run = gate.project.pytest(*gate.words("nowhere"), **gate.variables())
+    assert run.code == 4 and dead.exists(), "a refused run touches nothing"
+    gate.project.write("README.md", "Another text.\n")
+    run = gate.project.pytest(*gate.words("main"), **gate.variables())
+    assert run.code == 0 and "no kernel code changed" in run.out, run.text
+    assert not dead.exists() and alive.exists()

@@ -1,0 +1,57 @@
+"""What the gate of a pull request asks: a change may be slower, by less than the shape gate."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+
+from pytest_kopt import policies
+from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, log_ratio
+from pytest_kopt.decide.paired import PairedCase, PairedEvidence, decide_paired
+from pytest_kopt.decide.verdict import Verdict
+
+PRIMUS = policies.load("primus")
+
+
+def judged(
+    gate: Literal["improve", "no-regression"], look: int, *changes: float, spread: float = 0.05
+) -> Verdict | None:
+    """Judge cases that changed by so many percent, give or take `spread`."""
+    wobble = [spread * (1 if i % 2 else -1) for i in range(look)]
+    cases = tuple(
+        PairedCase(f"case{i}", f"case{i}", {}, tuple(log_ratio(change + w) for w in wobble))
+        for i, change in enumerate(changes)
+    )
+    return decide_paired(PairedEvidence("step speed", cases, gate=gate), PRIMUS)
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize(
+    ("changes", "code", "improve"),
+    [
+        ((0.0, 0.0), 0, 9),
+        ((2.0, 3.0), 0, 0),
+        ((-3.0, -2.0), 0, 8),
+        ((-3.0, 9.0), 0, 0),
+        ((-7.0, 9.0), 8, 8),
+        ((-7.0, -7.0), 8, 8),
+    ],
+)
+def test_a_change_may_be_slower_by_less_than_the_gate(
+    look: int, changes: tuple[float, ...], code: int, improve: int
+) -> None:
+    for gate, expected in (("no-regression", code), ("improve", improve)):
+        verdict = judged(gate, look, *changes)  # type: ignore[arg-type]
+        assert verdict is not None and verdict.exit_code == expected, (gate, verdict)
+        if expected == 0:
+            noted = verdict.decision == "ACCEPTED_WITH_NOTE"
+            assert noted == any(change < 0 for change in changes)
+
+
+def test_what_could_be_slower_by_more_is_not_let_through() -> None:
+    """Undecided at first; in the end slower where that is shown, else not decided."""
+    assert judged("no-regression", 4, 0.0, spread=4.0) is None
+    for change, code in ((0.0, 9), (-4.9, 8)):
+        verdict = judged("no-regression", FINAL_LOOK, change, spread=2.5 if change else 8.0)
+        assert verdict is not None and verdict.exit_code == code

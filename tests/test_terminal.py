@@ -1,0 +1,216 @@
+"""The terminal: what fits, what is coloured, what -q and -v mean, and progress."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.verdict import Aggregate, Decision, Shape, Verdict
+from pytest_kopt.schema.profile import GEMM, MEMORY
+from pytest_kopt.session.trial import Closing
+from pytest_kopt.show.bars import WIDTH, bar, scale_of
+from pytest_kopt.show.progress import Progress
+from pytest_kopt.show.terminal import Line, result_lines, verdict_lines, write
+from tests.builders import few_examples
+
+percents = st.floats(-500, 500)
+
+
+def a_case(place: int, rate: float = 123.456, *, backward: bool = True) -> CaseResult:
+    dims: dict[str, Any] = {"B": 1, "M": 8192 * (place + 1), "N": 16384, "K": 7168}
+    cells = {c.name: rate for c in GEMM.columns if backward or not c.is_backward}
+    return CaseResult(
+        nodeid=f"t.py::test[{place}]",
+        label="_".join(f"{name}{value}" for name, value in dims.items()),
+        header=GEMM.header(tuple(dims)),
+        dims=dims,
+        check="PASS",
+        cells=dict(cells),
+    )
+
+
+def a_closing(cases: list[CaseResult], changes: list[float]) -> Closing:
+    shapes = [
+        Shape(
+            label=case.label,
+            dims=case.dims,
+            check="PASS",
+            change_pct=change,
+            low_pct=change - 1,
+            high_pct=change + 1,
+            status="improved" if change > 1 else "regressed" if change < -1 else "unchanged",
+        )
+        for case, change in zip(cases, changes, strict=True)
+    ]
+    total = Aggregate(
+        metric="Combined Step TFLOPS",
+        candidate=310.0,
+        incumbent=300.0,
+        change_pct=3.333,
+        low_pct=3.1,
+        high_pct=3.5,
+    )
+    verdict = Verdict(
+        decision=Decision.ACCEPTED,
+        reason="improved",
+        compare="paired",
+        policy="primus",
+        aggregate=total,
+        shapes=shapes,
+        flags=["a flag"],
+        next_step="go on",
+    )
+    return Closing(verdict, None)
+
+
+@few_examples
+@given(st.lists(percents, min_size=1, max_size=6), st.floats(1e-3, 99999.0))
+def test_the_table_fits_a_hundred_columns(changes: list[float], rate: float) -> None:
+    cases = [a_case(i, rate) for i in range(len(changes))]
+    for closing in (None, a_closing(cases, changes)):
+        table = [line for line in result_lines(cases, closing) if "B1" in line or "case" in line]
+        assert len(table) == len(cases) + 1
+        assert max(map(len, table)) <= 100, table
+
+
+def test_every_case_can_be_told_apart_and_shows_its_change() -> None:
+    cases = [a_case(i) for i in range(3)]
+    lines = list(result_lines(cases, a_closing(cases, [3.0, 0.0, -4.0])))
+    rows = lines[2:5]
+    assert [re.search(r"[+-]\d\.000%", row) is not None for row in rows] == [True] * 3
+    assert [row.index("●") for row in rows] == sorted(
+        (row.index("●") for row in rows), reverse=True
+    )
+    assert len({row.split()[0] for row in rows}) == 3
+
+
+def test_quiet_leaves_the_verdict_and_verbose_shows_every_column() -> None:
+    cases = [a_case(0)]
+    closing = a_closing(cases, [3.0])
+    quiet = list(result_lines(cases, closing, (), -1))
+    assert not any("B1_M" in line for line in quiet)
+    assert any("ACCEPTED" in line for line in quiet)
+    plain, loud = ("\n".join(result_lines(cases, closing, (), level)) for level in (0, 1))
+    for column in ("_stddev", "Time (ms)", "out_snr", "[+2.00, +4.00]"):
+        assert column in loud and column not in plain.split("ACCEPTED")[0]
+    assert cases[0].label in loud
+    assert list(result_lines(cases, None, (), -1)) == []
+
+
+def test_cases_of_several_schemas_have_a_table_each() -> None:
+    other = replace(
+        a_case(1),
+        header=MEMORY.header(("rows",)),
+        dims={"rows": 7},
+        cells={column.name: 4.5 for column in MEMORY.columns},
+        label="rows7",
+    )
+    text = "\n".join(result_lines([a_case(0), other], None))
+    assert text.count("case  ") == 2
+    assert "fwd TFLOPS" in text and "fwd GB/s" in text
+
+
+class Screen:
+    """A terminal reporter as far as we use one."""
+
+    def __init__(self, *, tty: bool = False, verbosity: int = 0) -> None:
+        self.isatty, self.verbosity = tty, verbosity
+        self.written: list[tuple[str, dict[str, bool]]] = []
+
+    def write_line(self, line: str, **markup: bool) -> None:
+        self.written.append((line, markup))
+
+    def rewrite(self, line: str, **markup: bool) -> None:
+        self.written.append((f"\r{line}", markup))
+
+    def ensure_newline(self) -> None:
+        pass
+
+
+def on(screen: Screen) -> Any:
+    return screen
+
+
+def test_colours_are_pytests_own_markup() -> None:
+    cases = [a_case(0), a_case(1), a_case(2)]
+    screen = Screen()
+    write(on(screen), result_lines(cases, a_closing(cases, [3.0, 0.0, -4.0])))
+    assert all("\x1b" not in text for text, _ in screen.written)
+    rows = [markup for text, markup in screen.written if text.startswith("B1")]
+    assert rows == [{"green": True}, {}, {"red": True}]
+    said = {text.split()[0].rstrip(":"): markup for text, markup in screen.written if text}
+    assert said["ACCEPTED"] == {"green": True, "bold": True}
+    assert said["flag"] == {"yellow": True}
+
+
+@pytest.mark.parametrize(("colour", "coloured"), [(True, True), (False, False)])
+def test_a_line_is_coloured_where_pytest_colours(colour: bool, coloured: bool) -> None:
+    from _pytest._io import TerminalWriter
+
+    file = io.StringIO()
+    writer = TerminalWriter(file)
+    writer.hasmarkup = colour
+    line = Line("bad", red=True)
+    writer.line(line, **line.markup)
+    assert ("\x1b[31m" in file.getvalue()) is coloured
+
+
+def test_a_verdicts_lines_can_be_printed_as_they_are() -> None:
+    """`kopt decide` prints them without a reporter."""
+    closing = a_closing([a_case(0)], [3.0])
+    assert "\n".join(verdict_lines(closing.verdict)).strip().startswith("ACCEPTED (improved)")
+
+
+@given(percents, percents, percents, st.floats(0.01, 500))
+def test_a_bar_is_as_wide_as_every_other(a: float, b: float, c: float, scale: float) -> None:
+    low, change, high = sorted((a, b, c))
+    text = bar(change, low, high, scale)
+    assert len(text) == WIDTH
+    assert text.count("●") == 1
+    if low > scale / 4 and low < scale:
+        assert text[WIDTH // 2] == "│" and "●" not in text[: WIDTH // 2]
+
+
+def test_bars_say_what_they_show() -> None:
+    assert bar(0.0, -0.5, 0.5, 1) == "····━━━━●━━━━····"
+    assert bar(1.0, 0.5, 2.0, 1) == "········│···━━━━●"
+    assert bar(0.5, 0.25, 2.0, 1) == "········│·━━●━━━▸"
+    assert bar(-0.5, None, None, 1) == "····●···│········"
+    assert bar(None, None, None, 1) == ""
+
+
+@pytest.mark.parametrize(
+    ("bounds", "scale"),
+    [([], 1), ([0.0], 1), ([0.3, -0.1], 0.5), ([1.0], 1), ([1.1], 2), ([4.2, 3.0], 5), ([7.0], 10)],
+)
+def test_the_axis_is_a_round_number(bounds: list[float], scale: float) -> None:
+    assert scale_of(bounds) == pytest.approx(scale)
+
+
+def test_progress_renews_one_line_on_a_terminal() -> None:
+    clock = iter([0.0, 2.0, 4.0])
+    screen = Screen(tty=True)
+    progress = Progress(on(screen), 8, lambda: next(clock))
+    progress.measured()
+    progress.measured()
+    assert [text for text, _ in screen.written] == [
+        "\rkopt: comparing, process 1 of at most 8, up to 14 s left",
+        "\rkopt: comparing, process 2 of at most 8, up to 12 s left",
+    ]
+
+
+@pytest.mark.parametrize(("verbosity", "lines"), [(-1, 0), (0, 1), (1, 3)])
+def test_progress_elsewhere_is_as_loud_as_asked(verbosity: int, lines: int) -> None:
+    screen = Screen(verbosity=verbosity)
+    progress = Progress(on(screen), 8)
+    for _ in range(3):
+        progress.measured()
+    assert len(screen.written) == lines
+    Progress(None, 8).measured()
