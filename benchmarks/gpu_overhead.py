@@ -3,7 +3,7 @@
 python benchmarks/gpu_overhead.py OUT [--dry]     (about a minute)
 
 One case of about 0.2 ms (bf16 matmul 4096^3) is checked, timed and compared with itself in eight
-fresh processes. In every process torch.profiler records each kernel, and this script's conftest
+fresh processes. In every process torch.profiler records each kernel, and a plugin of this script's
 marks the spans of blocks and of the warm-up before a capture; kernels that run within them are the
 case's, all others (inputs, checks, references, comparisons) the harness's.
 """
@@ -118,10 +118,12 @@ def main() -> None:
         root, spans = Path(directory) / "project", Path(directory) / "spans"
         root.mkdir()
         spans.mkdir()
-        (root / "conftest.py").write_text(SPANS)
+        # A plugin, so that it is in place before the watch over the harness begins.
+        (root / "spans.py").write_text(SPANS)
         (root / "test_product.py").write_text(TESTS.format(size=256 if dry else 4096))
         done = run(
             root,
+            *("-p", "spans"),
             *("--kopt-calibrate", str(4 if dry else PROCESSES), "--kopt-gpu-wait", "2"),
             SPANS=str(spans),
         )

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ..fake_gpus import FakeNvidiaSmi
-from .project import KERNEL, Project, Run
+from .project import KERNEL, SCRIPT, Project, Run
 from .sources import SETTINGS
 from .test_pinning import NO_RUNTIME, NOTE, ON_GPUS, SLEEPING, SLEPT_CASES
 
@@ -40,6 +40,8 @@ def host(address: str, directory: Path, driver: FakeNvidiaSmi, mask: str) -> Ite
         port = found.getsockname()[1]
     environ = {name: text for name, text in os.environ.items() if "VISIBLE" not in name}
     environ |= driver.variables(environ) | {"CUDA_VISIBLE_DEVICES": mask}
+    if (driver.directory / SCRIPT).exists():
+        environ["PYTEST_PLUGINS"] = Path(SCRIPT).stem
     with (directory / "log").open("w") as log:
         server = subprocess.Popen(
             [sys.executable, "-u", "-c", SERVER, f"{address}:{port}"],
@@ -110,8 +112,9 @@ def test_rows_and_evidence_come_home(
 ) -> None:
     empty.write("pyproject.toml", SETTINGS)
     empty.write(KERNEL, SLEEPING.format(ms=1))
-    empty.write("tests/conftest.py", NO_RUNTIME)
     empty.write("tests/test_slept.py", SLEPT_CASES)
+    for driver in drivers:
+        (driver.directory / SCRIPT).write_text(NO_RUNTIME)
     with two_hosts(tmp_path, drivers) as words:
         done = run(empty, words, "--summary-csv", "out.csv")
     assert done.code == 0, done.text
