@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_kopt.cases.fixture import Kopt, Measurement
+    from pytest_kopt.honesty.skew import skewed_groups
     from pytest_kopt.numerics.compare import assert_matches, assert_snr
     from pytest_kopt.numerics.determinism import assert_deterministic
     from pytest_kopt.numerics.gates import bitwise, get_tolerances, snr, tolerance
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _ROOMS = {
     "Kopt": "cases.fixture",
     "Measurement": "cases.fixture",
+    "skewed_groups": "honesty.skew",
     "assert_matches": "numerics.compare",
     "assert_snr": "numerics.compare",
     "assert_deterministic": "numerics.determinism",
@@ -43,6 +45,7 @@ __all__ = [
     "bitwise",
     "compute_snr",
     "get_tolerances",
+    "skewed_groups",
     "snr",
     "tolerance",
 ]

@@ -41,7 +41,7 @@ EVENTS: list[AnyEvent] = [
     ledger.Applied(**PLACE),
     ledger.ApplyWaived(**PLACE),
     ledger.Note(time=NOW, round=2, notes=Notes(lesson="ü\u2028|")),
-    ledger.ManifestChanged(time=NOW, keys=["max_iterations"]),
+    ledger.ManifestChanged(time=NOW, values={"max_iterations": 5}),
     ledger.Ended(time=NOW, how="stopped"),
     ledger.Ended(time=NOW, how="abandoned"),
 ]

@@ -17,8 +17,8 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.cli.main import main
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.exit_codes import ExitCode
+from pytest_kopt.roofline import Limits, roofline
 from pytest_kopt.show.report import charts, page
-from pytest_kopt.show.report.document import document
 from pytest_kopt.show.terminal import verdict_lines
 from tests.chromium import Page, chromium
 from tests.whole_campaign import KERNEL, a_campaign
@@ -35,21 +35,18 @@ HOSTILE: dict[str, Any] = {
     + "<img src=x onerror=window.pwned=1> {{{{ 7*7 }}}} round {round}",
     "kernel": f"# {EVIL}\n# </pre><img src=x onerror=window.pwned=1>\n",
 }
-ROOFLINE = {
-    "label": "M256",
-    "way": "forward",
-    "bound": "compute",
-    "unit": "TFLOPS",
-    "intensity": 85.3,
-    "attainable": 790.0,
-    "achieved": 410.5,
-    "achieved_pct": 52.0,
-}
+LIMITS = Limits(790.0, 4.3, 0.0, ("measured", "measured"))
+ROOFLINES = [
+    roofline(EVIL, "forward", flops=2e9, nbytes=2e7, time_ms=0.01, limits=LIMITS),
+    roofline("small", "backward", flops=4e9, nbytes=4e8, time_ms=0.2, limits=LIMITS),
+]
 
 
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
-    return a_campaign(tmp_path_factory.mktemp("hostile"), rounds=7, shapes=3, **HOSTILE)
+    return a_campaign(
+        tmp_path_factory.mktemp("hostile"), rounds=7, shapes=3, rooflines=ROOFLINES, **HOSTILE
+    )
 
 
 @pytest.fixture(scope="module")
@@ -217,8 +214,10 @@ def test_the_gain_is_the_product_of_the_kept_rounds(campaign: Campaign, html: st
 
 def test_no_roofline_is_drawn_without_its_figures() -> None:
     assert charts.rooflines([]) is None
-    assert charts.rooflines([{**ROOFLINE, "attainable": None}]) is None
-    assert charts.rooflines([{**ROOFLINE, "unit": "GB/s"}]) is None
+    known = ROOFLINES[0].model_dump()
+    assert charts.rooflines([known]) is not None
+    assert charts.rooflines([{**known, "attainable": None}]) is None
+    assert charts.rooflines([{**known, "unit": "GB/s"}]) is None
 
 
 @pytest.fixture(scope="module")
@@ -227,19 +226,13 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         yield tab
 
 
-def with_roofline(campaign: Campaign) -> dict[str, Any]:
-    points = [{**ROOFLINE, "label": EVIL}, {**ROOFLINE, "intensity": 12.0, "way": "backward"}]
-    return {**document(campaign), "rooflines": points}
-
-
 MARKS = """Object.fromEntries([...document.querySelectorAll('.chart')].map(c => [
     c.id, c.querySelectorAll('.mark-symbol path, .mark-rect path, .mark-line path').length]))"""
 
 
 def test_in_a_browser_every_chart_is_drawn_and_nothing_complains(
-    campaign: Campaign, browser: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    campaign: Campaign, browser: Page, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(page, "document", with_roofline)
     file = tmp_path / "report.html"
     file.write_text(page.campaign_page(campaign))
     for width in (1280, 400):

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Aggregate, Decision, Shape, Verdict
+from pytest_kopt.roofline import Roofline
 from pytest_kopt.schema.profile import GEMM
 from pytest_kopt.schema.table import Table
 from pytest_kopt.show import projections, trend
@@ -47,10 +49,12 @@ def a_campaign(
     label: str = "M{size}",
     summary: str = "hypothesis {round}",
     kernel: str = "",
+    rooflines: Sequence[Roofline] = (),
 ) -> Campaign:
     """Write a campaign of decided rounds below `root`/agent/workspace and return it.
 
     `label` and `summary` are patterns; `kernel` is text that every version of the kernel ends with.
+    The last round holds the `rooflines`.
     """
     dice = random.Random(7)
     layout = Layout(root / "agent" / "workspace" / name)
@@ -74,6 +78,8 @@ def a_campaign(
         ]
         table = Table(results[0].header, tuple(result.row() for result in results))
         verdict = _verdict(decision, level, gain, results, gains)
+        if number == rounds:
+            verdict = verdict.model_copy(update={"rooflines": list(rooflines)})
         campaign.record(
             AttemptRecord(
                 round=number,

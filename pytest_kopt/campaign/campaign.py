@@ -160,7 +160,19 @@ class Campaign:
 
     def skipped_at_baseline(self) -> list[str]:
         """Return the node ids that the baseline skipped: they are no part of the case set."""
-        return list(self._baseline_evidence()["session"]["skipped"])
+        return list(self.baseline_session()["skipped"])
+
+    def baseline_session(self) -> dict[str, Any]:
+        """Return what the baseline recorded of its session."""
+        session: dict[str, Any] = self._baseline_evidence()["session"]
+        return session
+
+    def incumbent_session(self) -> dict[str, Any]:
+        """Return what the last accepted attempt recorded of its session."""
+        number = self.state.incumbent_round
+        assert number is not None
+        session: dict[str, Any] = self._attempt_evidence(number)["session"]
+        return session
 
     def record(self, record: AttemptRecord) -> Attempt:
         """Write the evidence of an attempt, then its events; the decided event is the commit point.
@@ -181,6 +193,7 @@ class Campaign:
             self._freeze(record.evidence.table.header)
         common: dict[str, Any] = {"round": record.round, "attempt": number}
         self._append(
+            *self._manifest_changes(),
             ledger.Opened(time=record.started, level=record.level, **common),  # type: ignore[arg-type]
             ledger.Measured(time=now(), evidence=evidence, **common),
             ledger.Decided(
@@ -312,8 +325,15 @@ class Campaign:
         return baseline.last
 
     def _baseline_evidence(self) -> dict[str, Any]:
-        attempt = self._baseline_attempt()
-        path = self.layout.attempt(1, attempt.number) / "evidence.json"
+        self._baseline_attempt()
+        return self._attempt_evidence(1)
+
+    def _attempt_evidence(self, number: int) -> dict[str, Any]:
+        item = self.state.rounds[number]
+        decided = item.verdict
+        assert decided is not None
+        attempt = item.attempts[decided.attempt]
+        path = self.layout.attempt(number, attempt.number) / "evidence.json"
         document: dict[str, Any] = json.loads(self._evidence(attempt, path))
         return document
 
@@ -342,6 +362,16 @@ class Campaign:
             write_atomically(directory / name, text)
         base = directory.relative_to(self.layout.directory).as_posix()
         return {f"{base}/{name}": _sha256(text.encode()) for name, text in texts.items()}
+
+    def _manifest_changes(self) -> list[ledger.Event]:
+        """Return the event of keys that changed since they were last recorded, if any did."""
+        if self.state.baseline is None:
+            return []
+        known = self.baseline_session().get("harness", {}).get("manifest", {})
+        known = {**known, **self.state.manifest_changes}
+        now_ = self.manifest.model_dump(mode="json", by_alias=True)
+        values = {key: now_.get(key) for key in known if now_.get(key) != known[key]}
+        return [ledger.ManifestChanged(time=now(), values=values)] if values else []
 
     def _freeze(self, header: tuple[str, ...]) -> None:
         frozen = FrozenSchema(header=",".join(header), sha256=fingerprint(header))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Annotated, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -124,10 +124,10 @@ class Final(Event):
 
 
 class ManifestChanged(Event):
-    """A key of the manifest that may change has changed."""
+    """Keys of the manifest have changed; their new values."""
 
     event: Literal["manifest_changed"] = "manifest_changed"
-    keys: list[str]
+    values: dict[str, Any]
 
 
 class Masking(Event):

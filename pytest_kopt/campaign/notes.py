@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from pytest_kopt.documents import load_yaml, validate
+from pytest_kopt.honesty.transfer import Claim
 
 Text = Annotated[str, Field(max_length=20_000)]
 Milliseconds = Annotated[float, Field(gt=0)]
@@ -40,6 +41,11 @@ class Notes(BaseModel):
     def given(self) -> dict[str, str | float]:
         """Return the keys that hold something."""
         return {key: value for key, value in self.model_dump().items() if value is not None}
+
+    @property
+    def claim(self) -> Claim:
+        """What these notes say of the gain."""
+        return Claim(self.bucket, self.cache_key, self.w1_quant_ms, self.step_ms)
 
     def plus(self, later: Notes) -> Notes:
         """Return these notes with the later ones' keys on top."""

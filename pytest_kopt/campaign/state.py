@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.notes import Notes
@@ -65,6 +66,7 @@ class CampaignState:
 
     rounds: dict[int, Round] = field(default_factory=dict)
     finals: list[ledger.Final] = field(default_factory=list)
+    manifest_changes: dict[str, Any] = field(default_factory=dict)
     ended: str | None = None
     masked: set[int] = field(default_factory=set)
     events: int = 0
@@ -175,6 +177,8 @@ def fold(events: Iterable[ledger.AnyEvent]) -> CampaignState:
         state.events += 1
         if isinstance(event, ledger.Ended):
             state.ended = event.how
+        elif isinstance(event, ledger.ManifestChanged):
+            state.manifest_changes |= event.values
         elif isinstance(event, ledger.Final):
             state.finals.append(event)
         elif isinstance(event, ledger.Masking):

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.heldout import held_out_cases, try_shape
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, Commander
 from pytest_kopt.cases.passes import make_inputs
 from pytest_kopt.cases.runner import Bench, prepare_blocks
@@ -39,8 +41,13 @@ class _Arm:
     backward: Spotted | None
 
 
-def serve_arms(case: Case, bench: Bench, order: ArmsOrder, commander: Commander) -> None:
-    """Load and prepare the arms of a case, then run blocks until the other side is done."""
+def serve_arms(
+    case: Case, bench: Bench, order: ArmsOrder, commander: Commander, item: pytest.Function
+) -> None:
+    """Load and prepare the arms of a case, then run blocks until the other side is done.
+
+    `item` is the test that declared the case: it is asked for nearby shapes where these are wanted.
+    """
     seed = derive(bench.session_seed, case.nodeid, "pairs")
     try:
         versions = _versions(case, order, seed)
@@ -71,6 +78,13 @@ def serve_arms(case: Case, bench: Bench, order: ArmsOrder, commander: Commander)
         for block in (arms[CANDIDATE].forward, arms[CANDIDATE].backward):
             findings += block.findings(known) if block else []
     commander.caught(case.nodeid, [found for found in findings if found.rejects])
+    if order.held_out:
+        secret = derive(bench.session_seed, case.nodeid, "held out")
+        with one_thread():
+            for kind, near in held_out_cases(item, case, bench.device, secret):
+                tried = try_shape(kind, near, versions, bench.device, secret)
+                if tried is not None:
+                    commander.tried(tried)
 
 
 def _versions(case: Case, order: ArmsOrder, seed: int) -> Mapping[str, Callable[..., Any]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from pytest_kopt.cases.runner import Bench
     from pytest_kopt.measure.engine import Timing
     from pytest_kopt.numerics.gates import Gate
+
+NOT_MEASURED = "not measured: the harness was edited"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +50,17 @@ class Kopt:
         schema: str | Schema,
         bench: Bench,
         run_arms: Callable[[Case, Bench], None] | None = None,
+        declare_only: bool = False,
     ) -> None:
-        """Serve one test; with `run_arms` the case is compared or profiled instead."""
+        """Serve one test; with `run_arms` the case is compared or profiled instead.
+
+        With `declare_only` it is held against the baseline and nothing is run.
+        """
         self._item = item
         self._schema = schema
         self._bench = bench
         self._run_arms = run_arms
+        self._declare_only = declare_only
 
     @property
     def device(self) -> str:
@@ -103,6 +111,9 @@ class Kopt:
                 nbytes=nbytes,
                 gate=gate,
             )
+            if self._declare_only:
+                hold_against_baseline(case, self._bench.expected)
+                pytest.skip(NOT_MEASURED)
             if self._run_arms is not None:
                 hold_against_baseline(case, self._bench.expected)
                 self._run_arms(case, self._bench)
@@ -112,8 +123,9 @@ class Kopt:
             message = str(error) if nodeid in str(error) else f"case {nodeid}: {error}"
             send(self._item, CaseResult(nodeid, refusal=message))
             pytest.fail(message, pytrace=False)
-        send(self._item, outcome.result)
-        result = outcome.result
+        files = sorted(set(loaded_files(self._item.config.rootpath)))
+        result = replace(outcome.result, evidence={**outcome.result.evidence, "loaded": files})
+        send(self._item, result)
         if result.check != "PASS":
             pytest.fail(f"{result.check} {result.label}\n{result.diagnosis}", pytrace=False)
         figures = outcome.figures
@@ -152,6 +164,15 @@ def _tampering(item: pytest.Item) -> Callable[[], list[Finding]]:
         return [Finding("forged-row", f"the call {', '.join(what)}", advice=advice)]
 
     return look
+
+
+def loaded_files(root: Path) -> Iterator[str]:
+    """Yield the project's source files that this process has loaded, relative to `root`."""
+    from pytest_kopt.versions.universe import project_modules
+
+    here = root.resolve()
+    for path in project_modules(here).values():
+        yield path.relative_to(here).as_posix()
 
 
 def send(item: pytest.Item, result: CaseResult) -> None:

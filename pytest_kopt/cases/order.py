@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.heldout import Tried
 
 CANDIDATE, INCUMBENT, PLACEBO = "candidate", "incumbent", "placebo"
 
@@ -18,19 +19,21 @@ class ArmsOrder:
     `names` in the order in which they are prepared. `trees` are overlay trees of the incumbent (two
     copies, for incumbent and placebo), `changed` the paths below `root` that differ
     (none: whatever file a case's function stands in). Without trees the process runs only its own
-    tree's version, and must run none of the changed files below `root` when that is given.
+    tree's version, and must run none of the changed files below `root` when that is given. With
+    `held_out` the arms are also tried at shapes near the case's own once they have been timed.
     """
 
     names: tuple[str, ...]
     root: str = ""
     trees: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
+    held_out: bool = False
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> ArmsOrder:
         """Read the JSON form."""
         lists = {name: tuple(document[name]) for name in ("names", "trees", "changed")}
-        return cls(root=document["root"], **lists)
+        return cls(root=document["root"], held_out=document["held_out"], **lists)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +64,6 @@ class Commander(Protocol):
 
     def caught(self, nodeid: str, findings: Sequence[Finding]) -> None:
         """Say what the candidate gave away while it was timed; nothing, as a rule."""
+
+    def tried(self, shape: Tried) -> None:
+        """Tell what the arms did at a shape near the case's own."""

@@ -53,6 +53,12 @@ class CaseResult:
         """The dims' values as they stand in the CSV."""
         return tuple(cell(value) for value in self.dims.values())
 
+    @property
+    def trace(self) -> dict[str, Any] | None:
+        """What the simulated training loop saw of caches, None where it did not run."""
+        trace: dict[str, Any] | None = self.evidence.get("training", {}).get("trace")
+        return trace
+
     def to_json(self) -> str:
         """Return the wire form; Infinity and NaN are written as Python's json does."""
         return json.dumps({"v": WIRE_VERSION, **asdict(self)})

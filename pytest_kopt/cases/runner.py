@@ -15,6 +15,7 @@ import torch
 from pytest_kopt.cases.case import Case, function_name
 from pytest_kopt.cases.check import CheckReport, check_case
 from pytest_kopt.cases.passes import grad_out, make_inputs
+from pytest_kopt.cases.rehearsal import rehearse
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.cases.spots import Backward, Recorder, Spotted, floors
@@ -100,6 +101,17 @@ def run_case(case: Case, bench: Bench, tampering: Callable[[], list[Finding]] = 
     check, diagnosis = report.check, report.diagnosis
     forward = backward = None
     evidence = _evidence(case, bench, report)
+    if check == "PASS" and not any(found.rejects for found in findings):
+        with one_thread(), timing_lock(bench.uuid):
+            rehearsal = rehearse(
+                case,
+                bench.session_seed,
+                bench.device,
+                min([report.out_snr, *report.gradients.values()]),
+                timed=not report.interpreted,
+            )
+        findings += rehearsal.findings
+        evidence["training"] = rehearsal.evidence
     if check == "PASS" and not any(found.rejects for found in findings):
         with one_thread(), timing_lock(bench.uuid):
             timed = time_case(case, bench, report)

@@ -207,7 +207,7 @@ class Checking:
             self._renew_a_little()
             first, one = self._count()
             second, other = self._count()
-            saved.append(work.saves(first, second))
+            saved.append(work.saves(second, first))
             self._work = second
             self.found(outputs.shared(one, other, inputs.storages(self._used)))
         if all(saved):

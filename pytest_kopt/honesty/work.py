@@ -114,16 +114,20 @@ def work_of(call: Callable[[], object]) -> Work:
     return Work(counter.ops, launches, counter.nbytes, calls, frozenset(code))
 
 
-def saves(first: Work, second: Work) -> bool:
-    """Say whether the second of two calls on the same content did less than the first.
+def saves(known: Work, fresh: Work) -> bool:
+    """Say whether a call on known content did less than one on fresh content.
 
-    Operators and launches are exact. C functions are counted where a kernel computes by other means
-    (numpy, an extension), and only a large difference says something: finalisers call some too.
+    Trading one kind of work for another saves nothing. Operators, launches and bytes are exact. C
+    functions are counted where a kernel computes by other means (numpy, an extension), and only a
+    large difference says something: finalisers call some too.
     """
-    if first.is_compiling or second.is_compiling:
+    if known.is_compiling or fresh.is_compiling:
         return False
-    fewer = second.ops < first.ops or second.launches < first.launches
-    return fewer or second.calls < _FEWER_CALLS * first.calls
+    pair = (known.ops, known.launches, known.nbytes)
+    against = (fresh.ops, fresh.launches, fresh.nbytes)
+    if not all(a <= b for a, b in zip(pair, against, strict=True)):
+        return False
+    return pair != against or known.calls < _FEWER_CALLS * fresh.calls
 
 
 def cached(first: Work, second: Work) -> Finding:

@@ -96,7 +96,8 @@ def _trial(config: pytest.Config, settings: Settings) -> Trial | None:
 
         return FinalComparison(settings)
     if settings.round is not None:
+        from pytest_kopt.session.harness import PytestSetup
         from pytest_kopt.session.round import CampaignRound
 
-        return CampaignRound(settings)
+        return CampaignRound(settings, PytestSetup.of(config))
     return None

@@ -17,7 +17,7 @@ class Brief:
     `expected` are the baseline's cases (None: nothing is frozen); `cases_only` deselects every
     test that is no case; `ignored` are node ids to leave out (skipped at the baseline). With
     `arms` the cases are not checked and timed but held ready for a comparison, with `profile` they
-    are profiled.
+    are profiled, with `declare_only` held against the baseline and nothing is run.
     """
 
     device: str
@@ -29,6 +29,7 @@ class Brief:
     expected: tuple[ExpectedCase, ...] | None = None
     ignored: tuple[str, ...] = ()
     arms: ArmsOrder | None = None
+    declare_only: bool = False
     profile: ProfileOrder | None = None
 
     @classmethod

@@ -21,13 +21,15 @@ from pytest_kopt.decide.gates import metrics_verdict
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.schema.table import Table
 from pytest_kopt.session import judging
 from pytest_kopt.session.collector import Collector
 from pytest_kopt.session.comparison import NotComparable, Versions
-from pytest_kopt.session.pairing import PairedMetric, PairedResult, judge
+from pytest_kopt.session.pairing import PairedMetric, PairedResult, judge, nearby_findings
 from pytest_kopt.session.replica import Caught
 from pytest_kopt.session.trees import overlays
 from pytest_kopt.session.trial import Laboratory
@@ -54,6 +56,8 @@ class CampaignTrial:
         self.expected: dict[str, ExpectedCase] = {}
         self._ignored: tuple[str, ...] = ()
         self._paired: PairedResult | None = None
+        self._nearby: list[Finding] = []
+        self._tried: list[Tried] = []
         self._validate()
         self.started = now()
         self._stack = contextlib.ExitStack()
@@ -161,6 +165,8 @@ class CampaignTrial:
                 comparison = lab.compare([result.nodeid for result in results], versions)
                 paired = [PairedMetric.of(metric, table) for metric in metrics]
                 self._paired = judge(comparison, results, paired, policy, core=self._core())
+                self._tried = comparison.tried
+                self._nearby = nearby_findings(comparison, self._paired.verdict, results)
         except Caught as caught:
             step = "the incumbent is back; only gains that a real step has are kept"
             return judging.overfit(results, caught.findings, policy, step)
@@ -234,4 +240,5 @@ class CampaignTrial:
             "collect_errors": collector.collect_errors,
             "dead": collector.dead,
             "comparison": self._paired.session if self._paired else {},
+            "held_out": [item.to_document() for item in self._tried],
         }

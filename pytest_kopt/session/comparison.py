@@ -17,10 +17,11 @@ import pytest
 
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
 from pytest_kopt.devices.vendor import Device
+from pytest_kopt.honesty.heldout import Tried, merged
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.child import Child
 from pytest_kopt.session.placement import Placement
-from pytest_kopt.session.replica import CaseQuads, Refused, Replica
+from pytest_kopt.session.replica import CaseQuads, DiedNearby, Refused, Replica
 
 #: Replicas that start up while another is measured; on the CPU they would disturb it.
 _AHEAD_ON_GPU = 4
@@ -80,11 +81,18 @@ class Comparison:
         self.why_two = (
             "rebuild_command builds each version in its own tree" if versions.rebuilt else ""
         )
+        #: Why shapes near the declared ones are no longer tried: one of them ended a process.
+        self.died_nearby = ""
 
     @property
     def device_seconds(self) -> float:
         """How long the replicas had their devices to themselves, all devices together."""
         return sum(lane.held_seconds for lane in self._lanes)
+
+    @property
+    def tried(self) -> list[Tried]:
+        """What each lane's first replica found at shapes near the declared ones."""
+        return merged(item for lane in self._lanes for item in lane.tried)
 
     @property
     def ahead(self) -> int:
@@ -122,26 +130,32 @@ class Comparison:
             if self.how == ONE_PROCESS:
                 self.how, self.why_two = TWO_PROCESSES, reason
 
-    def start(self, device: Device, ids: Sequence[str]) -> Replica:
-        """Start the processes of a replica of some cases on a device."""
+    def start(self, device: Device, ids: Sequence[str], near: bool) -> Replica:
+        """Start the processes of a replica of some cases on a device.
+
+        With `near` they also try shapes near the declared ones.
+        """
         versions, how = self._versions, self.how
         names = [CANDIDATE, INCUMBENT, PLACEBO]
         self.random.shuffle(names)
         if how == ONE_PROCESS:
             trees = tuple(str(tree) for tree in versions.trees)
-            order = ArmsOrder(tuple(names), str(versions.root), trees, versions.changed)
+            root = str(versions.root)
+            order = ArmsOrder(tuple(names), root, trees, versions.changed, near)
             children = [self._child(order, None, device, ids)]
         else:
             tree_of = {CANDIDATE: None, INCUMBENT: versions.trees[0], PLACEBO: versions.trees[1]}
-            children = [self._alone(name, tree_of[name], device, ids) for name in names]
+            children = [self._alone(name, tree_of[name], device, ids, near) for name in names]
         return Replica(children, how, device, self._placement)
 
-    def _alone(self, name: str, tree: Path | None, device: Device, ids: Sequence[str]) -> Child:
+    def _alone(
+        self, name: str, tree: Path | None, device: Device, ids: Sequence[str], near: bool
+    ) -> Child:
         """Start a process that holds one arm, in a tree of the incumbent or in the project."""
         versions = self._versions
-        order = ArmsOrder((name,))
+        order = ArmsOrder((name,), held_out=near)
         if tree is not None:
-            order = ArmsOrder((name,), str(versions.root), changed=versions.changed)
+            order = replace(order, root=str(versions.root), changed=versions.changed)
         return self._child(order, tree, device, ids)
 
     def _child(
@@ -165,7 +179,9 @@ class _Lane:
         self._same: set[str] = set()
         self._started: list[Replica] = []
         self._abandoned = False
+        self._asked_near: set[str] = set()
         self.held_seconds = 0.0
+        self.tried: list[Tried] = []
 
     def measure(self, count: int) -> list[dict[str, CaseQuads]]:
         """Return that many replicas, one measured after the other."""
@@ -185,13 +201,18 @@ class _Lane:
         comparison = self._comparison
         while True:
             while len(self._started) < min(comparison.ahead, left):
-                self._started.append(comparison.start(self._device, self._ids))
+                self._started.append(self._start())
             if self._abandoned:
                 raise NotComparable("abandoned")
             replica = self._started[0]
             wanted = [nodeid for nodeid in self._ids if nodeid not in self._same]
             try:
                 found = replica.measure(wanted, comparison.random)
+            except DiedNearby as death:
+                # The declared shapes decide; that one close by ends the process is only told.
+                comparison.died_nearby = str(death)
+                self._stop_all()
+                continue
             except Refused as refused:
                 self._stop_all()
                 if not self._abandoned:
@@ -200,9 +221,16 @@ class _Lane:
             self._started.remove(replica)
             replica.stop()
             self.held_seconds += replica.held_seconds
+            self.tried += replica.tried
             self._same |= {nodeid for nodeid, quads in found.items() if quads.is_same}
             comparison.progress()
             return {nodeid: found.get(nodeid) or CaseQuads(nodeid, "") for nodeid in self._ids}
+
+    def _start(self) -> Replica:
+        comparison = self._comparison
+        near = comparison.how not in self._asked_near and not comparison.died_nearby
+        self._asked_near.add(comparison.how)
+        return comparison.start(self._device, self._ids, near)
 
     def _stop_all(self) -> None:
         while self._started:

@@ -59,12 +59,16 @@ def cut_off(
 
 
 def overfit(
-    results: Sequence[CaseResult], findings: Sequence[Finding], policy: Policy, step: str
+    results: Sequence[CaseResult],
+    findings: Sequence[Finding],
+    policy: Policy,
+    step: str,
+    reason: str = "the kernel serves the measurement instead of computing",
 ) -> Verdict:
     """Return the refusal of a candidate that serves the measurement."""
     return Verdict(
         decision=Decision.REJECTED_OVERFIT,
-        reason=f"the kernel serves the measurement instead of computing: {findings[0]}",
+        reason=f"{reason}: {findings[0]}",
         next_step=step,
         compare="none",
         policy=policy.name,

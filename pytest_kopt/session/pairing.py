@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pytest_kopt.campaign.ledger import PairedChange
-from pytest_kopt.cases.order import CANDIDATE, PLACEBO
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, percent
 from pytest_kopt.decide.paired import PairedCase, PairedEvidence, decide_metrics
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.devices.conditions import Conditions
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.heldout import held_out_findings
 from pytest_kopt.options.settings import Gate
 from pytest_kopt.schema.metrics import COMBINED, Metric, aggregate
 from pytest_kopt.schema.table import Table
@@ -208,3 +210,16 @@ def _pairs(quads: Sequence[Quad]) -> Iterator[tuple[int, str, float, float]]:
             new = next(times[arm] for arm in (CANDIDATE, PLACEBO) if arm in times)
             order = "AB" if left[0] in (CANDIDATE, PLACEBO) else "BA"
             yield number, order, new, times["incumbent"]
+
+
+def nearby_findings(
+    comparison: Comparison, verdict: Verdict, results: Sequence[CaseResult]
+) -> list[Finding]:
+    """Return what the versions' behaviour at shapes near the declared ones says."""
+    gains = {shape.label: shape.change_pct for shape in verdict.shapes}
+    by_node = {result.nodeid: gains.get(result.label) for result in results}
+    found = held_out_findings(comparison.tried, CANDIDATE, INCUMBENT, by_node)
+    if comparison.died_nearby:
+        text = f"a shape near a declared one ended the process ({comparison.died_nearby})"
+        found.append(Finding("held-out-death", text, rejects=False))
+    return found

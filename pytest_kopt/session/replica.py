@@ -15,6 +15,7 @@ from pytest_kopt.devices.conditions import Conditions, steadily
 from pytest_kopt.devices.lock import timing_lock
 from pytest_kopt.devices.vendor import Device
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.session.child import Child, ChildDied
 from pytest_kopt.session.placement import Placement
 
@@ -96,6 +97,10 @@ class Caught(Exception):
         self.findings = tuple(findings)
 
 
+class DiedNearby(Exception):
+    """A process died while it tried a shape near a declared one."""
+
+
 class Replica:
     """The processes of one replica, which of them holds which arm, how long they had the device.
 
@@ -110,12 +115,14 @@ class Replica:
         self._placement = placement
         self.how = how
         self.held_seconds = 0.0
+        self.tried: list[Tried] = []
 
     def measure(self, ids: Sequence[str], order: random.Random) -> dict[str, CaseQuads]:
         """Measure every case, one after the other, alone on the device.
 
-        Raises Refused when a process cannot hold its arms or dies, NoIdleGpu when a stranger does
-        not leave the device, Caught when the candidate gave itself away.
+        Raises Refused when a process cannot hold its arms or dies, DiedNearby when one dies at a
+        shape that is only tried, NoIdleGpu when a stranger does not leave the device, Caught when
+        the candidate gave itself away.
         """
         try:
             for child in self._children:
@@ -158,10 +165,17 @@ class Replica:
                 told = _wait(child, "caught")["findings"]
                 if told:
                     raise Caught([Finding(**found) for found in told])
-                _wait(child, "finished")
+                self._read_tried(child, nodeid)
             timed = (since, time.time())
         self.held_seconds += timed[1] - timed[0]
         return CaseQuads(nodeid, engine, quads, control, device.uuid, conditions, timed)
+
+    def _read_tried(self, child: Child, nodeid: str) -> None:
+        try:
+            while (message := _wait(child, "tried", "finished"))["kind"] == "tried":
+                self.tried.append(Tried(**message["shape"]))
+        except ChildDied as death:
+            raise DiedNearby(f"{nodeid}: {death}".splitlines()[0]) from None
 
 
 def _quads(arms: Mapping[str, Child], order: random.Random) -> tuple[list[Quad], list[Quad]]:

@@ -4,39 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from pytest_kopt.campaign import notes as notes_file
 from pytest_kopt.campaign import tips
 from pytest_kopt.campaign.campaign import AttemptRecord
 from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.gates import checked_shape, correctness_verdict, metrics_verdict
 from pytest_kopt.decide.kernel_time import judge_kernel_time
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.fingerprint import edits
+from pytest_kopt.honesty.transfer import BOUNDED, bucket_findings, caches_weights
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.profiling.table import CaseProfile, gpu_step_us
 from pytest_kopt.schema.metrics import aggregate, parse_primary
 from pytest_kopt.schema.table import Table
 from pytest_kopt.session import judging
+from pytest_kopt.session.auditing import audit_candidate
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.campaign_trial import CampaignTrial
 from pytest_kopt.session.collector import Collector
+from pytest_kopt.session.harness import HarnessWatch, PytestSetup
 from pytest_kopt.session.rooflines import rooflines
 from pytest_kopt.session.trial import Closing, Laboratory
 from pytest_kopt.show import projections, trend
 from pytest_kopt.show.profiles import write_profiles
 from pytest_kopt.show.tips import lines as known_tips
 
+_STEP = "the incumbent is back; only gains that a real step has are kept"
+
 
 class CampaignRound(CampaignTrial):
     """One attempt at one round."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, setup: PytestSetup) -> None:
         self._notes = notes_file.load(settings.notes) if settings.notes else Notes()
         tips.check_notes(self._notes, str(settings.notes))
         super().__init__(settings)
+        self._watch = HarnessWatch(self.campaign, setup)
+        self._harness = self._watch.take(self.expected)
+        self._edits = self._watch.edits(self._harness)
+        self._audited: list[Finding] = []
 
     @property
     def title(self) -> str:
@@ -50,7 +63,19 @@ class CampaignRound(CampaignTrial):
         """Return the orders of this round's workers."""
         plain = Brief.of(self._settings, device, session_seed)
         expected = None if self.number == 1 else tuple(self.expected.values())
-        return replace(plain, cases_only=True, expected=expected, ignored=self._ignored)
+        return replace(
+            plain,
+            cases_only=True,
+            expected=expected,
+            ignored=self._ignored,
+            declare_only=bool(self._edits),
+        )
+
+    def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
+        """Hold the cases against the baseline; the baseline's harness is taken down here."""
+        super().check_collection(ids, collector, filtered)
+        if self.number == 1:
+            self._harness = self._watch.take(ids)
 
     def close(self, collector: Collector, lab: Laboratory, interrupted: str = "") -> Closing:
         """Judge, record and carry out; raises BadInput, with nothing changed, for drifted input."""
@@ -59,7 +84,8 @@ class CampaignRound(CampaignTrial):
         self._add_error_rows(collector)
         judging.fail_rows_of_failed_tests(collector)
         table = collector.table()
-        verdict = self._judge(collector, table, lab, interrupted)
+        self._look_at_harness_again(collector)
+        verdict = self._with_notes(self._judge(collector, table, lab, interrupted), collector)
         if self._blocked:
             reason = f"{self._blocked.splitlines()[0]}; {verdict.reason}"
             verdict = verdict.model_copy(update={"reason": reason})
@@ -120,6 +146,8 @@ class CampaignRound(CampaignTrial):
             nodeid for nodeid in collector.order if nodeid not in collector.skipped
         ]
         broken = judging.cut_off(collector, wanted, interrupted, self.policy)
+        if self._edits and not interrupted:
+            return self._edited(collector)
         if broken:
             return broken
         assert table is not None
@@ -127,10 +155,10 @@ class CampaignRound(CampaignTrial):
         policy = judging.with_directions(self.policy, results)
         if self.number == 1:
             return self._baseline(table, policy)
-        found = [found for result in results for found in result.findings if found.rejects]
+        self._audited = self._audit(results)
+        found = [found for found in self._found(results) if found.rejects]
         if found:
-            step = "the incumbent is back; only gains that a real step has are kept"
-            return judging.overfit(results, found, policy, step)
+            return judging.overfit(results, found, policy, _STEP)
         interpreted = judging.is_interpreted(results)
         if self._settings.compare == "stored" and not interpreted:
             return self._stored(collector, table, policy, lab)
@@ -139,7 +167,69 @@ class CampaignRound(CampaignTrial):
             return failed
         if interpreted:
             return judging.incomplete(policy, *judging.INTERPRETED)
-        return self._compare(results, table, policy, lab, self.campaign.incumbent())
+        verdict = self._compare(results, table, policy, lab, self.campaign.incumbent())
+        special = [found for found in self._nearby if found.rejects]
+        return judging.overfit(results, special, policy, _STEP) if special else verdict
+
+    def _look_at_harness_again(self, collector: Collector) -> None:
+        """Take the harness down once more: kernel code has run meanwhile."""
+        ids = list(self.expected) or collector.order
+        again = self._watch.take(ids)
+        found = [*edits(self._harness, again), *self._watch.edits(again)]
+        self._edits = list({str(item): item for item in [*self._edits, *found]}.values())
+        self._harness = self._watch.take(ids, collector.in_order())
+
+    def _edited(self, collector: Collector) -> Verdict:
+        if self.number == 1:
+            return judging.incomplete(
+                self.policy, f"the harness changed while the baseline ran: {self._edits[0]}"
+            )
+        return judging.overfit(
+            collector.in_order(),
+            self._edits,
+            self.policy,
+            "the incumbent is back; put the harness back too, or take it into a new campaign "
+            f"(kopt init NEW --from {self.campaign.name})",
+            "the harness is not the baseline's",
+        )
+
+    def _found(self, results: Sequence[CaseResult]) -> list[Finding]:
+        """Return what the cases' findings, the audit's and the notes' bucket say together."""
+        found = [found for result in results for found in result.findings] + self._audited
+        return [*found, *bucket_findings(self._own_notes().claim, found)]
+
+    def _with_notes(self, verdict: Verdict, collector: Collector) -> Verdict:
+        """Add what was found and does not reject; an accepted weight cache carries an asterisk."""
+        results = collector.in_order()
+        found = [*self._found(results), *self._nearby]
+        if self.number > 1:
+            found += self._watch.undeclared(self._harness)
+        texts = {str(item) for item in found if not item.rejects}
+        update: dict[str, Any] = {"flags": sorted({*verdict.flags, *texts})}
+        if verdict.decision is Decision.ACCEPTED and self._gains_by_weight_cache(results):
+            update["decision"] = Decision.ACCEPTED_WITH_NOTE
+            bound = self._own_notes().claim.bound_pct
+            update["reason"] = (
+                f"{verdict.reason}; a weight cache (W1): a real step gains at most {bound:.3f} %"
+            )
+        return verdict.model_copy(update=update)
+
+    def _gains_by_weight_cache(self, results: Sequence[CaseResult]) -> bool:
+        if self._own_notes().bucket == BOUNDED:
+            return True
+        if not caches_weights(result.trace for result in results):
+            return False
+        before = self.campaign.state.incumbent_round
+        assert before is not None
+        return not caches_weights(result.trace for result in self.campaign.results(before))
+
+    def _session(self, collector: Collector) -> dict[str, Any]:
+        return {**super()._session(collector), "harness": self._harness.to_document()}
+
+    def _audit(self, results: Sequence[CaseResult]) -> list[Finding]:
+        before = self.campaign.incumbent()
+        lang = self.campaign.manifest.target_lang
+        return audit_candidate(self._kernel, before, results, lang)
 
     def _baseline(self, table: Table, policy: Policy) -> Verdict:
         failed = correctness_verdict(table, self.policy, failed_repairs=-1)
@@ -213,11 +303,13 @@ class CampaignRound(CampaignTrial):
             before = lab.profile(ids, (versions.root, versions.trees[0]))
         return judge_kernel_time(verdict, gpu_step_us(found), gpu_step_us(before)), found
 
+    def _own_notes(self) -> Notes:
+        known = self.campaign.state.rounds.get(self.number)
+        return known.notes.plus(self._notes) if known else self._notes
+
     def _failed_repairs(self) -> int:
         known = self.campaign.state.rounds.get(self.number)
         return known.failed_checks - 1 if known else -1
 
     def _extra_benefit(self) -> str | None:
-        known = self.campaign.state.rounds.get(self.number)
-        notes = known.notes.plus(self._notes) if known else self._notes
-        return notes.extra_benefit
+        return self._own_notes().extra_benefit

@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 import pytest
 
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.options.declare import SERVE
 from pytest_kopt.session.assemble import worker_of
 from pytest_kopt.session.brief import Brief
@@ -101,6 +102,10 @@ class Serve:
     def caught(self, nodeid: str, findings: Sequence[Finding]) -> None:
         """Return what the candidate gave away while it was timed."""
         self._channel.send("caught", nodeid=nodeid, findings=[f.to_json() for f in findings])
+
+    def tried(self, shape: Tried) -> None:
+        """Tell what the arms did at a shape near the case's own."""
+        self._channel.send("tried", shape=shape.to_document())
 
     def _send_report(self, kind: str, report: pytest.CollectReport | pytest.TestReport) -> None:
         assert self._config is not None

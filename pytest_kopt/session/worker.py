@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_kopt.cases.fixture import Kopt, marked_schema, send
+from pytest_kopt.cases.fixture import NOT_MEASURED, Kopt, marked_schema, send
 from pytest_kopt.cases.result import LOST, PROPERTY, CaseResult, named
 from pytest_kopt.devices import context
 from pytest_kopt.devices.choice import interpreter_environment
@@ -48,7 +48,13 @@ class Worker:
         if self._watch is None:
             self._watch = watch_of(item.config)
         try:
-            return Kopt(item, marked_schema(item), self.bench(), self._run_arms())
+            return Kopt(
+                item,
+                marked_schema(item),
+                self.bench(),
+                self._run_arms(item),
+                self.brief.declare_only,
+            )
         except BadInput as error:
             send(item, CaseResult(item.nodeid, refusal=str(error)))
             pytest.fail(str(error), pytrace=False)
@@ -82,7 +88,7 @@ class Worker:
                 self._bench = replace(self._bench, cpu=cpu)
         return self._bench
 
-    def _run_arms(self) -> Callable[[Case, Bench], None] | None:
+    def _run_arms(self, item: pytest.Function) -> Callable[[Case, Bench], None] | None:
         profile = self.brief.profile
         if profile is not None:
             from pytest_kopt.profiling.region import profile_case
@@ -93,7 +99,7 @@ class Worker:
             return None
         from pytest_kopt.cases.arms import serve_arms
 
-        return lambda case, bench: serve_arms(case, bench, order, commander)
+        return lambda case, bench: serve_arms(case, bench, order, commander, item)
 
     def prepare_imports(self, config: pytest.Config) -> None:
         """Get ready for a test file that imports kernel code.
@@ -153,6 +159,8 @@ class Worker:
         """Make a row of what pytest-benchmark's fixture measured in a case."""
         if not is_marked(pyfuncitem) or "benchmark" not in pyfuncitem.fixturenames:
             return (yield)
+        if self.brief.declare_only:
+            pytest.skip(NOT_MEASURED)
         from pytest_kopt.cases import benchmark
 
         with benchmark.stand_in(pyfuncitem) as timed:

@@ -6,10 +6,10 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.honesty.transfer import Shown, caches_weights, transfer_lines
 from pytest_kopt.show.words import figure, interval, markdown_table, percent
 
 _UNSTATED = "_not stated; `kopt note` adds it_"
-_REAL = {"K1", "K2", "K3", "K4"}
 
 
 def summary(campaign: Campaign, item: Round, verdict: Verdict) -> str:
@@ -26,7 +26,7 @@ def summary(campaign: Campaign, item: Round, verdict: Verdict) -> str:
             _or(notes.attribution, baseline, "The starting point; nothing to explain."),
         ),
         ("Next direction", notes.next or _UNSTATED),
-        ("Real-training transfer check", transfer_check(verdict, notes)),
+        ("Real-training transfer check", transfer_check(campaign, item, verdict)),
     ]
     if not verdict.decision.keeps and not verdict.decision.leaves_open:
         sections.append(("Rollback Analysis", _rollback_analysis(verdict, notes)))
@@ -34,31 +34,23 @@ def summary(campaign: Campaign, item: Round, verdict: Verdict) -> str:
     return f"# round-{item.number} — {verdict.decision}\n\n{body}"
 
 
-def transfer_check(verdict: Verdict, notes: Notes) -> str:
+def transfer_check(campaign: Campaign, item: Round, verdict: Verdict) -> str:
     """Return the eight lines of the real-training transfer check (E7)."""
-    change = verdict.aggregate.change_pct if verdict.aggregate else None
-    bucket = notes.bucket
-    overfit = verdict.decision is Decision.REJECTED_OVERFIT or bucket in ("W2", "W3")
-    audit = "; ".join(verdict.flags) or "no finding"
-    if bucket in _REAL:
-        gain, decision = percent(change), "ACCEPT-as-real"
-    elif bucket == "W1":
-        bound = w1_bound_pct(notes)
-        credit = None if change is None else min(change, bound)
-        gain = f"{percent(credit)} (at most quant time / step time = {bound:.3f} %)"
-        decision = "ACCEPT-with-asterisk"
-    else:
-        gain, decision = _UNSTATED, "not classified"
-    lines = [
-        ("Bucket", bucket or _UNSTATED),
-        ("Cache key", notes.cache_key or "none declared"),
-        ("id(...) audit", audit),
-        ("4-step trace hit rate", "no cache declared" if not notes.cache_key else "see flags"),
-        ("Workload distribution robustness", "every case of the level"),
-        ("Benchmark gain", percent(change)),
-        ("Estimated real-training gain", "+0.000%" if overfit else gain),
-        ("Decision", "REJECT-as-overfit" if overfit else decision),
-    ]
+    results = campaign.results(item.number)
+    traces = {result.label: result.trace for result in results if "training" in result.evidence}
+    before = campaign.state.incumbent_as_of(item.number - 1)
+    old = [] if before is None else [result.trace for result in campaign.results(before)]
+    shown = Shown(
+        overfit=verdict.decision is Decision.REJECTED_OVERFIT,
+        change_pct=verdict.aggregate.change_pct if verdict.aggregate else None,
+        flags=tuple(verdict.flags),
+        traces=traces or None,
+        distributions=tuple(
+            str(result.dims["distribution"]) for result in results if "distribution" in result.dims
+        ),
+        new_weight_cache=caches_weights(traces.values()) and not caches_weights(old),
+    )
+    lines = transfer_lines(item.notes.claim, shown)
     return "\n".join(f"- {name}: {text}" for name, text in lines)
 
 
@@ -120,10 +112,3 @@ def _rollback_analysis(verdict: Verdict, notes: Notes) -> str:
 
 def _or(text: str | None, baseline: bool, at_baseline: str) -> str:
     return text or (at_baseline if baseline else _UNSTATED)
-
-
-def w1_bound_pct(notes: Notes) -> float:
-    """Return what a weight cache can gain at most: quant time / step time in percent, 0 untold."""
-    if notes.w1_quant_ms is None or notes.step_ms is None:
-        return 0.0
-    return notes.w1_quant_ms / notes.step_ms * 100

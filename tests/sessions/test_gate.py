@@ -133,6 +133,7 @@ def test_without_a_change_in_kernel_code_nothing_is_compared(gate: Gate) -> None
         assert len(done.processes) == 1, "the cases are checked, and no replica runs"
 
 
+@long
 def test_a_wrong_result_is_not_compared(gate: Gate) -> None:
     gate.project.write(PLAIN, kernel(FASTER, "new", factor=2.1))
     done = gate()
@@ -293,10 +294,12 @@ def test_a_submodule_that_changed(gate: Gate, tmp_path: Path) -> None:
         (("--kopt-compare", "stored"), ("--kopt-compare", "no stored baseline", "paired")),
         (("-o", "kopt_compare=stored"), ("no stored baseline",)),
         (("--kopt-notes", "notes.yaml"), ("--kopt-notes", "--kopt-round")),
-        (("--kopt-no-apply",), ("--kopt-no-apply", "--kopt-round")),
+        pytest.param(("--kopt-no-apply",), ("--kopt-no-apply", "--kopt-round"), marks=long),
         (("--kopt-deterministic-only",), ("standard cases", "--kopt-deterministic-only")),
-        (("-o", "kopt_gate=faster"), ("'faster'", "no-regression, improve")),
-        (("--kopt-policy", "mild"), ("'mild'", "primus")),
+        pytest.param(
+            ("-o", "kopt_gate=faster"), ("'faster'", "no-regression, improve"), marks=long
+        ),
+        pytest.param(("--kopt-policy", "mild"), ("'mild'", "primus"), marks=long),
         (("--kopt-calibrate", "4"), ("--kopt-calibrate", "--kopt-base")),
     ],
 )

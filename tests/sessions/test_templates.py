@@ -78,6 +78,7 @@ def test_asking_for_both_suites_is_a_usage_error(empty: Project) -> None:
     assert "exclude each other" in run.refusal
 
 
+@pytest.mark.long
 def test_the_suites_run_alone(empty: Project) -> None:
     project = placed(empty, "determinism", "multigpu", "conftest")
     for option, passed in (("--deterministic-only", 2), ("--dist-only", 1)):

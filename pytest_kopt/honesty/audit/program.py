@@ -310,7 +310,8 @@ class Program(Statements):
     def _is_called(self, definition: Function, name: str, owner: Object | None) -> bool:
         if name in _CALLED_BY_TORCH:
             return False
-        if definition in self._entered or self._wanted:
+        # A case may call more than it says it does: its other functions are looked at as well.
+        if definition in self._entered:
             return True
         index = self._attributes if owner is not None else self._loads
         return bool(index.get(name, set()) - {definition})

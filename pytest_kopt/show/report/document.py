@@ -140,7 +140,7 @@ def _round(item: Round, verdict: Verdict) -> dict[str, Any]:
             for each in item.attempts.values()
             if each.decided
         ],
-        "rooflines": verdict.model_dump(mode="json").get("rooflines", []),
+        "rooflines": [found.model_dump(mode="json") for found in verdict.rooflines],
     }
 
 

@@ -1,0 +1,173 @@
+"""A case tried at shapes near its own: the test is asked for them, both versions compute them."""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_kopt.cases.case import Case, declare
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
+from pytest_kopt.cases.passes import Candidate, Reference, judge, make_inputs
+from pytest_kopt.cases.seeds import derive
+from pytest_kopt.honesty.heldout import KINDS, Kind, Outcome, Tried, perturbed
+from pytest_kopt.numerics.determinism import fresh_copy
+from pytest_kopt.schema.profile import Schema
+
+_TRIES, _PAIRS = 3, 7
+
+
+class Declared(Exception):
+    """Ends a test function at its call of `kopt`; holds the case that it declared."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+
+
+class ShapeProbe:
+    """Stands in for the `kopt` fixture: declares the case and ends the test."""
+
+    def __init__(self, nodeid: str, schema: str | Schema, device: str) -> None:
+        self._nodeid = nodeid
+        self._schema = schema
+        self.device = device
+
+    def __call__(self, fn: Callable[..., Any], **declared: Any) -> None:
+        optional: dict[str, Any] = {
+            **dict.fromkeys(("label", "flops", "nbytes", "gate")),
+            "backward": False,
+            "weights": (),
+        }
+        raise Declared(declare(self._nodeid, self._schema, fn, **(optional | declared)))
+
+
+def held_out_cases(
+    item: pytest.Function, case: Case, device: str, seed: int
+) -> Iterator[tuple[Kind, Case]]:
+    """Yield the case at nearby shapes, one of each kind where the test can be asked for it.
+
+    The test function is called again with some of its parameters moved; fixtures stay as they are.
+    """
+    parameters = dict(item.callspec.params) if hasattr(item, "callspec") else {}
+    parameters = {name: value for name, value in parameters.items() if name in item.funcargs}
+    names = [name for name, value in item.funcargs.items() if value is not parameters.get(name)]
+    dice = random.Random(seed)
+    for kind in KINDS:
+        for _ in range(_TRIES):
+            moved = perturbed(parameters, case.dims, kind, dice)
+            if moved is None:
+                return
+            found = _declared(item, names, moved, case, device)
+            if found is not None and _has_inputs(found, seed):
+                yield kind, found
+                break
+
+
+def try_shape(
+    kind: Kind, case: Case, versions: Mapping[str, Callable[..., Any]], device: str, seed: int
+) -> Tried | None:
+    """Run the versions at one shape; None where reference or inputs do not support it."""
+    tried = Tried(case.nodeid, kind, dict(case.dims))
+    for name in (INCUMBENT, CANDIDATE):
+        if name not in versions:
+            continue
+        outcome, what = _outcome(replace(case, function=versions[name]), seed)
+        _leave_if_broken(device)
+        if outcome is None:
+            return None
+        tried.outcomes[name] = outcome
+        if what:
+            tried.what[name] = what
+    both = [tried.outcomes.get(name) for name in (CANDIDATE, INCUMBENT)]
+    if kind == "aligned" and both == ["right", "right"]:
+        return replace(tried, speedup=_speedup(case, versions, device, seed))
+    return tried
+
+
+def _declared(
+    item: pytest.Function,
+    names: list[str],
+    moved: Mapping[str, Any],
+    case: Case,
+    device: str,
+) -> Case | None:
+    needed = item._fixtureinfo.argnames
+    arguments = {name: item.funcargs[name] for name in names if name in needed}
+    arguments |= {name: value for name, value in moved.items() if name in needed}
+    arguments["kopt"] = ShapeProbe(item.nodeid, case.schema, device)
+    try:
+        item.obj(**arguments)
+    except Declared as found:
+        other = found.case
+        return other if other.function is case.function and other.dims != case.dims else None
+    except (Exception, pytest.skip.Exception, pytest.fail.Exception):
+        return None
+    return None
+
+
+def _has_inputs(case: Case, seed: int) -> bool:
+    try:
+        make_inputs(case, seed)
+    except Exception:
+        return False
+    return True
+
+
+def _outcome(case: Case, seed: int) -> tuple[Outcome | None, str]:
+    """Return what a version does at a shape, None where the reference does not support it."""
+    given, reference = make_inputs(case, seed), Reference(case)
+
+    def copies() -> list[Any]:
+        return [fresh_copy(item) for item in given]
+
+    try:
+        run = Candidate(case, case.function)(copies(), seed)
+    except Exception as error:
+        raised = f"{type(error).__name__}: {error}".splitlines()[0]
+        try:
+            reference.forward(copies())
+        except Exception:
+            return None, ""
+        return "raises", raised
+    try:
+        comparisons = judge(case, reference(copies(), run.live, seed), run.kept)
+    except Exception:
+        return None, ""
+    wrong = [item.diagnosis() for item in comparisons if not item.passed]
+    return ("wrong", wrong[0].splitlines()[0]) if wrong else ("right", "")
+
+
+def _leave_if_broken(device: str) -> None:
+    """End a process whose GPU context an illegal access broke: nothing more can be timed here."""
+    if device != "cuda":
+        return
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        os._exit(1)
+
+
+def _speedup(
+    case: Case, versions: Mapping[str, Callable[..., Any]], device: str, seed: int
+) -> float:
+    """Return the incumbent's forward time over the candidate's, from alternating calls."""
+    given = [fresh_copy(x) for x in make_inputs(case, derive(seed, case.nodeid, "speed"))]
+    times: dict[str, list[float]] = {CANDIDATE: [], INCUMBENT: []}
+    for number in range(2 * _PAIRS):
+        for name in (CANDIDATE, INCUMBENT) if number % 2 else (INCUMBENT, CANDIDATE):
+            start = time.perf_counter()
+            versions[name](*given)
+            if device == "cuda":
+                torch.cuda.synchronize()
+            times[name].append(time.perf_counter() - start)
+    candidate, incumbent = (
+        statistics.median(times[name][_PAIRS:]) for name in (CANDIDATE, INCUMBENT)
+    )
+    return incumbent / candidate

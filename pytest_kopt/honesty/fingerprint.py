@@ -1,0 +1,231 @@
+"""The harness as the baseline saw it: tests, conftests, what they import, settings, manifest.
+
+Everything here is read from disk by the process that decides; no test or kernel code is imported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.imports import Finder, reached
+
+#: Keys of the manifest that decide what is measured and how it is judged (E6).
+MANIFEST_KEYS = (
+    *("kernel_source", "env", "test_command", "benchmark_command", "rebuild_command"),
+    *("format_command", "engine", "policy", "classes", "target_shapes", "primary_metric"),
+)
+_SHOWN = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """SHA-256 of the harness's files by path below the root, its settings, and the whole manifest.
+
+    `dependencies` are the project files that the kernel imports from outside kernel_source; they
+    are no part of the harness, but both versions run them (E8).
+    """
+
+    files: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    manifest: dict[str, Any] = field(default_factory=dict)
+    dependencies: dict[str, str] = field(default_factory=dict)
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return asdict(self)
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Fingerprint:
+        """Read the JSON form."""
+        return cls(**{name: dict(document[name]) for name in asdict(cls())})
+
+
+@dataclass(frozen=True, slots=True)
+class Harness:
+    """Where the harness of a campaign lies.
+
+    `tests` and `kernel` are paths below `root`; `folders` those in which modules are looked for;
+    `plugins` the names of plugins that the command line or the environment loads.
+    """
+
+    root: Path
+    tests: tuple[str, ...]
+    kernel: tuple[str, ...]
+    folders: tuple[Path, ...]
+    plugins: tuple[str, ...] = ()
+    ignored: tuple[Path, ...] = ()
+
+    def take(
+        self,
+        settings: Mapping[str, Any],
+        manifest: Mapping[str, Any],
+        loaded: Iterable[str] = (),
+        recorded: Iterable[str] = (),
+    ) -> Fingerprint:
+        """Return the fingerprint of what lies on disk now.
+
+        `loaded` are files that a worker says it loaded: some are only imported by a computed name.
+        What is `recorded` already is looked at again, imported or not.
+        """
+        root, finder = self.root.resolve(), self._finder()
+        conftests = [path for test in self.tests for path in self._conftests(root / test)]
+        start = [*(root / test for test in self.tests), *conftests]
+        for name in self.plugins:
+            start += finder.files(name)
+        needed = reached(self._kernel_files(), finder, self._is_ignored)
+        wanted = reached(start, finder, self._is_kernel)
+        wanted = {path for path in wanted if self._is_harness(path, conftests, finder)}
+        others = {path for path in map(root.joinpath, loaded) if path.is_file()} - wanted
+        wanted |= {path for path in others if self._beside_tests(path) and path not in needed}
+        files = {self._name(path) for path in wanted if not self._is_ignored(path)}
+        outside = {
+            self._name(path)
+            for path in needed
+            if not self._is_kernel(path) and self._name(path) not in files
+        }
+        return Fingerprint(
+            {name: _sha256(root / name) for name in sorted({*files, *recorded})},
+            dict(settings),
+            dict(manifest),
+            {name: _sha256(root / name) for name in sorted(outside)},
+        )
+
+    def _finder(self) -> Finder:
+        root = self.root.resolve()
+        own = [_import_folder(root / test, root) for test in self.tests]
+        folders = dict.fromkeys([*(folder.resolve() for folder in self.folders), *own, root])
+        return Finder(root, tuple(f for f in folders if f.is_relative_to(root)))
+
+    def _conftests(self, test: Path) -> list[Path]:
+        root = self.root.resolve()
+        above = [folder for folder in test.resolve().parents if folder.is_relative_to(root)]
+        found = [folder / "conftest.py" for folder in above]
+        packages = [folder / "__init__.py" for folder in above if folder != root]
+        return [path for path in (*found, *packages) if path.is_file()]
+
+    def _is_harness(self, path: Path, conftests: Sequence[Path], finder: Finder) -> bool:
+        """Say whether a file that the tests reach belongs to them and not to the kernel's project.
+
+        A wrapper through which the tests call the kernel imports it; so may a helper of the tests,
+        but that lies with them.
+        """
+        tests = {(self.root / test).resolve() for test in self.tests}
+        if path in tests or path in conftests or self._beside_tests(path):
+            return True
+        if path.name == "__init__.py" and self._has_kernel_below(path.parent):
+            return False
+        return not any(map(self._is_kernel, reached([path], finder, lambda p: False)))
+
+    def _beside_tests(self, path: Path) -> bool:
+        """Say whether a file lies in a folder above a test, below the root, without a kernel."""
+        root = self.root.resolve()
+        above = {folder for test in self.tests for folder in (root / test).resolve().parents}
+        homes = {folder for folder in above if folder != root and folder.is_relative_to(root)}
+        return any(path.is_relative_to(home) and not self._has_kernel_below(home) for home in homes)
+
+    def _has_kernel_below(self, folder: Path) -> bool:
+        return any((self.root / source).resolve().is_relative_to(folder) for source in self.kernel)
+
+    def _kernel_files(self) -> list[Path]:
+        found = []
+        for source in self.kernel:
+            path = (self.root / source).resolve()
+            found += sorted(path.rglob("*.py")) if path.is_dir() else [path]
+            found += [p for folder in path.parents if (p := folder / "__init__.py").is_file()]
+        return [path for path in found if path.is_relative_to(self.root.resolve())]
+
+    def _is_kernel(self, path: Path) -> bool:
+        sources = [(self.root / source).resolve() for source in self.kernel]
+        return any(path.is_relative_to(source) for source in sources)
+
+    def _is_ignored(self, path: Path) -> bool:
+        return any(path.is_relative_to(folder.resolve()) for folder in self.ignored)
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.root.resolve()).as_posix()
+
+
+def edits(before: Fingerprint, now: Fingerprint) -> list[Finding]:
+    """Return what of the harness changed since the baseline; every one rejects."""
+    names = sorted({*before.files, *now.files})
+    texts = [text for name in names if (text := _file_change(name, before.files, now.files))]
+    texts += _changes("pytest setting", before.settings, now.settings)
+    old, new = ({key: f.manifest.get(key) for key in MANIFEST_KEYS} for f in (before, now))
+    texts += _changes("manifest key", old, new)
+    return [
+        Finding(
+            "harness-edit",
+            text,
+            advice="put it back, or start a new campaign with it (kopt init NEW --from OLD)",
+        )
+        for text in texts
+    ]
+
+
+def undeclared(before: Fingerprint, now: Fingerprint, changed: Iterable[str]) -> list[Finding]:
+    """Return the kernel's imports from outside kernel_source that changed since the last accept.
+
+    `changed` are those of the new ones that differ from the last accepted tree.
+    """
+    differing = set(changed) | {
+        name for name, sha256 in before.dependencies.items() if _sha_now(now, name) != sha256
+    }
+    return [
+        Finding(
+            "undeclared-dependency",
+            f"the kernel imports {name}, which changed and is not in kernel_source: both versions "
+            "ran it as it is now, and it is neither kept nor restored",
+            where=name,
+            advice="add it to kernel_source in a new campaign (kopt init NEW --from OLD)",
+            rejects=False,
+        )
+        for name in sorted(differing)
+    ]
+
+
+def _sha_now(now: Fingerprint, name: str) -> str | None:
+    return now.dependencies.get(name, now.files.get(name))
+
+
+def _file_change(name: str, before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    old, new = before.get(name, ""), now.get(name, "")
+    if old == new:
+        return ""
+    if not old:
+        return f"{name} was added"
+    return f"{name} was removed" if not new else f"{name} was edited"
+
+
+def _changes(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{what} {key}: {_shown(old.get(key))} -> {_shown(new.get(key))}"
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key)
+    ]
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
+def _sha256(path: Path) -> str:
+    """Return a file's hash, "" where there is none."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def _import_folder(test: Path, root: Path) -> Path:
+    """Return the folder that pytest puts on the path for a test file: above its packages."""
+    folder = test.resolve().parent
+    while (folder / "__init__.py").is_file() and folder != root:
+        folder = folder.parent
+    return folder

@@ -1,0 +1,115 @@
+"""What reusing tensors is worth: the same call timed with fresh tensors and with known ones.
+
+Counting work sees what goes through torch's dispatcher; a compiled extension is seen here only.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.numerics.determinism import fresh_copy, tensors
+
+MOST_PAIRS, LEAST_PAIRS, SECONDS = 9, 3, 0.04
+#: A known tensor has to halve the time in every single pair, twice over, before it counts as a
+#: cache: branch prediction and warm translation buffers are worth less than that.
+CACHED_RATIO = 0.5
+_SCALABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def reuse_ratios(
+    function: Callable[..., Any],
+    given: Sequence[Any],
+    weights: Sequence[int],
+    synchronize: Callable[[], None],
+    backward: bool,
+) -> list[float]:
+    """Return log-ratios of the time of a call with fresh tensors over one with known tensors.
+
+    Fresh tensors are new objects with new content (a slightly scaled copy, so that sorted, positive
+    or definite inputs stay so); known ones were the arguments of the call before. All are read once
+    in front of the timed call, so that the processor's caches hold either. Parameters stay the same
+    objects.
+    """
+    clock = _Clock(function, synchronize, backward)
+    known = [fresh_copy(item) for item in given]
+    grads = clock.run(known)[1]
+    once = clock.run(known, grads)[0]
+    pairs = max(LEAST_PAIRS, min(MOST_PAIRS, int(SECONDS / max(4 * once, 1e-9))))
+
+    def fresh(number: int) -> tuple[list[Any], list[torch.Tensor]]:
+        scale = 1 + number / 128
+        items = [x if i in weights else _scaled(x, scale) for i, x in enumerate(known)]
+        return items, [_scaled(grad, scale) for grad in grads]
+
+    ratios = []
+    for number in range(1, pairs + 1):
+        times = {}
+        for name in ("known", "fresh") if number % 2 else ("fresh", "known"):
+            before, timed = (
+                [(known, grads)] * 2
+                if name == "known"
+                else [fresh(2 * number), fresh(2 * number + 1)]
+            )
+            clock.run(*before)
+            times[name] = clock.run(*timed)[0]
+        ratios.append(math.log(times["fresh"] / times["known"]))
+    return ratios
+
+
+def _scaled(item: Any, scale: float) -> Any:
+    copy = fresh_copy(item)
+    if isinstance(copy, torch.Tensor) and copy.dtype in _SCALABLE:
+        with torch.no_grad():
+            copy.mul_(scale)
+    return copy
+
+
+def cached(ratios: Sequence[float]) -> bool:
+    """Say whether known tensors more than halved the time in every pair."""
+    return min(ratios) > -math.log(CACHED_RATIO)
+
+
+def reuse_finding(ratios: Sequence[float]) -> Finding:
+    """Return the finding about a call that is only fast for tensors it has seen."""
+    gain = (math.exp(statistics.median(ratios)) - 1) * 100
+    return Finding(
+        "inflation",
+        f"tensors that were seen before make the call {gain:.0f} % faster than fresh ones: a gain "
+        "that no training step has",
+        advice="keep no result between calls, in a library or extension either",
+        bucket="W3",
+    )
+
+
+class _Clock:
+    def __init__(
+        self, function: Callable[..., Any], synchronize: Callable[[], None], backward: bool
+    ) -> None:
+        self._function = function
+        self._synchronize = synchronize
+        self._backward = backward
+
+    def run(
+        self, given: Sequence[Any], grads: Sequence[torch.Tensor] = ()
+    ) -> tuple[float, list[torch.Tensor]]:
+        """Return the seconds of a call (with its backward) and the grad_outs that it took."""
+        for item in (*tensors(list(given)), *grads):
+            item.detach().sum()
+        leaves = [item for item in tensors(list(given)) if item.requires_grad]
+        self._synchronize()
+        begin = perf_counter()
+        outputs = [out for out in tensors(self._function(*given)) if out.requires_grad]
+        if self._backward and outputs:
+            taken = list(grads) or [torch.ones_like(out) for out in outputs]
+            torch.autograd.grad(outputs, leaves, taken, allow_unused=True)
+        else:
+            taken = []
+        self._synchronize()
+        return perf_counter() - begin, taken

@@ -1,0 +1,73 @@
+"""Token distributions of grouped GEMMs: gains have to hold where the load is uneven (E4)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from pytest_kopt.errors import BadInput
+
+if TYPE_CHECKING:
+    import torch
+
+#: Name of a distribution → experts per token and capacity factor (None: nothing is dropped).
+DISTRIBUTIONS: dict[str, tuple[int, float | None]] = {
+    "uniform": (1, None),
+    "top2_cf1.0": (2, 1.0),
+    "top1_cf1.25": (1, 1.25),
+    "one_expert": (1, None),
+}
+_HEAVY_SHARE = 0.5
+
+
+def skewed_groups(
+    groups: int,
+    tokens: int,
+    distribution: str,
+    generator: torch.Generator | None = None,
+) -> torch.Tensor:
+    """Return the number of rows of every group: int64, shape (groups,), on the CPU.
+
+    `uniform` deals the tokens out evenly (the first groups get the remainder) and leaves no group
+    empty while there are tokens. In the others one group, drawn at random, is empty:
+    `top2_cf1.0` and `top1_cf1.25` route every token to its best 2 (1) of the other groups by
+    random scores with an expert bias, and drop what exceeds a group's capacity
+    ceil(factor * k * tokens / groups); `one_expert` gives one group at least half of the tokens and
+    spreads the rest. The values come from `generator` (torch's own when None) at run time, so that
+    no kernel can know them when it is compiled.
+
+    Raises BadInput for an unknown distribution, fewer than 3 groups (2 where nothing is empty),
+    or a negative number of tokens.
+    """
+    import torch
+
+    if distribution not in DISTRIBUTIONS:
+        raise BadInput(
+            f"distribution is {distribution!r}", where="skewed_groups", legal=DISTRIBUTIONS
+        )
+    least = 1 if distribution == "uniform" else 3
+    if groups < least or tokens < 0:
+        raise BadInput(
+            f"{groups} groups and {tokens} tokens",
+            where=f"skewed_groups({distribution!r})",
+            legal=f"at least {least} groups and 0 tokens",
+        )
+    if distribution == "uniform":
+        each, rest = divmod(tokens, groups)
+        return torch.full((groups,), each) + (torch.arange(groups) < rest)
+    order = torch.randperm(groups, generator=generator)
+    sizes = torch.zeros(groups, dtype=torch.int64)
+    if distribution == "one_expert":
+        heavy = math.ceil(tokens * _HEAVY_SHARE)
+        sizes[order[1]] = heavy
+        sizes[order[2:]] = skewed_groups(groups - 2, tokens - heavy, "uniform")
+        return sizes
+    wanted, factor = DISTRIBUTIONS[distribution]
+    assert factor is not None
+    scores = torch.rand(tokens, groups - 1, generator=generator)
+    bias = torch.rand(groups - 1, generator=generator)
+    chosen = (scores + bias).topk(min(wanted, groups - 1), dim=1).indices
+    counts = torch.bincount(chosen.flatten(), minlength=groups - 1)
+    capacity = math.ceil(factor * wanted * tokens / groups)
+    sizes[order[1:]] = counts.clamp(max=capacity)
+    return sizes

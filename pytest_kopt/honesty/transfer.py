@@ -1,0 +1,217 @@
+"""What of a benchmark gain a real training step has: buckets, the eight lines, re-attribution."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.inflation import ALLOWED_GAP_PCT
+
+REAL = ("K1", "K2", "K3", "K4")
+BOUNDED = "W1"
+OVERFIT = ("W2", "W3")
+ACCEPT_REAL, ACCEPT_ASTERISK = "ACCEPT-as-real", "ACCEPT-with-asterisk"
+REJECT, UNCLASSIFIED = "REJECT-as-overfit", "not classified"
+_UNSTATED = "_not stated; `kopt note` adds it_"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What the round's notes say of the gain; times in ms."""
+
+    bucket: str | None = None
+    cache_key: str | None = None
+    w1_quant_ms: float | None = None
+    step_ms: float | None = None
+
+    @property
+    def bound_pct(self) -> float:
+        """What a weight cache can gain at most: quant time / step time in percent, 0 untold."""
+        if self.w1_quant_ms is None or self.step_ms is None:
+            return 0.0
+        return self.w1_quant_ms / self.step_ms * 100
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What was found and measured.
+
+    `flags` are the verdict's findings as text, `traces` the training traces by case label (None:
+    no cache was suspected there), `change_pct` the verdict's gain, `distributions` the values of
+    the cases' `distribution` dim. `inflation_pct` are the points of the gain that only reused
+    tensors have; `new_weight_cache` says that a weight cache was seen that the incumbent lacks.
+    """
+
+    overfit: bool
+    change_pct: float | None
+    flags: tuple[str, ...] = ()
+    traces: Mapping[str, Mapping[str, Any] | None] | None = None
+    distributions: tuple[str, ...] = ()
+    inflation_pct: float | None = None
+    new_weight_cache: bool = False
+
+
+def bucket_findings(claim: Claim, found: Iterable[Finding]) -> list[Finding]:
+    """Check the declared bucket against what audit and simulation found.
+
+    A bucket that is never real is taken at its word and rejects. A weight cache under another
+    name is a note: its gain is credited as W1, bounded.
+    """
+    buckets = {finding.bucket for finding in found if finding.bucket}
+    worst = max(buckets & {BOUNDED, *OVERFIT}, default="")
+    declared = claim.bucket
+    if declared in OVERFIT:
+        return [
+            Finding(
+                "declared-bucket",
+                f"the notes put the gain into {declared}, which no real step has",
+                advice="K1 to K4 and a bounded W1 are the gains that are kept",
+                bucket=declared,
+            )
+        ]
+    if worst and declared is not None and declared != worst:
+        return [
+            Finding(
+                "bucket-mismatch",
+                f"the notes say {declared}, what was found is {worst}",
+                advice=f"correct it with `kopt note` (bucket: {worst})",
+                bucket=worst,
+                rejects=worst in OVERFIT,
+            )
+        ]
+    return []
+
+
+def decision(claim: Claim, shown: Shown) -> str:
+    """Return the transfer check's last line."""
+    if shown.overfit or claim.bucket in OVERFIT:
+        return REJECT
+    if claim.bucket == BOUNDED or shown.new_weight_cache:
+        return ACCEPT_ASTERISK
+    return ACCEPT_REAL if claim.bucket in REAL else UNCLASSIFIED
+
+
+def credited_pct(claim: Claim, shown: Shown) -> float | None:
+    """Return the gain in percent that a real step is expected to have, None when untold."""
+    verdict = decision(claim, shown)
+    if verdict == REJECT:
+        return 0.0
+    if verdict == UNCLASSIFIED or shown.change_pct is None:
+        return None
+    fresh = shown.change_pct
+    if shown.inflation_pct is not None and shown.inflation_pct > ALLOWED_GAP_PCT:
+        fresh -= shown.inflation_pct
+    return min(fresh, claim.bound_pct) if verdict == ACCEPT_ASTERISK else fresh
+
+
+def transfer_lines(claim: Claim, shown: Shown) -> list[tuple[str, str]]:
+    """Return the eight lines of the real-training transfer check (E7) as names and texts."""
+    verdict, credit = decision(claim, shown), credited_pct(claim, shown)
+    gain = _UNSTATED if verdict == UNCLASSIFIED else _percent(credit)
+    if verdict == ACCEPT_ASTERISK:
+        gain += f" (at most quant time / step time = {claim.bound_pct:.3f} %)"
+    benchmark = _percent(shown.change_pct)
+    if shown.inflation_pct is not None and shown.inflation_pct > ALLOWED_GAP_PCT:
+        benchmark += f", of which {shown.inflation_pct:.3f} points only with reused tensors"
+    return [
+        ("Bucket", claim.bucket or _UNSTATED),
+        ("Cache key", claim.cache_key or "none declared"),
+        ("id(...) audit", "; ".join(shown.flags) or "no finding"),
+        ("4-step trace hit rate", trace_text(shown.traces)),
+        ("Workload distribution robustness", _distributions(shown.distributions)),
+        ("Benchmark gain", benchmark),
+        ("Estimated real-training gain", gain),
+        ("Decision", verdict),
+    ]
+
+
+def trace_text(traces: Mapping[str, Mapping[str, Any] | None] | None) -> str:
+    """Say what the simulated training loop showed, the worst case of each kind of cache."""
+    if traces is None:
+        return "not measured"
+    rates: dict[str, float] = {}
+    for trace in traces.values():
+        for kind, rate in (trace["rates"] if trace else {}).items():
+            rates[kind] = min(rate, rates.get(kind, 1.0))
+    if not rates:
+        return "no cache seen in a simulated training loop"
+    return ", ".join(f"{kind} {rate:.0%}" for kind, rate in sorted(rates.items()))
+
+
+def caches_weights(traces: Iterable[Mapping[str, Any] | None]) -> bool:
+    """Say whether the simulation saw a weight cache in any of these cases."""
+    return any(trace and "weight" in trace["cached"] for trace in traces)
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """An accepted round: its claim, its gain over its incumbent, and what was found."""
+
+    round: int
+    claim: Claim
+    shown: Shown
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """A campaign's gain re-attributed, in percent.
+
+    `s_real` are the K rounds, `w_real` the W1 rounds capped by quant time / step time, `r_real`
+    what only the benchmark loop has and always 0. `headline_pct` compounds what the rounds were
+    accepted for; `unclassified` are accepted rounds without a bucket, which get no credit.
+    """
+
+    s_real: float
+    w_real: float
+    headline_pct: float
+    unclassified: tuple[int, ...]
+    r_real: float = 0.0
+
+    @property
+    def real_pct(self) -> float:
+        """The gain that real training is expected to have."""
+        return self.s_real + self.w_real + self.r_real
+
+    @property
+    def gap_pct(self) -> float:
+        """The inflation gap: headline minus real-training-equivalent gain."""
+        return self.headline_pct - self.real_pct
+
+    @property
+    def is_inflated(self) -> bool:
+        """Whether the gap is above the 1 % from which S1 recommends to roll back."""
+        return self.gap_pct > ALLOWED_GAP_PCT + 1e-9
+
+
+def attribute(rounds: Sequence[Credit]) -> Attribution:
+    """Re-attribute the accepted rounds of a campaign (E7).
+
+    Gains compound as they did in the campaign, and each round is credited with what it added at
+    its place in the chain, so that S_real and W_real add up to the whole.
+    """
+    total, headline, parts = 1.0, 1.0, {ACCEPT_REAL: 0.0, ACCEPT_ASTERISK: 0.0}
+    unclassified = []
+    for item in rounds:
+        headline *= 1 + (item.shown.change_pct or 0.0) / 100
+        verdict = decision(item.claim, item.shown)
+        if verdict == UNCLASSIFIED:
+            unclassified.append(item.round)
+        credit = credited_pct(item.claim, item.shown) or 0.0
+        if verdict in parts:
+            parts[verdict] += total * credit
+        total *= 1 + credit / 100
+    return Attribution(
+        parts[ACCEPT_REAL], parts[ACCEPT_ASTERISK], (headline - 1) * 100, tuple(unclassified)
+    )
+
+
+def _distributions(names: Sequence[str]) -> str:
+    if not names:
+        return "every case of the level"
+    return "every case of the level: " + ", ".join(sorted(set(names)))
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.3f}%"

@@ -1,0 +1,139 @@
+"""The harness of a campaign, watched: taken down at the baseline, held against it ever after."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.fingerprint import Fingerprint, Harness, edits, undeclared
+
+#: Settings that say which code runs as a test and what runs around it.
+_EFFECTIVE = (
+    *("addopts", "pythonpath", "usefixtures", "python_files", "python_classes"),
+    *("python_functions", "testpaths", "norecursedirs"),
+)
+#: Settings of the file's section that only concern what is shown and where it is kept.
+_IDLE = ("log_", "junit_", "verbosity_", "console_", "cache_dir", "tmp_path_", "kopt_campaign")
+_SECTIONS = {
+    ".toml": (("tool", "pytest", "ini_options"), ("tool", "pytest"), ("pytest",)),
+    ".cfg": (("tool:pytest",),),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PytestSetup:
+    """How pytest is set up here: its settings, named plugins, and where it looks for modules."""
+
+    settings: dict[str, Any]
+    plugins: tuple[str, ...]
+    folders: tuple[Path, ...]
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> PytestSetup:
+        """Read the set-up of a configured session."""
+        section = _section(config.inipath)
+        settings = {k: v for k, v in section.items() if not k.startswith(_IDLE)}
+        settings |= {name: _plain(config.getini(name), config.rootpath) for name in _EFFECTIVE}
+        settings["--noconftest"] = bool(config.option.noconftest)
+        settings["--import-mode"] = str(config.option.importmode)
+        named = [*config.option.plugins, *os.environ.get("PYTEST_PLUGINS", "").split(",")]
+        plugins = tuple(name for name in named if name and not name.startswith("no:"))
+        return cls(settings, plugins, tuple(Path(entry or ".").resolve() for entry in sys.path))
+
+
+class HarnessWatch:
+    """Compares the harness of a campaign with what its baseline recorded."""
+
+    def __init__(self, campaign: Campaign, setup: PytestSetup) -> None:
+        self._campaign = campaign
+        self._setup = setup
+        document = campaign.baseline_session().get("harness") if campaign.state.baseline else None
+        self._baseline = None if document is None else Fingerprint.from_document(document)
+
+    def take(self, ids: Iterable[str], results: Sequence[CaseResult] = ()) -> Fingerprint:
+        """Return the fingerprint of the tests that hold these cases."""
+        campaign = self._campaign
+        manifest = campaign.manifest.model_dump(mode="json", by_alias=True)
+        manifest.pop("schema")
+        policy = manifest["policy"]
+        tests = dict.fromkeys(nodeid.partition("::")[0] for nodeid in ids)
+        harness = Harness(
+            root=campaign.root,
+            tests=tuple(tests),
+            kernel=tuple(campaign.manifest.kernel_source),
+            folders=self._setup.folders,
+            plugins=self._setup.plugins,
+            ignored=(campaign.layout.directory.parent,),
+        )
+        recorded = list(self._baseline.files) if self._baseline else []
+        if (campaign.root / policy).is_file():
+            recorded.append(policy)
+        loaded = {file for result in results for file in result.evidence.get("loaded", ())}
+        first = self._baseline is None
+        return harness.take(self._setup.settings, manifest, loaded if first else (), recorded)
+
+    def edits(self, now: Fingerprint) -> list[Finding]:
+        """Return what was edited since the baseline; nothing before there is one."""
+        return [] if self._baseline is None else edits(self._baseline, now)
+
+    def undeclared(self, now: Fingerprint) -> list[Finding]:
+        """Return the kernel's changed imports from outside kernel_source (E8)."""
+        document = self._campaign.incumbent_session().get("harness")
+        if document is None:
+            return []
+        before = Fingerprint.from_document(document)
+        strange = [name for name in now.dependencies if name not in before.dependencies]
+        return undeclared(before, now, self._differing(strange))
+
+    def _differing(self, names: Sequence[str]) -> list[str]:
+        """Return those that git does not know or that differ from the last accepted commit."""
+        repository = self._campaign.repository
+        if repository is None or not self._campaign.manifest.git_commit:
+            return list(names)
+        root = self._campaign.root
+        paths = {repository.relative(root, name): name for name in names}
+        return [paths[path] for path in repository.dirty(paths) if path in paths] if paths else []
+
+
+def _section(path: Path | None) -> dict[str, Any]:
+    """Return pytest's section of its configuration file, without importing anything of pytest's."""
+    if path is None or not path.is_file():
+        return {}
+    if path.suffix != ".toml":
+        from iniconfig import IniConfig
+
+        sections = IniConfig(str(path)).sections
+        name = _SECTIONS.get(path.suffix, (("pytest",),))[0][0]
+        return dict(sections.get(name, {}))
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    document = tomllib.loads(path.read_text())
+    for place in _SECTIONS[".toml"]:
+        found: Any = document
+        for key in place:
+            found = found.get(key, {}) if isinstance(found, dict) else {}
+        if found:
+            return {key: _plain(value, path.parent) for key, value in found.items()}
+    return {}
+
+
+def _plain(value: Any, root: Path) -> Any:
+    """Return a setting as JSON can hold it, paths below the root relative to it."""
+    if isinstance(value, list | tuple):
+        return [_plain(item, root) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(item, root) for key, item in value.items()}
+    if isinstance(value, Path):
+        return value.relative_to(root).as_posix() if value.is_relative_to(root) else str(value)
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -1,0 +1,29 @@
+"""What the audit finds in the kernel's files decides the round, or stands beside the verdict."""
+
+from __future__ import annotations
+
+from .project import KERNEL, Project
+from .sources import doubled_kernel as kernel
+
+
+def test_a_kernel_that_looks_at_its_caller_is_refused_however_fast(started: Project) -> None:
+    cheat = kernel(125.0).replace("import torch", "import sys\n\nimport torch", 1)
+    cheat = cheat.replace("        spend(", "        sys._getframe(1)\n        spend(", 1)
+    started.write(KERNEL, cheat)
+    run = started.round(2)
+    assert run.code == 8, run.text
+    verdict = started.verdict(2)
+    assert verdict["decision"] == "REJECTED_OVERFIT"
+    (flag,) = verdict["flags"]
+    assert flag.startswith("stack-inspection") and f"{KERNEL}:" in flag
+    assert started.read(KERNEL) == kernel()
+
+
+def test_a_note_stands_beside_the_verdict(started: Project) -> None:
+    noted = kernel(187.5) + "\n\ntorch.backends.cuda.matmul.allow_tf32 = True\n"
+    started.write(KERNEL, noted)
+    run = started.round(2)
+    assert run.code == 0, run.text
+    verdict = started.verdict(2)
+    assert verdict["decision"] == "ACCEPTED"
+    assert any(flag.startswith("precision-flag") for flag in verdict["flags"])

@@ -1,0 +1,96 @@
+"""An edit of the harness is named and rejects the round, before anything is measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from .project import CAMPAIGN, CASES, KERNEL, TWO_WORKERS, Project
+from .sources import doubled_kernel
+
+FASTER = doubled_kernel(125.0)
+
+
+def rejected(project: Project, *parts: str, words: tuple[str, ...] = ()) -> None:
+    """Run round 2 and see that it is refused for these reasons, with nothing measured."""
+    project.write(KERNEL, FASTER)
+    before = project.read(KERNEL)
+    project.forget_measuring()
+    run = project.round(2, *words)
+    assert run.code == 8, run.text
+    verdict = project.verdict(2)
+    assert verdict["decision"] == "REJECTED_OVERFIT"
+    assert not project.was_measured
+    for part in parts:
+        assert part in " ".join([verdict["reason"], *verdict["flags"]]), verdict
+        assert part in run.text or "…" in run.text
+    assert f"--from {CAMPAIGN}" in verdict["next_step"]
+    assert verdict["applied"]["restored"] == [KERNEL]
+    assert project.read(KERNEL) != before
+
+
+def test_an_edited_test_and_a_new_conftest(started: Project) -> None:
+    started.replace(CASES, "2 * x.double()", "2 * x.double() + 0")
+    started.write("conftest.py", "")
+    rejected(started, f"{CASES} was edited", "conftest.py was added")
+
+
+def test_a_setting_and_a_manifest_key(started: Project) -> None:
+    started.replace("pyproject.toml", '"-p", "no:cacheprovider", ', "")
+    started.edit_manifest(env={"BACKEND": "FAST"}, max_iterations=7)
+    parts = ("pytest setting addopts", 'manifest key env: {} -> {"BACKEND": "FAST"}')
+    rejected(started, *parts, words=TWO_WORKERS)
+
+
+def test_what_is_no_harness_may_change(started: Project) -> None:
+    """The other keys of the manifest become events; the rest is nobody's business."""
+    started.edit_manifest(max_iterations=7)
+    started.write("README.md", "Another text.\n")
+    started.write("tests/test_unused.py", "def test_nothing():\n    pass\n")
+    started.replace(
+        "pyproject.toml", "[tool.pytest.ini_options]", "\n# new\n[tool.pytest.ini_options]"
+    )
+    started.write(KERNEL, FASTER)
+    run = started.round(2)
+    assert run.code == 0, run.text
+    (event,) = [event for event in started.ledger() if event["event"] == "manifest_changed"]
+    assert event["values"] == {"max_iterations": 7}
+
+
+def test_the_kernel_that_edits_the_harness_while_it_runs(started: Project) -> None:
+    spoil = "from pathlib import Path; Path('tests/cases_helper.py').touch(); "
+    spoil += "Path('conftest.py').write_text('')"
+    started.write(KERNEL, doubled_kernel(125.0, first=spoil))
+    run = started.round(2)
+    assert run.code == 8, run.text
+    assert "conftest.py was added" in " ".join(started.verdict(2)["flags"])
+
+
+def test_an_undeclared_dependency_is_flagged(fresh: Project) -> None:
+    fresh.write("kernels/tiles.py", "TILE = 1\n")
+    fresh.write(KERNEL, "import kernels.tiles\n" + doubled_kernel())
+    fresh.commit_all("Use tiles")
+    assert fresh.round(1).code == 0
+    fresh.write("kernels/tiles.py", "TILE = 2\n")
+    fresh.write(KERNEL, "import kernels.tiles\n" + FASTER)
+    run = fresh.round(2)
+    assert run.code == 0, run.text
+    (flag,) = fresh.verdict(2)["flags"]
+    assert "undeclared-dependency" in flag and "kernels/tiles.py" in flag
+
+
+@pytest.mark.parametrize("bucket", ["W2", "W1"])
+def test_the_bucket_of_the_notes_is_taken_at_its_word(started: Project, bucket: str) -> None:
+    started.write(KERNEL, FASTER)
+    notes = started.notes(bucket=bucket, w1_quant_ms=0.5, step_ms=20)
+    run = started.round(2, "--kopt-notes", notes)
+    verdict = started.verdict(2)
+    summary = (started.campaign / "rounds/round-2/summary.md").read_text()
+    if bucket == "W2":
+        assert run.code == 8, run.text
+        assert verdict["decision"] == "REJECTED_OVERFIT"
+        assert "Decision: REJECT-as-overfit" in summary
+    else:
+        assert run.code == 0, run.text
+        assert verdict["decision"] == "ACCEPTED_WITH_NOTE"
+        assert "ACCEPT-with-asterisk" in summary
+        assert "+2.500%" in summary

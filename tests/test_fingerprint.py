@@ -1,0 +1,195 @@
+"""What belongs to the harness, which edits of it are seen, and what is left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_kopt.honesty.fingerprint import Fingerprint, Harness, edits, undeclared
+
+FILES = {
+    "pyproject.toml": "",
+    "conftest.py": "",
+    "project/__init__.py": "",
+    "project/api.py": "from project.kernels.gemm import gemm\nfrom project.plain import EPS\n",
+    "project/plain.py": "EPS = 1\n",
+    "project/unused.py": "",
+    "project/kernels/__init__.py": "",
+    "project/kernels/gemm.py": (
+        "from .tiles import TILE\nfrom project.plain import EPS\nimport torch\n"
+    ),
+    "project/kernels/tiles.py": "TILE = 32\n",
+    "tests/conftest.py": "from cases import SHAPES\n",
+    "tests/cases.py": "import project.kernels.gemm\nSHAPES = [1]\n",
+    "tests/ops/test_gemm.py": (
+        "import importlib\nfrom project.api import gemm\nfrom reference import gemm_reference\n"
+        "late = importlib.import_module('late')\n"
+        "def test(): from tests.ops import inside\n"
+    ),
+    "tests/ops/__init__.py": "",
+    "tests/__init__.py": "",
+    "tests/ops/inside.py": "",
+    "tests/ops/test_other.py": "",
+    "tests/elsewhere/conftest.py": "",
+    "reference.py": "import numpy\n",
+    "late.py": "",
+    "agent/workspace/c/notes.py": "",
+    ".venv/pyvenv.cfg": "",
+    ".venv/lib/helper.py": "",
+}
+HARNESS = {
+    *("conftest.py", "tests/conftest.py", "tests/cases.py", "tests/ops/test_gemm.py"),
+    *("tests/ops/__init__.py", "tests/__init__.py", "tests/ops/inside.py"),
+    *("reference.py", "late.py", "project/plain.py"),
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def take(
+    root: Path, before: Fingerprint | None = None, loaded: tuple[str, ...] = (), **keys: object
+) -> Fingerprint:
+    harness = Harness(
+        root=root,
+        tests=("tests/ops/test_gemm.py",),
+        kernel=("project/kernels/gemm.py",),
+        folders=(root, root / "tests"),
+        ignored=(root / "agent/workspace",),
+    )
+    manifest = {"engine": "auto", "max_iterations": 3, **keys}
+    recorded = before.files if before else ()
+    return harness.take({"addopts": "-q"}, manifest, loaded, recorded)
+
+
+def test_what_belongs_to_the_harness(root: Path) -> None:
+    found = take(root)
+    assert set(found.files) == HARNESS
+    assert set(found.dependencies) == {
+        *("project/kernels/tiles.py", "project/kernels/__init__.py", "project/__init__.py"),
+    }
+    assert Fingerprint.from_document(found.to_document()) == found
+
+
+def append(name: str) -> Callable[[Path], object]:
+    def spoil(root: Path) -> None:
+        path = root / name
+        path.write_text((path.read_text() if path.exists() else "") + "# a comment\n")
+
+    return spoil
+
+
+@pytest.mark.parametrize("name", sorted(HARNESS))
+def test_any_byte_counts(root: Path, name: str) -> None:
+    before = take(root)
+    append(name)(root)
+    (finding,) = edits(before, take(root, before))
+    assert finding.message == f"{name} was edited"
+    assert finding.rejects
+    assert finding.check == "harness-edit"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("project/kernels/gemm.py", "project/kernels/tiles.py", "project/api.py"),
+        *("project/unused.py", "tests/ops/test_other.py", "tests/elsewhere/conftest.py"),
+        *("agent/workspace/c/notes.py", "notes.yaml", "out.csv", "tests/ops/fresh.py"),
+        "tests/__pycache__/cases.pyc",
+    ],
+)
+def test_what_no_case_uses_may_change(root: Path, name: str) -> None:
+    before = take(root)
+    (root / name).parent.mkdir(exist_ok=True)
+    append(name)(root)
+    assert edits(before, take(root, before)) == []
+
+
+def test_files_that_come_and_go(root: Path) -> None:
+    before = take(root)
+    (root / "tests/ops/conftest.py").write_text("")
+    (root / "numpy.py").write_text("")
+    (root / "late.py").unlink()
+    (root / "tests/cases.py").write_bytes(FILES["tests/cases.py"].replace("\n", "\r\n").encode())
+    assert [finding.message for finding in edits(before, take(root, before))] == [
+        "late.py was removed",
+        "numpy.py was added",
+        "tests/cases.py was edited",
+        "tests/ops/conftest.py was added",
+    ]
+
+
+def test_what_only_a_worker_saw_belongs_to_it_when_it_lies_with_the_tests(root: Path) -> None:
+    (root / "tests/ops/computed.py").write_text("")
+    loaded = ("tests/ops/computed.py", "project/unused.py", "project/kernels/gemm.py", "gone.py")
+    before = take(root, loaded=loaded)
+    assert set(before.files) == HARNESS | {"tests/ops/computed.py"}
+    append("tests/ops/computed.py")(root)
+    (finding,) = edits(before, take(root, before))
+    assert finding.message == "tests/ops/computed.py was edited"
+
+
+def test_settings_and_manifest_are_named_with_old_and_new_value(root: Path) -> None:
+    before = take(root)
+    after = take(root, before, engine="wall", max_iterations=9)
+    (finding,) = edits(before, after)
+    assert finding.message == 'manifest key engine: "auto" -> "wall"'
+    changed = Fingerprint(before.files, {"addopts": "-p evil"}, before.manifest)
+    (finding,) = edits(before, changed)
+    assert finding.message == 'pytest setting addopts: "-q" -> "-p evil"'
+
+
+def test_a_flat_project_keeps_its_kernel_out_of_the_harness(tmp_path: Path) -> None:
+    for name, text in {
+        "test_k.py": "from wrapper import k\nimport helper\n",
+        "wrapper.py": "from kernel import k\n",
+        "helper.py": "",
+        "kernel.py": "import common\n",
+        "common.py": "",
+    }.items():
+        (tmp_path / name).write_text(text)
+    found = Harness(tmp_path, ("test_k.py",), ("kernel.py",), (tmp_path,)).take({}, {})
+    assert set(found.files) == {"test_k.py", "helper.py"}
+    assert set(found.dependencies) == {"common.py"}
+
+
+def test_plugins_of_the_command_line_belong_to_it(root: Path) -> None:
+    (root / "evil.py").write_text("")
+    harness = Harness(
+        root, ("tests/ops/test_gemm.py",), ("project/kernels",), (root,), ("evil", "xdist")
+    )
+    assert "evil.py" in harness.take({}, {}).files
+
+
+def test_changed_dependencies_are_flagged(root: Path) -> None:
+    before = take(root)
+    assert undeclared(before, take(root), ()) == []
+    append("project/kernels/tiles.py")(root)
+    (finding,) = undeclared(before, take(root), ())
+    assert finding.check == "undeclared-dependency"
+    assert finding.where == "project/kernels/tiles.py"
+    assert not finding.rejects
+    (root / "project/fresh.py").write_text("")
+    (root / "project/kernels/gemm.py").write_text("import project.fresh\n")
+    now = take(root)
+    assert "project/fresh.py" in now.dependencies
+    names = [finding.where for finding in undeclared(before, now, ["project/fresh.py"])]
+    assert "project/fresh.py" in names
+
+
+def test_source_that_does_not_parse_is_still_hashed(root: Path) -> None:
+    (root / "late.py").write_text("def broken(:\n")
+    before = take(root)
+    assert "late.py" in before.files
+    append("late.py")(root)
+    assert [finding.message for finding in edits(before, take(root, before))] == [
+        "late.py was edited"
+    ]

@@ -1,0 +1,227 @@
+"""Shapes near the declared ones: how they are drawn and what they say."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_kopt.honesty.heldout import (
+    KINDS,
+    Kind,
+    Outcome,
+    Tried,
+    held_out_findings,
+    merged,
+    nearby,
+    perturbed,
+)
+
+from .builders import few_examples
+
+sizes = st.integers(2, 100_000)
+seeds = st.integers(0, 2**32)
+
+
+@few_examples
+@given(sizes, seeds)
+def test_an_aligned_size_keeps_its_power_of_two(value: int, seed: int) -> None:
+    found = nearby(value, "aligned", random.Random(seed))
+    grain = min(256, value & -value)
+    assert found >= 1
+    assert abs(found - value) == grain
+    assert found % grain == 0
+
+
+@few_examples
+@given(sizes, seeds)
+def test_an_uneven_size_is_close_and_loses_its_power_of_two(value: int, seed: int) -> None:
+    found = nearby(value, "uneven", random.Random(seed))
+    assert found >= 1
+    assert 0 < abs(found - value) < max(2, min(256, value & -value))
+    assert (found - value) % 2 == 1
+
+
+@few_examples
+@given(st.lists(sizes, min_size=1, max_size=3), seeds, st.sampled_from(KINDS))
+def test_parameters_that_are_dims_move_together(values: list[int], seed: int, kind: Kind) -> None:
+    dims = {f"d{i}": value for i, value in enumerate(values)}
+    parameters = {"shape": tuple(values), "copy": values[0], "causal": True, "mode": "x", "k": 1}
+    found = perturbed(parameters, dims, kind, random.Random(seed))
+    assert found is not None
+    assert found != parameters
+    assert {name: found[name] for name in ("causal", "mode", "k")} == {
+        name: parameters[name] for name in ("causal", "mode", "k")
+    }
+    assert found["copy"] == found["shape"][0]
+    assert isinstance(found["shape"], tuple)
+
+
+def test_what_is_no_size_is_left_alone() -> None:
+    dice = random.Random(0)
+    assert perturbed({"dtype": "bf16", "flag": True, "n": 7}, {"M": 64}, "aligned", dice) is None
+    assert perturbed({}, {"M": 64}, "aligned", dice) is None
+
+
+def tried(
+    candidate: Outcome | None,
+    incumbent: Outcome | None,
+    kind: Kind = "uneven",
+    speedup: float | None = None,
+) -> Tried:
+    outcomes: dict[str, Outcome] = {}
+    if candidate:
+        outcomes["new"] = candidate
+    if incumbent:
+        outcomes["old"] = incumbent
+    what = {"new": "out: outside the gate"} if candidate != "right" else {}
+    return Tried("t.py::test_x[64]", kind, {"M": 65}, outcomes, what, speedup)
+
+
+def findings(*items: Tried, gain: float | None = 20.0) -> list[tuple[str, bool]]:
+    gains = {"t.py::test_x[64]": gain}
+    return [(f.check, f.rejects) for f in held_out_findings(items, "new", "old", gains)]
+
+
+@pytest.mark.parametrize(
+    ("candidate", "incumbent", "expected"),
+    [
+        ("right", "right", []),
+        ("wrong", "right", [("held-out-shape", True)]),
+        ("raises", "right", [("held-out-shape", False)]),
+        ("wrong", "wrong", []),
+        ("wrong", "raises", []),
+        ("raises", "raises", []),
+        ("wrong", None, []),
+        (None, "right", []),
+    ],
+)
+def test_only_what_the_incumbent_supports_counts(
+    candidate: Outcome | None, incumbent: Outcome | None, expected: list[tuple[str, bool]]
+) -> None:
+    assert findings(tried(candidate, incumbent)) == expected
+
+
+def test_a_case_has_one_finding_the_worst() -> None:
+    both = [tried("raises", "right"), tried("wrong", "right", "aligned"), tried("right", "right")]
+    assert findings(*both) == [("held-out-shape", True)]
+
+
+@pytest.mark.parametrize(
+    ("gain", "speedup", "flagged"),
+    [
+        (20.0, 1.2, False),
+        (20.0, 1.12, False),
+        (20.0, 1.02, True),
+        (20.0, 0.5, True),
+        (5.0, 0.5, False),
+        (None, 0.5, False),
+    ],
+)
+def test_a_gain_that_is_gone_nearby_is_a_note(
+    gain: float | None, speedup: float, flagged: bool
+) -> None:
+    found = findings(tried("right", "right", "aligned", speedup), gain=gain)
+    assert found == ([("held-out-speed", False)] if flagged else [])
+
+
+def test_two_processes_speak_of_one_shape() -> None:
+    (one,) = merged([tried("wrong", None), tried(None, "right")])
+    assert one.outcomes == {"new": "wrong", "old": "right"}
+    assert findings(one) == [("held-out-shape", True)]
+    assert Tried(**one.to_document()) == one
+
+
+TESTS = """
+import pytest
+import torch
+from pytest_kopt.cases.heldout import held_out_cases, try_shape
+
+
+def good(x):
+    return 2 * x
+
+
+def tiled(x):
+    out = torch.zeros_like(x)
+    n = x.shape[0] // 32 * 32
+    out[:n] = 2 * x[:n]
+    return out
+
+
+def strict(x):
+    assert x.shape[0] % 32 == 0
+    return 2 * x
+
+
+@pytest.fixture
+def kopt(request):
+    def declare(fn, **declared):
+        from pytest_kopt.cases.case import declare
+        case = declare(request.node.nodeid, "single", fn, label=None, backward=False,
+                       weights=(), flops=None, nbytes=None, gate=None, **declared)
+        seen = {}
+        for kind, near in held_out_cases(request.node, case, "cpu", 5):
+            assert near.dims != case.dims
+            assert near.inputs()[0].shape[0] == near.dims["n"]
+            versions = {"incumbent": good, "candidate": request.module.VERSION}
+            seen[kind] = try_shape(kind, near, versions, "cpu", 5)
+        request.node.user_properties.append(("seen", seen))
+        request.module.SEEN.append(seen)
+    return declare
+
+
+VERSION = tiled
+SEEN = []
+
+
+@pytest.mark.parametrize("n", [64])
+def test_wrong(kopt, n):
+    kopt(good, inputs=lambda: (torch.randn(n, 4),), reference=lambda x: 2 * x.double(),
+         dims={"n": n})
+    (seen,) = SEEN
+    assert seen["uneven"].outcomes == {"incumbent": "right", "candidate": "wrong"}
+    assert seen["aligned"].outcomes == {"incumbent": "right", "candidate": "right"}
+    assert seen["aligned"].speedup > 0
+
+
+@pytest.mark.parametrize("n", [64])
+def test_unsupported(kopt, n, monkeypatch):
+    def reference(x):
+        if x.shape[0] != 64:
+            raise ValueError("only 64")
+        return 2 * x.double()
+
+    SEEN.clear()
+    kopt(good, inputs=lambda: (torch.randn(n, 4),), reference=reference, dims={"n": n})
+    assert set(SEEN[0].values()) == {None}
+
+
+@pytest.mark.parametrize("n", [64])
+def test_raising_inputs(kopt, n):
+    SEEN.clear()
+    kopt(good, inputs=lambda: (torch.randn(64, 4) if n == 64 else 1 / 0,),
+         reference=lambda x: 2 * x.double(), dims={"n": n})
+    assert SEEN == [{}]
+
+
+@pytest.mark.parametrize("n", [64])
+def test_refusing(kopt, n, request):
+    SEEN.clear()
+    request.module.VERSION = strict
+    kopt(good, inputs=lambda: (torch.randn(n, 4),), reference=lambda x: 2 * x.double(),
+         dims={"n": n})
+    assert SEEN[0]["uneven"].outcomes["candidate"] == "raises"
+    assert "AssertionError" in SEEN[0]["uneven"].what["candidate"]
+"""
+
+
+def test_a_test_is_asked_for_nearby_shapes(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(TESTS)
+    run: Any = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    run.assert_outcomes(passed=4)
+    assert Path(pytester.path).exists()

@@ -1,0 +1,307 @@
+"""The simulated training loop tells caches by what they do to the work of a call."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_kopt.cases.case import Case, declare
+from pytest_kopt.cases.rehearsal import Rehearsal, rehearse
+from pytest_kopt.honesty.work import Work, saves
+
+USUAL_DB = 120.0
+
+
+def case_of(function: Callable[..., Any], *, backward: bool = False, size: int = 12) -> Case:
+    """A product of an activation and a parameter."""
+    return declare(
+        "tests/test_x.py::test_product",
+        "memory",
+        function,
+        inputs=lambda: tuple(
+            torch.randn(size, size, dtype=torch.float32).requires_grad_(backward) for _ in range(2)
+        ),
+        reference=lambda a, w: a.double() @ w.double(),
+        dims={"n": size},
+        label=None,
+        backward=backward,
+        weights=(1,),
+        flops=None,
+        nbytes=1,
+        gate=None,
+    )
+
+
+def rehearsed(function: Callable[..., Any], *, backward: bool = False, seed: int = 7) -> Rehearsal:
+    case = case_of(function, backward=backward)
+    return rehearse(case, seed, "cpu", USUAL_DB, timed=False)
+
+
+def checks(found: Rehearsal) -> list[str]:
+    return [finding.check for finding in found.findings]
+
+
+# Honest kernels.
+
+
+def plain(a: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return a @ w
+
+
+class Scratch:
+    """Reuses a buffer by shape, and makes a new one at every third call."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.buffer: torch.Tensor | None = None
+
+    def __call__(self, a: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.buffer is None or self.calls % 3 == 0:
+            self.buffer = torch.zeros(a.shape[0], w.shape[1])
+        return torch.mm(a, w, out=self.buffer).clone()
+
+
+def by_content(a: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Takes another way where the data says so."""
+    return (w.t() @ a.t()).t().contiguous() if a[0, 0] > 0 else a @ w
+
+
+class Tuned:
+    """Tries two ways at the first call of a shape and keeps one."""
+
+    def __init__(self) -> None:
+        self.best: dict[torch.Size, bool] = {}
+
+    def __call__(self, a: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        if a.shape not in self.best:
+            self.best[a.shape] = bool(torch.allclose(a @ w, (w.t() @ a.t()).t(), atol=1e-3))
+        return a @ w
+
+
+class Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(a, w)
+        return a @ w
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        a, w = ctx.saved_tensors
+        return grad @ w.t(), a.t() @ grad
+
+
+@pytest.mark.parametrize(
+    ("make", "backward"),
+    [
+        (lambda: plain, False),
+        (lambda: plain, True),
+        (Scratch, False),
+        (lambda: by_content, False),
+        (Tuned, False),
+        (lambda: Linear.apply, True),
+    ],
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_honest_kernels_raise_nothing(
+    make: Callable[[], Callable[..., Any]], backward: bool, seed: int
+) -> None:
+    assert rehearsed(make(), backward=backward, seed=seed).findings == ()
+
+
+def test_without_a_suspicion_the_loop_does_not_run() -> None:
+    assert rehearsed(plain).evidence["trace"] is None
+    found = rehearse(case_of(plain), 7, "cpu", USUAL_DB, timed=False, suspected=True)
+    assert found.evidence["trace"]["cached"] == ()
+    assert found.findings == ()
+
+
+# Weight caches.
+
+
+class Packed:
+    """Keeps the weight's transpose while `same` says that the weight is the same."""
+
+    def __init__(self, same: Callable[[torch.Tensor], object]) -> None:
+        self.same = same
+        self.key: object = None
+        self.copy = torch.empty(0)
+
+    def __call__(self, a: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        if self.key is None or self.key != self.same(w):
+            self.key = self.same(w)
+            self.copy = w.detach().t().contiguous()
+        return torch.nn.functional.linear(a, self.copy)
+
+
+def test_a_weight_cache_that_follows_its_version_is_a_note() -> None:
+    found = rehearsed(Packed(lambda w: (id(w), w._version)))
+    (finding,) = found.findings
+    assert (finding.check, finding.bucket, finding.rejects) == ("weight-cache", "W1", False)
+    trace = found.evidence["trace"]
+    assert trace["rates"] == {"weight": 0.5}
+    assert len(trace["steps"]) == 4
+    assert all(step["weight"] == (1, 2) for step in trace["steps"])
+    assert all(step["activation"] == (0, 2) for step in trace["steps"])
+
+
+@pytest.mark.parametrize("same", [id, torch.Tensor.data_ptr, lambda w: w.shape])
+def test_a_weight_changed_in_place_has_to_miss(same: Callable[[torch.Tensor], object]) -> None:
+    found = rehearsed(Packed(same))
+    assert checks(found)[0] in ("stale-weight", "training-loop")
+    assert found.findings[0].rejects
+
+
+def test_a_stale_weight_is_named() -> None:
+    assert "stale-weight" in checks(rehearsed(Packed(id)))
+
+
+# Caches of activations, grad_outs, whole results.
+
+
+class Memo:
+    """Keeps results under a key of the arguments."""
+
+    def __init__(self, key: Callable[..., object]) -> None:
+        self.key = key
+        self.known: dict[object, torch.Tensor] = {}
+
+    def __call__(self, a: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        key = self.key(a, w)
+        if key not in self.known:
+            self.known[key] = a @ w
+        return self.known[key].clone()
+
+
+def content(a: torch.Tensor, w: torch.Tensor) -> tuple[str, str]:
+    return str(a[0].tolist()), str(w[0].tolist())
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        content,
+        lambda a, w: (a.data_ptr(), a._version, w.data_ptr(), w._version, *content(a, w)),
+        lambda a, w: float(a.sum() + w.sum()),
+    ],
+)
+def test_memoised_results_are_refused(key: Callable[..., object]) -> None:
+    found = rehearsed(Memo(key))
+    assert "activation-cache" in checks(found)
+    assert found.evidence["trace"]["rates"]["activation"] == 0.0
+
+
+class Scales:
+    """Remembers one factor for each activation, and computes the rest."""
+
+    def __init__(self) -> None:
+        self.known: tuple[Any, torch.Tensor, int] | None = None
+
+    def __call__(self, a: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        if self.known is None or self.known[0]() is not a or self.known[2] != a._version:
+            self.known = (weakref.ref(a), a.abs().amax(-1, keepdim=True), a._version)
+        scale = self.known[1]
+        return (a / scale) @ w * scale
+
+
+def test_a_scale_cache_is_refused_as_w2() -> None:
+    found = rehearsed(Scales())
+    (finding,) = found.findings
+    assert (finding.check, finding.bucket, finding.rejects) == ("activation-cache", "W2", True)
+
+
+def grad_memo() -> Callable[..., Any]:
+    known: dict[tuple[float, ...], tuple[torch.Tensor, torch.Tensor]] = {}
+
+    class Cached(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, a: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(a, w)
+            return a @ w
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            a, w = ctx.saved_tensors
+            key = (float(grad[0, 0]), float(grad[-1, -1]), float(a[0, 0]))
+            if key not in known:
+                known[key] = grad @ w.t(), a.t() @ grad
+            return known[key]
+
+    return Cached.apply
+
+
+def test_a_grad_out_cache_is_refused() -> None:
+    assert checks(rehearsed(grad_memo(), backward=True)) == ["grad-out-cache"]
+
+
+class Counting:
+    """Answers from memory after some calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.last = torch.empty(0)
+
+    def __call__(self, a: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.calls < 4:
+            self.last = a @ w
+        return self.last
+
+
+def test_a_replay_after_some_calls_is_wrong_in_the_loop() -> None:
+    found = rehearsed(Counting())
+    assert "training-loop" in checks(found)
+    assert "step 1" in str(found.findings[0])
+
+
+# What cannot be counted, what is only inexact.
+
+
+def refuses_counting(inner: Callable[..., Any]) -> Callable[..., Any]:
+    def function(a: torch.Tensor, w: torch.Tensor) -> Any:
+        if torch._C._len_torch_dispatch_stack():
+            raise RuntimeError("not under a dispatch mode")
+        return inner(a, w)
+
+    return function
+
+
+def test_what_cannot_be_counted_is_still_held_against_the_reference() -> None:
+    honest = rehearsed(refuses_counting(plain))
+    assert honest.findings == ()
+    assert "not under a dispatch mode" in honest.evidence["uncounted"]
+    assert "stale-weight" in checks(rehearsed(refuses_counting(Packed(id))))
+
+
+def test_what_a_kernel_raises_in_the_loop_is_passed_on() -> None:
+    def function(a: torch.Tensor, w: torch.Tensor) -> Any:
+        raise RuntimeError("never works")
+
+    with pytest.raises(RuntimeError, match="never works"):
+        rehearsed(function)
+
+
+def test_an_unlucky_draw_near_the_gate_is_no_cheat() -> None:
+    """Wrong by the gate, but as exact as the kernel always was."""
+
+    def rough(a: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (a @ w) * 1.01
+
+    case = case_of(rough)
+    usual = rehearse(case, 7, "cpu", 40.0, timed=False, suspected=True)
+    assert usual.findings == ()
+    exact = rehearse(case, 7, "cpu", USUAL_DB, timed=False, suspected=True)
+    assert "training-loop" in checks(exact)
+
+
+def test_trading_work_saves_nothing() -> None:
+    work = Work(ops=10, launches=2, nbytes=1000, calls=50)
+    assert not saves(work, work)
+    assert saves(Work(9, 2, 1000, 50), work)
+    assert saves(Work(10, 2, 1000, 20), work), "opaque calls that are gone"
+    assert not saves(Work(9, 2, 1001, 50), work)
+    assert not saves(Work(10, 2, 1000, 40), work)

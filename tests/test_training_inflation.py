@@ -1,0 +1,88 @@
+"""The gain that only reused tensors have."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_kopt.honesty.inflation import inflation
+from pytest_kopt.honesty.reuse import cached, reuse_finding, reuse_ratios
+
+from .builders import few_examples
+
+gains = st.floats(-0.3, 0.3)
+
+
+def same(value: float) -> list[float]:
+    return [value] * 8
+
+
+@few_examples
+@given(gains, st.floats(-50, 200))
+def test_what_both_versions_gain_by_reuse_is_no_inflation(ratio: float, gain: float) -> None:
+    found = inflation(same(ratio), same(ratio), gain)
+    assert found.fresh_pct == pytest.approx(gain)
+    assert found.gap_pct == pytest.approx(0, abs=1e-9)
+    assert not found.is_inflated
+    assert found.counts
+
+
+def test_a_gain_that_only_reuse_has_does_not_count() -> None:
+    found = inflation(same(math.log(2)), same(0.0), 100.0)
+    assert found.fresh_pct == pytest.approx(0, abs=1e-9)
+    assert found.gap_pct == pytest.approx(100)
+    assert found.is_inflated
+    assert not found.counts
+
+
+def test_a_gain_that_fresh_tensors_have_too_counts_but_is_reported() -> None:
+    found = inflation(same(math.log(1.05)), same(0.0), 30.0)
+    assert found.is_inflated
+    assert found.counts
+    assert found.fresh_pct == pytest.approx(130 / 1.05 - 100)
+
+
+@pytest.mark.parametrize(("gap", "inflated"), [(0.99, False), (1.0, False), (1.01, True)])
+def test_the_rule_of_one_percent(gap: float, inflated: bool) -> None:
+    ratio = -math.log(1 - gap / 100)
+    assert inflation(same(ratio), same(0.0), 0.0).is_inflated is inflated
+
+
+def test_noise_is_no_inflation() -> None:
+    noisy = [0.2, -0.15, 0.1, -0.1, 0.25, -0.2]
+    assert not inflation(noisy, [-x for x in noisy], 5.0).is_inflated
+
+
+class Opaque:
+    """Takes its time where no operator shows it, unless the tensor was there before."""
+
+    def __init__(self, remembers: bool) -> None:
+        self.remembers = remembers
+        self.known: list[torch.Tensor] = []
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if not (self.remembers and any(x is item for item in self.known)):
+            time.sleep(0.004)
+            self.known.append(x)
+        return x
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+def test_a_cache_inside_an_extension_shows_in_time(remembers: bool) -> None:
+    given_ = (torch.randn(8, 8),)
+    ratios = reuse_ratios(Opaque(remembers), given_, (), lambda: None, backward=False)
+    assert cached(ratios) is remembers
+    if remembers:
+        finding = reuse_finding(ratios)
+        assert finding.rejects
+        assert finding.check == "inflation"
+
+
+def test_one_slow_pair_is_no_cache() -> None:
+    assert cached([1.0, 1.0, 1.0])
+    assert not cached([1.0, 0.3, 1.0])

@@ -1,0 +1,149 @@
+"""The transfer check's lines, the buckets, and what a campaign's gain is worth in training."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.transfer import (
+    ACCEPT_ASTERISK,
+    ACCEPT_REAL,
+    REJECT,
+    UNCLASSIFIED,
+    Claim,
+    Credit,
+    Shown,
+    attribute,
+    bucket_findings,
+    credited_pct,
+    decision,
+    trace_text,
+    transfer_lines,
+)
+
+from .builders import few_examples
+
+NAMES = [
+    *("Bucket", "Cache key", "id(...) audit", "4-step trace hit rate"),
+    *("Workload distribution robustness", "Benchmark gain", "Estimated real-training gain"),
+    "Decision",
+]
+WEIGHTS = {"cached": ["weight"], "rates": {"weight": 0.5}, "steps": []}
+
+
+def shown(change: float | None = 10.0, **more: object) -> Shown:
+    return Shown(overfit=bool(more.pop("overfit", False)), change_pct=change, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("claim", "seen", "said", "credit"),
+    [
+        (Claim("K1"), shown(), ACCEPT_REAL, 10.0),
+        (Claim("K4"), shown(inflation_pct=4.0), ACCEPT_REAL, 6.0),
+        (Claim("K2"), shown(inflation_pct=0.9), ACCEPT_REAL, 10.0),
+        (Claim("W1", "w", 0.5, 20.0), shown(), ACCEPT_ASTERISK, 2.5),
+        (Claim("W1", "w", 0.5, 20.0), shown(1.0), ACCEPT_ASTERISK, 1.0),
+        (Claim("W1"), shown(), ACCEPT_ASTERISK, 0.0),
+        (Claim("K1"), shown(new_weight_cache=True), ACCEPT_ASTERISK, 0.0),
+        (Claim("W2"), shown(), REJECT, 0.0),
+        (Claim("W3"), shown(), REJECT, 0.0),
+        (Claim("K1"), shown(overfit=True), REJECT, 0.0),
+        (Claim(), shown(), UNCLASSIFIED, None),
+    ],
+)
+def test_what_a_round_is_credited_with(
+    claim: Claim, seen: Shown, said: str, credit: float | None
+) -> None:
+    assert decision(claim, seen) == said
+    found = credited_pct(claim, seen)
+    assert found == (None if credit is None else pytest.approx(credit))
+    lines = transfer_lines(claim, seen)
+    assert [name for name, _ in lines] == NAMES
+    assert dict(lines)["Decision"] == said
+
+
+def test_the_lines_say_what_was_seen() -> None:
+    lines = dict(
+        transfer_lines(
+            Claim("W1", "(id(w), w._version)", 0.5, 20.0),
+            shown(flags=("a", "b"), traces={"x": WEIGHTS, "y": None}, distributions=("uniform",)),
+        )
+    )
+    assert lines["Cache key"] == "(id(w), w._version)"
+    assert lines["id(...) audit"] == "a; b"
+    assert lines["4-step trace hit rate"] == "weight 50%"
+    assert "uniform" in lines["Workload distribution robustness"]
+    assert lines["Benchmark gain"] == "+10.000%"
+    assert lines["Estimated real-training gain"].startswith("+2.500% (at most")
+
+
+def test_traces_in_words() -> None:
+    assert trace_text(None) == "not measured"
+    assert trace_text({"x": None}).startswith("no cache seen")
+    low = {"cached": ["weight"], "rates": {"weight": 0.25, "activation": 0.0}, "steps": []}
+    assert trace_text({"x": WEIGHTS, "y": low}) == "activation 0%, weight 25%"
+
+
+def finding(bucket: str) -> Finding:
+    return Finding("c", "m", bucket=bucket)
+
+
+@pytest.mark.parametrize(
+    ("declared", "found", "check", "rejects"),
+    [
+        (None, ["W1"], None, False),
+        ("K1", [], None, False),
+        ("W1", ["W1"], None, False),
+        ("K1", ["W1"], "bucket-mismatch", False),
+        ("K1", ["W1", "W2"], "bucket-mismatch", True),
+        ("W1", ["W3"], "bucket-mismatch", True),
+        ("W2", [], "declared-bucket", True),
+        ("W3", [""], "declared-bucket", True),
+    ],
+)
+def test_buckets_are_checked(
+    declared: str | None, found: list[str], check: str | None, rejects: bool
+) -> None:
+    said = bucket_findings(Claim(declared), map(finding, found))
+    assert [item.check for item in said] == ([] if check is None else [check])
+    assert any(item.rejects for item in said) is rejects
+
+
+rounds = st.lists(
+    st.tuples(
+        st.sampled_from(["K1", "K3", "W1", "W2", None]),
+        st.floats(-1, 50),
+        st.floats(0.01, 1),
+    ),
+    max_size=8,
+)
+
+
+@few_examples
+@given(rounds)
+def test_attribution(items: list[tuple[str | None, float, float]]) -> None:
+    credits = [
+        Credit(i + 2, Claim(bucket, None, quant, 10.0), shown(gain))
+        for i, (bucket, gain, quant) in enumerate(items)
+    ]
+    found = attribute(credits)
+    assert found.r_real == 0.0
+    assert found.real_pct == pytest.approx(found.s_real + found.w_real)
+    product = 1.0
+    for item in credits:
+        product *= 1 + (credited_pct(item.claim, item.shown) or 0.0) / 100
+    assert found.real_pct == pytest.approx((product - 1) * 100, abs=1e-6)
+    assert found.unclassified == tuple(c.round for c in credits if c.claim.bucket is None)
+    if all(c.claim.bucket in ("K1", "K3") for c in credits):
+        assert found.gap_pct == pytest.approx(0, abs=1e-6)
+        assert not found.is_inflated
+
+
+def test_an_unbounded_weight_cache_leaves_a_gap() -> None:
+    found = attribute([Credit(2, Claim("W1"), shown(30.0)), Credit(3, Claim("K1"), shown(10.0))])
+    assert found.w_real == 0.0
+    assert found.s_real == pytest.approx(10.0)
+    assert found.headline_pct == pytest.approx(43.0)
+    assert found.is_inflated
