@@ -5,6 +5,9 @@ The GPU's answer is emulated: after the "illegal access" every call of the proce
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from .project import KERNEL, SCRIPT, Project
 from .sources import doubled_kernel
 from .test_crashes import ERROR_CELLS, is_a_repair, rows
@@ -40,12 +43,21 @@ context.is_lost = is_lost
 """
 
 
-def test_a_sticky_error_costs_one_case(started: Project, mode: tuple[str, ...]) -> None:
+def test_a_sticky_error_costs_one_case(
+    started: Project, mode: tuple[str, ...], tmp_path: Path
+) -> None:
     """Its row is ERROR and stands, it is not run again, and the rest is measured elsewhere."""
     version = doubled_kernel() + STICKY
     started.write(KERNEL, version)
-    started.write(SCRIPT, started.read(SCRIPT) + EMULATED)
-    run = started.round(2, *mode)
+    # Outside of the project: what stands in it is part of the harness.
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "emulated.py").write_text(EMULATED)
+    run = started.pytest(
+        *("--kopt-round", "2", *mode),
+        PYTHONPATH=f"{elsewhere}:{os.environ.get('PYTHONPATH', '')}",
+        PYTEST_PLUGINS=f"{Path(SCRIPT).stem},emulated",
+    )
     is_a_repair(started, run, version)
     gone, healthy = rows(started)
     assert gone == f"rows2_columns8,2,8,{ERROR_CELLS}"
