@@ -11,7 +11,6 @@ case's, all others (inputs, checks, references, comparisons) the harness's.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -119,15 +118,14 @@ def main() -> None:
         root, spans = Path(directory) / "project", Path(directory) / "spans"
         root.mkdir()
         spans.mkdir()
-        (root / "kopt_spans.py").write_text(SPANS)
+        # A plugin, so that it is in place before the watch over the harness begins.
+        (root / "spans.py").write_text(SPANS)
         (root / "test_product.py").write_text(TESTS.format(size=256 if dry else 4096))
         done = run(
             root,
-            # Loaded before the plugin begins to watch over its own functions.
-            *("-p", "kopt_spans"),
+            *("-p", "spans"),
             *("--kopt-calibrate", str(4 if dry else PROCESSES), "--kopt-gpu-wait", "2"),
             SPANS=str(spans),
-            PYTHONPATH=os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]),
         )
         if done.code:
             sys.exit(f"pytest ended with {done.code}\n{done.text[-4000:]}")

@@ -62,6 +62,9 @@ if "--query-compute-apps" in asked:
 else:
     for gpu in chosen:
         print(", ".join(str(gpu[field]) for field in asked["--query-gpu"].split(",")))
+    if "utilization.gpu" in asked["--query-gpu"]:
+        with Path({state!r}).with_name("asked.log").open("a") as log:
+            print(chosen[0]["uuid"], file=log)
 """
 
 
@@ -109,6 +112,12 @@ class FakeNvidiaSmi:
         building = self._state.with_suffix(".new")
         building.write_text(json.dumps(self._gpus))
         building.replace(self._state)
+
+    @property
+    def readings(self) -> int:
+        """How often a GPU's state was asked for."""
+        path = self.directory / "asked.log"
+        return len(path.read_text().splitlines()) if path.exists() else 0
 
     def variables(self, environ: dict[str, str]) -> dict[str, str]:
         """Return the variables of a process that finds these GPUs."""

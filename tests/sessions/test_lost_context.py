@@ -5,43 +5,64 @@ The GPU's answer is emulated: after the "illegal access" every call of the proce
 
 from __future__ import annotations
 
-from .project import KERNEL, Project
+import os
+from pathlib import Path
+
+from .project import KERNEL, SCRIPT, Project
 from .sources import doubled_kernel
 from .test_crashes import ERROR_CELLS, is_a_repair, rows
 
 STICKY = """
 _unharmed = doubled
+lost = False
 
 
 def doubled(x):
-    if x.shape[0] == 2:
-        torch.lost = True
-        with open("lost.log", "a") as log:
-            print(x.shape[0], file=log)
-    if getattr(torch, "lost", False):
+    global lost
+    lost = lost or x.shape[0] == 2
+    if lost:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
     return _unharmed(x)
 """
 
 EMULATED = """
-import torch
+import sys
+
 from pytest_kopt.devices import context
 
-context.is_lost = lambda kind: getattr(torch, "lost", False)
+
+def is_lost(kind):
+    gone = sys.modules["kernels.doubled"].lost
+    if gone:
+        with open("lost.log", "a") as log:
+            print("lost", file=log)
+    return gone
+
+
+context.is_lost = is_lost
 """
 
 
-def test_a_sticky_error_costs_one_case(started: Project, mode: tuple[str, ...]) -> None:
+def test_a_sticky_error_costs_one_case(
+    started: Project, mode: tuple[str, ...], tmp_path: Path
+) -> None:
     """Its row is ERROR and stands, it is not run again, and the rest is measured elsewhere."""
     version = doubled_kernel() + STICKY
     started.write(KERNEL, version)
-    started.write("tests/conftest.py", started.read("tests/conftest.py") + EMULATED)
-    run = started.round(2, *mode)
+    # Outside of the project: what stands in it is part of the harness.
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "emulated.py").write_text(EMULATED)
+    run = started.pytest(
+        *("--kopt-round", "2", *mode),
+        PYTHONPATH=f"{elsewhere}:{os.environ.get('PYTHONPATH', '')}",
+        PYTEST_PLUGINS=f"{Path(SCRIPT).stem},emulated",
+    )
     is_a_repair(started, run, version)
     gone, healthy = rows(started)
     assert gone == f"rows2_columns8,2,8,{ERROR_CELLS}"
     assert healthy.startswith("rows4_columns8,4,8,PASS,16.0,0.0,8.0,0.0,")
     assert "illegal memory access" in started.evidence(2)["results"][0]["diagnosis"]
-    assert started.read("lost.log").split() == ["2"], "once"
+    assert started.read("lost.log").split() == ["lost"], "it was run once"
     session = started.evidence(2)["session"]
     assert session["lost"] == [] and session["dead"] == {}

@@ -11,11 +11,14 @@ import json
 import os
 import re
 import threading
+import time
 
 import pytest
 
+from pytest_kopt.devices.idle import SAMPLES
+
 from ..fake_gpus import FakeNvidiaSmi
-from .project import KERNEL, TWO_WORKERS, Project
+from .project import KERNEL, SCRIPT, TWO_WORKERS, Project
 from .sources import SETTINGS
 
 ON_GPUS = ("--kopt-device", "cuda")
@@ -115,7 +118,13 @@ def test_a_gpu_freed_meanwhile_is_taken(empty: Project) -> None:
     found, variables = gpus(empty, 2)
     for i in range(2):
         found.set(i, **{"utilization.gpu": 97})
-    free = threading.Timer(2.5, found.set, (0,), {"utilization.gpu": 0})
+
+    def free_after_a_look() -> None:
+        while found.readings <= 2 * SAMPLES:
+            time.sleep(0.1)
+        found.set(0, **{"utilization.gpu": 0})
+
+    free = threading.Thread(target=free_after_a_look, daemon=True)
     free.start()
     run = empty.pytest("--summary-csv", "out.csv", "--kopt-gpu-wait", "2", *ON_GPUS, **variables)
     free.join()
@@ -124,28 +133,17 @@ def test_a_gpu_freed_meanwhile_is_taken(empty: Project) -> None:
     assert places(empty)["main"][0] == found.uuids[0], "a serial run is pinned as well"
 
 
-# Only what reaches for the CUDA runtime is replaced; GPU kernels become calls on the wall clock.
+# Placed, pinned and named as on GPUs; what runs there runs on the CPU.
 NO_RUNTIME = """\
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import torch
 
-from pytest_kopt.measure import choice, cold
+from pytest_kopt.cases import runner
 
-
-class Calls(choice.WallEngine):
-    def prepare(self, calls, flush=None):
-        block = choice.WallEngine().prepare(calls)
-        block.engine = "graph"
-        return block
-
-
-torch.cuda.get_device_properties = lambda device: SimpleNamespace(
-    L2_cache_size=64, name="NVIDIA H200"
-)
-choice.GraphEngine = Calls
-cold.launch_stream = lambda device: nullcontext()
+_bench = runner.Bench
+torch.cuda.get_device_properties = lambda device: SimpleNamespace(uuid="")
+runner.Bench = lambda device, *more, **named: _bench("cpu", *more, **named)
 """
 
 
@@ -154,7 +152,7 @@ def test_a_campaign_on_two_gpus(empty: Project) -> None:
     """Every case and all its processes on one GPU, named in each record."""
     empty.write("pyproject.toml", SETTINGS)
     empty.write(KERNEL, SLEEPING.format(ms=2))
-    empty.write("tests/conftest.py", NO_RUNTIME)
+    empty.write(SCRIPT, NO_RUNTIME)
     empty.write("tests/test_slept.py", SLEPT_CASES)
     empty.write(".gitignore", "__pycache__/\n")
     empty.commit_all()

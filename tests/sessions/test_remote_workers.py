@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from ..fake_gpus import FakeNvidiaSmi
-from .project import KERNEL, Project
+from .project import KERNEL, SCRIPT, Project, Run
 from .sources import SETTINGS
-from .test_pinning import NO_RUNTIME, ON_GPUS, SLEEPING, SLEPT_CASES
+from .test_pinning import NO_RUNTIME, NOTE, ON_GPUS, SLEEPING, SLEPT_CASES
 
 execnet = pytest.importorskip("execnet")
 
@@ -40,6 +40,8 @@ def host(address: str, directory: Path, driver: FakeNvidiaSmi, mask: str) -> Ite
         port = found.getsockname()[1]
     environ = {name: text for name, text in os.environ.items() if "VISIBLE" not in name}
     environ |= driver.variables(environ) | {"CUDA_VISIBLE_DEVICES": mask}
+    if (driver.directory / SCRIPT).exists():
+        environ["PYTEST_PLUGINS"] = Path(SCRIPT).stem
     with (directory / "log").open("w") as log:
         server = subprocess.Popen(
             [sys.executable, "-u", "-c", SERVER, f"{address}:{port}"],
@@ -57,35 +59,65 @@ def host(address: str, directory: Path, driver: FakeNvidiaSmi, mask: str) -> Ite
             server.wait()
 
 
-def test_each_host_pins_its_worker_to_a_gpu_of_its_own(empty: Project, tmp_path: Path) -> None:
-    """Found there and not here, before torch; rows and evidence come home."""
+@pytest.fixture
+def drivers(tmp_path: Path) -> list[FakeNvidiaSmi]:
+    """Two hosts' GPUs, none of them the other's."""
+    return [FakeNvidiaSmi(tmp_path / f"driver{i}", 2, first=8 * i) for i in range(2)]
+
+
+@contextmanager
+def two_hosts(tmp_path: Path, drivers: list[FakeNvidiaSmi]) -> Iterator[tuple[str, ...]]:
+    """Run both; yield the words that distribute a run over them."""
+    with ExitStack() as stack:
+        places = [
+            stack.enter_context(host(f"127.0.0.{i + 1}", tmp_path / f"host{i}", driver, mask))
+            for i, (driver, mask) in enumerate(zip(drivers, ("1,0", "GPU-00000008"), strict=True))
+        ]
+        yield (*(word for place in places for word in ("--tx", place)), "--dist", "load")
+
+
+def run(project: Project, words: tuple[str, ...], *more: str) -> Run:
+    root = str(project.root)
+    return project.pytest(*words, "--rsyncdir", root, *ON_GPUS, *more, f"{root}/tests")
+
+
+def test_each_host_pins_its_worker_before_torch(
+    empty: Project, tmp_path: Path, drivers: list[FakeNvidiaSmi]
+) -> None:
+    """To a GPU found there and not here: this process sees none at all."""
+    empty.write("tests/conftest.py", NOTE)
+    empty.write("tests/test_plain.py", "def test_nothing():\n    pass\n")
+    with two_hosts(tmp_path, drivers) as words:
+        done = run(empty, words, "-p", "no:hypothesispytest")
+    assert done.code == 0, done.text
+    logs = sorted(tmp_path.glob("host*/pyexecnetcache/places.log"))
+    seen = [log.read_text().split()[1:] for log in logs]
+    assert seen == [[drivers[0].uuids[1], "False"], [drivers[1].uuids[0], "False"]]
+
+
+def test_a_host_without_an_idle_gpu_ends_the_session(
+    empty: Project, tmp_path: Path, drivers: list[FakeNvidiaSmi]
+) -> None:
+    empty.write("tests/test_plain.py", "def test_nothing():\n    pass\n")
+    drivers[1].set(0, **{"utilization.gpu": 88})
+    with two_hosts(tmp_path, drivers) as words:
+        done = run(empty, words, "--summary-csv", "out.csv", "--kopt-gpu-wait", "0")
+    assert done.code == 10, done.text
+    assert drivers[1].uuids[0] in done.text and "utilisation 88 %" in done.text
+
+
+@pytest.mark.long
+def test_rows_and_evidence_come_home(
+    empty: Project, tmp_path: Path, drivers: list[FakeNvidiaSmi]
+) -> None:
     empty.write("pyproject.toml", SETTINGS)
     empty.write(KERNEL, SLEEPING.format(ms=1))
-    empty.write("tests/conftest.py", NO_RUNTIME)
     empty.write("tests/test_slept.py", SLEPT_CASES)
-    drivers = [FakeNvidiaSmi(tmp_path / f"driver{i}", 2, first=8 * i) for i in range(2)]
-    masks = ("1,0", "GPU-00000008")
-    with ExitStack() as stack:
-        words: list[str] = []
-        for i, driver in enumerate(drivers):
-            address = f"127.0.0.{i + 1}"
-            words += [
-                "--tx",
-                stack.enter_context(host(address, tmp_path / f"host{i}", driver, masks[i])),
-            ]
-        path = str(empty.root / "tests")
-        run = empty.pytest(
-            *words,
-            "--dist",
-            "load",
-            "--rsyncdir",
-            str(empty.root),
-            *ON_GPUS,
-            "--summary-csv",
-            "out.csv",
-            path,
-        )
-    assert run.code == 0, run.text
+    for driver in drivers:
+        (driver.directory / SCRIPT).write_text(NO_RUNTIME)
+    with two_hosts(tmp_path, drivers) as words:
+        done = run(empty, words, "--summary-csv", "out.csv")
+    assert done.code == 0, done.text
     rows = list(csv.DictReader(empty.read("out.csv").splitlines()))
     assert [row["label"] for row in rows] == ["n1", "n2", "n3", "n4"]
     assert {row["Check"] for row in rows} == {"PASS"}
