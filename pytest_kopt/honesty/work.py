@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pytest_kopt.honesty.finding import Finding
+
 _LAUNCHERS = {
     "triton.runtime.jit": "run",
     "triton.runtime.interpreter": "__call__",
@@ -18,6 +20,7 @@ _LAUNCHERS = {
 }
 #: Operators that move no data: views, metadata, and allocations.
 _FREE = ("view", "alias", "detach", "slice", "select", "expand", "permute", "transpose", "t", "as_")
+_FEWER_CALLS = 0.7
 _ALLOCATIONS = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided")
 
 
@@ -42,16 +45,21 @@ class Work:
         """Whether the compiler of torch ran, which it does at first calls only."""
         return any("torch/_dynamo/convert_frame" in code.co_filename for code in self.code)
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether a function compiled by torch.compile was called."""
+        return any("torch/_dynamo/eval_frame" in code.co_filename for code in self.code)
+
 
 class _Counter(TorchDispatchMode):
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.ops = 0
         self.nbytes = 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Keep torch from importing its compiler, three seconds, only to hide this class from it."""
+        """Say whether to hide from torch's compiler; doing so imports it, for seconds."""
         return "torch._dynamo" in sys.modules
 
     def __torch_dispatch__(
@@ -66,13 +74,24 @@ class _Counter(TorchDispatchMode):
         return result
 
 
+def _counter() -> _Counter:
+    """Return a counter, of a class made anew where the compiler is loaded: torch hides then."""
+    if "torch._dynamo" not in sys.modules:
+        return _Counter()
+
+    class Hidden(_Counter):
+        __torch_dispatch__ = _Counter.__torch_dispatch__
+
+    return Hidden()
+
+
 def work_of(call: Callable[[], object]) -> Work:
     """Run `call` once and return what it did; whatever it raises is passed on.
 
     torch.compile stands back while operators are counted: a compiled function runs the operators it
     was compiled from, and afterwards its compiled code again.
     """
-    counter = _Counter()
+    counter = _counter()
     launches = calls = 0
     code: set[CodeType] = set()
 
@@ -93,6 +112,30 @@ def work_of(call: Callable[[], object]) -> Work:
         finally:
             sys.setprofile(previous)
     return Work(counter.ops, launches, counter.nbytes, calls, frozenset(code))
+
+
+def saves(first: Work, second: Work) -> bool:
+    """Say whether the second of two calls on the same content did less than the first.
+
+    Operators and launches are exact. C functions are counted where a kernel computes by other means
+    (numpy, an extension), and only a large difference says something: finalisers call some too.
+    """
+    if first.is_compiling or second.is_compiling:
+        return False
+    fewer = second.ops < first.ops or second.launches < first.launches
+    return fewer or second.calls < _FEWER_CALLS * first.calls
+
+
+def cached(first: Work, second: Work) -> Finding:
+    """Return the finding that a call on known content is served from memory."""
+    return Finding(
+        "cached-result",
+        f"new content costs {first.ops} operators, {first.launches} launches and {first.calls} "
+        f"calls of C functions; the same content again {second.ops}, {second.launches} and "
+        f"{second.calls}",
+        advice="no real step brings the same activations twice: compute them every time",
+        bucket="W2",
+    )
 
 
 def _tensors(thing: Any) -> list[torch.Tensor]:
