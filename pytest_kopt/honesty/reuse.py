@@ -16,7 +16,7 @@ import torch
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.numerics.determinism import fresh_copy, tensors
 
-MOST_PAIRS, LEAST_PAIRS, SECONDS = 9, 3, 0.04
+MOST_PAIRS, LEAST_PAIRS, SECONDS = 5, 3, 0.02
 #: A known tensor has to halve the time in every single pair, twice over, before it counts as a
 #: cache: branch prediction and warm translation buffers are worth less than that.
 CACHED_RATIO = 0.5

@@ -146,10 +146,10 @@ def _probe(subject: Subject, seeds: Callable[[str], int]) -> bool:
     new = loop.forward(first.used)
     loop.adopt(second)
     unchanged = loop.forward(second.used)
-    again = [loop.forward(second.used) for _ in range(2)]
+    again = loop.forward(second.used)
     loop.update(third)
     changed = loop.forward(third.used)
-    calls = (new, unchanged, *again, changed)
+    calls = (new, unchanged, again, changed)
     if any(saves(one.work, other.work) for one in calls for other in calls):
         return True
     micro = loop.backward(changed, third.seed)

@@ -196,7 +196,10 @@ class CampaignRound(CampaignTrial):
         """Return what the cases' findings, the audit and the notes' bucket say together."""
         found = [found for result in results for found in result.findings]
         found += self._audit(results)
-        return [*found, *bucket_findings(self._own_notes().claim, found)]
+        # A weight cache that the incumbent has as well is not this round's gain.
+        old = self._incumbent_caches_weights()
+        own = [item for item in found if not (old and item.check == "weight-cache")]
+        return [*found, *bucket_findings(self._own_notes().claim, own)]
 
     def _audit(self, results: Sequence[CaseResult]) -> list[Finding]:
         if self.number == 1:
@@ -226,11 +229,14 @@ class CampaignRound(CampaignTrial):
     def _gains_by_weight_cache(self, results: Sequence[CaseResult]) -> bool:
         if self._own_notes().bucket == BOUNDED:
             return True
-        if not caches_weights(result.trace for result in results):
-            return False
+        seen = caches_weights(result.trace for result in results)
+        return seen and not self._incumbent_caches_weights()
+
+    def _incumbent_caches_weights(self) -> bool:
         before = self.campaign.state.incumbent_round
-        assert before is not None
-        return not caches_weights(result.trace for result in self.campaign.results(before))
+        if before is None:
+            return False
+        return caches_weights(result.trace for result in self.campaign.results(before))
 
     def _session(self, collector: Collector) -> dict[str, Any]:
         return {**super()._session(collector), "harness": self._harness.to_document()}

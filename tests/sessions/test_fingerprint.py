@@ -65,6 +65,7 @@ def test_the_kernel_that_edits_the_harness_while_it_runs(started: Project) -> No
     assert "conftest.py was added" in " ".join(started.verdict(2)["flags"])
 
 
+@pytest.mark.long
 def test_an_undeclared_dependency_is_flagged(fresh: Project) -> None:
     fresh.write("kernels/tiles.py", "TILE = 1\n")
     fresh.write(KERNEL, "import kernels.tiles\n" + doubled_kernel())
@@ -78,6 +79,7 @@ def test_an_undeclared_dependency_is_flagged(fresh: Project) -> None:
     assert "undeclared-dependency" in flag and "kernels/tiles.py" in flag
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bucket", ["W2", "W1"])
 def test_the_bucket_of_the_notes_is_taken_at_its_word(started: Project, bucket: str) -> None:
     started.write(KERNEL, FASTER)

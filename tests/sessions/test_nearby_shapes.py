@@ -1,0 +1,66 @@
+"""Both versions are tried at shapes near the declared ones, after they were timed."""
+
+from __future__ import annotations
+
+import pytest
+
+from .project import CAMPAIGN, KERNEL, Project
+from .sources import SETTINGS
+
+CASES = """\
+import pytest
+import torch
+from kernels.doubled import doubled
+
+
+@pytest.mark.kopt(schema="memory")
+@pytest.mark.parametrize("rows", [512])
+def test_doubled(kopt, rows):
+    kopt(
+        doubled,
+        inputs=lambda: (torch.randn(rows, 64),),
+        reference=lambda x: 2 * x.double(),
+        dims={"rows": rows, "columns": 64},
+        nbytes=512 * rows,
+    )
+"""
+SLOW = """\
+import torch
+
+
+def doubled(x):
+    return torch.stack([row + row for row in x])
+"""
+SPECIAL = """\
+import torch
+
+
+def doubled(x):
+    out = torch.zeros_like(x)
+    whole = len(x) // 32 * 32
+    return torch.add(x[:whole], x[:whole], out=out[:whole]) if whole == len(x) else out
+"""
+
+
+@pytest.mark.long
+def test_a_kernel_for_the_declared_shapes_only_is_refused(empty: Project) -> None:
+    empty.write("pyproject.toml", SETTINGS)
+    empty.write("kernels/__init__.py", "")
+    empty.write("tests/test_doubled.py", CASES)
+    empty.write(KERNEL, SLOW)
+    empty.write(".gitignore", "__pycache__/\n")
+    empty.commit_all()
+    assert empty.init().code == 0
+    baseline = empty.pytest("--kopt-campaign", CAMPAIGN, "--kopt-round", "1")
+    assert baseline.code == 0, baseline.text
+    empty.write(KERNEL, SPECIAL)
+    run = empty.round(2)
+    assert run.code == 8, run.text
+    verdict = empty.verdict(2)
+    assert verdict["decision"] == "REJECTED_OVERFIT"
+    assert "held-out-shape: wrong at rows=" in verdict["reason"]
+    aligned, uneven = empty.evidence(2)["session"]["held_out"]
+    assert aligned["outcomes"] == {"incumbent": "right", "candidate": "right"}
+    assert uneven["outcomes"] == {"incumbent": "right", "candidate": "wrong"}
+    assert aligned["speedup"] > 2
+    assert aligned["dims"]["rows"] in (256, 768)
