@@ -72,23 +72,23 @@ class Outcome:
     figures: dict[str, float] = field(default_factory=dict)
 
 
-def run_case(
-    case: Case, bench: Bench, tampering: Callable[[], list[Finding]] = list
-) -> Outcome:
+def run_case(case: Case, bench: Bench, tampering: Callable[[], list[Finding]] = list) -> Outcome:
     """Check, then time a case; `tampering` says what the kernel did to the session around it.
 
     Raises BadInput when the case does not fit its schema or the baseline; nothing is timed then.
     """
     hold_against_baseline(case, bench.expected)
     findings = bench.watched(thorough=True)
-    report = check_case(
-        case,
-        bench.session_seed,
-        device=bench.device,
-        baseline=bench.accuracy(case.nodeid),
-        freezes=bench.freezes,
-    )
-    findings += report.findings
+    # One thread here as well: a checked call has to look like a timed one.
+    with one_thread():
+        report = check_case(
+            case,
+            bench.session_seed,
+            device=bench.device,
+            baseline=bench.accuracy(case.nodeid),
+            freezes=bench.freezes,
+        )
+        findings += [*report.findings, *taken_threads(1)]
     findings += [new for new in bench.watched() if new not in findings]
     check, diagnosis = report.check, report.diagnosis
     forward = backward = None
@@ -111,7 +111,8 @@ def run_case(
     if rejecting:
         # What a refused kernel was timed at means nothing.
         check, forward, backward = "FAIL" if check == "PASS" else check, None, None
-        diagnosis = "\n".join([*map(str, rejecting), diagnosis]).rstrip()
+    if findings and check != "PASS":
+        diagnosis = "\n".join([*map(str, findings), diagnosis]).rstrip()
     figures = _figures(case, report, forward, backward)
     cells = {
         column.name: figures.get(column.quantity, math.nan)
