@@ -64,7 +64,7 @@ def check_case(
     """
     seeds = {purpose: derive(session_seed, case.nodeid, purpose) for purpose in PURPOSES}
     checking = Checking(case, seeds, device)
-    before = look()
+    before = look(device)
     try:
         checking.run(freezes)
     except BadInput:
@@ -76,7 +76,7 @@ def check_case(
         return CheckReport("ERROR", _kernel_traceback(), findings=findings, seeds=seeds)
     if checking.invalid:
         return CheckReport("ERROR", checking.invalid, seeds=seeds)
-    checking.found(changes(before, look()))
+    checking.found(changes(before, look(device)))
     if checking.passed:
         checking.found(downgrades(checking.accuracy, baseline or {}, checking.counts))
     return _report(checking, seeds)

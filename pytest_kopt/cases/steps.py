@@ -73,6 +73,7 @@ class Checking:
     _generator: torch.Generator = field(init=False)
     _used: list[Any] = field(init=False)
     _given: list[Any] = field(init=False)
+    _first: tuple[list[Any], Pass, Pass] = field(init=False)
     _last: Run = field(init=False)
     _expected: Pass = field(init=False)
     _mutable: frozenset[int] = frozenset()
@@ -139,15 +140,27 @@ class Checking:
         expected = self._reference(referred, run.live, seed)
         self._mutable = inputs.changed(referred, self._given)
         self._judge(run, expected, "")
+        self._first = self._given, run.kept, expected
         self.found(outputs.odd_findings(run.live.outputs, expected.outputs, self._given))
-        if self.passed:
-            for name, ref, out in pairs(expected, run.kept):
-                if isinstance(out, torch.Tensor) and out.dtype.is_floating_point:
-                    self.accuracy[name] = Accuracy.of(ref, out)
-                    self.counts[name] = terms(inputs.all_tensors(self._given), out)
+        if not self.passed:
+            self._look_for_unwritten(seed)
+            return
+        for name, ref, out in pairs(expected, run.kept):
+            if isinstance(out, torch.Tensor) and out.dtype.is_floating_point:
+                self.accuracy[name] = Accuracy.of(ref, out)
+                self.counts[name] = terms(inputs.all_tensors(self._given), out)
         self.written = physics.written_bytes(tensors(run.live.outputs))
         self.io_bytes = io_bytes(self._given, run.live.outputs, run.live.gradients.values())
         self.dtype = input_dtype(self._given)
+
+    def _look_for_unwritten(self, seed: int) -> None:
+        """Say of a wrong result whether some of it is what lay in memory before."""
+        with memory.poisoned_allocations():
+            again = self._candidate([fresh_copy(item) for item in self._given], seed)
+        spoiled = [bool(torch.isnan(out).any()) for out in again.kept.results]
+        before = [bool(torch.isnan(out).any()) for out in self._last.kept.results]
+        if any(spoiled) and not any(before):
+            self.found([replace(memory.UNWRITTEN, rejects=False)])
 
     def _controls(self) -> None:
         """Refuse a case whose gate lets wrong answers pass."""
@@ -235,9 +248,19 @@ class Checking:
         self.found(background.still_busy(call))
 
     def _after_many_calls(self) -> None:
-        """Be right after dozens of calls as well, on content that comes without a sign."""
-        self._renew_a_little()
+        """Be right after dozens of calls as well, on content much like the first.
+
+        The first content is the one that a kernel could have foreseen from the session's seeds.
+        """
+        first, run, expected = self._first
+        if self._is_disturbable:
+            fresh = inputs.disturbed(first, self.case.weights, self._generator)
+        else:
+            fresh = list(make_inputs(self.case, self.seeds["last"]))
+        self._renew(fresh)
         self._call("after many calls", self.seeds["last"])
+        if outputs.any_stale(run.all, self._last.kept.all, expected.all, self._expected.all):
+            self.found([outputs.stale("after many calls")])
         if self._work:
             run, expected = self._last.kept, self._expected
             self.found(self._reference.called(self._work.code, run, expected))

@@ -14,9 +14,9 @@ from pytest_kopt.honesty.finding import Finding
 
 #: A look at the idle process, longer where children's ticks have to be told, and how many busy ones
 #: in a row are no after-effect of the call.
-_LOOK_SECONDS, _TICKING_SECONDS, _LOOKS = 0.01, 0.05, 40
+_LOOK_SECONDS, _TICKING_SECONDS, _LOOKS = 0.02, 0.05, 25
 #: Share of a core that a process without work may use.
-_IDLE_SHARE = 0.3
+_IDLE_SHARE = 0.05
 
 
 def still_busy(call: Callable[[], object]) -> list[Finding]:

@@ -136,6 +136,18 @@ class Guards:
                         continue
                     if group is self._strict or not _made_by_a_library(now, key):
                         yield f"{name}.{key}"
+                yield from _shadows(name, self._spaces[name], marks)
+
+
+def _shadows(name: str, space: Any, marks: Mapping[str, _Mark]) -> Iterator[str]:
+    """Yield the names that a class has got since and that hide what it inherits."""
+    if not isinstance(space, type):
+        return
+    for key, value in list(vars(space).items()):
+        inherited = any(key in vars(base) for base in space.__mro__[1:])
+        is_new = key not in marks and key not in _LOOSE and not key.startswith(("__", "_abc_"))
+        if is_new and inherited and not _made_by_a_library(value, key):
+            yield f"{name}.{key}"
 
 
 def _mark(value: Any, *, deep: bool) -> _Mark:

@@ -13,6 +13,8 @@ import torch.utils.deterministic
 
 from pytest_kopt.honesty.finding import Finding
 
+#: What torch.use_deterministic_algorithms calls; that one imports the compiler first, for seconds.
+_set_deterministic = torch._C._set_deterministic_algorithms
 #: Blocks of a size that are filled and freed, so that the allocator has them at hand.
 _BLOCKS = 3
 
@@ -45,13 +47,13 @@ def poisoned_allocations() -> Iterator[None]:
     filled = fill.fill_uninitialized_memory
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        _set_deterministic(True, warn_only=True)
         fill.fill_uninitialized_memory = True
         try:
             yield
         finally:
             fill.fill_uninitialized_memory = filled
-            torch.use_deterministic_algorithms(mode, warn_only=warn_only)
+            _set_deterministic(mode, warn_only=warn_only)
 
 
 #: Right in ordinary memory, wrong where allocations hold NaN.

@@ -5,11 +5,13 @@ Taken as plain values, so that two looks can be compared; a change is named with
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import sys
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pytest_kopt.honesty.finding import Finding
@@ -26,11 +28,16 @@ _INSTRUMENTS = frozenset(
         *("linalg_vector_norm", "argmax", "clone", "copy_", "fill_", "_to_copy", "normal_"),
     )
 )
+#: cudaLimitPersistingL2CacheSize in the CUDA runtime's cudaLimit.
+_PERSISTING_L2 = 6
 _REAL = ("CPU", "CUDA", "AutogradCPU", "AutogradCUDA", "CompositeExplicitAutograd", "HIP")
 
 
-def look() -> State:
-    """Return the state of this process as it is now; torch's part where torch is loaded."""
+def look(device: str = "cpu") -> State:
+    """Return the state of this process as it is now; torch's part where torch is loaded.
+
+    A look at "cuda" initialises it.
+    """
     found: dict[str, object] = {
         "gc enabled": gc.isenabled(),
         "gc thresholds": gc.get_threshold(),
@@ -45,7 +52,7 @@ def look() -> State:
     for name, value in os.environ.items():
         if name.startswith(_SETTINGS) and name != _CURRENT:
             found[f"environment {name}"] = value
-    return found | _torch_state()
+    return found | _torch_state() | (_cuda_state() if device == "cuda" else {})
 
 
 def changes(before: State, after: State) -> list[Finding]:
@@ -85,6 +92,31 @@ def _torch_state() -> dict[str, object]:
         "torch flushes denormals": float(smallest * 0.5) == 0.0,
         "torch registrations": _registrations(torch),
     }
+
+
+def _cuda_state() -> dict[str, object]:
+    import torch
+
+    torch.cuda.init()
+    return {
+        "current stream": torch.cuda.current_stream().cuda_stream,
+        "persisting part of the L2 cache": _persisting_l2_bytes(),
+    }
+
+
+def _persisting_l2_bytes() -> int | None:
+    """Return cudaLimitPersistingL2CacheSize; None where the runtime (HIP's, say) has no such limit.
+
+    Asked of the very runtime library that torch has loaded: torch itself does not offer it.
+    """
+    maps = Path("/proc/self/maps")
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    library = next((line.split()[-1] for line in lines if "libcudart" in line), None)
+    if library is None:
+        return None
+    size = ctypes.c_size_t()
+    status = ctypes.CDLL(library).cudaDeviceGetLimit(ctypes.byref(size), _PERSISTING_L2)
+    return None if status else size.value
 
 
 def _registrations(torch: Any) -> tuple[str, ...]:

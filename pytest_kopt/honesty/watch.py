@@ -35,13 +35,13 @@ class Watch:
         return cls(Guards.take(_MEASURING), tripwire)
 
     @contextmanager
-    def importing(self, settings: Mapping[str, object]) -> Iterator[None]:
+    def importing(self, settings: Mapping[str, object], device: str = "cpu") -> Iterator[None]:
         """Watch over an import; `settings` is a live view of the session's options."""
-        before, asked = look(), dict(settings)
+        before, asked = look(device), dict(settings)
         try:
             yield
         finally:
-            self._tell(changes(before, look()))
+            self._tell(changes(before, look(device)))
             self._tell(_changed_settings(asked, settings))
 
     def findings(self, *, thorough: bool = False) -> list[Finding]:

@@ -118,7 +118,7 @@ class Worker:
         """Watch over the import of a test file and of the kernel with it."""
         if self._watch is None or not isinstance(collector, pytest.Module):
             return (yield)
-        with self._watch.importing(vars(collector.config.option)):
+        with self._watch.importing(vars(collector.config.option), self.brief.device):
             return (yield)
 
     def select(self, config: pytest.Config, items: list[pytest.Item]) -> None:

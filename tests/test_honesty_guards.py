@@ -1,0 +1,284 @@
+"""What is remembered before kernel code is imported, and what of it may change afterwards."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import gc
+import statistics
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pytest_kopt.honesty import guards, state  # noqa: E402
+from pytest_kopt.honesty.guards import Guards  # noqa: E402
+from pytest_kopt.numerics import compare, gates  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def taken() -> Guards:
+    return Guards.take(["pytest_kopt.cases.runner"])
+
+
+@pytest.fixture(autouse=True)
+def untouched(taken: Guards) -> Iterator[None]:
+    assert taken.findings(thorough=True) == []
+    yield
+    assert taken.findings(thorough=True) == []
+
+
+def named(taken: Guards, *, thorough: bool = False) -> str:
+    (finding,) = taken.findings(thorough=thorough)
+    assert finding.check == "patched-function"
+    return finding.message
+
+
+REPLACED = {
+    "time.perf_counter": (time, "perf_counter"),
+    "statistics.median": (statistics, "median"),
+    "gc.collect": (gc, "collect"),
+    "torch.allclose": (torch, "allclose"),
+    "torch.exp": (torch, "exp"),
+    "torch.Tensor.double": (torch.Tensor, "double"),
+    "torch.cuda.synchronize": (torch.cuda, "synchronize"),
+    "torch.testing.assert_close": (torch.testing, "assert_close"),
+    "pytest_kopt.numerics.compare.compare": (compare, "compare"),
+    "pytest_kopt.numerics.gates.Tolerance.passes": (gates.Tolerance, "passes"),
+}
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_a_replaced_function_is_named(
+    taken: Guards, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, attribute = REPLACED[name]
+    monkeypatch.setattr(owner, attribute, lambda *args, **kwargs: True)
+    assert name in named(taken)
+    monkeypatch.undo()
+
+
+def test_one_function_of_torch_under_the_name_of_another_is_a_replacement(
+    taken: Guards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "allclose", torch.equal)
+    assert "torch.allclose" in named(taken)
+    monkeypatch.undo()
+
+
+def test_an_instance_in_the_place_of_a_function_is_a_replacement(
+    taken: Guards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Anything:
+        def __call__(self, *args: object) -> bool:
+            return True
+
+    monkeypatch.setattr(compare, "compute_snr", Anything())
+    assert "compare.compute_snr" in named(taken)
+    monkeypatch.undo()
+
+
+def test_exchanged_code_is_found_in_the_same_object(taken: Guards) -> None:
+    function, code = torch.testing.assert_close, torch.testing.assert_close.__code__
+    function.__code__ = (lambda *args, **kwargs: None).__code__
+    try:
+        assert "torch.testing.assert_close" in named(taken)
+    finally:
+        function.__code__ = code
+
+
+def test_an_edited_table_of_tolerances_is_found(
+    taken: Guards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(gates.TOLERANCES, "float32", 1e3)
+    assert "gates.TOLERANCES" in named(taken)
+    monkeypatch.undo()
+
+
+def test_a_rewritten_c_entry_is_found(taken: Guards) -> None:
+    if not guards._reads_c_entries():
+        pytest.skip("needs an ordinary CPython")
+    word = ctypes.sizeof(ctypes.c_void_p)
+    table = ctypes.c_void_p.from_address(id(time.process_time_ns) + 2 * word).value
+    assert table is not None
+    slot = ctypes.c_void_p.from_address(table + word)
+    genuine = slot.value
+    slot.value = ctypes.c_void_p.from_address(
+        (ctypes.c_void_p.from_address(id(time.process_time) + 2 * word).value or 0) + word
+    ).value
+    try:
+        assert "time.process_time_ns" in named(taken)
+    finally:
+        slot.value = genuine
+
+
+def test_a_stand_in_for_a_module_is_found_wherever_it_is(
+    taken: Guards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twin = types.ModuleType("time")
+    twin.__dict__.update(vars(time))
+    monkeypatch.setattr(sys.modules["threading"], "_moment", twin, raising=False)
+    assert "threading._moment" in named(taken, thorough=True)
+    monkeypatch.undo()
+
+
+def test_what_a_library_wraps_in_itself_is_its_own_business(
+    taken: Guards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapped = torch.no_grad()(torch.manual_seed)
+    monkeypatch.setattr(torch, "manual_seed", wrapped)
+    assert taken.findings() == []
+    monkeypatch.undo()
+
+
+def test_what_a_kernel_wraps_is_not(taken: Guards, monkeypatch: pytest.MonkeyPatch) -> None:
+    @functools.wraps(torch.exp)
+    def exp(*args: Any) -> Any:
+        return torch.log(*args)
+
+    monkeypatch.setattr(torch, "exp", exp)
+    assert "torch.exp" in named(taken)
+    monkeypatch.undo()
+
+
+def test_the_compiler_changes_nothing_that_is_guarded() -> None:
+    """In a process of its own: importing the compiler takes seconds and cannot be undone."""
+    program = (
+        "from pytest_kopt.honesty.guards import Guards; "
+        "taken = Guards.take(['pytest_kopt.cases.runner']); "
+        "import torch, torch._dynamo, torch.func, torch.utils.data; "
+        "torch.func.vmap(torch.sin)(torch.ones(3)); "
+        "torch.manual_seed(1); "
+        "print(taken.findings(thorough=True))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+def test_project_code_is_no_library() -> None:
+    assert guards.is_library(statistics.__file__)
+    assert guards.is_library(torch.__file__)
+    assert not guards.is_library(__file__)
+    assert not guards.is_library("<string>")
+
+
+# --- state ---------------------------------------------------------------------------------------
+
+
+def changed(before: state.State) -> str:
+    (finding,) = state.changes(before, state.look())
+    assert finding.check == "process-state"
+    return finding.message
+
+
+def test_a_process_that_is_left_alone_has_not_changed() -> None:
+    assert state.changes(state.look(), state.look()) == []
+
+
+def test_state_that_a_kernel_changes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = state.look()
+    thresholds = gc.get_threshold()
+    try:
+        gc.set_threshold(7)
+        assert "gc thresholds" in changed(before)
+    finally:
+        gc.set_threshold(*thresholds)
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        assert "torch default dtype was torch.float32, is torch.bfloat16" in changed(before)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTEST_ADDOPTS", "--kopt-engine wall")
+        assert "environment PYTEST_ADDOPTS" in changed(before)
+
+
+def test_a_mode_that_hears_every_call_is_named() -> None:
+    from torch.overrides import TorchFunctionMode
+
+    class Diplomat(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    before = state.look()
+    with Diplomat():
+        assert "torch modes" in changed(before)
+
+
+def test_a_default_device_is_no_foreign_mode() -> None:
+    before = state.look()
+    with torch.device("cpu"):
+        assert state.changes(before, state.look()) == []
+
+
+TRIPS = """
+import gc, sys
+from pathlib import Path
+from pytest_kopt.honesty.tripwire import Tripwire
+root = Path(sys.argv[1])
+wire = Tripwire(root)
+wire.install()
+sys.path.insert(0, str(root))
+import kernel
+kernel.honest(root)
+print([f.check for f in wire.findings()])
+for step in (kernel.conftest, kernel.ledger, kernel.own_source, kernel.rename, kernel.heap):
+    step(root)
+    print([(f.check, f.message) for f in wire.findings()])
+Path(root, "conftest.py").write_text("")
+"""
+TRIPPING = """
+import gc, json, logging, os, shutil, tempfile
+
+def honest(root):
+    gc.collect()
+    (root / "cache").mkdir()
+    (root / "cache" / "tuned.json").write_text(json.dumps({"64": 4}))
+    (root / "cache" / "generated.py").write_text("x = 1")
+    tempfile.NamedTemporaryFile().close()
+    (root / "conftest.py").read_text()
+
+def conftest(root):
+    with open(root / "conftest.py", "a") as file:
+        file.write("#")
+
+def ledger(root):
+    (root / "agent" / "c" / "rounds").mkdir()
+    (root / "agent" / "c" / "rounds" / "verdict.json").write_text("{}")
+
+def own_source(root):
+    with open(__file__, "a") as file:
+        file.write("#")
+
+def rename(root):
+    (root / "new").write_text("")
+    os.replace(root / "new", root / "pyproject.toml")
+
+def heap(root):
+    gc.get_objects()
+"""
+
+
+def test_the_tripwire_hears_what_kernel_code_writes_and_searches(tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").write_text(TRIPPING)
+    (tmp_path / "conftest.py").write_text("")
+    (tmp_path / "agent" / "c").mkdir(parents=True)
+    (tmp_path / "agent" / "c" / "ledger.jsonl").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-c", TRIPS, str(tmp_path)], capture_output=True, text=True
+    )
+    honest, *steps = done.stdout.splitlines()
+    assert honest == "[]", done.stdout + done.stderr
+    written = ("conftest.py", "agent/c/rounds/verdict.json", "kernel.py", "pyproject.toml")
+    for line, name in zip(steps[:4], written, strict=True):
+        assert line == f"[('harness-written', 'kernel code wrote to {name}')]"
+    assert "heap-search" in steps[4]

@@ -1,0 +1,300 @@
+"""Counting work, disturbing inputs, judging outputs, precision and physics: the single measures."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor  # noqa: E402
+
+from pytest_kopt.honesty import inputs, memory, outputs, physics, work  # noqa: E402
+from pytest_kopt.honesty.controls import passing_controls  # noqa: E402
+from pytest_kopt.honesty.precision import Accuracy, downgrades, least_snr, terms  # noqa: E402
+from pytest_kopt.numerics.compare import compare  # noqa: E402
+from pytest_kopt.numerics.gates import Tolerance  # noqa: E402
+
+# --- work ----------------------------------------------------------------------------------------
+
+
+def test_work_counts_operators_and_not_views_or_allocations() -> None:
+    x = torch.randn(8, 8)
+    counted = work.work_of(lambda: torch.empty(3).fill_(1) + x.t()[0, :3].exp())
+    assert (counted.ops, counted.launches) == (3, 0)
+    assert counted.nbytes == 4 * 3 * (2 + 2 + 3)
+
+
+def test_work_counts_the_backward() -> None:
+    x = torch.randn(8, requires_grad=True)
+    forward = work.work_of(lambda: x.exp().sum())
+    both = work.work_of(lambda: torch.autograd.grad(x.exp().sum(), x))
+    assert both.ops > forward.ops
+
+
+def test_the_same_call_is_the_same_work_and_a_memo_is_less() -> None:
+    x, kept = torch.randn(8, 8), {}
+
+    def memo() -> Tensor:
+        if 0 not in kept:
+            kept[0] = torch.softmax(x, -1)
+        return kept[0]
+
+    plain = [work.work_of(lambda: torch.softmax(x, -1)) for _ in range(2)]
+    assert not work.saves(*plain)
+    assert work.saves(work.work_of(memo), work.work_of(memo))
+
+
+def test_a_memo_of_what_numpy_computes_is_less_work_too() -> None:
+    import numpy as np
+
+    x, kept = np.ones(64), {}
+
+    def memo() -> Any:
+        if 0 not in kept:
+            kept[0] = [np.exp(x), np.sum(x), np.sqrt(x), x.max(), x.min(), x.mean()]
+        return kept[0]
+
+    assert work.saves(work.work_of(memo), work.work_of(memo))
+
+
+def test_an_exception_leaves_no_counter_behind() -> None:
+    with pytest.raises(ZeroDivisionError):
+        work.work_of(lambda: 1 / 0)
+    assert work.work_of(lambda: None).ops == 0
+
+
+# --- inputs --------------------------------------------------------------------------------------
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    shape=st.lists(st.integers(1, 40), min_size=1, max_size=3).filter(lambda s: math.prod(s) >= 16),
+    dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16, torch.float64]),
+    seed=st.integers(0, 1 << 40),
+)
+def test_a_disturbance_moves_a_few_elements_and_keeps_the_fingerprint(
+    shape: list[int], dtype: Any, seed: int
+) -> None:
+    x = torch.arange(math.prod(shape), dtype=torch.float64).view(shape).to(dtype)
+    (moved,) = inputs.disturbed([x], (), torch.Generator().manual_seed(seed))
+    assert torch.equal(moved.flatten().sort().values, x.flatten().sort().values)
+    assert moved.shape == x.shape and moved.dtype == x.dtype
+    assert moved.flatten()[0] == x.flatten()[0] and moved.flatten()[-1] == x.flatten()[-1]
+    changed = int((moved != x).sum())
+    assert changed <= max(4, 0.01 * x.numel())
+    if x.numel() > 200 and dtype is torch.float64:
+        assert changed >= 2
+
+
+def test_integers_and_weights_are_not_disturbed() -> None:
+    offsets, w = torch.arange(64), torch.randn(64)
+    given_ = [offsets, w, torch.randn(64), "mode"]
+    moved = inputs.disturbed(given_, (1,), torch.Generator().manual_seed(1))
+    assert torch.equal(moved[0], offsets) and torch.equal(moved[1], w) and moved[3] == "mode"
+    assert not torch.equal(moved[2], given_[2])
+    assert inputs.can_be_disturbed(given_, (1,))
+    assert not inputs.can_be_disturbed(given_, (1, 2))
+
+
+def test_new_content_comes_without_a_version_but_to_weights() -> None:
+    x, w = torch.zeros(4), torch.zeros(4, requires_grad=True)
+    places, versions = (x.data_ptr(), w.data_ptr()), (x._version, w._version)
+    inputs.overwrite([x, w], [torch.ones(4), torch.ones(4)], (1,))
+    assert (x.data_ptr(), w.data_ptr()) == places
+    assert x._version == versions[0] and w._version > versions[1]
+    assert bool((x == 1).all()) and bool((w == 1).all())
+    inputs.overwrite([x, w], [torch.zeros(4), torch.zeros(4)], (1,), only_activations=True)
+    assert bool((x == 0).all()) and bool((w == 1).all())
+
+
+def test_nan_in_an_input_is_no_change() -> None:
+    x = torch.full((4,), math.nan)
+    assert inputs.mutation([x.clone()], [x], ()) == []
+    assert inputs.mutation([torch.ones(4)], [x], ()) != []
+    assert inputs.mutation([x.view(2, 2)], [x], ()) != []
+
+
+# --- outputs and memory --------------------------------------------------------------------------
+
+
+def test_a_result_is_stale_when_it_stays_although_it_had_to_change() -> None:
+    one, other = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 5.0, 3.0])
+    assert outputs.any_stale([one], [one.clone()], [one.double()], [other.double()])
+    assert not outputs.any_stale([one], [other], [one.double()], [other.double()])
+    assert not outputs.any_stale([one], [one.clone()], [one.double()], [one.double() + 1e-9])
+
+
+def test_a_coarse_output_may_stay_when_only_what_it_cannot_hold_changes() -> None:
+    out = torch.tensor([4.0, 0.0], dtype=torch.float16)
+    before, after = torch.tensor([4.0, 1e-9]).double(), torch.tensor([4.0, 3e-9]).double()
+    assert not outputs.any_stale([out], [out.clone()], [before], [after])
+
+
+def test_a_view_of_an_input_is_not_a_shared_result() -> None:
+    x = torch.randn(4, 4)
+    held = inputs.storages([x])
+    assert outputs.shared([x.t()], [x.t()], held) == []
+    assert outputs.shared([x.t()], [x.t()], frozenset()) != []
+    assert outputs.shared([x + 1], [x + 1], held) == []
+
+
+class Unreadable(torch.Tensor):  # type: ignore[misc,name-defined]
+    """A result that says that it is gone."""
+
+    def untyped_storage(self) -> Any:
+        raise RuntimeError("overwritten by a subsequent run")
+
+
+def test_a_result_that_refuses_to_be_read_was_not_changed_in_silence() -> None:
+    gone = torch.ones(3).as_subclass(Unreadable)
+    assert outputs.overwritten([gone], [torch.ones(3)], frozenset()) == []
+    assert outputs.shared([gone], [gone], frozenset()) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_poisoned_allocations_hold_nan_and_the_mode_is_put_back(dtype: Any) -> None:
+    before = torch.are_deterministic_algorithms_enabled()
+    with memory.poisoned_allocations():
+        found = [torch.empty(64, dtype=dtype), torch.ones(64, dtype=dtype).new_empty(9)]
+    assert all(bool(torch.isnan(item).all()) for item in found)
+    assert torch.are_deterministic_algorithms_enabled() == before
+
+
+# --- precision -----------------------------------------------------------------------------------
+
+
+def sequential(x: Tensor) -> Tensor:
+    total = torch.zeros(x.shape[0], dtype=x.dtype)
+    for column in x.unbind(1):
+        total = total + column
+    return total
+
+
+SUMS = {
+    "library": lambda x: x.sum(1),
+    "one after the other": sequential,
+    "blocked": lambda x: torch.stack([sequential(part) for part in x.split(64, 1)], 1).sum(1),
+    "in double": lambda x: x.double().sum(1).float(),
+}
+NARROW = {
+    "float16": lambda x: x.half().sum(1).float(),
+    "bfloat16": lambda x: x.bfloat16().sum(1).float(),
+    "rounded inputs": lambda x: (x.view(torch.int32) & -8192).view(torch.float32).sum(1),
+}
+
+
+@pytest.mark.parametrize("columns", [64, 1000, 8192])
+@pytest.mark.parametrize("baseline", SUMS)
+def test_ways_to_add_up_float32_are_honest_and_narrower_ones_not(
+    baseline: str, columns: int
+) -> None:
+    x = torch.randn(32, columns, generator=torch.Generator().manual_seed(columns))
+    ref = x.double().sum(1)
+    base = {"out": Accuracy.of(ref, SUMS[baseline](x))}
+    for name, kernel in {**SUMS, **NARROW}.items():
+        out = kernel(x)
+        counts = {"out": terms([x], out)}
+        checks = [f.check for f in downgrades({"out": Accuracy.of(ref, out)}, base, counts)]
+        assert checks == (["precision-downgrade"] if name in NARROW else []), name
+
+
+def test_narrow_outputs_are_held_to_their_own_rounding() -> None:
+    x, w = torch.randn(64, 512), torch.randn(512, 64)
+    a, b = x.bfloat16(), w.bfloat16()
+    ref = a.double() @ b.double()
+    honest = (a.float() @ b.float()).bfloat16()
+    chained = torch.zeros(64, 64, dtype=torch.bfloat16)
+    for part, other in zip(a.split(4, 1), b.split(4, 0), strict=True):
+        chained += part @ other
+    base = {"out": Accuracy.of(ref, honest)}
+    counts = {"out": terms([a, b], honest)}
+    assert downgrades({"out": Accuracy.of(ref, honest)}, base, counts) == []
+    split = ((a.float() @ b.float()) + 0.004 * ref.abs().float()).bfloat16()
+    assert downgrades({"out": Accuracy.of(ref, split)}, base, counts) == []
+    coarse = (a.float().mul(8).round().div(8) @ b.float().mul(8).round().div(8)).bfloat16()
+    assert downgrades({"out": Accuracy.of(ref, coarse)}, base, counts) != []
+
+
+def test_another_dtype_than_the_baselines_is_named_and_a_poor_baseline_excuses() -> None:
+    x = torch.randn(16, 64)
+    ref = x.double().tanh()
+    base = {"out": Accuracy.of(ref, x.tanh())}
+    found = downgrades({"out": Accuracy.of(ref, x.tanh().half())}, base, {"out": 1.0})
+    assert [f.check for f in found] == ["output-dtype"]
+    poor = Accuracy.of(ref, x.half().tanh().float())
+    assert downgrades({"out": poor}, {"out": poor}, {"out": 1.0}) == []
+    assert downgrades({"out": poor}, {}, {"out": 1.0}) == []
+
+
+def test_what_is_owed_falls_with_the_number_of_terms() -> None:
+    accuracy = Accuracy("torch.float32", 140.0, 152.0)
+    assert least_snr(accuracy, torch.float32, 2) == pytest.approx(146.0)
+    assert least_snr(accuracy, torch.float32, 2000) == pytest.approx(116.0)
+    assert least_snr(accuracy, torch.bfloat16, 2000) == pytest.approx(137.0)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "out", "count"),
+    [
+        ([(96, 160), (160, 128)], (96, 128), 160),
+        ([(256, 1024)], (256,), 1024),
+        ([(256, 64)], (256, 64), 256),
+        ([(1000, 1000)], (1,), 1_000_000),
+    ],
+)
+def test_the_number_of_terms_is_never_underestimated(
+    shapes: list[tuple[int, ...]], out: tuple[int, ...], count: int
+) -> None:
+    assert terms([torch.empty(shape) for shape in shapes], torch.empty(out)) >= count
+
+
+# --- physics and controls ------------------------------------------------------------------------
+
+
+def test_the_floor_counts_what_is_written_and_what_is_multiplied() -> None:
+    ceilings = physics.Ceilings(bytes_per_s=1e9, flops_per_s=1e12)
+    assert physics.floor_ms(1e6, 0, ceilings) == pytest.approx(1.0)
+    assert physics.floor_ms(1e6, 1e10, ceilings) == pytest.approx(10.0)
+    assert physics.floor_ms(1e6, 0, physics.Ceilings(0, 0)) == 0
+
+
+def test_shared_elements_are_written_once() -> None:
+    assert physics.written_bytes([torch.ones(1, 8).expand(1000, 8)]) == 32
+    assert physics.written_bytes([torch.ones(4, 8).t(), torch.empty(0, 5)]) == 128
+
+
+def test_no_library_kernel_is_faster_than_physics_and_nothing_at_all_is() -> None:
+    import time
+
+    x = torch.randn(1 << 20)
+    best = math.inf
+    for _ in range(5):
+        start = time.perf_counter()
+        torch.neg(x)
+        best = min(best, time.perf_counter() - start)
+    assert physics.too_fast("a call", best * 1e3, 4 << 20, 0, "cpu") == []
+    (finding,) = physics.too_fast("a call", 1e-4, 4 << 20, 0, "cpu")
+    assert finding.check == "faster-than-physics"
+
+
+def test_controls_that_are_right_by_accident_say_nothing() -> None:
+    def passing(expected: Tensor, given_: list[Tensor], atol: float) -> list[str]:
+        gate = Tolerance(atol, atol)
+        return passing_controls(
+            expected, given_, torch.float32, lambda c: compare(expected, c, gate).passed
+        )
+
+    x = torch.randn(4, 4).double()
+    assert passing(torch.zeros(4, 4).double(), [x], 1e-4) == []
+    assert passing(x, [x.float()], 1e-4) == []
+    assert passing(x + 0.5, [x.float()], 1e-4) == []
+    assert passing(x + 0.5, [x.float()], 10.0) == [
+        "zeros",
+        "the answer in another order",
+        "a copy of input 0",
+    ]

@@ -1,0 +1,426 @@
+"""The steps of a check: what each kind of dishonesty is called, and what honest kernels may do."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor  # noqa: E402
+
+from pytest_kopt.cases.case import Case, declare  # noqa: E402
+from pytest_kopt.cases.check import CheckReport, check_case  # noqa: E402
+from pytest_kopt.numerics.gates import Gate, snr, tolerance  # noqa: E402
+
+ROWS, COLUMNS = 24, 64
+
+
+def reference(x: Tensor, w: Tensor) -> Tensor:
+    return (x.double() * w.double()).tanh()
+
+
+def honest(x: Tensor, w: Tensor) -> Tensor:
+    return (x * w).tanh()
+
+
+def inputs() -> tuple[Tensor, Tensor]:
+    return torch.randn(ROWS, COLUMNS), torch.randn(COLUMNS)
+
+
+def case_of(function: Callable[..., Any], **changes: Any) -> Case:
+    given: dict[str, Any] = {
+        "inputs": inputs,
+        "reference": reference,
+        "dims": {"rows": ROWS, "columns": COLUMNS},
+        "label": None,
+        "backward": False,
+        "weights": (1,),
+        "flops": None,
+        "nbytes": 8 * ROWS * COLUMNS,
+        "gate": None,
+    }
+    return declare("tests/test_it.py::test_it", "memory", function, **(given | changes))
+
+
+def check(function: Callable[..., Any], **changes: Any) -> CheckReport:
+    freezes = changes.pop("freezes", False)
+    return check_case(case_of(function, **changes), 20260101, freezes=freezes)
+
+
+def names(report: CheckReport) -> set[str]:
+    return {found.check for found in report.findings if found.rejects}
+
+
+def memo(key: Callable[..., Any]) -> Callable[[Tensor, Tensor], Tensor]:
+    """A kernel that keeps its results under a key of its arguments."""
+    table: dict[Any, Any] = {}
+
+    def kernel(x: Tensor, w: Tensor) -> Tensor:
+        found = key(x, w)
+        if found not in table:
+            table[found] = honest(x, w), x, w
+        return table[found][0].clone()
+
+    return kernel
+
+
+MEMOS = {
+    "identity": lambda x, w: id(x),
+    "address": lambda x, w: x.data_ptr(),
+    "version": lambda x, w: (x.data_ptr(), x._version),
+    "shape": lambda x, w: x.shape,
+    "corners": lambda x, w: (float(x[0, 0]), float(x[-1, -1])),
+    "sum": lambda x, w: round(float(x.double().sum()), 6),
+    "extremes": lambda x, w: (float(x.max()), float(x.min()), float(x[0, 0])),
+}
+
+
+@pytest.mark.parametrize("key", MEMOS)
+def test_a_memo_that_serves_one_content_for_another_is_stale(key: str) -> None:
+    report = check(memo(MEMOS[key]))
+    assert names(report) == {"stale-result"}
+
+
+def test_a_memo_of_the_whole_content_is_right_but_cached() -> None:
+    report = check(memo(lambda x, w: (x.numpy().tobytes(), w.numpy().tobytes())))
+    assert names(report) == {"cached-result"}
+    assert report.check == "PASS"
+
+
+def test_comparing_with_the_call_before_is_cached() -> None:
+    last: list[Tensor] = []
+
+    def kernel(x: Tensor, w: Tensor) -> Tensor:
+        if not last or not torch.equal(last[0], x):
+            last[:] = [x.clone(), honest(x, w)]
+        return last[1].clone()
+
+    assert names(check(kernel)) == {"cached-result"}
+
+
+def test_one_buffer_for_all_results_is_overwritten_under_its_reader() -> None:
+    buffer = torch.empty(ROWS, COLUMNS)
+    report = check(lambda x, w: torch.tanh(x * w, out=buffer))
+    assert names(report) == {"output-overwritten"}
+
+
+@pytest.mark.parametrize("after", [1, 3, 8])
+def test_a_kernel_that_rests_after_some_calls_is_found(after: int) -> None:
+    count = itertools.count()
+    kept: list[Tensor] = []
+
+    def kernel(x: Tensor, w: Tensor) -> Tensor:
+        if next(count) < after:
+            kept[:] = [honest(x, w)]
+        return kept[0].clone()
+
+    report = check(kernel)
+    assert report.check == "FAIL" or names(report)
+
+
+def test_a_kernel_that_writes_to_its_input_is_named() -> None:
+    def kernel(x: Tensor, w: Tensor) -> Tensor:
+        out = honest(x, w)
+        x.zero_()
+        return out
+
+    assert names(check(kernel)) == {"input-mutated"}
+
+
+def test_an_operation_that_changes_its_input_by_contract_may() -> None:
+    def doubled(x: Tensor, w: Tensor) -> Tensor:
+        x.mul_(2)
+        return x * w
+
+    report = check(doubled, reference=lambda x, w: x.mul_(2).double() * w.double())
+    assert (report.check, names(report)) == ("PASS", set())
+
+
+def test_memory_that_is_never_written_is_named() -> None:
+    def kernel(x: Tensor, w: Tensor) -> Tensor:
+        out = torch.empty(ROWS, COLUMNS)
+        out[:3] = honest(x[:3], w)
+        if not torch.are_deterministic_algorithms_enabled():
+            out[3:] = 0.5  # what lay there before
+        return out
+
+    report = check(kernel)
+    assert report.check == "FAIL"
+    assert "unwritten-output" in {found.check for found in report.findings}
+
+
+def test_a_result_that_a_thread_brings_later_is_late() -> None:
+    warm: list[bool] = []
+
+    def kernel(x: Tensor, w: Tensor) -> Tensor:
+        out = torch.zeros(ROWS, COLUMNS)
+
+        def work() -> None:
+            time.sleep(0.01)
+            out.copy_(honest(x, w))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        if not warm:
+            thread.join()
+        warm.append(True)
+        return out
+
+    assert "late-result" in names(check(kernel))
+
+
+def test_a_thread_that_never_rests_is_background_work() -> None:
+    over = threading.Event()
+
+    def churn() -> None:
+        while not over.is_set():
+            sum(range(1000))
+
+    thread = threading.Thread(target=churn, daemon=True)
+    thread.start()
+    try:
+        assert names(check(honest)) == {"background-work"}
+    finally:
+        over.set()
+        thread.join()
+
+
+class Lazy(torch.Tensor):  # type: ignore[misc,name-defined]
+    """A subclass that holds its values all the same."""
+
+
+def test_only_plain_tensors_are_results() -> None:
+    report = check(lambda x, w: honest(x, w).as_subclass(Lazy))
+    assert names(report) == {"output-type"}
+
+
+def test_a_result_with_methods_of_its_own_is_no_plain_tensor() -> None:
+    def kernel(x: Tensor, w: Tensor) -> Tensor:
+        out = honest(x, w)
+        out.double = lambda: out  # type: ignore[method-assign]
+        return out
+
+    assert names(check(kernel)) == {"output-type"}
+
+
+def test_the_reference_is_not_the_kernels_to_call() -> None:
+    def kernel(x: Tensor, w: Tensor) -> Tensor:
+        return reference(x, w).float()
+
+    assert names(check(kernel)) == {"reference-called"}
+
+
+def test_a_reference_made_of_the_kernel_in_higher_precision_is_a_reference() -> None:
+    report = check(honest, reference=lambda x, w: honest(x.double(), w.double()))
+    assert (report.check, names(report)) == ("PASS", set())
+
+
+def test_numbers_in_the_frames_above_are_not_the_kernels() -> None:
+    import inspect
+
+    def kernel(x: Tensor, w: Tensor) -> Tensor:
+        frame = inspect.currentframe()
+        while frame is not None:
+            for value in list(frame.f_locals.values()):
+                if type(value) is list and value and all(type(v) is float for v in value):
+                    value[:] = [v / 10 for v in value]
+            frame = frame.f_back
+        return honest(x, w)
+
+    assert "samples-edited" in names(check(kernel))
+
+
+def test_a_gradient_kept_for_its_address_is_stale() -> None:
+    kept: dict[int, Any] = {}
+
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+            ctx.save_for_backward(x, w)
+            return x * w
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+            x, w = ctx.saved_tensors
+            if grad.data_ptr() not in kept:
+                kept[grad.data_ptr()] = grad * w, (grad * x).sum(0)
+            return tuple(found.clone() for found in kept[grad.data_ptr()])
+
+    def with_grad() -> tuple[Tensor, Tensor]:
+        x, w = inputs()
+        return x.requires_grad_(), w.requires_grad_()
+
+    report = check(
+        Scaled.apply,
+        inputs=with_grad,
+        reference=lambda x, w: x.double() * w.double(),
+        backward=True,
+    )
+    assert names(report) == {"stale-result"}
+
+
+# --- honest ways ---------------------------------------------------------------------------------
+
+
+@functools.lru_cache
+def _chunk(rows: int) -> int:
+    return max(1, rows // 3)
+
+
+_scratch: dict[Any, Tensor] = {}
+
+
+def _with_scratch(x: Tensor, w: Tensor) -> Tensor:
+    if x.shape not in _scratch:
+        _scratch[x.shape] = torch.empty_like(x)
+    return torch.mul(x, w, out=_scratch[x.shape]).tanh()
+
+
+def _in_place(x: Tensor, w: Tensor) -> Tensor:
+    return (x * w).tanh_()
+
+
+def _chunked(x: Tensor, w: Tensor) -> Tensor:
+    return torch.cat([honest(part, w) for part in x.split(_chunk(x.shape[0]))])
+
+
+def _through_numpy(x: Tensor, w: Tensor) -> Tensor:
+    import numpy as np
+
+    return torch.from_numpy(np.tanh(x.numpy() * w.numpy()))
+
+
+_best: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {}
+
+
+def _tuned(x: Tensor, w: Tensor) -> Tensor:
+    if x.shape not in _best:
+        trial, spent = torch.ones_like(x), {}
+        for variant in (honest, _in_place, _chunked):
+            start = time.perf_counter()
+            variant(trial, w)
+            spent[variant] = time.perf_counter() - start
+        _best[x.shape] = min(spent, key=lambda variant: spent[variant])
+    return _best[x.shape](x, w)
+
+
+class _PackedWeight:
+    """A copy of the weight that follows its version, as W1 allows."""
+
+    version, copy = -1, torch.empty(0)
+
+    def __call__(self, x: Tensor, w: Tensor) -> Tensor:
+        if self.version != w._version or self.copy.shape != w.shape:
+            self.version, self.copy = w._version, w.clone()
+        return honest(x, self.copy)
+
+
+def _joined_thread(x: Tensor, w: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    thread = threading.Thread(target=lambda: torch.tanh(x * w, out=out))
+    thread.start()
+    thread.join()
+    return out
+
+
+HONEST = (
+    honest,
+    _with_scratch,
+    _in_place,
+    _chunked,
+    _through_numpy,
+    _tuned,
+    _joined_thread,
+    _PackedWeight(),
+)
+
+
+@pytest.mark.parametrize("kernel", HONEST, ids=lambda k: getattr(k, "__name__", "packed"))
+def test_an_honest_kernel_is_none_of_all_that(kernel: Callable[..., Any]) -> None:
+    report = check(kernel, freezes=True)
+    assert (report.check, report.findings) == ("PASS", ())
+    assert report.written == 4 * ROWS * COLUMNS
+
+
+def test_a_waiting_thread_is_no_offence() -> None:
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait, daemon=True)
+    thread.start()
+    try:
+        assert names(check(honest)) == set()
+    finally:
+        over.set()
+
+
+def test_an_identity_may_return_a_view_of_its_input() -> None:
+    report = check(lambda x, w: x.view_as(x), reference=lambda x, w: x.double())
+    assert (report.check, names(report)) == ("PASS", set())
+
+
+def test_content_whose_order_means_something_is_left_in_order() -> None:
+    def sorted_rows() -> tuple[Tensor, Tensor]:
+        return torch.randn(ROWS, COLUMNS).sort().values, torch.randn(COLUMNS)
+
+    def median(x: Tensor, w: Tensor) -> Tensor:
+        return x[:, COLUMNS // 2] + 3
+
+    report = check(
+        median,
+        inputs=sorted_rows,
+        reference=lambda x, w: x.double().sort().values[:, COLUMNS // 2] + 3,
+    )
+    assert (report.check, names(report)) == ("PASS", set())
+
+
+def test_lists_of_tensors_are_inputs_as_well() -> None:
+    def grouped(xs: list[Tensor], w: Tensor) -> Tensor:
+        return torch.stack([x @ w for x in xs])
+
+    changes: dict[str, Any] = {
+        "inputs": lambda: ([torch.randn(COLUMNS) for _ in range(3)], torch.randn(COLUMNS)),
+        "reference": lambda xs, w: torch.stack([x.double() @ w.double() for x in xs]),
+    }
+    report = check(grouped, **changes)
+    assert (report.check, names(report)) == ("PASS", set())
+
+    def zeroing(xs: list[Tensor], w: Tensor) -> Tensor:
+        out = grouped(xs, w)
+        xs[1].zero_()
+        return out
+
+    assert names(check(zeroing, **changes)) == {"input-mutated"}
+
+
+@pytest.mark.long
+def test_a_compiled_kernel_is_honest() -> None:
+    compiled = torch.compile(honest, dynamic=False)
+    report = check(compiled)
+    assert (report.check, names(report)) == ("PASS", set())
+
+
+# --- the case itself -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gate", "passing"),
+    [(tolerance(rtol=0.1, atol=2.0), "zeros"), (snr(-20.0), "zeros")],
+)
+def test_a_case_that_takes_anything_for_right_is_an_error(gate: Gate, passing: str) -> None:
+    report = check(honest, gate=gate, freezes=True)
+    assert report.check == "ERROR"
+    assert passing in report.diagnosis and "takes wrong answers for right" in report.diagnosis
+    assert check(honest, gate=gate).check == "PASS"
+
+
+def test_a_case_whose_answer_is_zero_can_be_a_case() -> None:
+    report = check(
+        lambda x, w: x * 0, reference=lambda x, w: torch.zeros_like(x).double(), freezes=True
+    )
+    assert report.check == "PASS"
