@@ -140,7 +140,17 @@ def main() -> None:
         workspace = root / "agent" / "workspace"
         said = run(root, "pytest_kopt.cli", "calibrate", "--ceilings", "--device", "cuda")
         words = ("--op", "ops", "--kernel", "kernels/ops.py", "--backend", "TRITON")
-        run(root, "pytest_kopt.cli", "init", "gpu", *words, "--gpu", "H200", "--tests", "tests")
+        run(
+            root,
+            "pytest_kopt.cli",
+            "init",
+            "gpu",
+            *words,
+            "--gpu",
+            "H200",
+            "--tests",
+            "tests/test_ops.py",
+        )
         said += run(root, "pytest", "--kopt-campaign", "gpu", "--kopt-round", "1", "--kopt-profile")
         campaign = workspace / "gpu"
         verdict = json.loads((campaign / "rounds" / "round-1" / "verdict.json").read_text())

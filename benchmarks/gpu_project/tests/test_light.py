@@ -4,7 +4,7 @@ import pytest
 import torch
 from kernels.ops import EPS, matmul, rmsnorm
 
-CASES = {"matmul_512": (matmul, (512, 512, 2048)), "rmsnorm_2048": (rmsnorm, (2048, 4096, 0))}
+CASES = {"light_matmul": (matmul, (512, 512, 2048)), "light_rmsnorm": (rmsnorm, (2048, 4096, 0))}
 
 
 def product(a, b):
