@@ -19,7 +19,7 @@ from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, Co
 from pytest_kopt.cases.passes import make_inputs
 from pytest_kopt.cases.runner import Bench, one_thread, prepare_blocks
 from pytest_kopt.cases.seeds import derive
-from pytest_kopt.cases.spots import Spotted, floors
+from pytest_kopt.cases.spots import Looks, Spotted, floors
 from pytest_kopt.honesty.background import taken_threads
 from pytest_kopt.measure.choice import input_sets
 from pytest_kopt.numerics.determinism import fresh_copy, tensors
@@ -53,11 +53,9 @@ def serve_arms(case: Case, bench: Bench, order: ArmsOrder, commander: Commander)
         sets = input_sets(lambda i: make_inputs(case, seed + i), bench.device)
         arms = {}
         for name in order.names:
-            arms[name] = _Arm(
-                *prepare_blocks(
-                    versions[name], case, sets, bench, False, seed, runs=_RUNS, looks=_LOOKS
-                )
-            )
+            looks = Looks(_RUNS, _LOOKS, derive(bench.session_seed, case.nodeid, f"looks {name}"))
+            blocks = prepare_blocks(versions[name], case, sets, bench, False, seed, looks)
+            arms[name] = _Arm(*blocks)
         engine = next(iter(arms.values())).forward.engine
         commander.ready(case.nodeid, list(arms), engine)
         while (wanted := commander.next_arm()) is not None:
