@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from pytest_kopt.honesty import guards, state  # noqa: E402
-from pytest_kopt.honesty.guards import Guards  # noqa: E402
-from pytest_kopt.numerics import compare, gates  # noqa: E402
+from pytest_kopt.honesty import guards, state
+from pytest_kopt.honesty.guards import Guards
+from pytest_kopt.numerics import compare, gates
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +147,7 @@ def test_what_a_kernel_wraps_is_not(taken: Guards, monkeypatch: pytest.MonkeyPat
     monkeypatch.undo()
 
 
+@pytest.mark.long
 def test_the_compiler_changes_nothing_that_is_guarded() -> None:
     """In a process of its own: importing the compiler takes seconds and cannot be undone."""
     program = (
@@ -253,7 +253,10 @@ def conftest(root):
 
 def ledger(root):
     (root / "agent" / "c" / "rounds").mkdir()
-    (root / "agent" / "c" / "rounds" / "verdict.json").write_text("{}")
+    try:
+        (root / "agent" / "c" / "rounds" / "verdict.json").write_text("{}")
+    except PermissionError:
+        pass
 
 def own_source(root):
     with open(__file__, "a") as file:
@@ -282,3 +285,4 @@ def test_the_tripwire_hears_what_kernel_code_writes_and_searches(tmp_path: Path)
     for line, name in zip(steps[:4], written, strict=True):
         assert line == f"[('harness-written', 'kernel code wrote to {name}')]"
     assert "heap-search" in steps[4]
+    assert not (tmp_path / "agent/c/rounds/verdict.json").exists()

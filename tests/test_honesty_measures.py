@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
-torch = pytest.importorskip("torch")
-
-from torch import Tensor  # noqa: E402
-
-from pytest_kopt.honesty import inputs, memory, outputs, physics, work  # noqa: E402
-from pytest_kopt.honesty.controls import passing_controls  # noqa: E402
-from pytest_kopt.honesty.precision import Accuracy, downgrades, least_snr, terms  # noqa: E402
-from pytest_kopt.numerics.compare import compare  # noqa: E402
-from pytest_kopt.numerics.gates import Tolerance  # noqa: E402
+from pytest_kopt.honesty import inputs, memory, outputs, physics, work
+from pytest_kopt.honesty.controls import passing_controls
+from pytest_kopt.honesty.precision import Accuracy, downgrades, least_snr, terms
+from pytest_kopt.numerics.compare import compare
+from pytest_kopt.numerics.gates import Tolerance
 
 # --- work ----------------------------------------------------------------------------------------
 
@@ -93,7 +92,7 @@ def test_a_disturbance_moves_a_few_elements_and_keeps_the_fingerprint(
 
 def test_integers_and_weights_are_not_disturbed() -> None:
     offsets, w = torch.arange(64), torch.randn(64)
-    given_ = [offsets, w, torch.randn(64), "mode"]
+    given_: list[Any] = [offsets, w, torch.randn(64), "mode"]
     moved = inputs.disturbed(given_, (1,), torch.Generator().manual_seed(1))
     assert torch.equal(moved[0], offsets) and torch.equal(moved[1], w) and moved[3] == "mode"
     assert not torch.equal(moved[2], given_[2])
@@ -143,7 +142,7 @@ def test_a_view_of_an_input_is_not_a_shared_result() -> None:
     assert outputs.shared([x + 1], [x + 1], held) == []
 
 
-class Unreadable(torch.Tensor):  # type: ignore[misc,name-defined]
+class Unreadable(torch.Tensor):
     """A result that says that it is gone."""
 
     def untyped_storage(self) -> Any:
@@ -175,13 +174,13 @@ def sequential(x: Tensor) -> Tensor:
     return total
 
 
-SUMS = {
+SUMS: dict[str, Callable[[Tensor], Tensor]] = {
     "library": lambda x: x.sum(1),
     "one after the other": sequential,
     "blocked": lambda x: torch.stack([sequential(part) for part in x.split(64, 1)], 1).sum(1),
     "in double": lambda x: x.double().sum(1).float(),
 }
-NARROW = {
+NARROW: dict[str, Callable[[Tensor], Tensor]] = {
     "float16": lambda x: x.half().sum(1).float(),
     "bfloat16": lambda x: x.bfloat16().sum(1).float(),
     "rounded inputs": lambda x: (x.view(torch.int32) & -8192).view(torch.float32).sum(1),

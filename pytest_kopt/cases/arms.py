@@ -21,7 +21,7 @@ from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, Co
 from pytest_kopt.cases.passes import make_inputs
 from pytest_kopt.cases.runner import Bench, prepare_blocks
 from pytest_kopt.cases.seeds import derive
-from pytest_kopt.cases.spots import Spotted, floors
+from pytest_kopt.cases.spots import Looks, Spotted, floors
 from pytest_kopt.honesty.background import taken_threads
 from pytest_kopt.measure.cold import input_pool
 from pytest_kopt.measure.wall import one_thread
@@ -61,11 +61,9 @@ def serve_arms(
         pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, case.function)
         arms = {}
         for name in order.names:
-            arms[name] = _Arm(
-                *prepare_blocks(
-                    versions[name], case, pool, bench, False, seed, runs=_RUNS, looks=_LOOKS
-                )
-            )
+            looks = Looks(_RUNS, _LOOKS, derive(bench.session_seed, case.nodeid, f"looks {name}"))
+            blocks = prepare_blocks(versions[name], case, pool, bench, False, seed, looks)
+            arms[name] = _Arm(*blocks)
         engine = next(iter(arms.values())).forward.engine
         commander.ready(case.nodeid, list(arms), engine)
         while (wanted := commander.next_arm()) is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,7 +17,7 @@ from pytest_kopt.cases.passes import grad_out, make_inputs
 from pytest_kopt.cases.rehearsal import rehearse
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.seeds import derive
-from pytest_kopt.cases.spots import Backward, Recorder, Spotted, floors
+from pytest_kopt.cases.spots import Backward, Looks, Recorder, Spotted, floors
 from pytest_kopt.devices.conditions import Conditions, steadily
 from pytest_kopt.devices.lock import checking_lock, timing_lock
 from pytest_kopt.devices.model import device_model
@@ -38,6 +37,8 @@ from pytest_kopt.schema.table import describe_header_drift
 
 #: How far below its SNR in the check a timed result may lie, in dB, before it is plainly wrong.
 _OWN_SLACK_DB = 10.0
+#: Runs of a block: one that does not count, and three samples.
+_RUNS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +219,9 @@ def time_case(case: Case, bench: Bench, report: CheckReport) -> Timed:
     since = time.time()
     seed = derive(bench.session_seed, case.nodeid, "time")
     pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, case.function)
-    forward, backward = prepare_blocks(
-        case.function, case, pool, bench, report.interpreted, seed, runs=4, looks=1
-    )
+    looks = Looks(_RUNS, 1, derive(bench.session_seed, case.nodeid, "looks"))
+    blocks = prepare_blocks(case.function, case, pool, bench, report.interpreted, seed, looks)
+    forward, backward = blocks
 
     def measure() -> tuple[Timing, Timing | None]:
         return time_block(forward), time_block(backward) if backward else None
@@ -252,25 +253,18 @@ def prepare_blocks(
     bench: Bench,
     interpreted: bool,
     seed: int,
-    *,
-    runs: int,
-    looks: int,
+    looks: Looks,
 ) -> tuple[Spotted, Spotted | None]:
-    """Return the forward block of one version of a case's function, and its backward block.
-
-    Of the first `runs` runs of each, `looks` at random are looked at.
-    """
+    """Return the forward block of one version of a case's function, and its backward block."""
     frozen = (bench.expected or {}).get(case.nodeid)
     engines = frozen.engine.split("+") if frozen and frozen.engine else [bench.engine] * 2
-    # Nothing that the kernel can see tells which run is looked at.
-    dice = random.Random(derive(bench.session_seed, case.nodeid, f"spots of {id(function)}"))
 
     def spotted(
         engine: str, calls: Sequence[Call], contents: Sequence[Sequence[Any] | Backward]
     ) -> Spotted:
         recorders = [Recorder(call, bench.device) for call in calls]
         block = prepare(engine, bench.device, interpreted, recorders, pool.flush, bench.cpu)
-        return Spotted(block, case, recorders, contents, dice, runs, looks)
+        return Spotted(block, case, recorders, contents, looks)
 
     sets = pool.sets
     forward = spotted(engines[0], [functools.partial(function, *given) for given in sets], sets)

@@ -28,6 +28,23 @@ from pytest_kopt.numerics.determinism import fresh_copy, tensors
 _WRONG_DB = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """Which runs of a block are looked at: `count` of the first `runs`, drawn under a secret seed.
+
+    Nothing that the kernel can see tells them from the others.
+    """
+
+    runs: int
+    count: int
+    seed: int
+
+    def drawn(self) -> tuple[frozenset[int], random.Random]:
+        """Return the numbers of the runs, and the dice for everything else about them."""
+        dice = random.Random(self.seed)
+        return frozenset(dice.sample(range(self.runs), self.count)), dice
+
+
 class Recorder:
     """A call whose result can be kept without the call's knowledge.
 
@@ -91,18 +108,15 @@ class Spotted(Block):
         case: Case,
         recorders: Sequence[Recorder],
         contents: Sequence[Sequence[Any] | Backward],
-        dice: random.Random,
-        runs: int,
-        looks: int,
+        looks: Looks,
     ) -> None:
-        """Look at `looks` of the first `runs` runs; `contents` belong to the recorders' calls."""
+        """Wrap a block of the recorders' calls; `contents` are what those work on."""
         self.engine, self.calls = inner.engine, inner.calls
         self._inner = inner
         self._case = case
         self._recorders = recorders
         self._contents = contents
-        self._dice = dice
-        self._chosen = frozenset(dice.sample(range(runs), min(looks, runs)))
+        self._chosen, self._dice = looks.drawn()
         self._run = 0
         self._spots: list[_Spot] = []
 

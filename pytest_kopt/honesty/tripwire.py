@@ -2,6 +2,7 @@
 
 It hears of files opened for writing and of searches through the heap, whatever library the call
 goes through, cannot be taken away again, and is silent for what installed packages do on their own.
+The records of a campaign it keeps from being written at all.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _HEAP = ("gc.get_objects", "gc.get_referrers", "gc.get_referents")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 _MOVED = {"os.rename": 1, "os.remove": 0, "os.truncate": 0, "os.link": 1, "os.symlink": 1}
 _HARNESS = ("conftest.py", "pyproject.toml", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg")
-_CAMPAIGN = ("ledger.jsonl", "manifest.yaml")
+_LEDGER = "ledger.jsonl"
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 
 
@@ -69,14 +70,18 @@ class Tripwire:
         if not name.startswith(self._root) or not self._belongs_to_the_harness(Path(name)):
             return
         author = _author(sys._getframe(3))
-        if author:
-            inside = name.removeprefix(self._root)
-            self._heard["written", inside] = Finding(
-                "harness-written",
-                f"kernel code wrote to {inside}",
-                where=author,
-                advice="tests, settings and records of the campaign are not the kernel's to write",
-            )
+        if not author:
+            return
+        inside = name.removeprefix(self._root)
+        self._heard["written", inside] = finding = Finding(
+            "harness-written",
+            f"kernel code wrote to {inside}",
+            where=author,
+            advice="tests, settings and records of the campaign are not the kernel's to write",
+        )
+        if self._is_of_a_campaign(Path(name)):
+            # A hook that raises keeps the file from being opened: the records stay what they are.
+            raise PermissionError(str(finding))
 
     def _searched(self, event: str) -> None:
         # Directly: libraries that kernels use may look at the heap for reasons of their own.
@@ -90,14 +95,15 @@ class Tripwire:
             )
 
     def _belongs_to_the_harness(self, path: Path) -> bool:
-        if path.name in _HARNESS or path.name in _CAMPAIGN:
-            return True
-        if any((folder / _CAMPAIGN[0]).exists() for folder in self._inside(path)):
+        if path.name in _HARNESS or self._is_of_a_campaign(path):
             return True
         # Source that this process runs; a generated file of a compiler's cache is not loaded yet.
         return path.suffix == ".py" and any(
             getattr(module, "__file__", None) == str(path) for module in list(sys.modules.values())
         )
+
+    def _is_of_a_campaign(self, path: Path) -> bool:
+        return any((folder / _LEDGER).exists() for folder in self._inside(path))
 
     def _inside(self, path: Path) -> list[Path]:
         return [folder for folder in path.parents if str(folder).startswith(self._root)]

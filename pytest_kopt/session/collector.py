@@ -66,7 +66,8 @@ class Collector:
 
     def lost_after_all(self) -> list[str]:
         """Return the deaths that were not the case's own doing: its second run went through."""
-        return [text for text in self.lost if text.split(": ", 1)[0] not in self.dead]
+        dead = tuple(f"{nodeid}: " for nodeid in self.dead)
+        return [text for text in self.lost if not text.startswith(dead)]
 
     def table(self) -> Table | None:
         """Return the rows in declaration order, None when there is none.

@@ -1,6 +1,6 @@
 """Every kernel of the corpus as round 2 of a real campaign, and what the verdict says of it.
 
-    python through_plugin.py [--device cuda] [--jobs N] [NAME ...]
+    python through_plugin.py [--device cuda] [--jobs N] [--verbose] [NAME ...]
 
 A cheat has to be refused and named, an honest kernel must not be. NAME is a file's stem, or part of
 one; all kernels that can run on the device are taken without one.
@@ -224,6 +224,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--verbose", action="store_true", help="show the log of a wrong one")
     parser.add_argument("names", nargs="*")
     asked = parser.parse_args()
     outcomes = []
@@ -235,7 +236,7 @@ def main() -> int:
         for outcome in pool.map(bench.judge, paths):
             outcomes.append(outcome)
             print(table([outcome]), flush=True)
-            if outcome.decision == "NONE":
+            if not outcome.is_right and asked.verbose:
                 print(outcome.log)
     wrong = [outcome for outcome in outcomes if not outcome.is_right]
     print(f"{len(outcomes)} kernels, {len(wrong)} judged wrongly")
