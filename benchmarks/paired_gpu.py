@@ -94,7 +94,11 @@ def judge(root: Path, truth: Mapping[str, float], compare: str = "paired") -> di
         "exit": code,
         "wall_seconds": round(seconds, 2),
         "row_device_seconds": round(checked * (1 + len(verdict["remeasured_pct"])), 3),
-        "comparison": evidence["session"]["comparison"],
+        "comparison": {
+            key: found
+            for key, found in evidence["session"]["comparison"].items()
+            if key != "measured"
+        },
         "decision": verdict["decision"],
         "reason": verdict["reason"],
         "engine": verdict["engine"],

@@ -45,7 +45,8 @@ def test_the_same_call_is_the_same_work_and_a_memo_is_less() -> None:
 
     plain = [work.work_of(lambda: torch.softmax(x, -1)) for _ in range(2)]
     assert not work.saves(*plain)
-    assert work.saves(work.work_of(memo), work.work_of(memo))
+    fresh, known = work.work_of(memo), work.work_of(memo)
+    assert work.saves(known, fresh)
 
 
 def test_a_memo_of_what_numpy_computes_is_less_work_too() -> None:
@@ -58,7 +59,8 @@ def test_a_memo_of_what_numpy_computes_is_less_work_too() -> None:
             kept[0] = [np.exp(x), np.sum(x), np.sqrt(x), x.max(), x.min(), x.mean()]
         return kept[0]
 
-    assert work.saves(work.work_of(memo), work.work_of(memo))
+    fresh, known = work.work_of(memo), work.work_of(memo)
+    assert work.saves(known, fresh)
 
 
 def test_an_exception_leaves_no_counter_behind() -> None:

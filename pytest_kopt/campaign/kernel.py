@@ -54,6 +54,11 @@ class KernelVersion:
         """SHA-256 by path."""
         return {path: file.sha256 for path, file in sorted(self.files.items())}
 
+    @property
+    def sources(self) -> dict[str, bytes]:
+        """Content by path."""
+        return {path: file.content for path, file in self.files.items()}
+
     def same_content(self, other: KernelVersion) -> bool:
         """Say whether both hold the same files with the same bytes."""
         return self.hashes == other.hashes

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -40,10 +41,7 @@ class GraphEngine(Engine):
         _warm_up(calls)
         graph = torch.cuda.CUDAGraph()
         try:
-            with (
-                warnings.catch_warnings(record=True) as said,
-                torch.cuda.graph(graph, stream=capture_stream()),
-            ):
+            with warnings.catch_warnings(record=True) as said, _capturing(graph):
                 warnings.simplefilter("always")
                 # What a call returns has to stay alive, or its memory would be shared.
                 kept: list[Any] = [call() for call in calls]
@@ -56,6 +54,24 @@ class GraphEngine(Engine):
         block = _GraphBlock(graph, kept, len(calls), flush)
         block.calibrate(self.block_ms)
         return block
+
+
+@contextmanager
+def _capturing(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+    """Capture into `graph`, and leave the process usable when that fails.
+
+    torch then stays on the capture's stream, and its generator believes that it is still captured.
+    """
+    stream = torch.cuda.current_stream()
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    state = generator.clone_state()
+    try:
+        with torch.cuda.graph(graph, stream=capture_stream()):
+            yield
+    except BaseException:
+        torch.cuda.set_stream(stream)
+        generator.graphsafe_set_state(state)
+        raise
 
 
 class _GraphBlock(Block):

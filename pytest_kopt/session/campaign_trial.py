@@ -180,7 +180,7 @@ class CampaignTrial:
 
     def _versions(self, other: KernelVersion) -> AbstractContextManager[Versions]:
         """Return trees of the project with another version of its kernel."""
-        incumbent = {path: file.content for path, file in other.files.items()}
+        incumbent = other.sources
         manifest, here = self.campaign.manifest, list(self._kernel.files)
         return overlays(
             self.campaign.root.resolve(),

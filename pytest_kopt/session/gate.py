@@ -23,7 +23,7 @@ from pytest_kopt.session.comparison import NotComparable
 from pytest_kopt.session.inventory import Inventory, take_inventory
 from pytest_kopt.session.pairing import PairedMetric, judge
 from pytest_kopt.session.replica import Caught
-from pytest_kopt.session.trees import overlays
+from pytest_kopt.session.trees import overlays, why_not_in_place
 from pytest_kopt.session.trial import Closing, Laboratory
 
 _STEP = PairedMetric("step speed", "step")
@@ -45,6 +45,7 @@ class PullRequestGate:
         self._base = Base.of(settings.base, settings.root)
         self._brief: Brief | None = None
         self._then = Inventory()
+        self._unbuilt = ""
 
     @property
     def title(self) -> str:
@@ -65,14 +66,18 @@ class PullRequestGate:
     def begin(self) -> str:
         """Learn which cases the base has, and build today's kernels; why that failed, or ""."""
         assert self._brief is not None
+        command = self._settings.rebuild_command
+        problem = why_not_in_place(command) if command else ""
+        if problem:
+            raise BadInput(problem, where="kopt_rebuild_command")
         if self._base.old:
             self._then = take_inventory(self._config, self._brief, self._base)
-        command = self._settings.rebuild_command
         if command:
             done = commands.run(command, self._base.root, {})
             if not done.ok:
-                return f"`{command}` ended with status {done.returncode}\n{done.output}".rstrip()
-        return ""
+                text = f"`{command}` ended with status {done.returncode}\n{done.output}"
+                self._unbuilt = text.rstrip()
+        return self._unbuilt
 
     def release(self) -> None:
         """Nothing is held."""
@@ -99,10 +104,13 @@ class PullRequestGate:
         judging.fail_rows_of_failed_tests(collector)
         wanted = [nodeid for nodeid in collector.order if nodeid not in collector.skipped]
         verdict = judging.cut_off(collector, wanted, interrupted, self.policy)
-        if verdict is None:
+        if self._unbuilt:
+            verdict = self._wrong([], f"the kernel does not build: {self._unbuilt.splitlines()[0]}")
+        elif verdict is None:
             verdict = self._judge(collector.in_order(), lab)
         table = collector.table() if self._settings.summary_csv else None
-        return Closing(verdict.model_copy(update={"base": self._base.commit}), table)
+        verdict = verdict.model_copy(update={"base": self._base.commit})
+        return Closing(verdict, table, self._unbuilt)
 
     def _judge(self, results: Sequence[CaseResult], lab: Laboratory) -> Verdict:
         policy = self.policy
@@ -111,7 +119,11 @@ class PullRequestGate:
             return judging.overfit(results, found, policy, "compute what the cases ask for")
         failed = [result for result in results if result.check != "PASS"]
         if failed:
-            return self._wrong(results, failed)
+            names = ", ".join(result.nodeid for result in failed[:3])
+            kinds = "/".join(sorted({result.check for result in failed}))
+            return self._wrong(
+                results, f"{len(failed)} of {len(results)} case(s) are {kinds}: {names}"
+            )
         if judging.is_interpreted(results):
             return judging.incomplete(policy, *judging.INTERPRETED)
         here = {result.nodeid for result in results}
@@ -174,12 +186,10 @@ class PullRequestGate:
             shapes=[checked_shape(result.row()) for result in results],
         )
 
-    def _wrong(self, results: Sequence[CaseResult], failed: Sequence[CaseResult]) -> Verdict:
-        names = ", ".join(result.nodeid for result in failed[:3])
-        kinds = "/".join(sorted({result.check for result in failed}))
+    def _wrong(self, results: Sequence[CaseResult], reason: str) -> Verdict:
         return Verdict(
             decision=Decision.REPAIR,
-            reason=f"{len(failed)} of {len(results)} case(s) are {kinds}: {names}",
+            reason=reason,
             next_step="mend the kernel; nothing was compared",
             compare="none",
             policy=self.policy.name,

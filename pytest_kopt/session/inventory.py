@@ -58,8 +58,10 @@ def _arguments(config: pytest.Config, moved: Callable[[str], str]) -> list[str]:
     """Return the session's files and folders that the base has.
 
     Without the parts after "::", since asking for a case that does not exist there would end the
-    collection.
+    collection. Names of packages (--pyargs) are the same in the base's tree.
     """
+    if config.option.pyargs:
+        return list(dict.fromkeys(arg.partition("::")[0] for arg in config.args))
     here = Path(moved(str(config.invocation_params.dir)))
     paths = dict.fromkeys(here / moved(arg.partition("::")[0]) for arg in config.args)
     return [str(path) for path in paths if path.exists()]

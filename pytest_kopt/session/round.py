@@ -207,7 +207,7 @@ class CampaignRound(CampaignTrial):
         if self._audited is None:
             lang = self.campaign.manifest.target_lang
             before = self.campaign.incumbent()
-            self._audited = audit_candidate(self._kernel, before, results, lang)
+            self._audited = audit_candidate(self._kernel.sources, before.sources, results, lang)
         return self._audited
 
     def _with_notes(self, verdict: Verdict, collector: Collector) -> Verdict:

@@ -54,14 +54,20 @@ def _start(root: Path) -> str:
     return here.relative_to(root).as_posix() if here.is_relative_to(root) else "."
 
 
+def why_not_in_place(command: str) -> str:
+    """Return why a rebuild_command cannot build two versions side by side, "" where it can."""
+    if not _INSTALLS & set(commands.split(command)[1]):
+        return ""
+    return (
+        f"rebuild_command `{command}` installs: it would replace the candidate in the environment "
+        "that both share; build in place (setup.py build_ext --inplace, make)"
+    )
+
+
 def _build(command: str, tree: Path, env: Mapping[str, str]) -> None:
-    words = commands.split(command)[1]
-    found = _INSTALLS & set(words)
-    if found:
-        raise NotComparable(
-            f"rebuild_command `{command}` installs: it would replace the candidate in the "
-            "environment that both share; build in place (setup.py build_ext --inplace, make)"
-        )
+    problem = why_not_in_place(command)
+    if problem:
+        raise NotComparable(problem)
     extensions = {"TORCH_EXTENSIONS_DIR": str(tree / ".torch_extensions")}
     done = commands.run(command, tree, {**env, **extensions})
     if not done.ok:

@@ -239,7 +239,7 @@ def test_a_compiled_kernel_without_a_command_is_not_compared_in_silence(compiled
     ("command", "code", "parts"),
     [
         ("true install -e .", 4, ("`true install -e .` installs", "build in place")),
-        ("false", 11, ("`false` ended with status 1",)),
+        ("false", 1, ("`false` ended with status 1",)),
     ],
 )
 def test_commands_that_cannot_build(
