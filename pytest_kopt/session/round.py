@@ -155,13 +155,14 @@ class CampaignRound(CampaignTrial):
         policy = judging.with_directions(self.policy, results)
         if self.number == 1:
             return self._baseline(table, policy)
+        failed = correctness_verdict(table, policy, self._failed_repairs())
         found = [found for found in self._found(results) if found.rejects]
-        if found:
+        caught = any(item.rejects for result in results for item in result.findings)
+        if found and (caught or failed is None):
             return judging.overfit(results, found, policy, _STEP)
         interpreted = judging.is_interpreted(results)
         if self._settings.compare == "stored" and not interpreted:
             return self._stored(collector, table, policy, lab)
-        failed = correctness_verdict(table, policy, self._failed_repairs())
         if failed:
             return failed
         if interpreted:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .project import Project, Run
+from .project import SCRIPT, Project, Run
 from .sources import SCRIPTED
 
 SETTINGS = """\
@@ -108,11 +108,20 @@ PLAIN = "kernels/plain.py"
 PLAIN_CASES = cases(("kernels.plain", "plain"))
 
 
+#: The clock lies among the tests, which pytest puts on its path only after its plugins.
+BESIDE = """\
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "tests"))
+"""
+
+
 def write_paired(project: Project) -> None:
     """Write a project with one kernel and one case."""
     project.write("pyproject.toml", SETTINGS)
     project.write("tests/clock.py", CLOCK)
-    project.write("tests/conftest.py", SCRIPTED)
+    project.write(SCRIPT, BESIDE + SCRIPTED)
     project.write("kernels/__init__.py", "")
     project.write(PLAIN, kernel())
     project.write("tests/test_plain.py", PLAIN_CASES)
@@ -176,8 +185,11 @@ class Gate:
         return (f"--kopt-base={base}", "--kopt-verdict", str(self.verdict))
 
     def variables(self) -> dict[str, str]:
-        """The environment of a run."""
+        """The environment of a run, wherever below the project it starts."""
+        beside = next(self.project.root.rglob(SCRIPT)).parent
         return {
+            "PYTEST_PLUGINS": Path(SCRIPT).stem,
+            "PYTHONPATH": str(beside),
             "TMPDIR": str(self.tmp),
             "TRACE": str(self.trace),
             "TORCHINDUCTOR_CACHE_DIR": str(self.private / "inductor"),
