@@ -6,6 +6,7 @@ import contextlib
 import platform
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -27,6 +28,7 @@ from pytest_kopt.options.settings import Settings
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.schema.table import Table
 from pytest_kopt.session import judging
+from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.collector import Collector
 from pytest_kopt.session.comparison import NotComparable, Versions
 from pytest_kopt.session.pairing import PairedMetric, PairedResult, judge, nearby_findings
@@ -34,6 +36,9 @@ from pytest_kopt.session.replica import Caught
 from pytest_kopt.session.trees import overlays
 from pytest_kopt.session.trial import Laboratory
 from pytest_kopt.show import projections
+
+#: What follows when a candidate was caught.
+CAUGHT_STEP = "the incumbent is back; only gains that a real step has are kept"
 
 
 class CampaignTrial:
@@ -78,6 +83,15 @@ class CampaignTrial:
     @property
     def environment(self) -> Mapping[str, str]:
         return self.campaign.manifest.env
+
+    def brief(self, device: str, session_seed: int) -> Brief:
+        """Return the orders of the workers; nothing is expected before the baseline."""
+        return replace(
+            Brief.of(self._settings, device, session_seed),
+            cases_only=True,
+            expected=tuple(self.expected.values()) or None,
+            ignored=self._ignored,
+        )
 
     def begin(self) -> str:
         """Take the campaign, finish what was cut off, and take down the candidate's version.
@@ -135,6 +149,21 @@ class CampaignTrial:
                 legal="the cases of the baseline; `kopt init --from` starts over with new ones",
             )
 
+    def _rows(self, collector: Collector) -> Table | None:
+        """Return the rows of everything that can speak; BadInput for drifted input."""
+        if collector.refusals:
+            raise BadInput("; ".join(collector.refusals))
+        self._add_error_rows(collector)
+        judging.fail_rows_of_failed_tests(collector)
+        return collector.table()
+
+    def _said_why_blocked(self, verdict: Verdict) -> Verdict:
+        """Put the command that failed in front of the reason, where one did."""
+        if not self._blocked:
+            return verdict
+        reason = f"{self._blocked.splitlines()[0]}; {verdict.reason}"
+        return verdict.model_copy(update={"reason": reason})
+
     def _add_error_rows(self, collector: Collector) -> None:
         """Give the baseline's cases that could not speak their ERROR rows: dead or not imported."""
         for nodeid, case in self.expected.items():
@@ -168,8 +197,7 @@ class CampaignTrial:
                 self._tried = comparison.tried
                 self._nearby = nearby_findings(comparison, self._paired.verdict, results)
         except Caught as caught:
-            step = "the incumbent is back; only gains that a real step has are kept"
-            return judging.overfit(results, caught.findings, policy, step)
+            return judging.overfit(results, caught.findings, policy, CAUGHT_STEP)
         except NotComparable as error:
             raise BadInput(
                 f"the incumbent cannot be measured beside the candidate: {error}",

@@ -6,7 +6,6 @@ Every accepted round carries a small error, and they add up along the chain; thi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.gates import checked_shape
@@ -14,7 +13,6 @@ from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.table import Table
 from pytest_kopt.session import judging
-from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.campaign_trial import CampaignTrial
 from pytest_kopt.session.collector import Collector
 from pytest_kopt.session.trial import Closing, Laboratory
@@ -37,33 +35,22 @@ class FinalComparison(CampaignTrial):
         best = self.campaign.state.incumbent_round
         return f"campaign {self.campaign.name}, round {best} (best) against the baseline"
 
-    def brief(self, device: str, session_seed: int) -> Brief:
-        plain = Brief.of(self._settings, device, session_seed)
-        expected = tuple(self.expected.values())
-        return replace(plain, cases_only=True, expected=expected, ignored=self._ignored)
-
     def close(self, collector: Collector, lab: Laboratory, interrupted: str = "") -> Closing:
         """Judge and record; nothing is committed or restored."""
-        if collector.refusals:
-            raise BadInput("; ".join(collector.refusals))
-        self._add_error_rows(collector)
-        judging.fail_rows_of_failed_tests(collector)
-        table = collector.table()
+        table = self._rows(collector)
         wanted = list(self.expected)
         verdict = judging.cut_off(collector, wanted, interrupted, self.policy)
         if verdict is None:
             assert table is not None
             verdict = self._judge(collector.in_order(), table, lab)
-        if self._blocked:
-            reason = f"{self._blocked.splitlines()[0]}; {verdict.reason}"
-            verdict = verdict.model_copy(update={"reason": reason})
+        verdict = self._said_why_blocked(verdict)
         verdict = self.campaign.record_final(self._evidence(collector, table), verdict)
         projections.refresh(self.campaign, [])
         return Closing(verdict, table, self._blocked)
 
     def _judge(self, results: Sequence[CaseResult], table: Table, lab: Laboratory) -> Verdict:
         policy = judging.with_directions(self.policy, results)
-        found = [found for result in results for found in result.findings if found.rejects]
+        found = judging.rejecting(results)
         if found:
             return judging.overfit(results, found, policy, "an accepted round cheats; find it")
         failed = [result.label for result in results if result.check != "PASS"]

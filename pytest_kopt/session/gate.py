@@ -114,7 +114,7 @@ class PullRequestGate:
 
     def _judge(self, results: Sequence[CaseResult], lab: Laboratory) -> Verdict:
         policy = self.policy
-        found = [found for result in results for found in result.findings if found.rejects]
+        found = judging.rejecting(results)
         if found:
             return judging.overfit(results, found, policy, "compute what the cases ask for")
         failed = [result for result in results if result.check != "PASS"]

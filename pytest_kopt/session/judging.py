@@ -77,6 +77,11 @@ def overfit(
     )
 
 
+def rejecting(results: Sequence[CaseResult]) -> list[Finding]:
+    """Return the findings of these cases that reject."""
+    return [found for result in results for found in result.findings if found.rejects]
+
+
 def is_interpreted(results: Sequence[CaseResult]) -> bool:
     """Say whether a Triton kernel ran in Triton's interpreter."""
     return any(result.evidence.get("interpreted") for result in results)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from pytest_kopt.campaign import notes as notes_file
@@ -27,7 +28,7 @@ from pytest_kopt.schema.table import Table
 from pytest_kopt.session import judging
 from pytest_kopt.session.auditing import audit_candidate
 from pytest_kopt.session.brief import Brief
-from pytest_kopt.session.campaign_trial import CampaignTrial
+from pytest_kopt.session.campaign_trial import CAUGHT_STEP, CampaignTrial
 from pytest_kopt.session.collector import Collector
 from pytest_kopt.session.harness import HarnessWatch, PytestSetup
 from pytest_kopt.session.rooflines import rooflines
@@ -35,8 +36,6 @@ from pytest_kopt.session.trial import Closing, Laboratory
 from pytest_kopt.show import projections, trend
 from pytest_kopt.show.profiles import write_profiles
 from pytest_kopt.show.tips import lines as known_tips
-
-_STEP = "the incumbent is back; only gains that a real step has are kept"
 
 
 class CampaignRound(CampaignTrial):
@@ -61,15 +60,7 @@ class CampaignRound(CampaignTrial):
 
     def brief(self, device: str, session_seed: int) -> Brief:
         """Return the orders of this round's workers."""
-        plain = Brief.of(self._settings, device, session_seed)
-        expected = None if self.number == 1 else tuple(self.expected.values())
-        return replace(
-            plain,
-            cases_only=True,
-            expected=expected,
-            ignored=self._ignored,
-            declare_only=bool(self._edits),
-        )
+        return replace(super().brief(device, session_seed), declare_only=bool(self._edits))
 
     def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
         """Hold the cases against the baseline; the baseline's harness is taken down here."""
@@ -79,16 +70,10 @@ class CampaignRound(CampaignTrial):
 
     def close(self, collector: Collector, lab: Laboratory, interrupted: str = "") -> Closing:
         """Judge, record and carry out; raises BadInput, with nothing changed, for drifted input."""
-        if collector.refusals:
-            raise BadInput("; ".join(collector.refusals))
-        self._add_error_rows(collector)
-        judging.fail_rows_of_failed_tests(collector)
-        table = collector.table()
+        table = self._rows(collector)
         self._look_at_harness_again(collector)
         verdict = self._with_notes(self._judge(collector, table, lab, interrupted), collector)
-        if self._blocked:
-            reason = f"{self._blocked.splitlines()[0]}; {verdict.reason}"
-            verdict = verdict.model_copy(update={"reason": reason})
+        verdict = self._said_why_blocked(verdict)
         if not self.campaign.candidate().same_content(self._kernel):
             verdict = judging.incomplete(
                 self.policy, "the kernel files changed while they were measured"
@@ -157,9 +142,8 @@ class CampaignRound(CampaignTrial):
             return self._baseline(table, policy)
         failed = correctness_verdict(table, policy, self._failed_repairs())
         found = [found for found in self._found(results) if found.rejects]
-        caught = any(item.rejects for result in results for item in result.findings)
-        if found and (caught or failed is None):
-            return judging.overfit(results, found, policy, _STEP)
+        if found and (judging.rejecting(results) or failed is None):
+            return judging.overfit(results, found, policy, CAUGHT_STEP)
         interpreted = judging.is_interpreted(results)
         if self._settings.compare == "stored" and not interpreted:
             return self._stored(collector, table, policy, lab)
@@ -169,7 +153,7 @@ class CampaignRound(CampaignTrial):
             return judging.incomplete(policy, *judging.INTERPRETED)
         verdict = self._compare(results, table, policy, lab, self.campaign.incumbent())
         special = [found for found in self._nearby if found.rejects]
-        return judging.overfit(results, special, policy, _STEP) if special else verdict
+        return judging.overfit(results, special, policy, CAUGHT_STEP) if special else verdict
 
     def _look_at_harness_again(self, collector: Collector) -> None:
         """Take the harness down once more: kernel code has run meanwhile."""
@@ -198,7 +182,7 @@ class CampaignRound(CampaignTrial):
         found = [found for result in results for found in result.findings]
         found += self._audit(results)
         # A weight cache that the incumbent has as well is not this round's gain.
-        old = self._incumbent_caches_weights()
+        old = self._incumbent_caches_weights
         own = [item for item in found if not (old and item.check == "weight-cache")]
         return [*found, *bucket_findings(self._own_notes().claim, own)]
 
@@ -231,9 +215,11 @@ class CampaignRound(CampaignTrial):
         if self._own_notes().bucket == BOUNDED:
             return True
         seen = caches_weights(result.trace for result in results)
-        return seen and not self._incumbent_caches_weights()
+        return seen and not self._incumbent_caches_weights
 
+    @cached_property
     def _incumbent_caches_weights(self) -> bool:
+        """Whether the version that this round is held against caches its weights."""
         before = self.campaign.state.incumbent_round
         if before is None:
             return False
