@@ -38,6 +38,12 @@ def test_reasons_from_before_count_too_and_once() -> None:
     assert Conditions(hot, hot).flags == ("throttled: sw_thermal_slowdown",)
 
 
+def test_a_clock_that_the_power_cap_moves_moves_again() -> None:
+    capped = Reading(sm_mhz=1600.0, temperature_c=50.0, throttle=("sw_power_cap",))
+    conditions = Conditions(CALM, capped)
+    assert len(conditions.flags) == 2 and not conditions.passing
+
+
 def replay(readings: Sequence[Reading]) -> Iterator[Reading]:
     yield from readings
 

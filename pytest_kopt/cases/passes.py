@@ -252,10 +252,13 @@ def _producers(
         if event == "return" and not is_library(frame.f_code.co_filename):
             returned.append((frame.f_code, argument))
 
-    previous = sys.getprofile()
+    previous: Any = sys.getprofile()
     sys.setprofile(hook)
     try:
         result = reference(*given)
     finally:
-        sys.setprofile(previous)
+        # What cProfile has set is itself no function, and goes on by being enabled again.
+        sys.setprofile(previous if callable(previous) else None)
+        if previous is not None and not callable(previous):
+            previous.enable()
     return result, frozenset(code for code, value in returned if value is result)

@@ -35,7 +35,8 @@ class Conditions:
     def passing(self) -> bool:
         """Whether a flag may be gone when measured again."""
         reasons = {*self.before.throttled, *self.after.throttled}
-        return bool(reasons - _LASTING or self._drift)
+        # At its power cap a card moves its clock all the time.
+        return bool(reasons - _LASTING) or bool(self._drift and not reasons)
 
     @property
     def _drift(self) -> tuple[str, ...]:

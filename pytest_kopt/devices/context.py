@@ -1,15 +1,39 @@
-"""Whether this process can still use its GPU: an illegal access takes the context along."""
+"""The GPU context of this process: waking it, and whether it can still be used."""
 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
+
+from pytest_kopt.devices.lock import checking_lock
+from pytest_kopt.devices.pinning import discover, in_use
+from pytest_kopt.devices.processes import announce
+
+
+def rouse(kind: str) -> None:
+    """Do what the first case would wait for: import torch and Triton, load the matrix libraries.
+
+    Holds the check's lock meanwhile, so that nothing is timed on the device; other processes may
+    wake at the same time.
+    """
+    import torch
+
+    with suppress(ImportError):
+        import triton  # noqa: F401
+    announce()
+    with checking_lock(in_use(discover(kind)).uuid):
+        for dtype in (torch.float64, torch.float32, torch.bfloat16):
+            square = torch.ones(64, 64, dtype=dtype, device=kind)
+            (square @ square).sum().item()
+        del square
+        torch.cuda.empty_cache()
 
 
 def is_lost(kind: str) -> bool:
     """Say whether the GPU answers nothing but errors; asked after a case that failed.
 
-    Such an error is sticky: every later call of the process fails with it, so only a fresh process
-    helps.
+    An illegal access takes the context along: every later call of the process fails with the same
+    error, so only a fresh process helps.
     """
     torch = sys.modules.get("torch")
     if kind != "cuda" or torch is None or not torch.cuda.is_initialized():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import statistics
+import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
@@ -33,7 +34,7 @@ _DTYPES = {
 }
 #: A CPU's product is measured where it lasts long enough; a block there is short.
 _CPU = WallEngine(iterations=10, block_seconds=0.05)
-_BLOCKS = 15
+_BLOCKS, _PAUSE_SECONDS = 15, 0.02
 
 
 def measure_ceilings(device: str) -> Measured:
@@ -73,7 +74,7 @@ def _copied(device: str, size: int) -> Copied:
         lambda: target.copy_(source),
         lambda: torch.neg(source, out=target),
     )
-    milliseconds = min(_time(device, way) for way in ways)
+    milliseconds = min(_best(device, way) for way in ways)
     return Copied(nbytes=size, tb_per_s=2 * size / (milliseconds * 1e9))
 
 
@@ -97,7 +98,7 @@ def _multiplied(device: str, dtype: str, size: int) -> Multiplied:
     torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
     try:
         call = _product(device, dtype, size)
-        milliseconds = _time(device, call)
+        milliseconds = _best(device, call)
     finally:
         torch.backends.cuda.matmul.allow_tf32 = allowed
     return Multiplied(tflops=2 * size**3 / (milliseconds * 1e9), size=size)
@@ -109,7 +110,8 @@ def _product(device: str, dtype: str, size: int) -> Call:
             torch.randint(-128, 128, (size, size), dtype=torch.int8, device=device)
             for _ in range(2)
         )
-        return lambda: torch._int_mm(a, b)
+        # The tensor cores' integer product wants its second operand by columns.
+        return lambda: torch._int_mm(a, b.t())
     x, y = (torch.randn(size, size, device=device) for _ in range(2))
     if dtype.startswith("float8"):
         kind: torch.dtype = getattr(torch, dtype)
@@ -145,13 +147,17 @@ def _launches(device: str) -> dict[str, float]:
     }
 
 
-def _time(device: str, call: Callable[[], object]) -> float:
-    """Return the median over blocks of ms per call: in short blocks, as cases are timed.
+def _best(device: str, call: Callable[[], object]) -> float:
+    """Return ms per call in the fastest of short blocks, with pauses, as cases are timed.
 
     Under a load of seconds a power limit lowers the clocks, and a case would pass such a ceiling.
     """
     block = prepare("auto", device, False, [call], cpu=_CPU)
-    return statistics.median(block.run() for _ in range(_BLOCKS if device != "cpu" else 3))
+    found = []
+    for _ in range(_BLOCKS if device != "cpu" else 3):
+        found.append(block.run())
+        time.sleep(_PAUSE_SECONDS)
+    return min(found)
 
 
 def _fits(device: str, nbytes: int) -> bool:

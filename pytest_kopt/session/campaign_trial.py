@@ -84,6 +84,11 @@ class CampaignTrial:
     def environment(self) -> Mapping[str, str]:
         return self.campaign.manifest.env
 
+    @property
+    def wants_replicas(self) -> bool:
+        """Whether closing will need a comparison in processes that can be started early."""
+        return self._settings.compare != "stored" and not self.campaign.manifest.rebuild_command
+
     def brief(self, device: str, session_seed: int) -> Brief:
         """Return the orders of the workers; nothing is expected before the baseline."""
         return replace(

@@ -52,8 +52,46 @@ class ChildDied(Exception):
     """The process ended before it had done its work; the message says how and shows its log."""
 
 
+class Interpreter:
+    """A fresh process that waits for orders, the channel to it, and its output."""
+
+    def __init__(self, env: Mapping[str, str], directory: str, rouse: str = "") -> None:
+        """Start it with this environment; with `rouse`, "cuda", it wakes torch and the GPU first.
+
+        Waking takes seconds, and goes on while others are waited for.
+        """
+        # The package's own parent comes first, so that the child runs this very plugin.
+        boot = _BOOT.format(path=[str(Path(__file__).parents[2])])
+        ours, theirs = os.pipe(), os.pipe()
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", boot, str(theirs[0]), str(ours[1]), rouse],
+            cwd=directory,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=self.log,
+            stderr=self.log,
+            pass_fds=(theirs[0], ours[1]),
+        )
+        os.close(theirs[0])
+        os.close(ours[1])
+        self.channel = Channel(
+            Connection(ours[0], writable=False), Connection(theirs[1], readable=False)
+        )
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        """Let go of the channel and the output of a process that has ended."""
+        self.channel.close()
+        self.log.close()
+
+
 class Child:
-    """One child process and the channel to it."""
+    """One child process that runs cases, and the talk with it."""
 
     def __init__(
         self,
@@ -62,30 +100,22 @@ class Child:
         env: Mapping[str, str],
         args: Sequence[str] | None,
         copy: tuple[Path, Path] | None = None,
+        waiting: Interpreter | None = None,
     ) -> None:
         """Start the process; with `copy`, the project's root and a copy of it, it runs there.
 
         `args` are node ids or paths, relative to pytest's root or absolute; None: the session's.
+        `waiting` is an interpreter with this very environment that was started before.
         """
         moved = mover(config, *copy) if copy else str
-        # The package's own parent comes first, so that the child runs this very plugin.
-        boot = _BOOT.format(path=[str(Path(__file__).parents[2])])
-        ours, theirs = os.pipe(), os.pipe()
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", boot, str(theirs[0]), str(ours[1])],
-            cwd=moved(str(config.invocation_params.dir)),
-            env=moved_environment({**os.environ, **env}, moved),
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            pass_fds=(theirs[0], ours[1]),
+        interpreter = waiting or Interpreter(
+            moved_environment({**os.environ, **env}, moved),
+            moved(str(config.invocation_params.dir)),
+            brief.device if brief.arms and brief.device == "cuda" else "",
         )
-        os.close(theirs[0])
-        os.close(ours[1])
-        self._channel = Channel(
-            Connection(ours[0], writable=False), Connection(theirs[1], readable=False)
-        )
+        self._interpreter = interpreter
+        self._process, self._channel = interpreter.process, interpreter.channel
+        self._log = interpreter.log
         self._tell(
             "hello",
             sys_path=[moved(entry) for entry in sys.path],
@@ -130,19 +160,21 @@ class Child:
 
     def stop(self) -> None:
         """Let the process end, and see to it that it does."""
-        with contextlib.suppress(OSError):
-            self._channel.send("stop")
+        self.dismiss()
         try:
             self._process.wait(_GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
-        self._channel.close()
-        self._log.close()
+        self._interpreter.close()
+
+    def dismiss(self) -> None:
+        """Let the process end, without waiting for it."""
+        with contextlib.suppress(OSError):
+            self._channel.send("stop")
 
     def kill(self) -> None:
         """End the process at once."""
-        self._process.kill()
-        self._process.wait()
+        self._interpreter.kill()
 
     def _tell(self, kind: str, **fields: Any) -> None:
         with contextlib.suppress(OSError):

@@ -22,9 +22,12 @@ from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.child import Child
 from pytest_kopt.session.placement import Placement
 from pytest_kopt.session.replica import CaseQuads, DiedNearby, Refused, Replica
+from pytest_kopt.session.spares import Spares
 
 #: Replicas that start up while another is measured; on the CPU they would disturb it.
 _AHEAD_ON_GPU = 4
+#: Idle threads of waiting siblings would take the CPU from the one that is timed.
+_PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
 ONE_PROCESS, TWO_PROCESSES = "one process", "two processes"
 
 
@@ -46,6 +49,19 @@ class Versions:
     rebuilt: bool = False
 
 
+def ahead(kind: str, lanes: int) -> int:
+    """Return how many replicas a lane starts before they are needed, the next included."""
+    room = (os.cpu_count() or 1) // lanes
+    return max(1, min(_AHEAD_ON_GPU, room)) if kind == "cuda" else 1
+
+
+def replica_environment(
+    env: Mapping[str, str], placement: Placement, device: Device
+) -> dict[str, str]:
+    """Return what a replica on a device gets on top of what all processes of the session get."""
+    return {**env, **_PASSIVE, **placement.pin_to(device)}
+
+
 class Comparison:
     """Measures replicas on demand, in one process a replica or, where that fails, in several.
 
@@ -62,16 +78,18 @@ class Comparison:
         versions: Versions,
         placement: Placement,
         progress: Callable[[], None],
+        spares: Spares,
     ) -> None:
         """Compare `versions` over the node ids of each device; `env` is what all processes get.
 
-        `progress` is called after every measured replica, from the thread of its device.
+        `progress` is called after every measured replica, from the thread of its device. `spares`
+        are interpreters that were started before.
         """
         self._config = config
         self.progress = progress
         self._brief = brief
-        # Idle threads of waiting siblings would take the CPU from the one that is timed.
-        self._env = {**env, "OMP_WAIT_POLICY": "PASSIVE"}
+        self._env = env
+        self._spares = spares
         self._versions = versions
         self._placement = placement
         self._falling_back = threading.Lock()
@@ -97,8 +115,7 @@ class Comparison:
     @property
     def ahead(self) -> int:
         """How many replicas of a lane are started before they are needed, the next included."""
-        room = (os.cpu_count() or 1) // len(self._lanes)
-        return max(1, min(_AHEAD_ON_GPU, room)) if self._brief.device == "cuda" else 1
+        return ahead(self._brief.device, len(self._lanes))
 
     def replicas(self, count: int) -> Iterator[dict[str, CaseQuads]]:
         """Yield `count` replicas, each the quads of every case by node id.
@@ -162,11 +179,11 @@ class Comparison:
         self, order: ArmsOrder, tree: Path | None, device: Device, ids: Sequence[str]
     ) -> Child:
         brief = replace(self._brief, arms=order)
-        env = self._env | self._placement.pin_to(device)
-        if tree is not None:
-            env["TORCH_EXTENSIONS_DIR"] = str(tree / ".torch_extensions")
-        moved = None if tree is None else (self._versions.root, tree)
-        return Child(self._config, brief, env, ids, moved)
+        env = replica_environment(self._env, self._placement, device)
+        if tree is None:
+            return Child(self._config, brief, env, ids, waiting=self._spares.take(env))
+        env["TORCH_EXTENSIONS_DIR"] = str(tree / ".torch_extensions")
+        return Child(self._config, brief, env, ids, (self._versions.root, tree))
 
 
 class _Lane:
@@ -178,6 +195,7 @@ class _Lane:
         self._ids = ids
         self._same: set[str] = set()
         self._started: list[Replica] = []
+        self._leaving: Replica | None = None
         self._abandoned = False
         self._asked_near: set[str] = set()
         self.held_seconds = 0.0
@@ -207,7 +225,7 @@ class _Lane:
             replica = self._started[0]
             wanted = [nodeid for nodeid in self._ids if nodeid not in self._same]
             try:
-                found = replica.measure(wanted, comparison.random)
+                found = replica.measure(wanted, comparison.random, self._await_leaving)
             except DiedNearby as death:
                 # The declared shapes decide; that one close by ends the process is only told.
                 comparison.died_nearby = str(death)
@@ -219,7 +237,9 @@ class _Lane:
                     comparison.fall_back(replica.how, str(refused))
                 continue
             self._started.remove(replica)
-            replica.stop()
+            self._await_leaving()
+            replica.dismiss()
+            self._leaving = replica
             self.held_seconds += replica.held_seconds
             self.tried += replica.tried
             self._same |= {nodeid for nodeid, quads in found.items() if quads.is_same}
@@ -232,6 +252,16 @@ class _Lane:
         self._asked_near.add(comparison.how)
         return comparison.start(self._device, self._ids, near)
 
+    def _await_leaving(self) -> None:
+        """Wait for the last replica to be gone: what ends on a device disturbs a timing there."""
+        if self._leaving:
+            self._leaving.stop()
+            self._leaving = None
+
     def _stop_all(self) -> None:
+        """Have all end at the same time, then wait for each."""
+        for replica in self._started:
+            replica.dismiss()
+        self._await_leaving()
         while self._started:
             self._started.pop().stop()

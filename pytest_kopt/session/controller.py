@@ -23,6 +23,7 @@ from pytest_kopt.session.arguments import NARROWED
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.collector import Collector
 from pytest_kopt.session.placement import ON_CPU, Placement, place
+from pytest_kopt.session.spares import Spares
 
 if TYPE_CHECKING:
     from pytest_kopt.devices.vendor import Device
@@ -52,6 +53,7 @@ class Controller:
         self.noise: dict[str, Any] | None = None
         self._rooflines: Sequence[Roofline] = ()
         self._former: Any = None
+        self._spares = Spares()
         self._unwritten: list[str] = []
 
     @property
@@ -120,6 +122,8 @@ class Controller:
         if blocked:
             self.collector.startup_death = blocked
             self._config.pluginmanager.register(Blocked(), "kopt-blocked")
+        elif self.trial and self.trial.wants_replicas:
+            self._start_spares()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Take over an in-process collection."""
@@ -177,6 +181,7 @@ class Controller:
     def pytest_unconfigure(self) -> None:
         if self._former is not None:
             signal.signal(signal.SIGTERM, self._former)
+        self._spares.end()
         if self.trial:
             self.trial.release()
 
@@ -222,7 +227,16 @@ class Controller:
         processes = (self.settings.calibrate or FINAL_LOOK) * len(lanes)
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         progress = Progress(reporter, processes).measured
-        return Comparison(self._config, self.brief, env, lanes, versions, self.placement, progress)
+        return Comparison(
+            self._config,
+            self.brief,
+            env,
+            lanes,
+            versions,
+            self.placement,
+            progress,
+            self._spares,
+        )
 
     def _lanes(self, ids: Sequence[str]) -> dict[Device, list[str]]:
         """Return the cases by the device that measured them; BadInput for another host's."""
@@ -237,6 +251,17 @@ class Controller:
                     legal="workers on this host, or the whole run on that one",
                 )
         return self.placement.group(results)
+
+    def _start_spares(self) -> None:
+        """Have the first replicas wake on the GPU while the cases are checked there."""
+        from pytest_kopt.session import xdist
+        from pytest_kopt.session.comparison import ahead, replica_environment
+
+        config, kind = self._config, self.brief.device
+        if kind != "cuda" or xdist.is_distributed(config) or config.option.collectonly:
+            return
+        env = replica_environment(self._local_environment, self.placement, self.placement.best)
+        self._spares.start(ahead(kind, 1), env, str(config.invocation_params.dir), kind)
 
     def _take_place(self) -> None:
         """Find the devices of this host to measure on, and pin this process if it measures."""

@@ -59,6 +59,11 @@ class PullRequestGate:
     def environment(self) -> Mapping[str, str]:
         return {}
 
+    @property
+    def wants_replicas(self) -> bool:
+        """Whether closing will need a comparison in processes that can be started early."""
+        return not self._settings.rebuild_command
+
     def brief(self, device: str, session_seed: int) -> Brief:
         self._brief = replace(Brief.of(self._settings, device, session_seed), cases_only=True)
         return self._brief

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,9 +117,12 @@ class Replica:
         self.held_seconds = 0.0
         self.tried: list[Tried] = []
 
-    def measure(self, ids: Sequence[str], order: random.Random) -> dict[str, CaseQuads]:
+    def measure(
+        self, ids: Sequence[str], order: random.Random, clear: Callable[[], None]
+    ) -> dict[str, CaseQuads]:
         """Measure every case, one after the other, alone on the device.
 
+        `clear` is called before anything is timed and waits for what is still on its way out.
         Raises Refused when a process cannot hold its arms or dies, DiedNearby when one dies at a
         shape that is only tried, NoIdleGpu when a stranger does not leave the device, Caught when
         the candidate gave itself away.
@@ -127,9 +130,14 @@ class Replica:
         try:
             for child in self._children:
                 _wait(child, "collected")
-            return {nodeid: self._case(nodeid, order) for nodeid in ids}
+            return {nodeid: self._case(nodeid, order, clear) for nodeid in ids}
         except ChildDied as death:
             raise Refused(f"a replica died: {death}") from None
+
+    def dismiss(self) -> None:
+        """Let the processes end, without waiting for them."""
+        for child in self._children:
+            child.dismiss()
 
     def stop(self) -> None:
         for child in self._children:
@@ -140,7 +148,7 @@ class Replica:
         for child in self._children:
             child.kill()
 
-    def _case(self, nodeid: str, order: random.Random) -> CaseQuads:
+    def _case(self, nodeid: str, order: random.Random, clear: Callable[[], None]) -> CaseQuads:
         device, placement = self._device, self._placement
         arms: dict[str, Child] = {}
         engine = ""
@@ -155,6 +163,7 @@ class Replica:
                     return CaseQuads(nodeid, engine)
                 engine = ready["engine"]
                 arms |= dict.fromkeys(ready["arms"], child)
+            clear()
             for arm, child in arms.items():
                 child.block(arm)
             (quads, control), conditions = steadily(

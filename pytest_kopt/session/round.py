@@ -58,6 +58,11 @@ class CampaignRound(CampaignTrial):
     def preface(self) -> Sequence[str]:
         return list(known_tips(self.campaign)) if self.number == 1 else ()
 
+    @property
+    def wants_replicas(self) -> bool:
+        """A baseline is compared with nothing, and an edited harness refused before that."""
+        return super().wants_replicas and self.number > 1 and not self._edits
+
     def brief(self, device: str, session_seed: int) -> Brief:
         """Return the orders of this round's workers."""
         return replace(super().brief(device, session_seed), declare_only=bool(self._edits))

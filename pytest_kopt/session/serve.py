@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection
 
 import pytest
 
+from pytest_kopt.devices import context
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.options.declare import SERVE
@@ -113,18 +114,37 @@ class Serve:
         self._channel.send(kind, data=data)
 
 
+class Leave:
+    """Ends the process with the session: what pytest would still do is to sum up for nobody."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """End here, the last of all.
+
+        Interpreter shutdown with a GPU context and leftover threads can hang.
+        """
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(int(exitstatus))
+
+
 def main() -> None:
-    """Enter a child process: `python -c …main()` with the two descriptors as arguments."""
+    """Enter a child process: `python -c …main()`, its arguments two descriptors and what to rouse.
+
+    Orders are waited for when the device named third is awake.
+    """
     reader, writer = (int(text) for text in sys.argv[1:3])
     channel = Channel(Connection(reader, writable=False), Connection(writer, readable=False))
-    hello = channel.receive()
+    if sys.argv[3]:
+        context.rouse(sys.argv[3])
+    try:
+        hello = channel.receive()
+    except EOFError:
+        os._exit(0)
     if hello is None:
         raise SystemExit("no orders")
     sys.path[:] = hello["sys_path"]
     sys.argv[:] = hello["argv"]
     serve = Serve(channel, Brief.from_json(hello["brief"]), hello["args"])
-    status = pytest.main(hello["pytest_args"], plugins=[serve])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Interpreter shutdown with a GPU context and leftover threads can hang; nothing is left to do.
-    os._exit(int(status))
+    # A session that began ends in its own last hook; this is for one that could not.
+    os._exit(int(pytest.main(hello["pytest_args"], plugins=[serve, Leave()])))

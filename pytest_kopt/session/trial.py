@@ -60,6 +60,10 @@ class Trial(Protocol):
     def environment(self) -> Mapping[str, str]:
         """Variables that every process which runs kernel code gets."""
 
+    @property
+    def wants_replicas(self) -> bool:
+        """Whether closing will need a comparison in processes that can be started early."""
+
     def brief(self, device: str, session_seed: int) -> Brief:
         """Return the orders of the workers."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -37,15 +38,23 @@ def project_modules(root: Path) -> dict[str, Path]:
     """Return the loaded modules whose source lies below `root`, outside any site-packages."""
     found = {}
     for name, module in list(sys.modules.items()):
-        file = str(getattr(module, "__file__", None) or "")
-        # torch.ops, for one, says it comes from a relative path that does not exist.
-        if not file.endswith(".py") or not Path(file).is_file():
+        path = _source(str(getattr(module, "__file__", None) or ""))
+        if path is None:
             continue
-        path = Path(file).resolve()
         inside = path.is_relative_to(root) and "site-packages" not in path.parts
         if inside and (root / ".venv") not in path.parents:
             found[name] = path
     return found
+
+
+@functools.cache
+def _source(file: str) -> Path | None:
+    """Return where a module's source lies, None for what has none; asked for thousands of modules.
+
+    torch.ops, for one, says it comes from a relative path that does not exist.
+    """
+    path = Path(file)
+    return path.resolve() if file.endswith(".py") and path.is_file() else None
 
 
 def universe(start: str, changed: Iterable[Path], root: Path) -> dict[str, Path]:

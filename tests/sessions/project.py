@@ -144,6 +144,8 @@ class Project:
             "NO_COLOR": "1",
             "GIT_CONFIG_NOSYSTEM": "1",
             "OMP_NUM_THREADS": "1",
+            # Hypothesis is imported at the end of every pytest run that has its plugin.
+            "PYTEST_ADDOPTS": "-p no:hypothesispytest",
             # Where there is a GPU, these sessions do not see it.
             **dict.fromkeys(MASKS, ""),
         }
