@@ -5,6 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pytest_kopt.devices.processes import announce
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_stranger() -> None:
+    """Let the sessions that are run here know that this process leaves the GPU to them."""
+    if torch.cuda.is_available():
+        announce()
+
 
 @pytest.fixture(autouse=True)
 def _needs_a_gpu(request: pytest.FixtureRequest) -> None:

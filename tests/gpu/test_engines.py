@@ -139,7 +139,7 @@ def linear(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     ("function", "shapes"),
-    [(Doubled.apply, [(1024, 1024)]), (linear, [(512, 256), (256, 512)])],
+    [(Doubled.apply, [(4096, 4096)]), (linear, [(4096, 1024), (1024, 4096)])],
     ids=["custom", "linear"],
 )
 def test_a_backward_is_captured(function: Any, shapes: list[tuple[int, int]]) -> None:
