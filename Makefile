@@ -13,10 +13,10 @@ demo: $(VENV)/demo-installed
 	$(BIN)/kopt demo .demo
 
 test: $(VENV)/test-installed
-	$(BIN)/python -m pytest -n 2 -m "not long"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"
 
 test-all: $(VENV)/test-installed
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/test-installed
 	$(BIN)/ruff format --check .

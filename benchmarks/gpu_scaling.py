@@ -3,7 +3,8 @@
 python benchmarks/gpu_scaling.py OUT [--dry]      (about three minutes on four GPUs)
 
 Sixteen equal cases, each checked, timed and compared with itself in four fresh processes
-(`--kopt-calibrate 4`), serially and under `-n 4`; then two such sessions at once on the first GPU.
+(`--kopt-calibrate 4`), serially and under `-n 4`; then two sessions of four of them at once on the
+first GPU.
 --dry: small sizes and two workers on the CPU, where everything takes turns and nothing scales.
 """
 
@@ -65,7 +66,7 @@ def pytest_sessionfinish(session):
 
 
 def project(root: Path, dry: bool) -> Path:
-    size = 64 if dry else 4096
+    size = 64 if dry else 8192
     root.mkdir()
     (root / "pyproject.toml").write_text('[tool.pytest.ini_options]\npythonpath = ["."]\n')
     (root / "ops.py").write_text("def product(a, b):\n    return a @ b\n")
@@ -144,7 +145,8 @@ def main() -> None:
 
         first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
         one = {} if dry else {"CUDA_VISIBLE_DEVICES": first}
-        both = [start(root, *arguments(root, name), **one) for name in ("left", "right")]
+        few = [f"test_ops.py::test_product[{number}]" for number in range(4)]
+        both = [start(root, *arguments(root, name), *few, **one) for name in ("left", "right")]
         for process in both:
             text, _ = process.communicate()
             check(Run(process.returncode, 0.0, text))

@@ -16,7 +16,7 @@ from scipy.special import stdtr, stdtrit
 #: After how many processes the evidence is looked at, and the one-sided level of each look.
 #: `benchmarks/paired_power.py` shows that they add up to less than 1 % false accepts, also on
 #: recorded processes, whose tails are heavier than the normal distribution's.
-LOOKS: Mapping[int, float] = {4: 0.0007, 6: 0.002, 8: 0.005}
+LOOKS: Mapping[int, float] = {4: 0.0003, 6: 0.0007, 8: 0.0015}
 FINAL_LOOK = max(LOOKS)
 #: One-sided level of the bound that keeps a case away from the shape gate.
 SHAPE_LEVEL = 0.025
