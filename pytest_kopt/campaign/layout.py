@@ -30,6 +30,14 @@ class Layout:
         return self.directory / "ledger.jsonl"
 
     @property
+    def readme(self) -> Path:
+        return self.directory / "README.md"
+
+    @property
+    def baseline_report(self) -> Path:
+        return self.directory / "baseline.md"
+
+    @property
     def lock(self) -> Path:
         return self.directory / ".lock"
 

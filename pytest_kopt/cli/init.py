@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
             repository.switch(given.git_branch)
         project.keep_workspace_out_of_git()
     manifests.save(layout.manifest, given)
-    write_atomically(layout.directory / "README.md", campaign_readme(given))
+    write_atomically(layout.readme, campaign_readme(given))
     print(given.to_yaml())
     for line in tips.lines(project.campaign(arguments.name)):
         print(line)

@@ -13,6 +13,7 @@ from pytest_kopt.documents import load_yaml, validate
 
 UNKNOWN: Literal["UNKNOWN"] = "UNKNOWN"
 _TOP = "knowledge"
+_HEADLINE = ("hbm_bandwidth", "matrix_peak_bf16_dense", "matrix_peak_fp8_dense")
 
 
 class Source(BaseModel):
@@ -136,6 +137,14 @@ class Facts:
             return Fact(metric, None, "", path, key)
         value = None if entry.value == UNKNOWN else float(entry.value)
         return Fact(metric, value, entry.unit, path, key)
+
+    def headline(self, architecture: str) -> list[Fact]:
+        """Return what bounds a kernel on the products of an architecture, known or UNKNOWN."""
+        return [
+            self.fact(metric, architecture, product)
+            for product in self.products(architecture)
+            for metric in _HEADLINE
+        ]
 
     def _hardware(self) -> dict[str, Any]:
         if self._index is None:

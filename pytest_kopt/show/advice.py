@@ -20,7 +20,6 @@ from pytest_kopt.show.rooflines import roofline_lines
 ADVICE_VERSION = 1
 _LESSONS = 5
 _REVIEW_AFTER, _NEW_DIRECTIONS = 2, 3
-_FACTS = ("hbm_bandwidth", "matrix_peak_bf16_dense", "matrix_peak_fp8_dense")
 
 _BANDS: dict[Band, str] = {
     "below 50 %": "structure: algorithm, passes over the data, instruction family, tile",
@@ -111,12 +110,7 @@ def _rooflines(campaign: Campaign) -> list[Roofline]:
 def _facts(found: Route) -> list[str]:
     if found.architecture is None:
         return []
-    facts = Facts(found.root)
-    return [
-        facts.fact(metric, found.architecture, product).citation()
-        for product in facts.products(found.architecture)
-        for metric in _FACTS
-    ]
+    return [fact.citation() for fact in Facts(found.root).headline(found.architecture)]
 
 
 def _lesson(item: Round) -> str:

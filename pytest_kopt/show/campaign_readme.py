@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from pytest_kopt.campaign.manifest import Manifest
+from pytest_kopt.knowledge.facts import Fact, Facts
 
 
 def campaign_readme(manifest: Manifest) -> str:
     """Return the text of a new campaign's README.md."""
     target = manifest.performance_target or "TBD"
+    facts = Facts().headline(manifest.target_gpu)
+    only = ", ".join(manifest.kernel_source)
     return f"""# {manifest.target_op} ({manifest.target_backend}) on {manifest.target_gpu}
 
 ## Target
@@ -24,20 +29,43 @@ def campaign_readme(manifest: Manifest) -> str:
 
 ## Hard constraints
 
-TBD
+- Only {only} may change; tests, settings and the manifest's rules are fingerprinted at the baseline
+- Every case passes its gate before it is timed
+- One change a round
+- The operator's own constraints: TBD
 
 ## Hardware facts
 
-TBD
+{_listed([fact.citation() for fact in facts])}
+
+Ceilings that `kopt calibrate` measures are preferred.
 
 ## Roofline
 
-TBD
+{_listed(list(_ridges(facts)))}
+
+Every case's own is in `baseline.md`, once round 1 is measured.
 
 ## Stop Conditions
 
 - T1 performance_target: {target}
-- T2 hardware efficiency: TBD
+- T2 hardware efficiency: every case at 90 % of what its roofline attains
 - T3 max_iterations: {manifest.max_iterations or "none"}
 - T4 the user: `kopt stop`
 """
+
+
+def _ridges(facts: Sequence[Fact]) -> Iterator[str]:
+    """Yield the intensity at which a product's two documented peaks meet, in bf16."""
+    by_key = {fact.key: fact for fact in facts}
+    for fact in facts:
+        product, _, metric = fact.key.partition(".")
+        rate = by_key.get(f"{product}.matrix_peak_bf16_dense")
+        if metric != "hbm_bandwidth" or rate is None or fact.value is None or rate.value is None:
+            continue
+        ridge = rate.value / fact.value
+        yield f"{product}: memory-bound below {ridge:.0f} FLOP/byte in bf16, compute-bound above"
+
+
+def _listed(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines) or "TBD"

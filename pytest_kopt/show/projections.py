@@ -13,6 +13,7 @@ from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.schema.table import Table, read_csv, write_atomically
 from pytest_kopt.show import optimize_log, trend
+from pytest_kopt.show.baseline_report import baseline_report
 from pytest_kopt.show.benchmark_json import benchmark_json
 from pytest_kopt.show.profiles import read_profiles
 from pytest_kopt.show.summary import summary
@@ -26,6 +27,10 @@ def refresh(campaign: Campaign, numbers: list[int] | None = None) -> None:
     for number, item in campaign.state.rounds.items():
         if item.verdict is not None and (numbers is None or number in numbers):
             _round_files(campaign, item)
+    first = campaign.state.baseline and (numbers is None or 1 in numbers)
+    table = _table(campaign, 1) if first else None
+    if table is not None:
+        write_atomically(campaign.layout.baseline_report, baseline_report(campaign, table))
     for item in campaign.state.decided_rounds():
         if numbers is None or item.number in numbers:
             _memory(campaign, item)

@@ -12,9 +12,12 @@ from .sources import write_doubled
 from .story import MODES, Story, told
 
 
-@pytest.fixture(params=MODES)
+@pytest.fixture(params=["serial", pytest.param("n2", marks=pytest.mark.long)])
 def mode(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    """The words that make a run serial or distributed."""
+    """The words that make a run serial or distributed; distributed in the long suite.
+
+    Where the two go ways of their own, a test asks for both itself.
+    """
     return MODES[request.param]
 
 

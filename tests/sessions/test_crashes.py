@@ -7,6 +7,7 @@ import yaml
 
 from .project import KERNEL, SERIAL, Project, Run
 from .sources import doubled_kernel as kernel
+from .story import MODES
 
 SEGFAULT = "x.shape[0] == 2 and __import__('ctypes').string_at(0)"
 HANG = "x.shape[0] == 4 and __import__('threading').Event().wait()"
@@ -31,6 +32,7 @@ def rows(project: Project) -> list[str]:
 ERROR_CELLS = "ERROR" + ",nan" * 8
 
 
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_a_segfault_and_a_hang_are_error_rows(started: Project, mode: tuple[str, ...]) -> None:
     version = kernel(first=f"({SEGFAULT}) or ({HANG})")
     started.write(KERNEL, version)

@@ -76,6 +76,8 @@ def test_a_campaign_is_set_up(ready: Project) -> None:
     for title in ("Target", "Inputs", "Hard constraints", "Hardware facts", "Roofline"):
         assert f"## {title}\n" in readme
     assert "Stop Conditions" in readme and "TBD" in readme
+    assert "4.8 TB/s <- knowledge/hardware/sm_90/spec.yaml:H200.hbm_bandwidth" in readme
+    assert "H200: memory-bound below 206 FLOP/byte" in readme
 
     assert ready.git("branch", "--show-current").strip() == f"optimize/{CAMPAIGN}"
     assert ready.git("status", "--porcelain").splitlines() == [" M notes.txt"]

@@ -5,6 +5,7 @@ Nothing is run here; the story is told once for each way of running.
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import re
@@ -172,6 +173,10 @@ def test_every_round_leaves_its_files(story: Story) -> None:
         for name in ("summary.md", "verdict.json", "artifacts/benchmark.csv"):
             assert (directory / name).is_file()
         assert (directory / "kernel_snapshot" / KERNEL).read_text() == version
+    report = (project.campaign / "baseline.md").read_text()
+    rows = (project.campaign / "rounds/round-1/artifacts/benchmark.csv").read_text()
+    for row in csv.DictReader(rows.splitlines()):
+        assert row["label"] in report and row["Forward Time (ms)"] in report
 
 
 def test_ledger_and_logs_are_only_ever_appended_to(story: Story) -> None:

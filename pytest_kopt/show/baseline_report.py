@@ -1,0 +1,70 @@
+"""baseline.md beside the campaign's README: what round 1 measured, where, and how far it can go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.roofline import Roofline, efficiency
+from pytest_kopt.schema.table import Table
+from pytest_kopt.show.words import figure, markdown_table
+
+
+def baseline_report(campaign: Campaign, table: Table) -> str:
+    """Return the text of baseline.md; the baseline is decided."""
+    verdict = campaign.verdict(campaign.state.rounds[1])
+    assert verdict is not None
+    results = campaign.results(1)
+    session = campaign.baseline_session()
+    sections = [
+        ("Measured", _measured(campaign, results, session)),
+        ("Cases", _cases(table)),
+        ("Roofline", _rooflines(verdict.rooflines)),
+    ]
+    body = "\n".join(f"## {title}\n\n{text}\n" for title, text in sections)
+    return f"# Baseline of {campaign.name}\n\n{body}"
+
+
+def _measured(campaign: Campaign, results: Sequence[CaseResult], session: dict[str, object]) -> str:
+    def seen(key: str) -> str:
+        return ", ".join(sorted({str(r.evidence[key]) for r in results if r.evidence.get(key)}))
+
+    frozen = campaign.manifest.csv_schema
+    lines = [
+        f"Time: {session['started']} to {session['ended']}, host {session['host']}",
+        f"Device: {seen('device_model')} ({seen('device')})",
+        f"Engine: {seen('engine')}",
+        f"Versions: Python {session['python']}, torch {seen('torch')}, "
+        f"pytest-kopt {session['pytest_kopt']}",
+        f"Schema: `{frozen.header}`" if frozen else "Schema: not frozen",
+        "Evidence: `rounds/round-1/artifacts/`",
+    ]
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _cases(table: Table) -> str:
+    return markdown_table(
+        table.header, [[row.cells[c] for c in table.header] for row in table.rows]
+    )
+
+
+def _rooflines(found: Sequence[Roofline]) -> str:
+    if not found:
+        return "No case declares FLOPs or bytes."
+    header = ("Case", "Direction", "Bound", "Attainable", "Achieved", "Of it", "Target (T2)")
+    rows = [
+        [
+            item.label,
+            item.way,
+            item.bound,
+            f"{figure(item.attainable, 'UNKNOWN')} {item.unit}",
+            figure(item.achieved),
+            "-" if item.achieved_pct is None else f"{item.achieved_pct:.1f} %",
+            figure(item.target),
+        ]
+        for item in found
+    ]
+    sources = sorted({text for item in found for text in item.sources})
+    lines = [markdown_table(header, rows), "", f"Hardware efficiency (T2): {efficiency(found).why}"]
+    return "\n".join([*lines, *(f"- {text}" for text in sources)])
