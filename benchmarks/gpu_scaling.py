@@ -34,7 +34,8 @@ from ops import product
 @pytest.mark.parametrize("number", range({cases}))
 def test_product(kopt, number):
     def draw():
-        return torch.randn({size}, {size}, device=kopt.device, dtype=torch.bfloat16)
+        made = torch.randn({size}, {size}, device=kopt.device, dtype=torch.bfloat16)
+        return made.requires_grad_()
 
     kopt(
         product,
@@ -42,6 +43,7 @@ def test_product(kopt, number):
         reference=lambda a, b: a.double() @ b.double(),
         dims={{"B": number + 1, "M": {size}, "N": {size}, "K": {size}}},
         flops=2 * {size}**3,
+        backward=True,
     )
 """
 # From the first test that starts to the end of all measuring: what start-up is not part of.

@@ -123,21 +123,23 @@ def test_the_host_of_a_worker() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dist", "tx", "local"),
+    ("dist", "tx", "local", "workers"),
     [
-        ("no", [], True),
-        ("load", ["popen"], True),
-        ("load", ["2*popen", "ssh=far"], True),
-        ("load", ["2*ssh=far", "socket=far:1"], False),
+        ("no", [], True, 0),
+        ("load", ["popen"], True, 1),
+        ("load", ["2*popen", "ssh=far"], True, 2),
+        ("load", ["popen", "3*popen//python=python3"], True, 4),
+        ("load", ["2*ssh=far", "socket=far:1"], False, 0),
     ],
 )
-def test_whether_anything_is_measured_here(dist: str, tx: list[str], local: bool) -> None:
+def test_what_is_measured_here(dist: str, tx: list[str], local: bool, workers: int) -> None:
     option = SimpleNamespace(dist=dist, collectonly=False, tx=tx, px=[])
     config: Any = SimpleNamespace(
         option=option, getoption=lambda name, default=None: getattr(option, name, default)
     )
     pytest.importorskip("execnet")
     assert xdist.has_local_workers(config) == local
+    assert xdist.local_workers(config) == workers
 
 
 def test_a_stranger_between_measurements_is_waited_for() -> None:

@@ -22,6 +22,7 @@ from pytest_kopt.cases.passes import make_inputs
 from pytest_kopt.cases.runner import Bench, prepare_blocks
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.cases.spots import Looks, Spotted, floors
+from pytest_kopt.devices.lock import checking_lock
 from pytest_kopt.honesty.background import taken_threads
 from pytest_kopt.measure.cold import input_pool
 from pytest_kopt.measure.wall import one_thread
@@ -50,13 +51,16 @@ def serve_arms(
     """
     seed = derive(bench.session_seed, case.nodeid, "pairs")
     try:
-        versions = _versions(case, order, seed)
+        # Loading is no timing: others may check meanwhile, and the device is asked for after it.
+        with one_thread(), checking_lock(bench.uuid):
+            versions = _versions(case, order, seed)
     except Unreached:
         commander.same(case.nodeid)
         return
     except NotLoadable as reason:
         commander.refuse(case.nodeid, str(reason))
         return
+    commander.loaded(case.nodeid)
     with one_thread():
         pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, case.function)
         arms = {}

@@ -50,6 +50,9 @@ class ProfileOrder:
 class Commander(Protocol):
     """The other side: announces what is ready and says which block to run."""
 
+    def loaded(self, nodeid: str) -> None:
+        """Say that every version is there, and wait until the device is this process's own."""
+
     def ready(self, nodeid: str, arms: Sequence[str], engine: str) -> None: ...
 
     def same(self, nodeid: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import time
 from collections.abc import Iterable
@@ -15,12 +16,15 @@ _PROC = Path("/proc")
 _TRIES = 20
 
 
-def announce() -> int:
-    """Let other kopt sessions know that this process takes turns on its GPU.
+def announce() -> None:
+    """Let other kopt sessions know that this process takes turns on its GPU; safe to repeat."""
+    _hold(os.getpid())
 
-    Returns the descriptor of a lock that is held as long as the process lives.
-    """
-    descriptor = open_lock(_name(os.getpid()))
+
+@functools.cache
+def _hold(pid: int) -> int:
+    """Return the descriptor of a lock that is held as long as this process lives."""
+    descriptor = open_lock(_name(pid))
     for _ in range(_TRIES):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

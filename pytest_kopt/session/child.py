@@ -136,6 +136,10 @@ class Child:
         """Have a case run."""
         self._tell("run", nodeid=nodeid, next=following)
 
+    def go_on(self) -> None:
+        """Have a case that is loaded be prepared: the device is the child's own."""
+        self._tell("go")
+
     def block(self, arm: str) -> tuple[float, float | None]:
         """Have a block of an arm run; return its forward and backward time in ms per call."""
         self._tell("block", arm=arm)

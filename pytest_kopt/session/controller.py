@@ -122,7 +122,7 @@ class Controller:
         if blocked:
             self.collector.startup_death = blocked
             self._config.pluginmanager.register(Blocked(), "kopt-blocked")
-        elif self.trial and self.trial.wants_replicas:
+        elif self.settings.calibrate or (self.trial and self.trial.wants_replicas):
             self._start_spares()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -253,15 +253,20 @@ class Controller:
         return self.placement.group(results)
 
     def _start_spares(self) -> None:
-        """Have the first replicas wake on the GPU while the cases are checked there."""
+        """Have the first replicas wake on the GPUs while the cases are checked there."""
         from pytest_kopt.session import xdist
         from pytest_kopt.session.comparison import ahead, replica_environment
 
         config, kind = self._config, self.brief.device
-        if kind != "cuda" or xdist.is_distributed(config) or config.option.collectonly:
+        if kind != "cuda" or config.option.collectonly:
             return
-        env = replica_environment(self._local_environment, self.placement, self.placement.best)
-        self._spares.start(ahead(kind, 1), env, str(config.invocation_params.dir), kind)
+        devices: Sequence[Device] = [self.placement.best]
+        if xdist.is_distributed(config):
+            devices = self.placement.devices[: xdist.local_workers(config)]
+        for device in devices:
+            env = replica_environment(self._local_environment, self.placement, device)
+            directory = str(config.invocation_params.dir)
+            self._spares.start(ahead(kind, len(devices)), env, directory, kind)
 
     def _take_place(self) -> None:
         """Find the devices of this host to measure on, and pin this process if it measures."""

@@ -152,15 +152,17 @@ class Replica:
         device, placement = self._device, self._placement
         arms: dict[str, Child] = {}
         engine = ""
+        for child in self._children:
+            child.ask(nodeid, None)
+            if _wait(child, "loaded", "same")["kind"] == "same":
+                _wait(child, "finished")
+                return CaseQuads(nodeid, engine)
         with timing_lock(device.uuid):
             placement.keep_strangers_off(device)
             since = time.time()
             for child in self._children:
-                child.ask(nodeid, None)
-                ready = _wait(child, "ready", "same")
-                if ready["kind"] == "same":
-                    _wait(child, "finished")
-                    return CaseQuads(nodeid, engine)
+                child.go_on()
+                ready = _wait(child, "ready")
                 engine = ready["engine"]
                 arms |= dict.fromkeys(ready["arms"], child)
             clear()

@@ -76,6 +76,11 @@ class Serve:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._send_report("report", report)
 
+    def loaded(self, nodeid: str) -> None:
+        """Say that a case's versions are there; return when the device is this process's own."""
+        self._channel.send("loaded", nodeid=nodeid)
+        self._channel.receive()
+
     def ready(self, nodeid: str, arms: Sequence[str], engine: str) -> None:
         """Announce that the arms of a case can be timed."""
         self._channel.send("ready", nodeid=nodeid, arms=list(arms), engine=engine)

@@ -137,6 +137,10 @@ class Worker:
             reason = self._skip_reason(item)
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
+        runs = not (config.option.collectonly or self.brief.declare_only)
+        if runs and self.brief.device == "cuda" and any(map(is_marked, items)):
+            # Start-up is nobody's time; the first case's would else be the longest.
+            context.rouse(self.brief.device)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:

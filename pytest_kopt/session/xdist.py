@@ -7,7 +7,6 @@ its gateway, before pytest is started there.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -125,11 +124,19 @@ def is_distributed(config: pytest.Config) -> bool:
 
 def has_local_workers(config: pytest.Config) -> bool:
     """Say whether anything is measured on this host: by this process or a worker."""
-    if not is_distributed(config):
-        return True
+    return not is_distributed(config) or local_workers(config) > 0
+
+
+def local_workers(config: pytest.Config) -> int:
+    """Return how many xdist workers this host gets; `3*popen` stands for three."""
     proxies = {spec.id: spec for spec in map(_spec, config.getoption("px", None) or [])}
     tx: Sequence[str] = config.getoption("tx", None) or []
-    return any(not host_of(_spec(re.sub(r"^\d+\*", "", text)), proxies) for text in tx)
+    found = 0
+    for text in tx:
+        many, star, spec = text.partition("*")
+        count, spec = (int(many), spec) if star and many.isdecimal() else (1, text)
+        found += 0 if host_of(_spec(spec), proxies) else count
+    return found
 
 
 def usable_gpus(config: pytest.Config) -> int | None:
