@@ -28,15 +28,19 @@ def baseline_report(campaign: Campaign, table: Table) -> str:
 
 def _measured(campaign: Campaign, results: Sequence[CaseResult], session: dict[str, object]) -> str:
     def seen(key: str) -> str:
-        return ", ".join(sorted({str(r.evidence[key]) for r in results if r.evidence.get(key)}))
+        found = {str(result.evidence[key]) for result in results if result.evidence.get(key)}
+        return ", ".join(sorted(found)) or "not recorded"
+
+    def said(key: str) -> object:
+        return session.get(key, "not recorded")
 
     frozen = campaign.manifest.csv_schema
     lines = [
-        f"Time: {session['started']} to {session['ended']}, host {session['host']}",
+        f"Time: {said('started')} to {said('ended')}, host {said('host')}",
         f"Device: {seen('device_model')} ({seen('device')})",
         f"Engine: {seen('engine')}",
-        f"Versions: Python {session['python']}, torch {seen('torch')}, "
-        f"pytest-kopt {session['pytest_kopt']}",
+        f"Versions: Python {said('python')}, torch {seen('torch')}, "
+        f"pytest-kopt {said('pytest_kopt')}",
         f"Schema: `{frozen.header}`" if frozen else "Schema: not frozen",
         "Evidence: `rounds/round-1/artifacts/`",
     ]
