@@ -144,8 +144,6 @@ class Project:
             "NO_COLOR": "1",
             "GIT_CONFIG_NOSYSTEM": "1",
             "OMP_NUM_THREADS": "1",
-            # Hypothesis is imported at the end of every pytest run that has its plugin.
-            "PYTEST_ADDOPTS": "-p no:hypothesispytest",
             # Where there is a GPU, these sessions do not see it.
             **dict.fromkeys(MASKS, ""),
         }
@@ -185,6 +183,11 @@ class Project:
         path = self.campaign / "ledger.jsonl"
         text = path.read_text() if path.exists() else ""
         return [json.loads(line) for line in text.splitlines()]
+
+    def ledger_bytes(self) -> bytes:
+        """Return the ledger as it stands, a torn last line included."""
+        path = self.campaign / "ledger.jsonl"
+        return path.read_bytes() if path.exists() else b""
 
     def edit_manifest(self, **keys: Any) -> None:
         """Set keys of the manifest, legal or not."""
