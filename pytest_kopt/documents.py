@@ -82,7 +82,7 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
         line = f" (line {error.problem_mark.line + 1})" if error.problem_mark else ""
         raise BadInput(f"is no usable YAML{line}: {error.problem}", where=where) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise BadInput(f"is no usable YAML: {error}", where=where) from None
+        raise BadInput(f"is no usable YAML: {' '.join(str(error).split())}", where=where) from None
     if _has_surrogate(document):
         raise BadInput("holds half of a character (a lone surrogate)", where=where)
     if not isinstance(document, dict):

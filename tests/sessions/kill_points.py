@@ -23,7 +23,8 @@ import signal
 import sys
 
 _ROOT = os.path.dirname(os.path.realpath(__file__)) + os.sep
-_CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate"}
+_CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.symlink"}
+_CHANGES.add("os.truncate")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # Children have the variables too, and are left alone.
 _mine = os.environ.setdefault("KILL_PID", str(os.getpid())) == str(os.getpid())
