@@ -1,8 +1,16 @@
-"""The one exception for input that a user can mend."""
+"""What a user can mend: input that cannot be used, and a machine that stands in the way."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import errno
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+#: What the operating system says of a disk that takes no more, or takes nothing from this user.
+_STORAGE = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO),
+    *(errno.EROFS, errno.EACCES, errno.EPERM),
+}
 
 
 class BadInput(Exception):
@@ -21,3 +29,23 @@ class BadInput(Exception):
     def __str__(self) -> str:
         text = f"{self.where}: {self.what}" if self.where else self.what
         return f"{text} (legal: {self.legal})" if self.legal else text
+
+
+class CannotFinish(Exception):
+    """Something outside of us kept a session from carrying out what it had begun.
+
+    Nothing is lost: what the ledger holds is finished by the next session, what it does not hold
+    was not decided.
+    """
+
+
+@contextmanager
+def storage_told() -> Iterator[None]:
+    """Turn the operating system's word on a full or closed disk into CannotFinish."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _STORAGE:
+            raise
+        place = error.filename or "the disk of the campaign"
+        raise CannotFinish(f"{place}: {error.strerror}") from error

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_kopt.errors import BadInput
+from pytest_kopt.errors import BadInput, CannotFinish
 
 if TYPE_CHECKING:
     from git import Repo
@@ -150,18 +150,24 @@ class Repository:
         what is committed. Where the paths equal HEAD already there is nothing to commit, and HEAD
         is returned.
         """
+        from git import GitCommandError
+
         ignored = set(self._repo.ignored(*paths))
         paths = [path for path in paths if path not in ignored]
         if not paths or not self.dirty(paths):
             return self.head or ""
         git = self._repo.git
         present = [path for path in paths if (self.root / path).exists()]
-        if present:
-            git.add("--intent-to-add", "--", *present)
-        with git.custom_environment(**self._identity()):
-            git(c="core.hooksPath=/dev/null").commit(
-                *("--quiet", "--only", "--no-verify", "--no-gpg-sign", "-m", message, "--"), *paths
-            )
+        try:
+            if present:
+                git.add("--intent-to-add", "--", *present)
+            with git.custom_environment(**self._identity()):
+                git(c="core.hooksPath=/dev/null").commit(
+                    *("--quiet", "--only", "--no-verify", "--no-gpg-sign", "-m", message, "--"),
+                    *paths,
+                )
+        except GitCommandError as error:
+            raise CannotFinish(f"git cannot commit: {str(error.stderr).strip()}") from None
         return self.head or ""
 
     def relative(self, root: Path, path: str) -> str:

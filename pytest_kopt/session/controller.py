@@ -6,7 +6,8 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -16,7 +17,7 @@ import pytest
 
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.devices.idle import NoIdleGpu
-from pytest_kopt.errors import BadInput
+from pytest_kopt.errors import BadInput, CannotFinish, storage_told
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.session.arguments import NARROWED
@@ -112,13 +113,9 @@ class Controller:
         # A CI runner ends a job with SIGTERM: it shall leave as little behind as Ctrl-C does.
         if self.trial and threading.current_thread() is threading.main_thread():
             self._former = signal.signal(signal.SIGTERM, _interrupt)
-        try:
+        with _told("nothing was measured or changed"):
             self._take_place()
             blocked = self.trial.begin() if self.trial else ""
-        except BadInput as error:
-            raise pytest.UsageError(str(error)) from None
-        except NoIdleGpu as error:
-            pytest.exit(str(error), returncode=int(ExitCode.NO_IDLE_GPU))
         if blocked:
             self.collector.startup_death = blocked
             self._config.pluginmanager.register(Blocked(), "kopt-blocked")
@@ -187,7 +184,7 @@ class Controller:
 
     def close(self, interrupted: str = "") -> None:
         """Have the round judged and write what was asked for; UsageError for unusable input."""
-        try:
+        with _told("nothing is lost: the next session finishes what this one began"):
             if self.trial:
                 if not interrupted:
                     self._second_runs()
@@ -200,10 +197,6 @@ class Controller:
                 self._calibrate(self.settings.calibrate)
             self._draw_rooflines()
             self._write_csv()
-        except BadInput as error:
-            raise pytest.UsageError(str(error)) from None
-        except NoIdleGpu as error:
-            pytest.exit(str(error), returncode=int(ExitCode.NO_IDLE_GPU))
 
     def measure_again(self) -> Sequence[CaseResult]:
         """Run the round's cases once more, each device's in a fresh process there."""
@@ -358,6 +351,20 @@ class Controller:
         from pytest_kopt.schema.table import write_atomically
 
         write_atomically(path, self._closing.verdict.model_dump_json(indent=1) + "\n")
+
+
+@contextmanager
+def _told(consequence: str) -> Iterator[None]:
+    """Turn what a user can mend into pytest's own ways of ending with a message and a code."""
+    try:
+        with storage_told():
+            yield
+    except BadInput as error:
+        raise pytest.UsageError(str(error)) from None
+    except NoIdleGpu as error:
+        pytest.exit(str(error), returncode=int(ExitCode.NO_IDLE_GPU))
+    except CannotFinish as error:
+        pytest.exit(f"{error}; {consequence}", returncode=int(ExitCode.INCOMPLETE))
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
