@@ -1,0 +1,189 @@
+"""Working trees that are not as a tool expects them: rounds end clearly, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from .project import KERNEL, Project
+from .sources import doubled_kernel
+
+FASTER, SLOWER = doubled_kernel(187.5), doubled_kernel(312.5)
+
+
+def is_rolled_back(project: Project, incumbent: bytes) -> None:
+    run = project.round("next")
+    assert run.code == 8, run.text
+    assert (project.root / KERNEL).read_bytes() == incumbent
+
+
+def test_a_path_with_spaces_and_other_letters(started_template: Project, tmp_path: Path) -> None:
+    project = started_template.copy(tmp_path / "mein Projekt – ядро 🔥 'quoted'")
+    project.write(KERNEL, FASTER)
+    run = project.round("next")
+    assert run.code == 0, run.text
+    assert project.git("show", f"HEAD:{KERNEL}") == FASTER
+    project.write(KERNEL, SLOWER)
+    is_rolled_back(project, FASTER.encode())
+
+
+def as_it_is(text: str) -> bytes:
+    return f"# -*- coding: latin-1 -*-\r\n# caf\xe9\r\n{text}".replace("\n", "\r\n").encode(
+        "latin-1"
+    )
+
+
+def test_a_kernel_of_other_lines_and_bytes_comes_back_byte_for_byte(started: Project) -> None:
+    """CR LF and Latin-1: what is committed and what is restored are the very bytes."""
+    kernel = started.root / KERNEL
+    kernel.write_bytes(as_it_is(FASTER))
+    run = started.round("next")
+    assert run.code == 0, run.text
+    shown = subprocess.run(
+        ["git", "show", f"HEAD:{KERNEL}"], cwd=started.root, capture_output=True, check=True
+    )
+    assert shown.stdout == as_it_is(FASTER)
+    kernel.write_bytes(as_it_is(SLOWER))
+    is_rolled_back(started, as_it_is(FASTER))
+
+
+def test_a_kernel_behind_a_link_stays_behind_it(started: Project) -> None:
+    kernel = started.root / KERNEL
+    home = started.root / "elsewhere" / "doubled.py"
+    home.parent.mkdir()
+    kernel.rename(home)
+    kernel.symlink_to("../elsewhere/doubled.py")
+    started.commit_all("Move the kernel behind a link")
+    before = home.read_bytes()
+    home.write_text(SLOWER)
+    is_rolled_back(started, before)
+    assert kernel.is_symlink() and home.read_bytes() == before
+
+
+def test_a_file_that_may_not_be_written_is_restored_as_it_was(started: Project) -> None:
+    """Its mode is part of the version: the incumbent's comes back with the incumbent's bytes."""
+    kernel = started.root / KERNEL
+    before, mode = kernel.read_bytes(), kernel.stat().st_mode
+    kernel.write_text(SLOWER)
+    kernel.chmod(0o444)
+    is_rolled_back(started, before)
+    assert kernel.stat().st_mode == mode
+
+
+def detached(project: Project) -> Callable[[], None]:
+    branch = project.git("branch", "--show-current").strip()
+    project.git("checkout", "--quiet", "--detach")
+
+    def finish() -> None:
+        project.git("switch", "--quiet", branch)
+
+    return finish
+
+
+def merging(project: Project) -> Callable[[], None]:
+    marker = project.root / ".git" / "MERGE_HEAD"
+    marker.write_text(project.head() + "\n")
+    return marker.unlink
+
+
+def rebasing(project: Project) -> Callable[[], None]:
+    marker = project.root / ".git" / "rebase-merge"
+    marker.mkdir()
+    return marker.rmdir
+
+
+@pytest.mark.parametrize(
+    ("begin", "named"),
+    [
+        (detached, "HEAD is detached"),
+        pytest.param(merging, "a merge", marks=pytest.mark.long),
+        pytest.param(rebasing, "a rebase", marks=pytest.mark.long),
+    ],
+)
+def test_what_git_waits_for_is_named_and_nothing_is_touched(
+    started: Project, begin: Callable[[Project], Callable[[], None]], named: str
+) -> None:
+    started.edit_manifest(git_branch="auto", git_commit=True)
+    started.git("switch", "--quiet", "-C", f"optimize/{started.campaign.name}")
+    started.write(KERNEL, FASTER)
+    finish = begin(started)
+    before = started.contents()
+    run = started.round("next")
+    assert run.code == 4 and named in run.refusal
+    assert started.contents() == before and not started.was_measured
+    finish()
+    assert started.round("next").code == 0
+
+
+@pytest.mark.long
+def test_other_repositories_inside_are_nobodys_business(started: Project) -> None:
+    """A submodule with edits of its own is neither committed nor touched."""
+    inner = started.root / "vendor"
+    inner.mkdir()
+    part = Project(inner)
+    part.write("code.c", "int x;\n")
+    part.commit_all()
+    started.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", "./vendor")
+    started.commit_all("Add a submodule")
+    part.write("code.c", "int y;\n")
+    started.write(KERNEL, FASTER)
+    assert started.round("next").code == 0
+    assert part.read("code.c") == "int y;\n"
+    assert started.git("show", "--format=", "--name-only", "HEAD").split() == [KERNEL]
+
+
+@contextmanager
+def small_disk(directory: Path) -> Iterator[Path]:
+    """Mount a disk of 4 MB; skips where that takes rights that this process lacks."""
+    directory.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=4m", "kopt", str(directory)]
+    if os.geteuid() or subprocess.run(words, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small disk needs root")
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+def fill(file: Path) -> None:
+    with open(file, "wb", buffering=0) as stream, pytest.raises(OSError, match="No space left"):
+        while True:
+            stream.write(bytes(512))
+
+
+def test_a_full_disk_ends_the_session_and_loses_nothing(
+    started_template: Project, tmp_path: Path
+) -> None:
+    """Full before the round, then full when it is about to be recorded."""
+    with small_disk(tmp_path / "disk") as disk:
+        project = started_template.copy(disk / "project")
+        project.write(KERNEL, SLOWER)
+        fill(disk / "filling")
+        run = project.round("next")
+        assert run.code == 11 and "No space left on device" in run.text
+        assert "INTERNALERROR" not in run.text and "Traceback" not in run.text
+        assert project.read(KERNEL) == SLOWER
+        (disk / "filling").unlink()
+
+        project.write(KERNEL, doubled_kernel(312.5, first=FILLS))
+        run = project.round("next", FILL=str(disk / "filling"))
+        assert run.code == 11 and "No space left on device" in run.text
+        assert "the next session finishes" in run.text and "INTERNALERROR" not in run.text
+        (disk / "filling").unlink()
+        is_rolled_back(project, doubled_kernel().encode())
+
+
+FILLS = """\
+import os
+    if "FILL" in os.environ:
+        with open(os.environ["FILL"], "ab", buffering=0) as stream:
+            try:
+                while stream.write(bytes(512)):
+                    pass
+            except OSError:
+                pass"""
