@@ -119,6 +119,19 @@ class Serve:
         self._channel.send(kind, data=data)
 
 
+def _keep_from_children(*descriptors: int) -> None:
+    """Have a process that this one forks or starts not hold the channel open when this one dies."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+
+    def let_go() -> None:
+        for descriptor in descriptors:
+            os.dup2(nothing, descriptor)
+
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    os.register_at_fork(after_in_child=let_go)
+
+
 class Leave:
     """Ends the process with the session: what pytest would still do is to sum up for nobody."""
 
@@ -139,6 +152,7 @@ def main() -> None:
     Orders are waited for when the device named third is awake.
     """
     reader, writer = (int(text) for text in sys.argv[1:3])
+    _keep_from_children(reader, writer)
     channel = Channel(Connection(reader, writable=False), Connection(writer, readable=False))
     if sys.argv[3]:
         context.rouse(sys.argv[3])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import yaml
 
@@ -127,3 +129,33 @@ def test_a_baseline_that_breaks_freezes_nothing(fresh: Project, version: str) ->
     manifest = yaml.safe_load((fresh.campaign / "manifest.yaml").read_text())
     assert manifest["schema"] is None
     assert fresh.round(2).code == 4, "there is no baseline yet"
+
+
+FORK = (
+    "__import__('os').fork() or __import__('threading').Event().wait(60); "
+    "x.shape[0] == 2 and __import__('os')._exit(3)"
+)
+
+
+def test_what_a_dead_case_has_forked_holds_nothing_up(started: Project) -> None:
+    """A process that the kernel leaves behind would keep the channel open, and us waiting."""
+    version = kernel(first=FORK)
+    started.write(KERNEL, version)
+    start = time.monotonic()
+    run = started.round(2)
+    is_a_repair(started, run, version)
+    assert time.monotonic() - start < 55, "nobody waited for the forked process"
+    assert [row.split(",")[3] for row in rows(started)] == ["ERROR", "PASS"]
+
+
+@pytest.mark.long
+def test_a_flood_of_output_and_a_greedy_kernel(started: Project) -> None:
+    started.write(KERNEL, kernel(first="print('x' * 1_000_000)"))
+    run = started.round(2)
+    assert run.code == 8 and len(run.text) < 10_000, run.text[:2000]
+
+    version = kernel(first="x.shape[0] == 2 and bytearray(1 << 50)")
+    started.write(KERNEL, version)
+    run = started.round(3)
+    assert run.code == 1 and "MemoryError" in run.out and "INTERNALERROR" not in run.text
+    assert started.verdict(3)["decision"] == "REPAIR"
