@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pytest_kopt.decide.classes import Standing
 from pytest_kopt.decide.gates import (
     check_same_schema,
     correctness_verdict,
@@ -15,8 +16,9 @@ from pytest_kopt.decide.gates import (
     missing_cases,
 )
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.verdict import Aggregate, Decision, Shape, Verdict
+from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Decision, Shape, Verdict
 from pytest_kopt.errors import BadInput
+from pytest_kopt.schema.classes import NO_CLASSES, Classes
 from pytest_kopt.schema.metrics import (
     Metric,
     geomean,
@@ -34,7 +36,7 @@ class StoredEvidence:
     `remeasurements` are further tables of the candidate, each against the same incumbent;
     `failed_repairs` is as in `correctness_verdict`; `extra_benefit` is what the author claims for
     a round that is equal in speed. `core` are the labels of the cases that the shape gate guards
-    (None: all).
+    (None: all). With a target among the `classes` that class has to improve, not the aggregate.
     """
 
     candidate: Table
@@ -45,6 +47,24 @@ class StoredEvidence:
     extra_benefit: str | None = None
     devices: Mapping[Key, str] | None = None
     core: tuple[str, ...] | None = None
+    classes: Classes = NO_CLASSES
+
+
+@dataclass(frozen=True, slots=True)
+class _Total:
+    """The geometric mean of a metric over some cases; the change in percent, positive is better."""
+
+    candidate: float
+    incumbent: float
+    change_pct: float
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[float, float]], metric: Metric) -> _Total:
+        """Return the total of pairs (candidate, incumbent)."""
+        ratio = geomean(improvement(new, old, metric) for new, old in pairs)
+        return cls(
+            geomean(new for new, _ in pairs), geomean(old for _, old in pairs), (ratio - 1) * 100
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +73,22 @@ class _Comparison:
 
     metric: Metric
     changes: dict[Key, float]
-    candidate: float
-    incumbent: float
-    change_pct: float
+    total: _Total
+    by_class: dict[str, _Total]
+    target: str | None
+
+    @property
+    def goal_pct(self) -> float:
+        """The change of what has to improve: the target class, or the aggregate."""
+        return (self.by_class[self.target] if self.target else self.total).change_pct
 
 
 def decide_stored(evidence: StoredEvidence, policy: Policy) -> Verdict:
     """Compare the candidate's table with the incumbent's by the seeds' rule.
 
-    Raises BadInput when schema or case set drifted. The result is INCOMPLETE when cases are
-    missing or a small gain has not been re-measured often enough.
+    Raises BadInput when schema or case set drifted and for a class that there is none of. The
+    result is INCOMPLETE when cases are missing or a small gain has not been re-measured often
+    enough.
     """
     candidate, incumbent = evidence.candidate, evidence.incumbent
     tables = (candidate, *evidence.remeasurements)
@@ -73,6 +99,8 @@ def decide_stored(evidence: StoredEvidence, policy: Policy) -> Verdict:
                 where=incumbent.source or "incumbent",
                 legal="an incumbent whose rows all PASS",
             )
+    groups = evidence.classes.group({row.key: row.dims for row in incumbent.rows})
+    target = evidence.classes.target_among(groups)
     for table in tables:
         check_same_schema(table, incumbent, where=table.source or "candidate")
         absent = missing_cases(table, incumbent)
@@ -87,29 +115,30 @@ def decide_stored(evidence: StoredEvidence, policy: Policy) -> Verdict:
         gated = metrics_verdict(table, metrics, policy, incumbent)
         if gated:
             return gated
-    compared = [_compare(candidate, incumbent, metric) for metric in metrics]
-    again = [
-        [_compare(table, incumbent, metric) for metric in metrics]
-        for table in evidence.remeasurements
-    ]
-    return _judge(evidence, policy, compared, again)
+    compared, *again = (
+        [_compare(table, incumbent, metric, groups, target) for metric in metrics]
+        for table in tables
+    )
+    return _judge(evidence, policy, compared, again, groups)
 
 
-def _compare(candidate: Table, incumbent: Table, metric: Metric) -> _Comparison:
+def _compare(
+    candidate: Table,
+    incumbent: Table,
+    metric: Metric,
+    groups: Mapping[str, Sequence[Key]],
+    target: str | None,
+) -> _Comparison:
     rows = candidate.by_key()
     pairs = {
         row.key: (value(rows[row.key], metric) or 0.0, value(row, metric) or 0.0)
         for row in incumbent.rows
     }
     changes = {key: (improvement(new, old, metric) - 1) * 100 for key, (new, old) in pairs.items()}
-    ratio = geomean(improvement(new, old, metric) for new, old in pairs.values())
-    return _Comparison(
-        metric,
-        changes,
-        geomean(new for new, _ in pairs.values()),
-        geomean(old for _, old in pairs.values()),
-        (ratio - 1) * 100,
-    )
+    by_class = {
+        name: _Total.of([pairs[key] for key in keys], metric) for name, keys in groups.items()
+    }
+    return _Comparison(metric, changes, _Total.of([*pairs.values()], metric), by_class, target)
 
 
 def _judge(
@@ -117,18 +146,23 @@ def _judge(
     policy: Policy,
     compared: Sequence[_Comparison],
     again: Sequence[Sequence[_Comparison]],
+    groups: Mapping[str, Sequence[Key]],
 ) -> Verdict:
     labels = {row.key: row.label for row in evidence.incumbent.rows}
-    gains = [comparison.change_pct for comparison in compared]
-    best = max(gains)
-    lead = compared[gains.index(best)]
-    repeats = [
-        {item.metric.name: item for item in comparisons}[lead.metric.name].change_pct
-        for comparisons in again
-    ]
+    lead = max(compared, key=lambda item: item.goal_pct)
+    best, target = lead.goal_pct, lead.target
+    goal = f"{lead.metric.name} of {target!r}" if target else lead.metric.name
+    repeats = [comparisons[compared.index(lead)].goal_pct for comparisons in again]
     core = {key for key, label in labels.items() if evidence.core is None or label in evidence.core}
     regressed = _regressed(compared, again, policy, core)
     slower = _slower(compared)
+    views = [
+        (item, Standing.by_noise(changes, policy))
+        for i, item in enumerate(compared)
+        for changes in _class_views(item, [comparisons[i] for comparisons in again])
+    ]
+    own = next(view for view in views if view[0] is lead)
+    lead, standing = next((view for view in views if view[1].is_split), own)
 
     def verdict(decision: Decision, reason: str, step: str) -> Verdict:
         return Verdict(
@@ -140,31 +174,47 @@ def _judge(
             aggregate=_aggregate(lead),
             secondary=[_aggregate(item) for item in compared if item is not lead],
             shapes=_shapes(evidence, policy, lead, regressed),
+            classes=_classes(evidence, lead, groups, standing),
+            target_class=target,
             remeasured_pct=repeats,
         )
 
+    if standing.is_split:
+        return verdict(*standing.split())
     if regressed:
         key, change = min(regressed.items(), key=lambda item: item[1])
         return verdict(
             Decision.ROLLED_BACK,
             f"case {labels[key]!r} regressed by {-change:.3f} % "
-            f"(gate {policy.shape_gate_pct:g} %) while the aggregate changed by {best:+.3f} %",
+            f"(gate {policy.shape_gate_pct:g} %) while the aggregate changed by "
+            f"{lead.total.change_pct:+.3f} %",
             "keep the gain for the cases that have it, or try another hypothesis",
         )
-    worst = min(compared, key=lambda item: item.change_pct)
-    if len(compared) > 1 and policy.below(worst.change_pct, 0):
+    worst = min(compared, key=lambda item: item.goal_pct)
+    if len(compared) > 1 and policy.below(worst.goal_pct, 0):
         return verdict(
             Decision.ROLLED_BACK,
-            f"{worst.metric.name} fell by {-worst.change_pct:.3f} %; of several primary metrics "
+            f"{worst.metric.name} fell by {-worst.goal_pct:.3f} %; of several primary metrics "
             "none may regress",
             "try another hypothesis, or judge by a combined metric",
         )
     if policy.below(best, 0):
         return verdict(
             Decision.ROLLED_BACK,
-            f"{lead.metric.name} fell by {-best:.3f} %",
+            f"{goal} fell by {-best:.3f} %",
             "the incumbent stays; try another hypothesis",
         )
+    worst = min(compared, key=lambda item: item.total.change_pct)
+    if target and policy.below(worst.total.change_pct, -policy.chain_noise_pct):
+        return verdict(
+            Decision.ROLLED_BACK,
+            f"{worst.metric.name} fell by {-worst.total.change_pct:.3f} % over all cases, more "
+            f"than the {policy.chain_noise_pct:g} % that a chain of rounds allows",
+            "the incumbent stays; keep the change away from the other classes",
+        )
+    losing = next((found for _, found in views if found.has_loss), None)
+    if losing:
+        return verdict(*losing.loss())
     if not policy.exceeds(best, 0):
         if (evidence.extra_benefit or "").strip():
             return verdict(
@@ -174,7 +224,7 @@ def _judge(
             )
         return verdict(
             Decision.ROLLED_BACK,
-            f"{lead.metric.name} is unchanged and no extra benefit is stated",
+            f"{goal} is unchanged and no extra benefit is stated",
             "state the benefit in the notes (extra_benefit) or try another hypothesis",
         )
     if not policy.exceeds(best, policy.minimum_gain_pct):
@@ -203,7 +253,7 @@ def _judge(
         confirmation = f", confirmed ({why})"
     else:
         confirmation = ""
-    gain = f"{lead.metric.name} improved by {best:.3f} %{confirmation}"
+    gain = f"{goal} improved by {best:.3f} %{confirmation}"
     if slower:
         key, change = min(slower.items(), key=lambda item: item[1])
         return verdict(
@@ -235,6 +285,17 @@ def _regressed(
     return found
 
 
+def _class_views(item: _Comparison, again: Sequence[_Comparison]) -> list[dict[str, float]]:
+    """Return the classes' changes in the run itself and, if there are, in its repetitions."""
+    views = [{name: total.change_pct for name, total in item.by_class.items()}]
+    if again:
+        runs = [run.by_class for run in again]
+        views.append(
+            {name: statistics.fmean(run[name].change_pct for run in runs) for name in views[0]}
+        )
+    return views
+
+
 def _slower(compared: Sequence[_Comparison]) -> dict[Key, float]:
     found: dict[Key, float] = {}
     for item in compared:
@@ -262,10 +323,31 @@ def _confirmed(repeats: Sequence[float], policy: Policy) -> tuple[bool, str]:
 def _aggregate(comparison: _Comparison) -> Aggregate:
     return Aggregate(
         metric=comparison.metric.name,
-        candidate=comparison.candidate,
-        incumbent=comparison.incumbent,
-        change_pct=comparison.change_pct,
+        candidate=comparison.total.candidate,
+        incumbent=comparison.total.incumbent,
+        change_pct=comparison.total.change_pct,
     )
+
+
+def _classes(
+    evidence: StoredEvidence,
+    lead: _Comparison,
+    groups: Mapping[str, Sequence[Key]],
+    standing: Standing,
+) -> list[ConfigClass]:
+    rows = evidence.incumbent.by_key()
+    return [
+        ConfigClass(
+            name=name,
+            dims=evidence.classes.common(rows[keys[0]].typed_dims),
+            cases=len(keys),
+            candidate=lead.by_class[name].candidate,
+            incumbent=lead.by_class[name].incumbent,
+            change_pct=lead.by_class[name].change_pct,
+            status=standing.status(name),
+        )
+        for name, keys in groups.items()
+    ]
 
 
 def _shapes(
