@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from pytest_kopt import policies
 from pytest_kopt.decide.classes import measured_classes
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
+from pytest_kopt.decide.kernel_time import judge_kernel_time
 from pytest_kopt.decide.paired import PairedCase, PairedEvidence, decide_metrics, decide_paired
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
@@ -243,6 +245,15 @@ class TestAClassTargetedRound:
         assert verdict.decision is Decision.ACCEPTED
         assert verdict.remeasured_pct == [pytest.approx(x) for x in (1.4, 1.5, 1.6)]
 
+    @pytest.mark.parametrize(("target", "kept"), [("block_size=1024", True), (None, False)])
+    def test_its_kernels_time_is_that_of_its_cases(
+        self, rule: Rule, target: str | None, kept: bool
+    ) -> None:
+        before = {"b1024m1": 90.0, "b1024m2": 91.0, "b16m1": 30.0, "b16m2": 31.0}
+        now = {"b1024m1": 89.0, "b1024m2": 90.0, "b16m1": 31.0, "b16m2": 31.0}
+        verdict = rule(DISPATCHED, classes=Classes(("block_size",), target))
+        assert judge_kernel_time(verdict, now, before).decision.keeps is kept
+
     @pytest.mark.parametrize(
         ("columns", "target", "legal"),
         [
@@ -358,11 +369,11 @@ def decided(verdict: Verdict | None) -> tuple[object, ...]:
 @few_examples
 @given(TIMES, NOISES, st.sampled_from([*LOOKS]), st.randoms(use_true_random=False))
 def test_the_order_of_the_cases_does_not_matter(
-    factors: list[list[float]], noise: float, look: int, random: object
+    factors: list[list[float]], noise: float, look: int, random: Random
 ) -> None:
     new, old = blocks(factors)
     order = list(new)
-    random.shuffle(order)  # type: ignore[attr-defined]
+    random.shuffle(order)
     shuffled = ({i: new[i] for i in order}, {i: old[i] for i in order})
     assert decided(stored(new, old)) == decided(stored(*shuffled))
     one, other = (

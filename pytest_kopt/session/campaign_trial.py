@@ -159,7 +159,8 @@ class CampaignTrial:
     def _rows(self, collector: Collector) -> Table | None:
         """Return the rows of everything that can speak; BadInput for drifted input."""
         if collector.refusals:
-            raise BadInput("; ".join(collector.refusals))
+            shown, more = collector.refusals[:3], len(collector.refusals) - 3
+            raise BadInput("; ".join([*shown, f"and {more} more"] if more > 0 else shown))
         self._add_error_rows(collector)
         judging.fail_rows_of_failed_tests(collector)
         return collector.table()

@@ -310,17 +310,7 @@ class CampaignRound(CampaignTrial):
             return verdict, found
         with self._versions(self.campaign.incumbent()) as versions:
             before = lab.profile(ids, (versions.root, versions.trees[0]))
-        about = self._labels_of(verdict.target_class, collector)
-        new, old = (
-            {label: us for label, us in gpu_step_us(side).items() if label in about}
-            for side in (found, before)
-        )
-        return judge_kernel_time(verdict, new, old), found
-
-    def _labels_of(self, target: str | None, collector: Collector) -> set[str]:
-        """Return the labels of a class's cases, or of all."""
-        dims = {result.label: result.dims for result in collector.in_order()}
-        return set(self._classes().group(dims)[target] if target else dims)
+        return judge_kernel_time(verdict, gpu_step_us(found), gpu_step_us(before)), found
 
     def _classes(self) -> Classes:
         return replace(super()._classes(), target=self._own_notes().target_class)
