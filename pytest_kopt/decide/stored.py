@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pytest_kopt.decide.changes import Changes, class_views, compare
 from pytest_kopt.decide.classes import Standing
 from pytest_kopt.decide.gates import (
     check_same_schema,
@@ -19,13 +20,7 @@ from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Decision, Shape, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.classes import NO_CLASSES, Classes
-from pytest_kopt.schema.metrics import (
-    Metric,
-    geomean,
-    improvement,
-    parse_primary,
-    value,
-)
+from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.schema.table import Key, Table
 
 
@@ -48,39 +43,6 @@ class StoredEvidence:
     devices: Mapping[Key, str] | None = None
     core: tuple[str, ...] | None = None
     classes: Classes = NO_CLASSES
-
-
-@dataclass(frozen=True, slots=True)
-class _Total:
-    """The geometric mean of a metric over some cases; the change in percent, positive is better."""
-
-    candidate: float
-    incumbent: float
-    change_pct: float
-
-    @classmethod
-    def of(cls, pairs: Sequence[tuple[float, float]], metric: Metric) -> _Total:
-        """Return the total of pairs (candidate, incumbent)."""
-        ratio = geomean(improvement(new, old, metric) for new, old in pairs)
-        return cls(
-            geomean(new for new, _ in pairs), geomean(old for _, old in pairs), (ratio - 1) * 100
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Comparison:
-    """One table against the incumbent on one metric; changes in percent, positive is better."""
-
-    metric: Metric
-    changes: dict[Key, float]
-    total: _Total
-    by_class: dict[str, _Total]
-    target: str | None
-
-    @property
-    def goal_pct(self) -> float:
-        """The change of what has to improve: the target class, or the aggregate."""
-        return (self.by_class[self.target] if self.target else self.total).change_pct
 
 
 def decide_stored(evidence: StoredEvidence, policy: Policy) -> Verdict:
@@ -116,36 +78,17 @@ def decide_stored(evidence: StoredEvidence, policy: Policy) -> Verdict:
         if gated:
             return gated
     compared, *again = (
-        [_compare(table, incumbent, metric, groups, target) for metric in metrics]
+        [compare(table, incumbent, metric, groups, target) for metric in metrics]
         for table in tables
     )
     return _judge(evidence, policy, compared, again, groups)
 
 
-def _compare(
-    candidate: Table,
-    incumbent: Table,
-    metric: Metric,
-    groups: Mapping[str, Sequence[Key]],
-    target: str | None,
-) -> _Comparison:
-    rows = candidate.by_key()
-    pairs = {
-        row.key: (value(rows[row.key], metric) or 0.0, value(row, metric) or 0.0)
-        for row in incumbent.rows
-    }
-    changes = {key: (improvement(new, old, metric) - 1) * 100 for key, (new, old) in pairs.items()}
-    by_class = {
-        name: _Total.of([pairs[key] for key in keys], metric) for name, keys in groups.items()
-    }
-    return _Comparison(metric, changes, _Total.of([*pairs.values()], metric), by_class, target)
-
-
 def _judge(
     evidence: StoredEvidence,
     policy: Policy,
-    compared: Sequence[_Comparison],
-    again: Sequence[Sequence[_Comparison]],
+    compared: Sequence[Changes],
+    again: Sequence[Sequence[Changes]],
     groups: Mapping[str, Sequence[Key]],
 ) -> Verdict:
     labels = {row.key: row.label for row in evidence.incumbent.rows}
@@ -159,7 +102,7 @@ def _judge(
     views = [
         (item, Standing.by_noise(changes, policy))
         for i, item in enumerate(compared)
-        for changes in _class_views(item, [comparisons[i] for comparisons in again])
+        for changes in class_views(item, [comparisons[i] for comparisons in again])
     ]
     own = next(view for view in views if view[0] is lead)
     lead, standing = next((view for view in views if view[1].is_split), own)
@@ -266,40 +209,29 @@ def _judge(
 
 
 def _regressed(
-    compared: Sequence[_Comparison],
-    again: Sequence[Sequence[_Comparison]],
+    compared: Sequence[Changes],
+    again: Sequence[Sequence[Changes]],
     policy: Policy,
     core: set[Key],
 ) -> dict[Key, float]:
     """Cases at or beyond the shape gate in the run itself, or on average in its repetitions."""
     found: dict[Key, float] = {}
     averages = [
-        {key: statistics.fmean(run[i].changes[key] for run in again) for key in item.changes}
+        {key: statistics.fmean(run[i].by_case[key] for run in again) for key in item.by_case}
         for i, item in enumerate(compared)
         if again
     ]
-    for changes in [*(item.changes for item in compared), *averages]:
+    for changes in [*(item.by_case for item in compared), *averages]:
         for key, change in changes.items():
             if key in core and policy.reaches(-change, policy.shape_gate_pct):
                 found[key] = min(change, found.get(key, change))
     return found
 
 
-def _class_views(item: _Comparison, again: Sequence[_Comparison]) -> list[dict[str, float]]:
-    """Return the classes' changes in the run itself and, if there are, in its repetitions."""
-    views = [{name: total.change_pct for name, total in item.by_class.items()}]
-    if again:
-        runs = [run.by_class for run in again]
-        views.append(
-            {name: statistics.fmean(run[name].change_pct for run in runs) for name in views[0]}
-        )
-    return views
-
-
-def _slower(compared: Sequence[_Comparison]) -> dict[Key, float]:
+def _slower(compared: Sequence[Changes]) -> dict[Key, float]:
     found: dict[Key, float] = {}
     for item in compared:
-        for key, change in item.changes.items():
+        for key, change in item.by_case.items():
             if change < -1e-9:
                 found[key] = min(change, found.get(key, change))
     return found
@@ -320,7 +252,7 @@ def _confirmed(repeats: Sequence[float], policy: Policy) -> tuple[bool, str]:
     )
 
 
-def _aggregate(comparison: _Comparison) -> Aggregate:
+def _aggregate(comparison: Changes) -> Aggregate:
     return Aggregate(
         metric=comparison.metric.name,
         candidate=comparison.total.candidate,
@@ -331,7 +263,7 @@ def _aggregate(comparison: _Comparison) -> Aggregate:
 
 def _classes(
     evidence: StoredEvidence,
-    lead: _Comparison,
+    lead: Changes,
     groups: Mapping[str, Sequence[Key]],
     standing: Standing,
 ) -> list[ConfigClass]:
@@ -351,12 +283,12 @@ def _classes(
 
 
 def _shapes(
-    evidence: StoredEvidence, policy: Policy, lead: _Comparison, regressed: Mapping[Key, float]
+    evidence: StoredEvidence, policy: Policy, lead: Changes, regressed: Mapping[Key, float]
 ) -> list[Shape]:
     devices = evidence.devices or {}
     shapes = []
     for row in evidence.candidate.rows:
-        change = lead.changes[row.key]
+        change = lead.by_case[row.key]
         status: Literal["improved", "unchanged", "regressed"] = "unchanged"
         if row.key in regressed:
             status = "regressed"
