@@ -60,7 +60,7 @@ def _results(campaign: Campaign, item: Round, verdict: Verdict) -> str:
         f"- Time: {attempt.started}",
         f"- Attempt: {attempt.number}",
         f"- Comparison: {verdict.compare}, engine {verdict.engine or '-'}, policy {verdict.policy}",
-        f"- Target: {item.notes.target_class or 'all cases'}",
+        f"- Target: {verdict.target_class or item.notes.target_class or 'all cases'}",
         f"- Tests: `{campaign.manifest.tests or 'as on the command line'}`",
         "- Raw artifacts: `artifacts/benchmark.csv`, "
         f"`artifacts/attempt-{attempt.number}/evidence.json`",
