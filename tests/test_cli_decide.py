@@ -136,6 +136,39 @@ def test_the_forward_metric_is_judged_where_a_row_has_none(desk: Desk) -> None:
     assert json.loads(desk.stdout)["aggregate"]["metric"] == "Forward TFLOPS"
 
 
+BY_SIZE = ("--classes", "M")
+DIVERGED = gemm_table([90.0, 110.0, 110.0])
+
+
+def test_classes_may_split(desk: Desk) -> None:
+    assert desk.decide(DIVERGED, *BY_SIZE) == 8
+    assert desk.stdout.startswith("SPLIT (the classes diverge: 'M=512' (+10.000 %)")
+    assert "class M=256: 100.000 -> 90.000  -10.000%" in desk.stdout.splitlines()
+    assert "leave 'M=256' on the incumbent's" in desk.stdout
+
+
+def test_a_class_may_be_the_target(desk: Desk) -> None:
+    only_one = gemm_table([100.0, 104.0, 100.0])
+    assert desk.decide(only_one) == 11, "1.3 % of the whole lies inside the noise"
+    assert desk.decide(only_one, "--classes", "M, K", "--target-class", "K=512, M=512") == 0
+    assert "class M=512, K=512 (target): 100.000 -> 104.000  +4.000%" in desk.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--classes", "heads"), "classes: 'heads' is no dim of the cases (legal: B, M, N, K)"),
+        ((*BY_SIZE, "--target-class", "M=1"), "'M=1' is no class (legal: M=256, M=512, M=768)"),
+        (("--target-class", "M=256"), "'M=256' is no class"),
+    ],
+)
+def test_classes_that_there_are_none_of_are_refused(
+    desk: Desk, words: tuple[str, ...], says: str
+) -> None:
+    assert desk.decide(DIVERGED, *words) == 4
+    assert desk.stdout == "" and says in desk.stderr
+
+
 def test_a_row_that_lost_its_backward_is_not_accepted(desk: Desk) -> None:
     assert desk.decide(gemm_table([400.0] * 3), incumbent=BOTH_OLD) == 8
 

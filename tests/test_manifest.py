@@ -175,6 +175,7 @@ def test_legal_values_are_taken(key: str, value: Any) -> None:
         ("engine", "cuda", "'auto', 'graph', 'events', 'wall' or 'do_bench'"),
         ("classes", "decode", "list"),
         ("classes", [1], "string"),
+        ("classes", ["heads", "heads"], "each once"),
         ("env", "A=1", "dict"),
         ("env", {"1A": "x"}, "names of environment variables"),
         ("env", {"A B": "x"}, "names of environment variables"),

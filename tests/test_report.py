@@ -20,6 +20,7 @@ from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.roofline import Limits, roofline
 from pytest_kopt.show.report import charts, page
 from pytest_kopt.show.terminal import verdict_lines
+from pytest_kopt.show.words import figure, interval, percent
 from tests.chromium import Page, chromium
 from tests.whole_campaign import KERNEL, a_campaign
 
@@ -305,6 +306,12 @@ def test_terminal_json_and_report_show_the_same_numbers(
                 f"[...document.querySelectorAll('#rounds tbody tr')][{number - 1}].textContent"
             )
             assert change in row and bounds in row
+        for found in verdict.classes:
+            row = shown[found.name]
+            values = [str(found.cases), figure(found.incumbent), figure(found.candidate)]
+            bounds = interval(found.low_pct, found.high_pct)
+            assert row[1:] == [*values, percent(found.change_pct), bounds, found.status]
+            assert f"class {found.name}: " in terminal and values[2] in terminal
         for shape in verdict.shapes:
             wanted = "—" if shape.change_pct is None else f"{shape.change_pct:+.3f}%"
             assert shown[shape.label][2:4] == [shape.check, wanted]

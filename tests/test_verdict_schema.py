@@ -11,6 +11,7 @@ import pytest
 from pytest_kopt import policies
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored
 from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.schema.classes import NO_CLASSES, Classes
 from tests.builders import gemm_table
 
 PUBLISHED = files("pytest_kopt") / "schemas" / "verdict.schema.json"
@@ -58,8 +59,12 @@ def schema() -> dict[str, Any]:
     return document
 
 
-def stored(*rates: float, checks: list[str] | None = None) -> Verdict:
-    evidence = StoredEvidence(gemm_table(rates, checks=checks), gemm_table([100.0, 100.0]))
+def stored(
+    *rates: float, checks: list[str] | None = None, classes: Classes = NO_CLASSES
+) -> Verdict:
+    evidence = StoredEvidence(
+        gemm_table(rates, checks=checks), gemm_table([100.0, 100.0]), classes=classes
+    )
     return decide_stored(evidence, PRIMUS)
 
 
@@ -71,6 +76,7 @@ VERDICTS = {
     "missing case": stored(103.0),
     "to be measured again": stored(101.0, 101.0),
     "missing metrics": stored(103.0, math.nan),
+    "split": stored(110.0, 90.0, classes=Classes(("M",), "M=512")),
 }
 
 

@@ -17,7 +17,7 @@ from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.verdict import Aggregate, Decision, Shape, Verdict
+from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Decision, Shape, Verdict
 from pytest_kopt.roofline import Roofline
 from pytest_kopt.schema.profile import GEMM
 from pytest_kopt.schema.table import Table
@@ -176,6 +176,19 @@ def _verdict(
                 device="GPU-0",
             )
             for result, change in zip(results, gains, strict=True)
+        ],
+        classes=[
+            ConfigClass(
+                name="B=1",
+                dims={"B": 1},
+                cases=len(results),
+                candidate=level * (1 + gain / 100),
+                incumbent=level if compared else None,
+                change_pct=gain if compared else None,
+                low_pct=gain - 0.3 if compared else None,
+                high_pct=gain + 0.3 if compared else None,
+                status=status if compared else "unchanged",
+            )
         ],
         flags=["id-keyed-cache: a dict is keyed on id(x) (kernels/softmax.py:3)"]
         if decision is Decision.REJECTED_OVERFIT

@@ -287,12 +287,23 @@ class Campaign:
         return verdict.model_copy(update={"applied": done})
 
     def note(self, number: int, notes: Notes) -> None:
-        """Add notes to a round; BadInput when there is no such round."""
+        """Add notes to a round; BadInput when there is no such round.
+
+        Also for another target class once the round is decided: what it had to improve is history.
+        """
         if number not in self.state.rounds:
             raise BadInput(
                 f"round {number} does not exist",
                 where="kopt note",
                 legal=sorted(map(str, self.state.rounds)) or "none yet",
+            )
+        known = self.state.rounds[number]
+        if notes.target_class not in (None, known.notes.target_class) and not known.is_open:
+            raise BadInput(
+                f"round {number} is decided and was about "
+                f"{known.notes.target_class or 'all cases'}",
+                where="target_class",
+                legal="notes of a round that is open",
             )
         self._append(ledger.Note(time=now(), round=number, notes=notes))
 

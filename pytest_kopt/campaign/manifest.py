@@ -64,7 +64,7 @@ class Manifest(BaseModel):
     core_shapes: Literal["all"] | list[Text] = "all"
     policy: Text = "primus"
     engine: Literal["auto", "graph", "events", "wall", "do_bench"] = "auto"
-    classes: list[str] = []
+    classes: list[Text] = []
     env: dict[str, str] = {}
     rebuild_command: Text | None = None
     format_command: Text | None = None
@@ -120,6 +120,13 @@ class Manifest(BaseModel):
         if not _BRANCH.fullmatch(value):
             raise ValueError("none, auto or a branch name")
         return value
+
+    @field_validator("classes")
+    @classmethod
+    def _each_once(cls, columns: list[str]) -> list[str]:
+        if len(set(columns)) < len(columns):
+            raise ValueError("columns of the CSV, each once")
+        return columns
 
     @field_validator("env")
     @classmethod

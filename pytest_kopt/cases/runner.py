@@ -32,6 +32,7 @@ from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import InputPool, input_pool, launch_stream
 from pytest_kopt.measure.engine import Call, Timing, time_block
 from pytest_kopt.measure.wall import WallEngine, one_thread
+from pytest_kopt.schema.classes import NO_CLASSES, Classes
 from pytest_kopt.schema.profile import Scalar, gate_holds, parse_gate
 from pytest_kopt.schema.table import describe_header_drift
 
@@ -47,7 +48,8 @@ class Bench:
 
     `device` is torch's name, `uuid` what its host calls it, `read` returns its state. `expected`
     holds the baseline's cases by node id, None when nothing is frozen yet; a run that `freezes` is
-    the baseline itself. `watch` is this process's.
+    the baseline itself. `watch` is this process's. Every case has to have the columns that tell
+    the `classes` apart.
     """
 
     device: str
@@ -59,6 +61,7 @@ class Bench:
     read: Callable[[], Reading] = Reading
     freezes: bool = False
     watch: Watch | None = None
+    classes: Classes = NO_CLASSES
 
     def accuracy(self, nodeid: str) -> dict[str, Accuracy]:
         """Return what the baseline's results of a case reached, by name."""
@@ -87,6 +90,7 @@ def run_case(case: Case, bench: Bench, tampering: Callable[[], list[Finding]] = 
     Raises BadInput when the case does not fit its schema or the baseline; nothing is timed then.
     """
     hold_against_baseline(case, bench.expected)
+    bench.classes.check_columns(case.dims)
     start = time.perf_counter()
     findings = bench.watched(thorough=True)
     # One thread here as well: a checked call has to look like a timed one.

@@ -8,6 +8,7 @@ from pathlib import Path
 from pytest_kopt import policies
 from pytest_kopt.cli.project import Commands, command
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored
+from pytest_kopt.schema.classes import Classes
 from pytest_kopt.schema.table import read_csv
 from pytest_kopt.show.terminal import verdict_lines
 
@@ -23,6 +24,15 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--incumbent", type=Path, required=True, metavar="CSV")
     parser.add_argument("--remeasure", type=Path, action="append", default=[], metavar="CSV")
     parser.add_argument("--primary", metavar="COLUMN", help="column, or several, comma-separated")
+    parser.add_argument(
+        "--classes",
+        metavar="COLUMNS",
+        default="",
+        help="columns that tell classes apart",
+    )
+    parser.add_argument(
+        "--target-class", metavar="CLASS", help="the class that has to improve, as COLUMN=VALUE"
+    )
     parser.add_argument("--policy", default="primus", metavar="NAME|FILE")
     parser.add_argument("--extra-benefit", metavar="TEXT", help="what an equally fast change gives")
     parser.add_argument("--json", action="store_true", help="print verdict.json")
@@ -31,12 +41,14 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     policy = policies.load(arguments.policy)
+    columns = tuple(part.strip() for part in arguments.classes.split(",") if part.strip())
     evidence = StoredEvidence(
         candidate=read_csv(arguments.candidate),
         incumbent=read_csv(arguments.incumbent),
         remeasurements=tuple(read_csv(path) for path in arguments.remeasure),
         primary=arguments.primary,
         extra_benefit=arguments.extra_benefit,
+        classes=Classes(columns, arguments.target_class),
     )
     verdict = decide_stored(evidence, policy)
     if arguments.json:

@@ -15,12 +15,23 @@ def judge_kernel_time(
 
     Both map a case's label to the mean microseconds that all its kernels take in a step, profiled
     the same way; all kernels, so that splitting one does not look like a gain. Their geometric mean
-    over the common cases decides. A verdict that keeps nothing is returned as it is, and so is one
-    without a common case, with a flag that says so.
+    over the common cases decides, over those of the target class where there is one. A verdict that
+    keeps nothing is returned as it is, and so is one without a common case, with a flag that says
+    so.
     """
     if not verdict.decision.keeps or verdict.decision is Decision.BASELINE:
         return verdict
-    common = [label for label in candidate if candidate[label] > 0 and incumbent.get(label, 0) > 0]
+    target = next((each for each in verdict.classes if each.name == verdict.target_class), None)
+    others = {
+        shape.label
+        for shape in verdict.shapes
+        if target is not None and not target.dims.items() <= shape.dims.items()
+    }
+    common = [
+        label
+        for label in candidate
+        if candidate[label] > 0 and incumbent.get(label, 0) > 0 and label not in others
+    ]
     if not common:
         flag = "no GPU kernel time was profiled on both sides: judged by the benchmark alone"
         return verdict.model_copy(update={"flags": [*verdict.flags, flag]})

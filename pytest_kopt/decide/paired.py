@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from pytest_kopt.decide.classes import Standing
 from pytest_kopt.decide.inference import (
     FINAL_LOOK,
+    KNOWN_BIAS_PCT,
     LOOKS,
     PLACEBO_LEVEL,
     SHAPE_LEVEL,
@@ -17,7 +20,9 @@ from pytest_kopt.decide.inference import (
     percent,
 )
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.verdict import Aggregate, Decision, Shape, Verdict
+from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Decision, Shape, Verdict
+from pytest_kopt.schema.classes import NO_CLASSES, Classes
+from pytest_kopt.schema.metrics import geomean
 from pytest_kopt.schema.profile import Scalar
 
 Status = Literal["improved", "unchanged", "regressed"]
@@ -28,7 +33,8 @@ class PairedCase:
     """One case, identified by `name`: log(incumbent / candidate) of one metric, one a replica.
 
     `placebo` are those of the incumbent against its own copy, from the same replicas. The shape
-    gate guards the `core` cases.
+    gate guards the `core` cases. `values` are the candidate's and the incumbent's metric, for
+    display.
     """
 
     name: str
@@ -38,22 +44,22 @@ class PairedCase:
     placebo: tuple[float, ...] = ()
     device: str | None = None
     core: bool = True
+    values: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PairedEvidence:
     """Everything a paired verdict is made from; all cases have the same number of replicas.
 
-    `candidate` and `incumbent` are geometric means of the metric for display. With `gate`
-    "no-regression" the question is only whether a case got slower (the PR gate).
+    With `gate` "no-regression" the question is only whether a case got slower (the PR gate). With
+    a target among the `classes` that class has to improve, not the aggregate.
     """
 
     metric: str
     cases: tuple[PairedCase, ...]
-    candidate: float | None = None
-    incumbent: float | None = None
     gate: Literal["improve", "no-regression"] = "improve"
     flags: tuple[str, ...] = field(default=())
+    classes: Classes = NO_CLASSES
 
     @property
     def replicas(self) -> int:
@@ -65,10 +71,12 @@ def decide_paired(evidence: PairedEvidence, policy: Policy) -> Verdict | None:
     """Return the verdict at this look, None when more replicas are worth having.
 
     Asked at the numbers of replicas that `LOOKS` names; at the last one there is always a verdict.
-    Accepted: the geomean's lower bound lies above the policy's minimum gain and no case's slowdown
-    can reach the shape gate. Rolled back: the geomean's upper bound lies below zero, or a case is
-    shown beyond the gate. Otherwise inconclusive. Where no regression is all that is asked, bounds
-    of every case below the shape gate are enough, also for a change that is slower.
+    Accepted: the lower bound of the geomean, or of the target class, lies above the policy's
+    minimum gain, no case's slowdown can reach the shape gate and no class's the policy's noise.
+    Rolled back: the geomean's upper bound lies below zero, a case is shown beyond the gate, or a
+    class is shown slower (SPLIT where another gained). Otherwise inconclusive. Where no regression
+    is all that is asked, bounds of every case below the shape gate are enough, also for a change
+    that is slower. Raises BadInput for a class that there is none of.
     """
     look = evidence.replicas
     level = LOOKS[look]
@@ -86,19 +94,21 @@ def decide_paired(evidence: PairedEvidence, policy: Policy) -> Verdict | None:
         return decided
     if look < FINAL_LOOK and not _is_futile(judged, evidence, policy):
         return None
-    total = judged.total
+    why = "neither faster nor slower"
+    if judged.open_classes:
+        why = "not safe for every class"
+    if judged.open_shapes:
+        why = "not safe for every case"
     return judged.verdict(
         Decision.INCONCLUSIVE,
-        f"after {look} processes {evidence.metric} changed by {percent(total.mean):+.3f} % "
-        f"[{percent(total.lower(level)):+.3f}, {percent(total.upper(level)):+.3f}]: "
-        + ("neither faster nor slower" if not judged.open_shapes else "not safe for every case"),
+        f"after {look} processes {judged.goal_name} changed by {judged.shown(judged.goal)}: {why}",
         "not shown to be slower; look for a larger effect",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """A look's estimates: total, by case, and which cases are shown to be what."""
+    """A look's estimates: total, by case and class, and which are shown to be what."""
 
     evidence: PairedEvidence
     policy: Policy
@@ -108,6 +118,27 @@ class _Judged:
     regressed: frozenset[str]
     slower: frozenset[str]
     open_shapes: frozenset[str]
+    groups: Mapping[str, Sequence[PairedCase]]
+    classes: Mapping[str, Estimate]
+    standing: Standing
+    open_classes: frozenset[str]
+    target: str | None
+
+    @property
+    def goal(self) -> Estimate:
+        """What has to improve: the target class, or the aggregate."""
+        return self.classes[self.target] if self.target else self.total
+
+    @property
+    def goal_name(self) -> str:
+        """How people call it."""
+        metric = self.evidence.metric
+        return f"{metric} of {self.target!r}" if self.target else metric
+
+    def shown(self, found: Estimate) -> str:
+        """Describe a change with its interval at this look."""
+        low, high = percent(found.lower(self.level)), percent(found.upper(self.level))
+        return f"{percent(found.mean):+.3f} % [{low:+.3f}, {high:+.3f}]"
 
     def worst(self, keys: frozenset[str]) -> str:
         """Describe the slowest of some cases."""
@@ -118,6 +149,7 @@ class _Judged:
     def verdict(self, decision: Decision, reason: str, step: str) -> Verdict:
         """Build the verdict with this look's intervals."""
         evidence = self.evidence
+        candidate, incumbent = _values(evidence.cases)
         return Verdict(
             decision=decision,
             reason=reason,
@@ -126,14 +158,16 @@ class _Judged:
             policy=self.policy.name,
             aggregate=Aggregate(
                 metric=evidence.metric,
-                candidate=evidence.candidate,
-                incumbent=evidence.incumbent,
+                candidate=candidate,
+                incumbent=incumbent,
                 change_pct=percent(self.total.mean),
                 low_pct=percent(self.total.lower(self.level)),
                 high_pct=percent(self.total.upper(self.level)),
                 confidence=1 - 2 * self.level,
             ),
             shapes=[self._shape(case) for case in evidence.cases],
+            classes=[self._class(name) for name in self.groups],
+            target_class=self.target,
             flags=list(evidence.flags),
         )
 
@@ -154,13 +188,47 @@ class _Judged:
             device=case.device,
         )
 
+    def _class(self, name: str) -> ConfigClass:
+        """Return a class with the interval that it is judged by: the target's is the look's."""
+        found, cases = self.classes[name], self.groups[name]
+        level = self.level if name == self.target else SHAPE_LEVEL
+        candidate, incumbent = _values(cases)
+        return ConfigClass(
+            name=name,
+            dims=self.evidence.classes.common(cases[0].dims),
+            cases=len(cases),
+            candidate=candidate,
+            incumbent=incumbent,
+            change_pct=percent(found.mean),
+            low_pct=percent(found.lower(level)),
+            high_pct=percent(found.upper(level)),
+            confidence=1 - 2 * level,
+            status=self.standing.status(name),
+        )
+
+
+def _values(cases: Sequence[PairedCase]) -> tuple[float | None, float | None]:
+    """Return the geometric means of the candidate's and the incumbent's metric, where known."""
+    found = [case.values for case in cases if case.values is not None]
+    if len(found) < len(cases):
+        return None, None
+    return geomean(new for new, _ in found), geomean(old for _, old in found)
+
+
+def _together(cases: Sequence[PairedCase]) -> Estimate:
+    """Return the estimate of the cases' geometric mean."""
+    by_replica = zip(*(case.ratios for case in cases), strict=True)
+    return Estimate.of([math.fsum(ratios) / len(cases) for ratios in by_replica])
+
 
 def _judge(evidence: PairedEvidence, policy: Policy, level: float) -> _Judged:
     shapes = {case.name: Estimate.of(case.ratios) for case in evidence.cases}
-    means = [
-        sum(case.ratios[i] for case in evidence.cases) / len(evidence.cases)
-        for i in range(evidence.replicas)
-    ]
+    members = evidence.classes.group({case.name: case.dims for case in evidence.cases})
+    by_name = {case.name: case for case in evidence.cases}
+    groups = {name: [by_name[case] for case in found] for name, found in members.items()}
+    classes = {name: _together(cases) for name, cases in groups.items()}
+    noise = -log_ratio(policy.noise_pct)
+    several = len(classes) > 1
     # A slowdown of x % of the time: log(incumbent / candidate) = -log(1 + x).
     gate = -log_ratio(policy.shape_gate_pct)
     core = {case.name for case in evidence.cases if case.core}
@@ -170,19 +238,42 @@ def _judge(evidence: PairedEvidence, policy: Policy, level: float) -> _Judged:
         evidence,
         policy,
         level,
-        Estimate.of(means),
+        _together(evidence.cases),
         shapes,
         regressed=frozenset(holm_rejects(beyond, level)),
         slower=frozenset(holm_rejects(slower, level)),
         open_shapes=frozenset(key for key in core if shapes[key].lower(SHAPE_LEVEL) <= gate),
+        groups=groups,
+        classes=classes,
+        standing=_standing(classes, level),
+        # A single class is all cases: what the aggregate says is enough.
+        open_classes=frozenset(
+            name for name, found in classes.items() if several and found.lower(SHAPE_LEVEL) <= noise
+        ),
+        target=evidence.classes.target_among(groups),
+    )
+
+
+def _standing(classes: Mapping[str, Estimate], level: float) -> Standing:
+    """Return how the classes stand: a gain lies above zero, a loss beyond the known bias.
+
+    A gain is only told, at the level of a case's interval; a loss rolls back, at the look's.
+    """
+    gains = {name: found.p_above(0.0) for name, found in classes.items()}
+    bias = -log_ratio(KNOWN_BIAS_PCT)
+    losses = {name: found.p_below(bias) for name, found in classes.items()}
+    return Standing(
+        {name: percent(found.mean) for name, found in classes.items()},
+        frozenset(holm_rejects(gains, SHAPE_LEVEL)),
+        frozenset(holm_rejects(losses, level)),
     )
 
 
 def _decide(judged: _Judged, evidence: PairedEvidence, policy: Policy) -> Verdict | None:
-    total, level = judged.total, judged.level
-    shown = f"{percent(total.mean):+.3f} % [{percent(total.lower(level)):+.3f}, " + (
-        f"{percent(total.upper(level)):+.3f}]"
-    )
+    total, goal, level = judged.total, judged.goal, judged.level
+    shown = judged.shown(total)
+    if judged.standing.is_split:
+        return judged.verdict(*judged.standing.split())
     if judged.regressed:
         return judged.verdict(
             Decision.ROLLED_BACK,
@@ -191,13 +282,17 @@ def _decide(judged: _Judged, evidence: PairedEvidence, policy: Policy) -> Verdic
             "keep the gain for the cases that have it, or try another hypothesis",
         )
     is_harmless = evidence.gate == "no-regression" and not judged.open_shapes
-    if total.upper(level) < 0 and not is_harmless:
-        return judged.verdict(
-            Decision.ROLLED_BACK,
-            f"{evidence.metric} fell: {shown}",
-            "the incumbent stays; try another hypothesis",
-        )
-    if judged.open_shapes:
+    # Also a round about one class may not lower the whole, as the chain of rounds never falls.
+    for name, found in {evidence.metric: total, judged.goal_name: goal}.items():
+        if found.upper(level) < 0 and not is_harmless:
+            return judged.verdict(
+                Decision.ROLLED_BACK,
+                f"{name} fell: {judged.shown(found)}",
+                "the incumbent stays; try another hypothesis",
+            )
+    if judged.standing.has_loss:
+        return judged.verdict(*judged.standing.loss())
+    if judged.open_shapes or judged.open_classes:
         return None
     if is_harmless:
         safe = f"no case can be slower by {policy.shape_gate_pct:g} %; {evidence.metric} {shown}"
@@ -205,18 +300,16 @@ def _decide(judged: _Judged, evidence: PairedEvidence, policy: Policy) -> Verdic
             note = f"{safe}; {judged.worst(judged.slower)}"
             return judged.verdict(Decision.ACCEPTED_WITH_NOTE, note, "mind the slower case")
         return judged.verdict(Decision.ACCEPTED, safe, "")
-    if total.lower(level) <= log_ratio(policy.minimum_gain_pct):
+    if goal.lower(level) <= log_ratio(policy.minimum_gain_pct):
         return None
+    gain = f"{judged.goal_name} improved: {judged.shown(goal)}"
     if judged.slower:
         return judged.verdict(
             Decision.ACCEPTED_WITH_NOTE,
-            f"{evidence.metric} improved: {shown}; {judged.worst(judged.slower)}, less than the "
-            "gate",
+            f"{gain}; {judged.worst(judged.slower)}, less than the gate",
             "go on with the next round; mind the slower case",
         )
-    return judged.verdict(
-        Decision.ACCEPTED, f"{evidence.metric} improved: {shown}", "go on with the next round"
-    )
+    return judged.verdict(Decision.ACCEPTED, gain, "go on with the next round")
 
 
 def _is_futile(judged: _Judged, evidence: PairedEvidence, policy: Policy) -> bool:
@@ -224,13 +317,13 @@ def _is_futile(judged: _Judged, evidence: PairedEvidence, policy: Policy) -> boo
 
     Errors shrink with the square root of the processes and the level is laxer then.
     """
-    if evidence.gate == "no-regression" or judged.open_shapes:
+    if evidence.gate == "no-regression" or judged.open_shapes or judged.open_classes:
         return False
-    total = judged.total
+    goal = judged.goal
     shrink = (evidence.replicas / FINAL_LOOK) ** 0.5
     level = LOOKS[FINAL_LOOK]
     better, worse = (
-        Estimate(total.mean + sign * total.error, total.error * shrink, FINAL_LOOK - 1)
+        Estimate(goal.mean + sign * goal.error, goal.error * shrink, FINAL_LOOK - 1)
         for sign in (1, -1)
     )
     accepts = better.lower(level) > log_ratio(policy.minimum_gain_pct)
@@ -241,11 +334,7 @@ def _placebo_fails(evidence: PairedEvidence) -> str:
     """Return why the machine is not fit: the incumbent differs from its own copy."""
     if not all(case.placebo for case in evidence.cases):
         return ""
-    means = [
-        sum(case.placebo[i] for case in evidence.cases) / len(evidence.cases)
-        for i in range(evidence.replicas)
-    ]
-    found = Estimate.of(means)
+    found = _together([replace(case, ratios=case.placebo) for case in evidence.cases])
     low, high = found.lower(PLACEBO_LEVEL / 2), found.upper(PLACEBO_LEVEL / 2)
     if low <= 0 <= high:
         return ""
@@ -259,7 +348,7 @@ def decide_metrics(evidences: Sequence[PairedEvidence], policy: Policy) -> Verdi
     """Judge several primary metrics at one look: none may regress, at least one must improve."""
     verdicts = [decide_paired(evidence, policy) for evidence in evidences]
     decided = [verdict for verdict in verdicts if verdict is not None]
-    for kind in (Decision.INCOMPLETE, Decision.ROLLED_BACK):
+    for kind in (Decision.INCOMPLETE, Decision.SPLIT, Decision.ROLLED_BACK):
         found = [verdict for verdict in decided if verdict.decision is kind]
         if found:
             return found[0]

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pytest_kopt.decide.changes import Changes, class_views, compare
+from pytest_kopt.decide.classes import Standing
 from pytest_kopt.decide.gates import (
     check_same_schema,
     correctness_verdict,
@@ -15,15 +17,10 @@ from pytest_kopt.decide.gates import (
     missing_cases,
 )
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.verdict import Aggregate, Decision, Shape, Verdict
+from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Decision, Shape, Verdict
 from pytest_kopt.errors import BadInput
-from pytest_kopt.schema.metrics import (
-    Metric,
-    geomean,
-    improvement,
-    parse_primary,
-    value,
-)
+from pytest_kopt.schema.classes import NO_CLASSES, Classes
+from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.schema.table import Key, Table
 
 
@@ -34,7 +31,7 @@ class StoredEvidence:
     `remeasurements` are further tables of the candidate, each against the same incumbent;
     `failed_repairs` is as in `correctness_verdict`; `extra_benefit` is what the author claims for
     a round that is equal in speed. `core` are the labels of the cases that the shape gate guards
-    (None: all).
+    (None: all). With a target among the `classes` that class has to improve, not the aggregate.
     """
 
     candidate: Table
@@ -45,24 +42,15 @@ class StoredEvidence:
     extra_benefit: str | None = None
     devices: Mapping[Key, str] | None = None
     core: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Comparison:
-    """One table against the incumbent on one metric; changes in percent, positive is better."""
-
-    metric: Metric
-    changes: dict[Key, float]
-    candidate: float
-    incumbent: float
-    change_pct: float
+    classes: Classes = NO_CLASSES
 
 
 def decide_stored(evidence: StoredEvidence, policy: Policy) -> Verdict:
     """Compare the candidate's table with the incumbent's by the seeds' rule.
 
-    Raises BadInput when schema or case set drifted. The result is INCOMPLETE when cases are
-    missing or a small gain has not been re-measured often enough.
+    Raises BadInput when schema or case set drifted and for a class that there is none of. The
+    result is INCOMPLETE when cases are missing or a small gain has not been re-measured often
+    enough.
     """
     candidate, incumbent = evidence.candidate, evidence.incumbent
     tables = (candidate, *evidence.remeasurements)
@@ -73,6 +61,8 @@ def decide_stored(evidence: StoredEvidence, policy: Policy) -> Verdict:
                 where=incumbent.source or "incumbent",
                 legal="an incumbent whose rows all PASS",
             )
+    groups = evidence.classes.group({row.key: row.dims for row in incumbent.rows})
+    target = evidence.classes.target_among(groups)
     for table in tables:
         check_same_schema(table, incumbent, where=table.source or "candidate")
         absent = missing_cases(table, incumbent)
@@ -87,48 +77,35 @@ def decide_stored(evidence: StoredEvidence, policy: Policy) -> Verdict:
         gated = metrics_verdict(table, metrics, policy, incumbent)
         if gated:
             return gated
-    compared = [_compare(candidate, incumbent, metric) for metric in metrics]
-    again = [
-        [_compare(table, incumbent, metric) for metric in metrics]
-        for table in evidence.remeasurements
-    ]
-    return _judge(evidence, policy, compared, again)
-
-
-def _compare(candidate: Table, incumbent: Table, metric: Metric) -> _Comparison:
-    rows = candidate.by_key()
-    pairs = {
-        row.key: (value(rows[row.key], metric) or 0.0, value(row, metric) or 0.0)
-        for row in incumbent.rows
-    }
-    changes = {key: (improvement(new, old, metric) - 1) * 100 for key, (new, old) in pairs.items()}
-    ratio = geomean(improvement(new, old, metric) for new, old in pairs.values())
-    return _Comparison(
-        metric,
-        changes,
-        geomean(new for new, _ in pairs.values()),
-        geomean(old for _, old in pairs.values()),
-        (ratio - 1) * 100,
+    compared, *again = (
+        [compare(table, incumbent, metric, groups, target) for metric in metrics]
+        for table in tables
     )
+    return _judge(evidence, policy, compared, again, groups)
 
 
 def _judge(
     evidence: StoredEvidence,
     policy: Policy,
-    compared: Sequence[_Comparison],
-    again: Sequence[Sequence[_Comparison]],
+    compared: Sequence[Changes],
+    again: Sequence[Sequence[Changes]],
+    groups: Mapping[str, Sequence[Key]],
 ) -> Verdict:
     labels = {row.key: row.label for row in evidence.incumbent.rows}
-    gains = [comparison.change_pct for comparison in compared]
-    best = max(gains)
-    lead = compared[gains.index(best)]
-    repeats = [
-        {item.metric.name: item for item in comparisons}[lead.metric.name].change_pct
-        for comparisons in again
-    ]
+    lead = max(compared, key=lambda item: item.goal_pct)
+    best, target = lead.goal_pct, lead.target
+    goal = f"{lead.metric.name} of {target!r}" if target else lead.metric.name
+    repeats = [comparisons[compared.index(lead)].goal_pct for comparisons in again]
     core = {key for key, label in labels.items() if evidence.core is None or label in evidence.core}
     regressed = _regressed(compared, again, policy, core)
     slower = _slower(compared)
+    views = [
+        (item, Standing.by_noise(changes, policy))
+        for i, item in enumerate(compared)
+        for changes in class_views(item, [comparisons[i] for comparisons in again])
+    ]
+    own = next(view for view in views if view[0] is lead)
+    lead, standing = next((view for view in views if view[1].is_split), own)
 
     def verdict(decision: Decision, reason: str, step: str) -> Verdict:
         return Verdict(
@@ -140,31 +117,47 @@ def _judge(
             aggregate=_aggregate(lead),
             secondary=[_aggregate(item) for item in compared if item is not lead],
             shapes=_shapes(evidence, policy, lead, regressed),
+            classes=_classes(evidence, lead, groups, standing),
+            target_class=target,
             remeasured_pct=repeats,
         )
 
+    if standing.is_split:
+        return verdict(*standing.split())
     if regressed:
         key, change = min(regressed.items(), key=lambda item: item[1])
         return verdict(
             Decision.ROLLED_BACK,
             f"case {labels[key]!r} regressed by {-change:.3f} % "
-            f"(gate {policy.shape_gate_pct:g} %) while the aggregate changed by {best:+.3f} %",
+            f"(gate {policy.shape_gate_pct:g} %) while the aggregate changed by "
+            f"{lead.total.change_pct:+.3f} %",
             "keep the gain for the cases that have it, or try another hypothesis",
         )
-    worst = min(compared, key=lambda item: item.change_pct)
-    if len(compared) > 1 and policy.below(worst.change_pct, 0):
+    worst = min(compared, key=lambda item: item.goal_pct)
+    if len(compared) > 1 and policy.below(worst.goal_pct, 0):
         return verdict(
             Decision.ROLLED_BACK,
-            f"{worst.metric.name} fell by {-worst.change_pct:.3f} %; of several primary metrics "
+            f"{worst.metric.name} fell by {-worst.goal_pct:.3f} %; of several primary metrics "
             "none may regress",
             "try another hypothesis, or judge by a combined metric",
         )
     if policy.below(best, 0):
         return verdict(
             Decision.ROLLED_BACK,
-            f"{lead.metric.name} fell by {-best:.3f} %",
+            f"{goal} fell by {-best:.3f} %",
             "the incumbent stays; try another hypothesis",
         )
+    worst = min(compared, key=lambda item: item.total.change_pct)
+    if target and policy.below(worst.total.change_pct, -policy.chain_noise_pct):
+        return verdict(
+            Decision.ROLLED_BACK,
+            f"{worst.metric.name} fell by {-worst.total.change_pct:.3f} % over all cases, more "
+            f"than the {policy.chain_noise_pct:g} % that a chain of rounds allows",
+            "the incumbent stays; keep the change away from the other classes",
+        )
+    losing = next((found for _, found in views if found.has_loss), None)
+    if losing:
+        return verdict(*losing.loss())
     if not policy.exceeds(best, 0):
         if (evidence.extra_benefit or "").strip():
             return verdict(
@@ -174,7 +167,7 @@ def _judge(
             )
         return verdict(
             Decision.ROLLED_BACK,
-            f"{lead.metric.name} is unchanged and no extra benefit is stated",
+            f"{goal} is unchanged and no extra benefit is stated",
             "state the benefit in the notes (extra_benefit) or try another hypothesis",
         )
     if not policy.exceeds(best, policy.minimum_gain_pct):
@@ -203,7 +196,7 @@ def _judge(
         confirmation = f", confirmed ({why})"
     else:
         confirmation = ""
-    gain = f"{lead.metric.name} improved by {best:.3f} %{confirmation}"
+    gain = f"{goal} improved by {best:.3f} %{confirmation}"
     if slower:
         key, change = min(slower.items(), key=lambda item: item[1])
         return verdict(
@@ -216,29 +209,29 @@ def _judge(
 
 
 def _regressed(
-    compared: Sequence[_Comparison],
-    again: Sequence[Sequence[_Comparison]],
+    compared: Sequence[Changes],
+    again: Sequence[Sequence[Changes]],
     policy: Policy,
     core: set[Key],
 ) -> dict[Key, float]:
     """Cases at or beyond the shape gate in the run itself, or on average in its repetitions."""
     found: dict[Key, float] = {}
     averages = [
-        {key: statistics.fmean(run[i].changes[key] for run in again) for key in item.changes}
+        {key: statistics.fmean(run[i].by_case[key] for run in again) for key in item.by_case}
         for i, item in enumerate(compared)
         if again
     ]
-    for changes in [*(item.changes for item in compared), *averages]:
+    for changes in [*(item.by_case for item in compared), *averages]:
         for key, change in changes.items():
             if key in core and policy.reaches(-change, policy.shape_gate_pct):
                 found[key] = min(change, found.get(key, change))
     return found
 
 
-def _slower(compared: Sequence[_Comparison]) -> dict[Key, float]:
+def _slower(compared: Sequence[Changes]) -> dict[Key, float]:
     found: dict[Key, float] = {}
     for item in compared:
-        for key, change in item.changes.items():
+        for key, change in item.by_case.items():
             if change < -1e-9:
                 found[key] = min(change, found.get(key, change))
     return found
@@ -259,22 +252,43 @@ def _confirmed(repeats: Sequence[float], policy: Policy) -> tuple[bool, str]:
     )
 
 
-def _aggregate(comparison: _Comparison) -> Aggregate:
+def _aggregate(comparison: Changes) -> Aggregate:
     return Aggregate(
         metric=comparison.metric.name,
-        candidate=comparison.candidate,
-        incumbent=comparison.incumbent,
-        change_pct=comparison.change_pct,
+        candidate=comparison.total.candidate,
+        incumbent=comparison.total.incumbent,
+        change_pct=comparison.total.change_pct,
     )
 
 
+def _classes(
+    evidence: StoredEvidence,
+    lead: Changes,
+    groups: Mapping[str, Sequence[Key]],
+    standing: Standing,
+) -> list[ConfigClass]:
+    rows = evidence.incumbent.by_key()
+    return [
+        ConfigClass(
+            name=name,
+            dims=evidence.classes.common(rows[keys[0]].typed_dims),
+            cases=len(keys),
+            candidate=lead.by_class[name].candidate,
+            incumbent=lead.by_class[name].incumbent,
+            change_pct=lead.by_class[name].change_pct,
+            status=standing.status(name),
+        )
+        for name, keys in groups.items()
+    ]
+
+
 def _shapes(
-    evidence: StoredEvidence, policy: Policy, lead: _Comparison, regressed: Mapping[Key, float]
+    evidence: StoredEvidence, policy: Policy, lead: Changes, regressed: Mapping[Key, float]
 ) -> list[Shape]:
     devices = evidence.devices or {}
     shapes = []
     for row in evidence.candidate.rows:
-        change = lead.changes[row.key]
+        change = lead.by_case[row.key]
         status: Literal["improved", "unchanged", "regressed"] = "unchanged"
         if row.key in regressed:
             status = "regressed"

@@ -81,6 +81,23 @@ class Shape(BaseModel):
     device: str | None = None
 
 
+class ConfigClass(BaseModel):
+    """The cases of a config class together: the geometric mean of the aggregate's metric."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    dims: dict[str, Any] = Field(description="what its cases have in common")
+    cases: int
+    candidate: float | None = None
+    incumbent: float | None = None
+    change_pct: float | None = Field(default=None, description="positive is better")
+    low_pct: float | None = None
+    high_pct: float | None = None
+    confidence: float | None = None
+    status: Literal["improved", "unchanged", "regressed"] = "unchanged"
+
+
 class Applied(BaseModel):
     """What the decision did to the repository."""
 
@@ -111,8 +128,15 @@ class Verdict(BaseModel):
         default=[], description="further primary metrics, if several"
     )
     shapes: list[Shape] = []
+    classes: list[ConfigClass] = Field(
+        default=[], description="by the columns that the manifest's classes names"
+    )
+    target_class: str | None = Field(
+        default=None, description="the class that had to improve; null: the aggregate"
+    )
     remeasured_pct: list[float] = Field(
-        default=[], description="aggregate change of each re-measurement"
+        default=[],
+        description="change of each re-measurement: the aggregate's, or the target class's",
     )
     rooflines: list[Roofline] = Field(default=[], description="by case and direction")
     flags: list[str] = []

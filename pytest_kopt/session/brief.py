@@ -14,10 +14,11 @@ from pytest_kopt.options.settings import Settings, Suite
 class Brief:
     """Orders for a worker.
 
-    `expected` are the baseline's cases (None: nothing is frozen); `cases_only` deselects every
-    test that is no case; `ignored` are node ids to leave out (skipped at the baseline). With
-    `arms` the cases are not checked and timed but held ready for a comparison, with `profile` they
-    are profiled, with `declare_only` held against the baseline and nothing is run.
+    `expected` are the baseline's cases (None: nothing is frozen); `classes` columns that every case
+    has to have; `cases_only` deselects every test that is no case; `ignored` are node ids to leave
+    out (skipped at the baseline). With `arms` the cases are not checked and timed but held ready
+    for a comparison, with `profile` they are profiled, with `declare_only` held against the
+    baseline and nothing is run.
     """
 
     device: str
@@ -28,6 +29,7 @@ class Brief:
     cases_only: bool = False
     expected: tuple[ExpectedCase, ...] | None = None
     ignored: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
     arms: ArmsOrder | None = None
     declare_only: bool = False
     profile: ProfileOrder | None = None
@@ -47,7 +49,8 @@ class Brief:
             document["expected"] = tuple(
                 ExpectedCase.from_document(case) for case in document["expected"]
             )
-        document["ignored"] = tuple(document["ignored"])
+        for name in ("ignored", "classes"):
+            document[name] = tuple(document[name])
         if document["arms"] is not None:
             document["arms"] = ArmsOrder.from_document(document["arms"])
         if document["profile"] is not None:

@@ -25,6 +25,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.options.settings import Settings
+from pytest_kopt.schema.classes import Classes
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.schema.table import Table
 from pytest_kopt.session import judging
@@ -94,6 +95,7 @@ class CampaignTrial:
         return replace(
             Brief.of(self._settings, device, session_seed),
             cases_only=True,
+            classes=self._classes().columns,
             expected=tuple(self.expected.values()) or None,
             ignored=self._ignored,
         )
@@ -157,7 +159,8 @@ class CampaignTrial:
     def _rows(self, collector: Collector) -> Table | None:
         """Return the rows of everything that can speak; BadInput for drifted input."""
         if collector.refusals:
-            raise BadInput("; ".join(collector.refusals))
+            shown, more = collector.refusals[:3], len(collector.refusals) - 3
+            raise BadInput("; ".join([*shown, f"and {more} more"] if more > 0 else shown))
         self._add_error_rows(collector)
         judging.fail_rows_of_failed_tests(collector)
         return collector.table()
@@ -198,7 +201,9 @@ class CampaignTrial:
             with self._versions(other) as versions:
                 comparison = lab.compare([result.nodeid for result in results], versions)
                 paired = [PairedMetric.of(metric, table) for metric in metrics]
-                self._paired = judge(comparison, results, paired, policy, core=self._core())
+                self._paired = judge(
+                    comparison, results, paired, policy, core=self._core(), classes=self._classes()
+                )
                 self._tried = comparison.tried
                 self._nearby = nearby_findings(comparison, self._paired.verdict, results)
         except Caught as caught:
@@ -251,6 +256,9 @@ class CampaignTrial:
     def _core(self) -> tuple[str, ...] | None:
         core = self.campaign.manifest.core_shapes
         return None if core == "all" else tuple(core)
+
+    def _classes(self) -> Classes:
+        return Classes(tuple(self.campaign.manifest.classes))
 
     def _evidence(self, collector: Collector, table: Table | None) -> Evidence:
         return Evidence(

@@ -22,6 +22,8 @@ _NEXT = {
     Decision.ACCEPTED: "the gain stands; it is what the campaign is worth",
     Decision.ACCEPTED_WITH_NOTE: "the gain stands; mind the slower case",
     Decision.INCONCLUSIVE: "the chain's gains do not add up to one that can be shown",
+    Decision.SPLIT: "one class paid for another's gain: look for the round that did it; nothing "
+    "was rolled back",
     Decision.ROLLED_BACK: "the chain does not hold: look for the round that lost it; nothing was "
     "rolled back",
 }

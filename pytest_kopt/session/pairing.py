@@ -8,13 +8,13 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, percent
+from pytest_kopt.decide.inference import FINAL_LOOK, KNOWN_BIAS_PCT, LOOKS, percent
 from pytest_kopt.decide.paired import PairedCase, PairedEvidence, decide_metrics
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Verdict
@@ -22,8 +22,9 @@ from pytest_kopt.devices.conditions import Conditions
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import held_out_findings
 from pytest_kopt.options.settings import Gate
-from pytest_kopt.schema.metrics import COMBINED, Metric, aggregate
-from pytest_kopt.schema.table import Table
+from pytest_kopt.schema.classes import NO_CLASSES, Classes
+from pytest_kopt.schema.metrics import COMBINED, Metric, value
+from pytest_kopt.schema.table import Key, Table
 from pytest_kopt.session.comparison import TWO_PROCESSES, Comparison
 from pytest_kopt.session.replica import CaseQuads, Quad, measured_under, time_of
 
@@ -48,25 +49,33 @@ class PairedResult:
 class PairedMetric:
     """A metric as a paired comparison sees it: which of a block's times it is about.
 
-    `total` is the candidate's geometric mean, for display; `higher` says which way it improves.
+    `values` are the candidate's by case, for display; `higher` says which way it improves.
     """
 
     name: str
     way: Literal["forward", "backward", "step"]
-    total: float | None = None
+    values: Mapping[Key, float | None] = field(default_factory=dict)
     higher: bool = True
 
     @classmethod
     def of(cls, metric: Metric, table: Table) -> PairedMetric:
-        """Return a metric of a CSV with its total over the candidate's rows."""
-        total = aggregate(table.rows, metric)
+        """Return a metric of a CSV with its values in the candidate's rows."""
+        values = {row.key: value(row, metric) for row in table.rows}
         higher = metric.better == "higher"
         if metric.name.startswith(COMBINED):
-            return cls(metric.name, "step", total, higher)
+            return cls(metric.name, "step", values, higher)
         way: Literal["forward", "backward"] = (
             "backward" if metric.name.startswith("Backward") else "forward"
         )
-        return cls(metric.name, way, total, higher)
+        return cls(metric.name, way, values, higher)
+
+    def on_both_sides(self, key: Key, log_gain: float) -> tuple[float, float] | None:
+        """Return candidate and incumbent of a case that gained so much, None without a value."""
+        found = self.values.get(key)
+        if found is None:
+            return None
+        gain = math.exp(log_gain)
+        return found, found / gain if self.higher else found * gain
 
 
 def judge(
@@ -77,6 +86,7 @@ def judge(
     *,
     gate: Gate = "improve",
     core: tuple[str, ...] | None = None,
+    classes: Classes = NO_CLASSES,
 ) -> PairedResult:
     """Measure replicas until a look gives a verdict; `core` are the labels that the gate guards.
 
@@ -86,8 +96,11 @@ def judge(
     verdict = None
     for look in LOOKS:
         replicas += comparison.replicas(look - len(replicas))
+        flags = _flags(comparison, results, replicas)
         found = [
-            _evidence(metric, results, replicas, gate, core, _flags(comparison, results, replicas))
+            PairedEvidence(
+                metric.name, _cases(metric, results, replicas, core), gate, flags, classes
+            )
             for metric in metrics
         ]
         verdict = decide_metrics(found, policy)
@@ -110,20 +123,18 @@ def judge(
     )
 
 
-def _evidence(
+def _cases(
     metric: PairedMetric,
     results: Sequence[CaseResult],
     replicas: Sequence[Mapping[str, CaseQuads]],
-    gate: Gate,
     core: tuple[str, ...] | None,
-    flags: tuple[str, ...],
-) -> PairedEvidence:
+) -> tuple[PairedCase, ...]:
     labels = Counter(result.label for result in results)
 
     def ratios(nodeid: str, *, control: bool = False) -> tuple[float, ...]:
         return tuple(replica[nodeid].ratio(metric.way, control=control) for replica in replicas)
 
-    cases = tuple(
+    return tuple(
         PairedCase(
             name=result.nodeid,
             label=result.label if labels[result.label] == 1 else result.nodeid,
@@ -132,14 +143,10 @@ def _evidence(
             placebo=ratios(result.nodeid, control=True),
             device=replicas[0][result.nodeid].device or None,
             core=core is None or result.label in core,
+            values=metric.on_both_sides(result.key, statistics.fmean(ratios(result.nodeid))),
         )
         for result in results
     )
-    incumbent = None
-    if metric.total is not None:
-        gain = math.exp(statistics.fmean(r for case in cases for r in case.ratios))
-        incumbent = metric.total / gain if metric.higher else metric.total * gain
-    return PairedEvidence(metric.name, cases, metric.total, incumbent, gate, flags)
 
 
 def _flags(
@@ -151,7 +158,8 @@ def _flags(
     found = []
     if comparison.how == TWO_PROCESSES:
         found.append(
-            f"compared in two processes (a bias of up to 0.3 % is known): {comparison.why_two}"
+            f"compared in two processes (a bias of up to {KNOWN_BIAS_PCT:g} % is known): "
+            f"{comparison.why_two}"
         )
     for result in results:
         around = [replica[result.nodeid].conditions for replica in replicas]

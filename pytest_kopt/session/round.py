@@ -12,6 +12,7 @@ from pytest_kopt.campaign import tips
 from pytest_kopt.campaign.campaign import AttemptRecord
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.classes import measured_classes
 from pytest_kopt.decide.gates import checked_shape, correctness_verdict, metrics_verdict
 from pytest_kopt.decide.kernel_time import judge_kernel_time
 from pytest_kopt.decide.policy import Policy
@@ -23,8 +24,9 @@ from pytest_kopt.honesty.fingerprint import edits
 from pytest_kopt.honesty.transfer import BOUNDED, bucket_findings, caches_weights
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.profiling.table import CaseProfile, gpu_step_us
+from pytest_kopt.schema.classes import Classes
 from pytest_kopt.schema.metrics import aggregate, parse_primary
-from pytest_kopt.schema.table import Table
+from pytest_kopt.schema.table import Row, Table
 from pytest_kopt.session import judging
 from pytest_kopt.session.auditing import audit_candidate
 from pytest_kopt.session.brief import Brief
@@ -119,11 +121,14 @@ class CampaignRound(CampaignTrial):
                 legal="raise max_iterations in the manifest (at most 119) to go on",
             )
         campaign.check_ready()
+        rows: Sequence[Row] = ()
         if self.number > 1:
             self._freeze_cases()
             # What the round will be compared with is read before anything is measured.
             campaign.incumbent()
-            campaign.incumbent_table()
+            rows = campaign.incumbent_table().rows
+        classes = self._classes()
+        classes.target_among(classes.group({row.key: row.dims for row in rows}))
 
     def _judge(
         self,
@@ -260,6 +265,7 @@ class CampaignRound(CampaignTrial):
             aggregate=totals[0],
             secondary=totals[1:],
             shapes=[checked_shape(row) for row in table.rows],
+            classes=measured_classes(self._classes(), table, metrics[0]),
         )
 
     def _stored(
@@ -273,6 +279,7 @@ class CampaignRound(CampaignTrial):
             failed_repairs=self._failed_repairs(),
             extra_benefit=self._extra_benefit(),
             core=self._core(),
+            classes=self._classes(),
             devices={
                 result.key: result.evidence.get("device", "") for result in collector.in_order()
             },
@@ -304,6 +311,9 @@ class CampaignRound(CampaignTrial):
         with self._versions(self.campaign.incumbent()) as versions:
             before = lab.profile(ids, (versions.root, versions.trees[0]))
         return judge_kernel_time(verdict, gpu_step_us(found), gpu_step_us(before)), found
+
+    def _classes(self) -> Classes:
+        return replace(super()._classes(), target=self._own_notes().target_class)
 
     def _own_notes(self) -> Notes:
         known = self.campaign.state.rounds.get(self.number)

@@ -16,6 +16,7 @@ from pytest_kopt.devices import context
 from pytest_kopt.devices.choice import interpreter_environment
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import STDERR
+from pytest_kopt.schema.classes import Classes
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.vigil import watch_of
 
@@ -82,6 +83,7 @@ class Worker:
                 read=lambda: host.read(device),
                 freezes=brief.cases_only and brief.expected is None,
                 watch=self._watch,
+                classes=Classes(brief.classes),
             )
             if brief.arms:
                 cpu = WallEngine(iterations=_PAIR_CALLS, block_seconds=_PAIR_SECONDS)

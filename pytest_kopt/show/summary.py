@@ -60,6 +60,7 @@ def _results(campaign: Campaign, item: Round, verdict: Verdict) -> str:
         f"- Time: {attempt.started}",
         f"- Attempt: {attempt.number}",
         f"- Comparison: {verdict.compare}, engine {verdict.engine or '-'}, policy {verdict.policy}",
+        f"- Target: {verdict.target_class or item.notes.target_class or 'all cases'}",
         f"- Tests: `{campaign.manifest.tests or 'as on the command line'}`",
         "- Raw artifacts: `artifacts/benchmark.csv`, "
         f"`artifacts/attempt-{attempt.number}/evidence.json`",
@@ -84,7 +85,26 @@ def _results(campaign: Campaign, item: Round, verdict: Verdict) -> str:
                 f"{figure(total.incumbent)}, change {percent(total.change_pct)} "
                 f"{interval(total.low_pct, total.high_pct)}".rstrip()
             )
+    if verdict.classes:
+        lines += ["", _classes(verdict)]
     return "\n".join(lines)
+
+
+def _classes(verdict: Verdict) -> str:
+    header = ["Class", "Cases", "Incumbent", "Candidate", "vs incumbent", "Interval (%)", "Status"]
+    rows = [
+        [
+            found.name,
+            str(found.cases),
+            figure(found.incumbent),
+            figure(found.candidate),
+            percent(found.change_pct),
+            interval(found.low_pct, found.high_pct),
+            found.status,
+        ]
+        for found in verdict.classes
+    ]
+    return markdown_table(header, rows)
 
 
 def _decision(verdict: Verdict) -> str:

@@ -88,6 +88,13 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
                 f"{total.metric}: {values if total.candidate is not None else ''}"
                 f"{percent(total.change_pct)} {interval(total.low_pct, total.high_pct)}".rstrip()
             )
+    for found in verdict.classes:
+        about = " (target)" if found.name == verdict.target_class else ""
+        values = f"{figure(found.incumbent)} -> {figure(found.candidate)}  "
+        shown = f"{percent(found.change_pct)} {interval(found.low_pct, found.high_pct)}".rstrip()
+        if found.change_pct is None:
+            values, shown = figure(found.candidate), ""
+        yield f"class {found.name}{about}: {values if found.candidate is not None else ''}{shown}"
     if verdict.remeasured_pct:
         repeats = ", ".join(percent(change) for change in verdict.remeasured_pct)
         yield f"re-measured: {repeats}"

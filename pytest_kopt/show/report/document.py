@@ -125,6 +125,18 @@ def _round(item: Round, verdict: Verdict) -> dict[str, Any]:
             }
             for shape in verdict.shapes
         ],
+        "classes": [
+            {
+                "name": found.name,
+                "cases": str(found.cases),
+                "incumbent": figure(found.incumbent),
+                "candidate": figure(found.candidate),
+                "change": percent(found.change_pct),
+                "interval": interval(found.low_pct, found.high_pct),
+                "status": found.status,
+            }
+            for found in verdict.classes
+        ],
         "flags": verdict.flags,
         "notes": [[name, str(value)] for name, value in item.notes.given().items()],
         "summary": item.notes.summary or item.notes.change or item.notes.hypothesis or "",

@@ -88,6 +88,13 @@
           round.aggregates.map((a) => [a.metric, a.incumbent, a.candidate, a.change, a.interval]),
         ),
       );
+    if (round.classes.length)
+      parts.push(
+        table(
+          ["Class", "Cases", "Incumbent", "Candidate", "Change", "Interval (%)", "Status"],
+          round.classes.map((c) => [c.name, c.cases, c.incumbent, c.candidate, c.change, c.interval, c.status]),
+        ),
+      );
     if (round.shapes.length)
       parts.push(
         table(

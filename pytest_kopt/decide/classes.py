@@ -1,0 +1,104 @@
+"""The rule on config classes (D4): one class does not pay for another.
+
+The stored rule and the paired one find out in their own ways which classes moved beyond the noise;
+what follows from that is said here once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.verdict import ConfigClass, Decision
+from pytest_kopt.schema.classes import Classes
+from pytest_kopt.schema.metrics import Metric, aggregate
+from pytest_kopt.schema.table import Table
+
+Status = Literal["improved", "unchanged", "regressed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the classes stand: their changes in percent, and which moved beyond the noise.
+
+    A single class is all cases: it says nothing that the aggregate does not say.
+    """
+
+    changes: Mapping[str, float]
+    improved: frozenset[str]
+    regressed: frozenset[str]
+
+    @classmethod
+    def by_noise(cls, changes: Mapping[str, float], policy: Policy) -> Standing:
+        """Return the standing by the numbers of two sessions: beyond is what reaches the noise."""
+
+        def beyond(sign: int) -> frozenset[str]:
+            return frozenset(
+                name
+                for name, change in changes.items()
+                if policy.exceeds(sign * change, 0)
+                and policy.reaches(sign * change, policy.noise_pct)
+            )
+
+        return cls(changes, beyond(1), beyond(-1))
+
+    def status(self, name: str) -> Status:
+        """Say what became of a class."""
+        if name in self.regressed:
+            return "regressed"
+        return "improved" if name in self.improved else "unchanged"
+
+    @property
+    def is_split(self) -> bool:
+        """Whether one class gained what another paid for."""
+        return bool(self.improved and self.regressed)
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether a class lost beyond the noise while others were there to hide it."""
+        return bool(self.regressed) and len(self.changes) > 1
+
+    def split(self) -> tuple[Decision, str, str]:
+        """Return decision, reason and advice for a split: specialise and dispatch."""
+        gained, lost = self._listed(self.improved), self._listed(self.regressed)
+        stay = [name for name in self.changes if name not in self.improved]
+        new = _names(sorted(self.improved))
+        return (
+            Decision.SPLIT,
+            f"the classes diverge: {gained} improved, {lost} fell",
+            f"specialise and dispatch: give {new} the new path, leave {_names(stay)} on the "
+            "incumbent's, and name the class in the next round's notes (target_class)",
+        )
+
+    def loss(self) -> tuple[Decision, str, str]:
+        """Return decision, reason and advice for a loss that no other class gained from."""
+        return (
+            Decision.ROLLED_BACK,
+            f"class {self._listed(self.regressed)} fell beyond the noise",
+            "leave that class on the incumbent's path, or try another hypothesis",
+        )
+
+    def _listed(self, names: Iterable[str]) -> str:
+        ordered = sorted(names, key=lambda name: (-abs(self.changes[name]), name))
+        return " and ".join(f"{name!r} ({self.changes[name]:+.3f} %)" for name in ordered)
+
+
+def measured_classes(classes: Classes, table: Table, metric: Metric) -> list[ConfigClass]:
+    """Return the classes of a table that is compared with nothing; BadInput for unknown columns."""
+    rows = table.by_key()
+    groups = classes.group({key: row.dims for key, row in rows.items()})
+    return [
+        ConfigClass(
+            name=name,
+            dims=classes.common(rows[keys[0]].typed_dims),
+            cases=len(keys),
+            candidate=aggregate([rows[key] for key in keys], metric),
+        )
+        for name, keys in groups.items()
+    ]
+
+
+def _names(names: Iterable[str]) -> str:
+    return " and ".join(map(repr, names))
