@@ -83,6 +83,11 @@ class Worker:
                 freezes=brief.cases_only and brief.expected is None,
                 watch=self._watch,
             )
+            if brief.repeats:
+                self._bench = replace(self._bench, repeats=brief.repeats)
+            if brief.iterations:
+                cpu = WallEngine(iterations=brief.iterations)
+                self._bench = replace(self._bench, cpu=cpu)
             if brief.arms:
                 cpu = WallEngine(iterations=_PAIR_CALLS, block_seconds=_PAIR_SECONDS)
                 self._bench = replace(self._bench, cpu=cpu)
