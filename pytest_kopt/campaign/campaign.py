@@ -24,7 +24,7 @@ from pytest_kopt.campaign.repository import Repository
 from pytest_kopt.campaign.state import Attempt, CampaignState, Round, fold
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.clock import now
-from pytest_kopt.decide.verdict import Applied, Decision, Verdict
+from pytest_kopt.decide.verdict import Applied, Decision, Level, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.profile import fingerprint
 from pytest_kopt.schema.table import Table, format_csv, parse_csv, write_atomically
@@ -47,16 +47,23 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """What one attempt leaves behind, ready to be recorded."""
+    """What one attempt leaves behind, ready to be recorded.
+
+    `level` is the one it began at; its verdict names the one that decided. `representative` are the
+    names that a baseline proposes. `baseline` and `paired_quick` are as in the decided event.
+    """
 
     round: int
     started: str
-    level: str
+    level: Level
     evidence: Evidence
     verdict: Verdict
     trend: ledger.Trend | None
     notes: Notes
     paired: ledger.PairedChange | None = None
+    paired_quick: ledger.PairedChange | None = None
+    baseline: ledger.Trend | None = None
+    representative: list[str] | None = None
 
 
 class Campaign:
@@ -167,6 +174,13 @@ class Campaign:
         session: dict[str, Any] = self._baseline_evidence()["session"]
         return session
 
+    def recorded_manifest(self) -> dict[str, Any]:
+        """Return the manifest's keys as ledger and evidence last recorded them; none at first."""
+        if self.state.baseline is None:
+            return {}
+        known = self.baseline_session().get("harness", {}).get("manifest", {})
+        return {**known, **self.state.manifest_changes}
+
     def incumbent_session(self) -> dict[str, Any]:
         """Return what the last accepted attempt recorded of its session."""
         number = self.state.incumbent_round
@@ -177,7 +191,8 @@ class Campaign:
     def record(self, record: AttemptRecord) -> Attempt:
         """Write the evidence of an attempt, then its events; the decided event is the commit point.
 
-        For the baseline the schema is frozen into the manifest too.
+        For the baseline the schema is frozen into the manifest too, where the proposed
+        representative shapes are put down unless some are set.
         """
         known = self.state.rounds.get(record.round)
         number = 1 + max(known.attempts, default=0) if known else 1
@@ -190,21 +205,24 @@ class Campaign:
         text = verdict.model_dump_json(indent=1) + "\n"
         write_atomically(directory / "verdict.json", text)
         if verdict.decision is Decision.BASELINE and record.evidence.table:
-            self._freeze(record.evidence.table.header)
+            self._freeze(record.evidence.table.header, record.representative)
         common: dict[str, Any] = {"round": record.round, "attempt": number}
         self._append(
             *self._manifest_changes(),
-            ledger.Opened(time=record.started, level=record.level, **common),  # type: ignore[arg-type]
+            ledger.Opened(time=record.started, level=record.level, **common),
             ledger.Measured(time=now(), evidence=evidence, **common),
             ledger.Decided(
                 time=now(),
                 decision=verdict.decision,
+                level=verdict.level,
                 reason=verdict.reason,
                 next_step=verdict.next_step,
                 aggregate=verdict.aggregate,
                 flags=verdict.flags,
                 trend=record.trend,
+                baseline=record.baseline,
                 paired=record.paired,
+                paired_quick=record.paired_quick,
                 notes=record.notes,
                 kernel=record.evidence.kernel.hashes,
                 verdict_sha256=_sha256(text.encode()),
@@ -376,17 +394,16 @@ class Campaign:
 
     def _manifest_changes(self) -> list[ledger.Event]:
         """Return the event of keys that changed since they were last recorded, if any did."""
-        if self.state.baseline is None:
-            return []
-        known = self.baseline_session().get("harness", {}).get("manifest", {})
-        known = {**known, **self.state.manifest_changes}
+        known = self.recorded_manifest()
         now_ = self.manifest.model_dump(mode="json", by_alias=True)
         values = {key: now_.get(key) for key in known if now_.get(key) != known[key]}
         return [ledger.ManifestChanged(time=now(), values=values)] if values else []
 
-    def _freeze(self, header: tuple[str, ...]) -> None:
+    def _freeze(self, header: tuple[str, ...], representative: list[str] | None) -> None:
         frozen = FrozenSchema(header=",".join(header), sha256=fingerprint(header))
-        self.manifest = self.manifest.model_copy(update={"csv_schema": frozen})
+        shapes = self.manifest.representative_shapes or representative
+        update = {"csv_schema": frozen, "representative_shapes": shapes}
+        self.manifest = self.manifest.model_copy(update=update)
         manifests.save(self.layout.manifest, self.manifest)
 
     def _action(self, item: Round, decided: ledger.Decided) -> str:

@@ -53,6 +53,14 @@ class Layout:
     def profiles(self) -> Path:
         return self.directory / "profiles"
 
+    @property
+    def quick_bench(self) -> Path:
+        return self.directory / "quick_test_bench.py"
+
+    @property
+    def quick_baseline(self) -> Path:
+        return self.artifacts(1) / "quick_baseline.log"
+
     def memory(self, version: int) -> Path:
         return self.directory / "memory" / f"v{version}.json"
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, BinaryIO, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from pytest_kopt.campaign.notes import Notes
-from pytest_kopt.decide.verdict import Aggregate, Decision
+from pytest_kopt.decide.verdict import Aggregate, Decision, Level
 from pytest_kopt.errors import BadInput
 
 
@@ -31,10 +31,10 @@ class AttemptEvent(Event):
 
 
 class Opened(AttemptEvent):
-    """An attempt began; `time` is its start."""
+    """An attempt began, at a level; `time` is its start."""
 
     event: Literal["opened"] = "opened"
-    level: Literal["quick", "full"] = "full"
+    level: Level = "full"
 
 
 class Measured(AttemptEvent):
@@ -68,16 +68,23 @@ class PairedChange(BaseModel):
 
 
 class Decided(AttemptEvent):
-    """The verdict in short; `kernel` are the SHA-256 of the candidate's files."""
+    """The verdict in short; `kernel` are the SHA-256 of the candidate's files.
+
+    Of a quick round `baseline` is round 1's trend over the same cases; of a full one `paired_quick`
+    is the paired gain over the representative cases.
+    """
 
     event: Literal["decided"] = "decided"
     decision: Decision
+    level: Level = "full"
     reason: str
     next_step: str = ""
     aggregate: Aggregate | None = None
     flags: list[str] = []
     trend: Trend | None = None
+    baseline: Trend | None = None
     paired: PairedChange | None = None
+    paired_quick: PairedChange | None = None
     notes: Notes = Notes()
     kernel: dict[str, str]
     verdict_sha256: str

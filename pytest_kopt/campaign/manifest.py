@@ -55,7 +55,7 @@ class Manifest(BaseModel):
     test_command: Text | None = None
     benchmark_command: Text | None = None
     quick_command: Text | None = None
-    representative_shapes: list[Any] | None = None
+    representative_shapes: Annotated[list[Text], Field(min_length=3, max_length=5)] | None = None
     git_commit: bool = True
     git_branch: Text = "none"
     max_iterations: Annotated[int, Field(ge=1, le=119, strict=True)] | None = None
@@ -90,6 +90,13 @@ class Manifest(BaseModel):
             if Path(path).is_absolute() or ".." in Path(path).parts or "\0" in path:
                 raise ValueError("paths relative to the project root, without '..'")
         return paths
+
+    @field_validator("representative_shapes")
+    @classmethod
+    def _different(cls, shapes: list[str] | None) -> list[str] | None:
+        if shapes is not None and len(set(shapes)) < len(shapes):
+            raise ValueError("3 to 5 different labels")
+        return shapes
 
     @field_validator("target_gpu")
     @classmethod

@@ -135,15 +135,15 @@ def document(given: Recollection) -> dict[str, Any]:
 
 
 def _performance(given: Recollection) -> dict[str, Any]:
-    now, before = _figures(given.table), _figures(given.previous)
-    lines = given.verdict.rooflines
+    now, lines = _figures(given.table), given.verdict.rooflines
+    common = [_figures(table) for table in _over_common_cases(given.table, given.previous)]
 
     def share(unit: str) -> float | None:
         found = [line.achieved_pct for line in lines if line.unit == unit and line.achieved_pct]
         return sum(found) / len(found) if found else None
 
     def delta(name: str) -> float | None:
-        old, new = before[name], now[name]
+        new, old = (figures[name] for figures in common)
         return None if old is None or new is None else new - old
 
     return {
@@ -159,6 +159,13 @@ def _performance(given: Recollection) -> dict[str, Any]:
             "bandwidth_delta": delta("GB/s"),
         },
     }
+
+
+def _over_common_cases(new: Table | None, old: Table | None) -> tuple[Table | None, Table | None]:
+    """Return two tables with the cases that both have: a quick round has but some."""
+    if new is None or old is None:
+        return new, old
+    return new.only(old.by_key()), old.only(new.by_key())
 
 
 def _figures(table: Table | None) -> dict[str, float | None]:

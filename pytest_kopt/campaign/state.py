@@ -8,16 +8,17 @@ from typing import Any
 
 from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.notes import Notes
-from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.decide.verdict import Decision, Level
 from pytest_kopt.errors import BadInput
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One run of a round."""
+    """One run of a round, begun at a level."""
 
     number: int
     started: str
+    level: Level = "full"
     evidence: dict[str, str] = field(default_factory=dict)
     decided: ledger.Decided | None = None
     applied: ledger.Applied | None = None
@@ -109,16 +110,14 @@ class CampaignState:
         return None
 
     @property
-    def chained_pct(self) -> float | None:
-        """The product of the accepted rounds' paired step gains, None when one was not paired."""
-        total = 1.0
-        for item in self.decided_rounds():
-            if item.number == 1 or not _keeps(item) or item.verdict is None:
-                continue
-            if item.verdict.paired is None:
-                return None
-            total *= 1 + item.verdict.paired.step_pct / 100
-        return (total - 1) * 100
+    def first_quick_round(self) -> int | None:
+        """The first round that was measured at the quick level: its cases are frozen since then."""
+        quick = [
+            number
+            for number, item in self.rounds.items()
+            if any(attempt.level == "quick" for attempt in item.attempts.values())
+        ]
+        return min(quick, default=None)
 
     def incumbent_as_of(self, number: int) -> int | None:
         """Return the last accepted round up to and including `number`."""
@@ -195,7 +194,9 @@ def fold(events: Iterable[ledger.AnyEvent]) -> CampaignState:
 def _fold_attempt(state: CampaignState, event: ledger.AttemptEvent) -> None:
     item = state.rounds.setdefault(event.round, Round(event.round))
     attempt = item.attempts.setdefault(event.attempt, Attempt(event.attempt, event.time))
-    if isinstance(event, ledger.Measured):
+    if isinstance(event, ledger.Opened):
+        attempt.level = event.level
+    elif isinstance(event, ledger.Measured):
         attempt.evidence = event.evidence
     elif isinstance(event, ledger.Decided):
         attempt.decided = event

@@ -30,7 +30,7 @@ from pytest_kopt.honesty.precision import Accuracy
 from pytest_kopt.honesty.watch import Watch
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import InputPool, input_pool, launch_stream
-from pytest_kopt.measure.engine import Call, Timing, time_block
+from pytest_kopt.measure.engine import Block, Call, Timing, time_block
 from pytest_kopt.measure.wall import WallEngine, one_thread
 from pytest_kopt.schema.classes import NO_CLASSES, Classes
 from pytest_kopt.schema.profile import Scalar, gate_holds, parse_gate
@@ -38,8 +38,8 @@ from pytest_kopt.schema.table import describe_header_drift
 
 #: How far below its SNR in the check a timed result may lie, in dB, before it is plainly wrong.
 _OWN_SLACK_DB = 10.0
-#: Runs of a block: one that does not count, and three samples.
-_RUNS = 4
+#: Runs of a block before the samples: they do not count.
+_DISCARDED = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Bench:
     `device` is torch's name, `uuid` what its host calls it, `read` returns its state. `expected`
     holds the baseline's cases by node id, None when nothing is frozen yet; a run that `freezes` is
     the baseline itself. `watch` is this process's. Every case has to have the columns that tell
-    the `classes` apart.
+    the `classes` apart, and is timed by `repeats` samples.
     """
 
     device: str
@@ -62,6 +62,7 @@ class Bench:
     freezes: bool = False
     watch: Watch | None = None
     classes: Classes = NO_CLASSES
+    repeats: int = 3
 
     def accuracy(self, nodeid: str) -> dict[str, Accuracy]:
         """Return what the baseline's results of a case reached, by name."""
@@ -223,12 +224,12 @@ def time_case(case: Case, bench: Bench, report: CheckReport) -> Timed:
     since = time.time()
     seed = derive(bench.session_seed, case.nodeid, "time")
     pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, case.function)
-    looks = Looks(_RUNS, 1, derive(bench.session_seed, case.nodeid, "looks"))
+    looks = Looks(_DISCARDED + bench.repeats, 1, derive(bench.session_seed, case.nodeid, "looks"))
     blocks = prepare_blocks(case.function, case, pool, bench, report.interpreted, seed, looks)
     forward, backward = blocks
 
     def measure() -> tuple[Timing, Timing | None]:
-        return time_block(forward), time_block(backward) if backward else None
+        return _time(forward, bench), _time(backward, bench) if backward else None
 
     (timing, back), conditions = steadily(measure, bench.read)
     findings = taken_threads(1)
@@ -248,6 +249,10 @@ def time_case(case: Case, bench: Bench, report: CheckReport) -> Timed:
         all(queues) if queues else None,
         findings,
     )
+
+
+def _time(block: Block, bench: Bench) -> Timing:
+    return time_block(block, bench.repeats, _DISCARDED)
 
 
 def prepare_blocks(

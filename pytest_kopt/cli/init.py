@@ -13,7 +13,7 @@ from pytest_kopt.campaign.layout import Layout, check_name
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.prerequisites import gaps
 from pytest_kopt.campaign.repository import Repository
-from pytest_kopt.cli import templates
+from pytest_kopt.cli import quick_bench, templates
 from pytest_kopt.cli.project import Commands, Project, command
 from pytest_kopt.clock import now
 from pytest_kopt.documents import validate
@@ -69,6 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise BadInput(f"campaign {arguments.name!r} exists already", legal="another name")
     repository = Repository.around(project.root)
     document = _document(arguments, project, repository)
+    script, document["quick_command"] = quick_bench.script(project, layout.quick_bench)
     given = validate(Manifest, document, where="kopt init")
     policies.load(given.policy)
     missing = gaps(given, project.root)
@@ -83,6 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         project.keep_workspace_out_of_git()
     manifests.save(layout.manifest, given)
     write_atomically(layout.readme, campaign_readme(given))
+    write_atomically(layout.quick_bench, script)
     print(given.to_yaml())
     for line in tips.lines(project.campaign(arguments.name)):
         print(line)
@@ -107,7 +109,7 @@ def _document(
     if arguments.old:
         old = project.campaign(arguments.old).manifest
         document = old.model_dump(mode="json", by_alias=True)
-        for key in ("schema", "created", "git_branch", "quick_command"):
+        for key in ("schema", "created", "git_branch", "quick_command", "representative_shapes"):
             document.pop(key)
     given = {
         "target_op": arguments.op,

@@ -34,6 +34,7 @@ class Remeasure(BaseModel):
 class Policy(BaseModel):
     """Thresholds of the decision; percentages are of the primary metric.
 
+    A quick gain below `full_below_pct` is decided by all cases.
     With `kernel_time` a profiled round is kept only if the mean GPU kernel time improved (S4).
     """
 
@@ -43,6 +44,7 @@ class Policy(BaseModel):
     shape_gate_pct: Percent = 5.0
     noise_pct: Percent = 2.0
     minimum_gain_pct: Percent = 0.0
+    full_below_pct: Percent = 5.0
     remeasure: Remeasure = Remeasure()
     max_repairs: Annotated[int, Field(ge=0, le=20)] = 3
     chain_noise_pct: Percent = 1.0

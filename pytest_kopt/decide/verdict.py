@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.roofline import Roofline
 
+#: Which cases decide: the representative ones, or all.
+Level = Literal["quick", "full"]
+
 
 class Decision(str, Enum):
     """What became of a round."""
@@ -117,6 +120,9 @@ class Verdict(BaseModel):
     round: int | None = None
     attempt: int | None = None
     base: str | None = Field(default=None, description="commit that a pull request is held against")
+    level: Level = Field(
+        default="full", description="quick: the representative cases decided, full: all"
+    )
     decision: Decision
     reason: str
     next_step: str = ""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 GATES = ("no-regression", "improve")
+LEVELS = ("quick", "full")
 ENGINES = ("auto", "graph", "events", "wall", "do_bench")
 INI = {
     "kopt_campaign": "campaign whose rounds are measured (--kopt-campaign)",
@@ -39,6 +40,11 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="PATH",
         type=Path,
         help="also write the frozen-schema CSV there; works without a campaign",
+    )
+    group.addoption(
+        "--kopt-level",
+        choices=LEVELS,
+        help="the representative cases or all (default: quick where representative_shapes are set)",
     )
     group.addoption(
         "--kopt-compare",
@@ -91,6 +97,18 @@ def add_options(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--kopt-timeout", metavar="SECONDS", type=float, help="limit for one case (default: 300)"
+    )
+    group.addoption(
+        "--kopt-repeats",
+        metavar="N",
+        type=int,
+        help="samples of a case where nothing is judged (default: 3)",
+    )
+    group.addoption(
+        "--kopt-iters-per-repeat",
+        metavar="N",
+        type=int,
+        help="calls in a sample on the CPU where nothing is judged (default: up to 50)",
     )
     group.addoption(
         "--kopt-no-apply",

@@ -32,6 +32,7 @@ class Settings:
     summary_csv: Path | None
     calibrate: int | None
     compare: str
+    level: str | None
     verdict_path: Path | None
     comment_path: Path | None
     notes: Path | None
@@ -44,6 +45,8 @@ class Settings:
     profile: bool
     suite: Suite
     seed: int | None
+    repeats: int | None
+    iterations: int | None
 
     @property
     def active(self) -> bool:
@@ -65,6 +68,7 @@ class Settings:
             rebuild_command=config.getini("kopt_rebuild_command"),
             summary_csv=_absolute(here, option.kopt_summary_csv),
             calibrate=_calibrate(option.kopt_calibrate),
+            level=option.kopt_level,
             compare=_choice(config, "compare", ("auto", "paired", "stored")),
             verdict_path=_absolute(here, option.kopt_verdict),
             comment_path=_absolute(here, option.kopt_comment),
@@ -78,6 +82,8 @@ class Settings:
             profile=option.kopt_profile,
             suite=_suite(config),
             seed=_seed(config),
+            repeats=_count("--kopt-repeats", option.kopt_repeats),
+            iterations=_count("--kopt-iters-per-repeat", option.kopt_iters_per_repeat),
         )
         settings._check(option)
         return settings
@@ -90,6 +96,7 @@ class Settings:
             ("--kopt-comment", self.comment_path, judged, "--kopt-round N|next"),
             ("--kopt-notes", self.notes, self.round, "--kopt-round N|next"),
             ("--kopt-no-apply", option.kopt_no_apply, self.round, "--kopt-round N|next"),
+            ("--kopt-level", self.level, self.round, "--kopt-round N|next"),
             ("--kopt-profile", self.profile, self.round, "--kopt-round N|next"),
             ("--kopt-gate", option.kopt_gate, self.base, "--kopt-base REF"),
         ):
@@ -113,6 +120,12 @@ class Settings:
                 "--kopt-base has no stored baseline to compare with",
                 where="--kopt-compare",
                 legal=["auto", "paired"],
+            )
+        if (judged or self.calibrate) and (self.repeats or self.iterations):
+            raise BadInput(
+                "how often a case is run to be judged is fixed",
+                where="--kopt-repeats" if self.repeats else "--kopt-iters-per-repeat",
+                legal="neither --kopt-round nor --kopt-base",
             )
         if judged and self.suite != "standard":
             raise BadInput(
@@ -150,6 +163,12 @@ def _calibrate(count: int | None) -> int | None:
     if count is not None and not 4 <= count <= 1000:
         raise BadInput(f"{count} processes", where="--kopt-calibrate", legal="4 to 1000")
     return count
+
+
+def _count(name: str, given: int | None) -> int | None:
+    if given is not None and not 1 <= given <= 100_000:
+        raise BadInput(f"{given}", where=name, legal="1 to 100000")
+    return given
 
 
 def _suite(config: pytest.Config) -> Suite:

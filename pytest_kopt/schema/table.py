@@ -8,7 +8,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -86,6 +86,11 @@ class Table:
     def by_key(self) -> dict[Key, Row]:
         """Return the rows by their dims."""
         return {row.key: row for row in self.rows}
+
+    def only(self, keys: Collection[Key]) -> Table:
+        """Return the table of the rows with these dims."""
+        rows = tuple(row for row in self.rows if row.key in keys)
+        return Table(self.header, rows, self.source)
 
     def check_unique(self, where: str) -> None:
         """Raise BadInput when two rows have the same dims."""

@@ -18,7 +18,8 @@ class Brief:
     has to have; `cases_only` deselects every test that is no case; `ignored` are node ids to leave
     out (skipped at the baseline). With `arms` the cases are not checked and timed but held ready
     for a comparison, with `profile` they are profiled, with `declare_only` held against the
-    baseline and nothing is run.
+    baseline and nothing is run. `repeats` and `iterations` are the samples of a case and, on the
+    CPU, the most calls in one (None: as ever).
     """
 
     device: str
@@ -33,11 +34,21 @@ class Brief:
     arms: ArmsOrder | None = None
     declare_only: bool = False
     profile: ProfileOrder | None = None
+    repeats: int | None = None
+    iterations: int | None = None
 
     @classmethod
     def of(cls, settings: Settings, device: str, session_seed: int) -> Brief:
         """Return the orders of a session without a campaign."""
-        return cls(device, settings.engine, session_seed, settings.timeout, settings.suite)
+        return cls(
+            device,
+            settings.engine,
+            session_seed,
+            settings.timeout,
+            settings.suite,
+            repeats=settings.repeats,
+            iterations=settings.iterations,
+        )
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

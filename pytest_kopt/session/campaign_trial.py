@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import platform
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
@@ -59,8 +58,10 @@ class CampaignTrial:
             settings.root,
         )
         self.policy: Policy = policies.load(settings.policy or self.campaign.manifest.policy)
+        self.frozen: dict[str, ExpectedCase] = {}
         self.expected: dict[str, ExpectedCase] = {}
         self._ignored: tuple[str, ...] = ()
+        self._trees: Versions | None = None
         self._paired: PairedResult | None = None
         self._nearby: list[Finding] = []
         self._tried: list[Tried] = []
@@ -73,8 +74,8 @@ class CampaignTrial:
         raise NotImplementedError
 
     def _freeze_cases(self) -> None:
-        """Take over the case set that the baseline froze."""
-        self.expected = self.campaign.expected_cases()
+        """Take over the case set that the baseline froze, all of it expected."""
+        self.frozen = self.expected = self.campaign.expected_cases()
         self._ignored = tuple(self.campaign.skipped_at_baseline())
 
     @property
@@ -96,8 +97,8 @@ class CampaignTrial:
             Brief.of(self._settings, device, session_seed),
             cases_only=True,
             classes=self._classes().columns,
-            expected=tuple(self.expected.values()) or None,
-            ignored=self._ignored,
+            expected=tuple(self.frozen.values()) or None,
+            ignored=(*self._ignored, *(name for name in self.frozen if name not in self.expected)),
         )
 
     def begin(self) -> str:
@@ -198,14 +199,14 @@ class CampaignTrial:
         if unusable:
             return unusable
         try:
-            with self._versions(other) as versions:
-                comparison = lab.compare([result.nodeid for result in results], versions)
-                paired = [PairedMetric.of(metric, table) for metric in metrics]
-                self._paired = judge(
-                    comparison, results, paired, policy, core=self._core(), classes=self._classes()
-                )
-                self._tried = comparison.tried
-                self._nearby = nearby_findings(comparison, self._paired.verdict, results)
+            versions = self._versions(other)
+            comparison = lab.compare([result.nodeid for result in results], versions)
+            paired = [PairedMetric.of(metric, table) for metric in metrics]
+            self._paired = judge(
+                comparison, results, paired, policy, core=self._core(), classes=self._classes()
+            )
+            self._tried = comparison.tried
+            self._nearby = nearby_findings(comparison, self._paired.verdict, results)
         except Caught as caught:
             return judging.overfit(results, caught.findings, policy, CAUGHT_STEP)
         except NotComparable as error:
@@ -216,17 +217,23 @@ class CampaignTrial:
             ) from None
         return self._paired.verdict
 
-    def _versions(self, other: KernelVersion) -> AbstractContextManager[Versions]:
-        """Return trees of the project with another version of its kernel."""
-        incumbent = other.sources
-        manifest, here = self.campaign.manifest, list(self._kernel.files)
-        return overlays(
-            self.campaign.root.resolve(),
-            incumbent,
-            absent=[path for path in here if path not in incumbent],
-            rebuild=manifest.rebuild_command,
-            env=manifest.env,
-        )
+    def _versions(self, other: KernelVersion) -> Versions:
+        """Return trees of the project with the one other version of its kernel that is met here.
+
+        They are made once and last until the campaign is given back.
+        """
+        if self._trees is None:
+            incumbent = other.sources
+            manifest, here = self.campaign.manifest, list(self._kernel.files)
+            made = overlays(
+                self.campaign.root.resolve(),
+                incumbent,
+                absent=[path for path in here if path not in incumbent],
+                rebuild=manifest.rebuild_command,
+                env=manifest.env,
+            )
+            self._trees = self._stack.enter_context(made)
+        return self._trees
 
     def _same_engines(self, results: Sequence[CaseResult]) -> None:
         for result in results:

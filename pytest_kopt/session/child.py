@@ -203,6 +203,12 @@ class Child:
         return text[starts[-1] :][:size] if starts else text[-size:]
 
 
+def filter_known(wanted: Sequence[str], collected: Sequence[str]) -> list[str]:
+    """Return the wanted node ids that were collected, in the order in which they are wanted."""
+    known = set(collected)
+    return [nodeid for nodeid in wanted if nodeid in known]
+
+
 @dataclass(slots=True)
 class Listener:
     """Where a run in children reports to; every field is called in the deciding process."""

@@ -8,7 +8,8 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,7 @@ class Controller:
         self._former: Any = None
         self._spares = Spares()
         self._unwritten: list[str] = []
+        self._session: pytest.Session | None = None
 
     @property
     def common_environment(self) -> dict[str, str]:
@@ -109,7 +111,8 @@ class Controller:
             return [f"kopt: {self.brief.device}, rows go to {self.settings.summary_csv}"]
         return [f"kopt: {self.trial.title}, {self.brief.device}", *self.trial.preface]
 
-    def pytest_sessionstart(self) -> None:
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        self._session = session
         # A CI runner ends a job with SIGTERM: it shall leave as little behind as Ctrl-C does.
         if self.trial and threading.current_thread() is threading.main_thread():
             self._former = signal.signal(signal.SIGTERM, _interrupt)
@@ -209,6 +212,25 @@ class Controller:
             found += measure_again(self._config, self.brief, env, ids).results.values()
         return found
 
+    def check_also(self, ids: Sequence[str]) -> None:
+        """Check and measure further cases, each in a fresh process where its incumbent was.
+
+        Their reports are those of this session, and its orders include them from now on.
+        """
+        from pytest_kopt.session.child import Child, filter_known
+        from pytest_kopt.session.replay import Replay
+
+        self._lanes(list(self.collector.results))
+        kept = tuple(nodeid for nodeid in self.brief.ignored if nodeid not in ids)
+        self.brief = replace(self.brief, ignored=kept)
+        assert self._session is not None
+        self._session.testscollected += len(ids)
+        replay = Replay(self._config, self.collector)
+        for device, members in self._homes(ids).items():
+            env = self._local_environment | self.placement.pin_to(device)
+            start = partial(Child, self._config, self.brief, env, members)
+            replay.run(start, partial(filter_known, members))
+
     def compare(self, ids: Sequence[str], versions: Versions) -> Comparison:
         """Return a comparison of two versions over these cases in fresh processes."""
         from pytest_kopt.decide.inference import FINAL_LOOK
@@ -244,6 +266,15 @@ class Controller:
                     legal="workers on this host, or the whole run on that one",
                 )
         return self.placement.group(results)
+
+    def _homes(self, ids: Sequence[str]) -> dict[Device, list[str]]:
+        """Return cases that were not measured yet by the device that measured their incumbent."""
+        devices = {case.nodeid: case.device for case in self.brief.expected or ()}
+        found: dict[Device, list[str]] = {}
+        for nodeid in ids:
+            home = self.placement.find(devices.get(nodeid)) or self.placement.best
+            found.setdefault(home, []).append(nodeid)
+        return found
 
     def _start_spares(self) -> None:
         """Have the first replicas wake on the GPUs while the cases are checked there."""

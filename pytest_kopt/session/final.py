@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pytest_kopt.campaign import levels
+from pytest_kopt.campaign.chain import chain_of_best
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.gates import checked_shape
 from pytest_kopt.decide.verdict import Decision, Verdict
@@ -68,8 +70,13 @@ class FinalComparison(CampaignTrial):
         if judging.is_interpreted(results):
             return judging.incomplete(policy, *judging.INTERPRETED)
         verdict = self._compare(results, table, policy, lab, self.campaign.baseline())
-        chained = self.campaign.state.chained_pct
-        flags = [] if chained is None else [f"the rounds' gains multiply to {chained:+.3f} %"]
+        chain = chain_of_best(self.campaign.state)
+        where = " over the representative cases" if chain and chain.level == "quick" else ""
+        flags = (
+            [f"the rounds' gains multiply to {chain.change.step_pct:+.3f} %{where}"]
+            if chain
+            else []
+        )
         return verdict.model_copy(
             update={
                 "next_step": _NEXT.get(verdict.decision, verdict.next_step),
@@ -79,6 +86,7 @@ class FinalComparison(CampaignTrial):
 
     def _validate(self) -> None:
         campaign = self.campaign
+        levels.always_full(self._settings.level, "the final comparison")
         if campaign.state.ended == "abandoned":
             raise BadInput("the campaign was abandoned", where="--kopt-round final")
         best = campaign.state.incumbent_round

@@ -7,7 +7,7 @@ import io
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -36,13 +36,24 @@ _PAIR_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class PairedResult:
-    """A paired verdict with the evidence behind it; `same` are cases without any change."""
+    """A paired verdict with the evidence behind it; `same` are cases without any change.
+
+    `results` are the cases, `replicas` what was measured of each.
+    """
 
     verdict: Verdict
     pairs_csv: str
-    change: PairedChange
     session: dict[str, object]
-    same: frozenset[str] = frozenset()
+    same: frozenset[str]
+    results: tuple[CaseResult, ...]
+    replicas: tuple[dict[str, CaseQuads], ...]
+
+    def change(self, ids: Collection[str] | None = None) -> PairedChange:
+        """Return the gain over the cases with these node ids, over all when None."""
+        return _change(
+            [result for result in self.results if ids is None or result.nodeid in ids],
+            self.replicas,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +122,6 @@ def judge(
     return PairedResult(
         verdict.model_copy(update={"engine": ", ".join(engines) or None}),
         _pairs_csv(results, replicas),
-        _change(results, replicas),
         {
             "compared_in": comparison.how,
             "why_two_processes": comparison.why_two,
@@ -120,6 +130,8 @@ def judge(
             "device_seconds": round(comparison.device_seconds, 3),
         },
         frozenset(nodeid for nodeid, quads in replicas[0].items() if quads.is_same),
+        tuple(results),
+        tuple(replicas),
     )
 
 
@@ -184,7 +196,8 @@ def _change(
         ratios = [replica[r.nodeid].ratio(way) for replica in replicas for r in results]
         return percent(statistics.fmean(ratios))
 
-    timed = [quads for quads in replicas[0].values() if not quads.is_same]
+    here = [replicas[0][result.nodeid] for result in results]
+    timed = [quads for quads in here if not quads.is_same]
     first = timed[0].quads[0][0][1] if timed else (0.0, None)
     return PairedChange(
         step_pct=mean("step"),

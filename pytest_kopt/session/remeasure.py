@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
 from pytest_kopt.session.brief import Brief
-from pytest_kopt.session.child import MAX_DEATHS, CaseProcess, Child, Listener
+from pytest_kopt.session.child import MAX_DEATHS, CaseProcess, Child, Listener, filter_known
 from pytest_kopt.session.collector import Collector
 
 
@@ -29,7 +30,7 @@ def measure_again(
         collector.add_report(config.hook.pytest_report_from_serializable(config=config, data=data))
 
     listener = Listener(
-        collected=lambda found: [nodeid for nodeid in ids if nodeid in set(found)],
+        collected=partial(filter_known, ids),
         collect_error=lambda data: None,
         started=lambda nodeid, location: None,
         report=report,

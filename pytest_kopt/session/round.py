@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from pytest_kopt.campaign import ledger, levels, tips
 from pytest_kopt.campaign import notes as notes_file
-from pytest_kopt.campaign import tips
 from pytest_kopt.campaign.campaign import AttemptRecord
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.cases.result import CaseResult
@@ -16,8 +16,9 @@ from pytest_kopt.decide.classes import measured_classes
 from pytest_kopt.decide.gates import checked_shape, correctness_verdict, metrics_verdict
 from pytest_kopt.decide.kernel_time import judge_kernel_time
 from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.promotion import asks_for_full
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
-from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
+from pytest_kopt.decide.verdict import Aggregate, Decision, Level, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.fingerprint import edits
@@ -47,14 +48,19 @@ class CampaignRound(CampaignTrial):
         self._notes = notes_file.load(settings.notes) if settings.notes else Notes()
         tips.check_notes(self._notes, str(settings.notes))
         self._audited: list[Finding] | None = None
+        self._seen_quick: Verdict | None = None
         super().__init__(settings)
         self._watch = HarnessWatch(self.campaign, setup)
-        self._harness = self._watch.take(self.expected)
+        self._harness = self._watch.take(self.frozen)
         self._edits = self._watch.edits(self._harness)
 
     @property
     def title(self) -> str:
-        return f"campaign {self.campaign.name}, round {self.number}, policy {self.policy.name}"
+        cases = f", quick: {len(self.expected)} of {len(self.frozen)} cases"
+        return (
+            f"campaign {self.campaign.name}, round {self.number}, policy {self.policy.name}"
+            f"{cases if self.level == 'quick' else ''}"
+        )
 
     @property
     def preface(self) -> Sequence[str]:
@@ -77,9 +83,10 @@ class CampaignRound(CampaignTrial):
 
     def close(self, collector: Collector, lab: Laboratory, interrupted: str = "") -> Closing:
         """Judge, record and carry out; raises BadInput, with nothing changed, for drifted input."""
-        table = self._rows(collector)
+        begun = self.level
+        self._rows(collector)
         self._look_at_harness_again(collector)
-        verdict = self._with_notes(self._judge(collector, table, lab, interrupted), collector)
+        verdict = self._with_notes(self._judge(collector, lab, interrupted), collector)
         verdict = self._said_why_blocked(verdict)
         if not self.campaign.candidate().same_content(self._kernel):
             verdict = judging.incomplete(
@@ -87,18 +94,22 @@ class CampaignRound(CampaignTrial):
             )
         verdict, profiles = self._profile(verdict, collector, lab)
         lines = rooflines(collector.in_order(), self._settings.workspace)
-        verdict = verdict.model_copy(update={"rooflines": lines})
-        figures = trend.figures(table) if table else None
+        verdict = verdict.model_copy(update={"rooflines": lines, "level": self.level})
+        table = collector.table()
+        is_baseline = verdict.decision is Decision.BASELINE
         attempt = self.campaign.record(
             AttemptRecord(
                 round=self.number,
                 started=self.started,
-                level="full",
+                level=begun,
                 evidence=self._evidence(collector, table),
                 verdict=verdict,
-                trend=figures,
+                trend=trend.figures(table) if table else None,
                 notes=self._notes,
-                paired=self._paired.change if self._paired else None,
+                paired=self._paired.change() if self._paired else None,
+                paired_quick=self._quick_change(),
+                baseline=self._quick_baseline(table),
+                representative=self._proposed(collector) if is_baseline else None,
             )
         )
         if profiles:
@@ -122,21 +133,35 @@ class CampaignRound(CampaignTrial):
             )
         campaign.check_ready()
         rows: Sequence[Row] = ()
-        if self.number > 1:
+        self.level: Level = "full"
+        if self.number == 1:
+            levels.always_full(settings.level, "the baseline")
+        else:
             self._freeze_cases()
+            self._take_level()
             # What the round will be compared with is read before anything is measured.
             campaign.incumbent()
             rows = campaign.incumbent_table().rows
         classes = self._classes()
         classes.target_among(classes.group({row.key: row.dims for row in rows}))
 
-    def _judge(
-        self,
-        collector: Collector,
-        table: Table | None,
-        lab: Laboratory,
-        interrupted: str,
-    ) -> Verdict:
+    def _take_level(self) -> None:
+        """Expect the cases of the round's level; BadInput where there is no such level."""
+        campaign, shapes = self.campaign, self.campaign.manifest.representative_shapes
+        recorded = campaign.recorded_manifest().get(levels.KEY)
+        levels.check_unchanged(shapes, recorded, campaign.state.first_quick_round)
+        representative = self._representative
+        self.level = levels.choose(self._settings.level, len(self.frozen), shapes)
+        if self.level == "quick":
+            self.expected = {name: self.frozen[name] for name in representative}
+
+    @cached_property
+    def _representative(self) -> tuple[str, ...]:
+        """The node ids of the representative cases; none where no shapes are set."""
+        shapes = self.campaign.manifest.representative_shapes or []
+        return levels.representative(shapes, levels.names(self.frozen.values()))
+
+    def _judge(self, collector: Collector, lab: Laboratory, interrupted: str) -> Verdict:
         wanted = list(self.expected) or [
             nodeid for nodeid in collector.order if nodeid not in collector.skipped
         ]
@@ -145,29 +170,56 @@ class CampaignRound(CampaignTrial):
             return self._edited(collector)
         if broken:
             return broken
-        assert table is not None
-        results = collector.in_order()
-        policy = judging.with_directions(self.policy, results)
         if self.number == 1:
-            return self._baseline(table, policy)
+            return self._baseline(collector)
+        verdict = self._judge_level(collector, lab)
+        if asks_for_full(self.level, verdict, self.policy):
+            return self._promote(verdict, collector, lab)
+        return verdict
+
+    def _promote(self, quick: Verdict, collector: Collector, lab: Laboratory) -> Verdict:
+        """Have all cases decide on a small quick gain, in this session and with its trees."""
+        outside = [name for name in self.frozen if name not in self.expected]
+        total = quick.aggregate
+        assert total is not None and total.change_pct is not None
+        self._seen_quick = quick
+        lab.check_also(outside)
+        self.level, self.expected = "full", self.frozen
+        collector.order = list(self.frozen)
+        self._rows(collector)
+        self._look_at_harness_again(collector)
+        if self._edits:
+            return self._edited(collector)
+        broken = judging.cut_off(collector, list(self.expected), "", self.policy)
+        verdict = broken or self._judge_level(collector, lab)
+        flag = (
+            f"quick, {total.metric} changed by {total.change_pct:+.3f} %: less than "
+            f"{self.policy.full_below_pct:g} % is decided by all {len(self.frozen)} cases"
+        )
+        return verdict.model_copy(update={"flags": [flag, *verdict.flags]})
+
+    def _judge_level(self, collector: Collector, lab: Laboratory) -> Verdict:
+        """Judge the cases of the level, which all have a row."""
+        results, table = collector.in_order(), collector.table()
+        assert table is not None
+        policy = judging.with_directions(self.policy, results)
         failed = correctness_verdict(table, policy, self._failed_repairs())
         found = [found for found in self._found(results) if found.rejects]
         if found and (judging.rejecting(results) or failed is None):
             return judging.overfit(results, found, policy, CAUGHT_STEP)
-        interpreted = judging.is_interpreted(results)
-        if self._settings.compare == "stored" and not interpreted:
-            return self._stored(collector, table, policy, lab)
         if failed:
             return failed
-        if interpreted:
+        if judging.is_interpreted(results):
             return judging.incomplete(policy, *judging.INTERPRETED)
+        if self._settings.compare == "stored":
+            return self._stored(collector, table, policy, lab)
         verdict = self._compare(results, table, policy, lab, self.campaign.incumbent())
         special = [found for found in self._nearby if found.rejects]
         return judging.overfit(results, special, policy, CAUGHT_STEP) if special else verdict
 
     def _look_at_harness_again(self, collector: Collector) -> None:
         """Take the harness down once more: kernel code has run meanwhile."""
-        ids = list(self.expected) or collector.order
+        ids = list(self.frozen) or collector.order
         again = self._watch.take(ids)
         found = [*edits(self._harness, again), *self._watch.edits(again)]
         self._edits = list({str(item): item for item in [*self._edits, *found]}.values())
@@ -236,9 +288,17 @@ class CampaignRound(CampaignTrial):
         return caches_weights(result.trace for result in self.campaign.results(before))
 
     def _session(self, collector: Collector) -> dict[str, Any]:
-        return {**super()._session(collector), "harness": self._harness.to_document()}
+        seen = self._seen_quick
+        return {
+            **super()._session(collector),
+            "harness": self._harness.to_document(),
+            "quick": seen.model_dump(mode="json") if seen else None,
+        }
 
-    def _baseline(self, table: Table, policy: Policy) -> Verdict:
+    def _baseline(self, collector: Collector) -> Verdict:
+        results, table = collector.in_order(), collector.table()
+        assert table is not None
+        policy = judging.with_directions(self.policy, results)
         failed = correctness_verdict(table, self.policy, failed_repairs=-1)
         if failed:
             return failed.model_copy(
@@ -259,7 +319,7 @@ class CampaignRound(CampaignTrial):
             decision=Decision.BASELINE,
             reason=f"{len(table.rows)} case(s) PASS; the schema and the case set are frozen",
             next_step=f"change the kernel, then: pytest --kopt-campaign {self.campaign.name} "
-            "--kopt-round next",
+            f"--kopt-round next{self._quick_words(collector)}",
             compare="none",
             policy=self.policy.name,
             aggregate=totals[0],
@@ -268,13 +328,50 @@ class CampaignRound(CampaignTrial):
             classes=measured_classes(self._classes(), table, metrics[0]),
         )
 
+    def _proposed(self, collector: Collector) -> list[str] | None:
+        """Return the representative shapes of a new baseline: the user's, else the plugin's.
+
+        BadInput for one of the user's that names no case.
+        """
+        results = collector.in_order()
+        shapes = self.campaign.manifest.representative_shapes
+        if shapes:
+            levels.representative(shapes, levels.names(results))
+            return shapes
+        table = collector.table()
+        return levels.proposal(table, results) if table else None
+
+    def _quick_words(self, collector: Collector) -> str:
+        shapes = self._proposed(collector)
+        if not shapes:
+            return ""
+        return (
+            f", which measures {', '.join(shapes)} (representative_shapes in manifest.yaml: edit "
+            "them before the first quick round)"
+        )
+
+    def _quick_baseline(self, table: Table | None) -> ledger.Trend | None:
+        """Return round 1's figures over the cases of a quick round."""
+        if self.level == "full" or table is None:
+            return None
+        return trend.figures(self.campaign.baseline_table().only(table.by_key()))
+
+    def _quick_change(self) -> ledger.PairedChange | None:
+        """Return a full round's paired gain over the representative cases."""
+        if self._paired is None or self.level == "quick" or not self._representative:
+            return None
+        return self._paired.change(self._representative)
+
     def _stored(
         self, collector: Collector, table: Table, policy: Policy, lab: Laboratory
     ) -> Verdict:
         self._same_engines(collector.in_order())
+        # An incumbent that was measured quick has rows of those cases alone.
+        incumbent = self.campaign.incumbent_table().only(table.by_key())
+        known = incumbent.by_key()
         evidence = StoredEvidence(
-            candidate=table,
-            incumbent=self.campaign.incumbent_table(),
+            candidate=table.only(known),
+            incumbent=incumbent,
             primary=self.campaign.manifest.primary_metric,
             failed_repairs=self._failed_repairs(),
             extra_benefit=self._extra_benefit(),
@@ -285,18 +382,29 @@ class CampaignRound(CampaignTrial):
             },
         )
         verdict = decide_stored(evidence, policy)
+        if asks_for_full(self.level, verdict, policy):
+            return verdict
         for _ in range(remeasurements_needed(verdict, policy)):
             again = Collector(order=list(collector.order))
             again.results = {result.nodeid: result for result in lab.measure_again()}
             repeat = again.table()
             if repeat is None or len(repeat.rows) != len(table.rows):
                 return judging.incomplete(self.policy, "a re-measurement lost cases")
-            evidence = replace(evidence, remeasurements=(*evidence.remeasurements, repeat))
+            repeats = (*evidence.remeasurements, repeat.only(known))
+            evidence = replace(evidence, remeasurements=repeats)
             verdict = decide_stored(evidence, policy)
         results = collector.in_order()
         engines = sorted({str(r.evidence.get("engine", "-")) for r in results})
         flags = [*verdict.flags, *judging.device_flags(results, self.expected)]
-        return verdict.model_copy(update={"engine": ", ".join(engines), "flags": flags})
+        alone = [row for row in table.rows if row.key not in known]
+        if alone:
+            flags.append(
+                f"{len(alone)} case(s) were checked but not compared: round "
+                f"{self.campaign.state.incumbent_round} was measured without them"
+            )
+        shapes = [*verdict.shapes, *map(checked_shape, alone)]
+        update = {"engine": ", ".join(engines), "flags": flags, "shapes": shapes}
+        return verdict.model_copy(update=update)
 
     def _profile(
         self, verdict: Verdict, collector: Collector, lab: Laboratory
@@ -308,8 +416,8 @@ class CampaignRound(CampaignTrial):
         found = lab.profile(ids)
         if not self.policy.kernel_time or not verdict.decision.keeps or self.number == 1:
             return verdict, found
-        with self._versions(self.campaign.incumbent()) as versions:
-            before = lab.profile(ids, (versions.root, versions.trees[0]))
+        versions = self._versions(self.campaign.incumbent())
+        before = lab.profile(ids, (versions.root, versions.trees[0]))
         return judge_kernel_time(verdict, gpu_step_us(found), gpu_step_us(before)), found
 
     def _classes(self) -> Classes:

@@ -26,6 +26,9 @@ class Laboratory(Protocol):
     def measure_again(self) -> Sequence[CaseResult]:
         """Run the cases once more and return their results."""
 
+    def check_also(self, ids: Sequence[str]) -> None:
+        """Check and measure further cases of the session; they are collected as the others were."""
+
     def compare(self, ids: Sequence[str], versions: Versions) -> Comparison:
         """Return a comparison of two versions over these cases, nothing measured yet."""
 

@@ -85,6 +85,11 @@ class Worker:
                 watch=self._watch,
                 classes=Classes(brief.classes),
             )
+            if brief.repeats:
+                self._bench = replace(self._bench, repeats=brief.repeats)
+            if brief.iterations:
+                cpu = WallEngine(iterations=brief.iterations)
+                self._bench = replace(self._bench, cpu=cpu)
             if brief.arms:
                 cpu = WallEngine(iterations=_PAIR_CALLS, block_seconds=_PAIR_SECONDS)
                 self._bench = replace(self._bench, cpu=cpu)

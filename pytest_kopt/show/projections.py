@@ -11,11 +11,13 @@ from pytest_kopt.campaign import memory, tips
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.schema.table import Table, read_csv, write_atomically
 from pytest_kopt.show import optimize_log, trend
 from pytest_kopt.show.baseline_report import baseline_report
 from pytest_kopt.show.benchmark_json import benchmark_json
 from pytest_kopt.show.profiles import read_profiles
+from pytest_kopt.show.quick_log import quick_log
 from pytest_kopt.show.summary import summary
 
 
@@ -82,6 +84,9 @@ def _round_files(campaign: Campaign, item: Round) -> None:
         commit = verdict.applied.git_commit if verdict.decision.keeps else None
         path = layout.artifacts(item.number) / "benchmark.json"
         write_atomically(path, benchmark_json(results, started, commit))
+        if verdict.decision is Decision.BASELINE:
+            shapes = campaign.manifest.representative_shapes
+            write_atomically(layout.quick_baseline, quick_log(shapes, results))
     _mirror(evidence / "kernel_snapshot", layout.snapshot(item.number))
 
 

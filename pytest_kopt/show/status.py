@@ -39,6 +39,7 @@ def status(campaign: Campaign) -> dict[str, Any]:
         else None,
         "chain_breaks": chain_breaks(state, policies.load(manifest.policy).chain_noise_pct),
         "next": _next(campaign, last),
+        "quick": _quick(campaign),
         "masked": [f"v{version}" for version in sorted(state.masked)],
         "rounds": rounds,
     }
@@ -53,16 +54,29 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
     yield f"kernel: {', '.join(document['kernel'])}"
     for item in document["rounds"]:
         tries = f", attempt {item['attempts']}" if item["attempts"] > 1 else ""
+        tries += ", quick" if item["level"] == "quick" else ""
         change = f" {percent(item['change_pct'])}" if item["change_pct"] is not None else ""
         mark = " <- incumbent" if item["round"] == document["incumbent_round"] else ""
         yield f"  round {item['round']}{tries}: {item['decision']}{change}{mark}"
         yield f"      {item['reason'].splitlines()[0]}"
     yield from (f"the chain is broken: {text}" for text in document["chain_breaks"])
+    if document["quick"]["shapes"]:
+        since = document["quick"]["frozen_since_round"]
+        how = f"frozen since round {since}" if since else "to be edited in manifest.yaml until one"
+        yield f"quick rounds measure {', '.join(document['quick']['shapes'])} ({how})"
     if document["masked"]:
         yield f"masked, not shown: {', '.join(document['masked'])} (v0 is round 1)"
     if document["unapplied"]:
         yield f"round {document['unapplied']} is decided but not carried out: the next run does it"
     yield f"next: {document['next']}"
+
+
+def _quick(campaign: Campaign) -> dict[str, Any]:
+    """Return the representative shapes and since when they cannot be changed."""
+    return {
+        "shapes": campaign.manifest.representative_shapes or [],
+        "frozen_since_round": campaign.state.first_quick_round,
+    }
 
 
 def _round(item: Round) -> dict[str, Any]:
@@ -72,6 +86,7 @@ def _round(item: Round) -> dict[str, Any]:
         "round": item.number,
         "attempts": len(item.attempts),
         "open": item.is_open,
+        "level": decided.level if decided else item.last.level,
         "decision": str(decided.decision) if decided else "INCOMPLETE",
         "reason": decided.reason if decided else "the session was cut off",
         "next_step": decided.next_step if decided else "run the round again",

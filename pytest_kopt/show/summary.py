@@ -59,6 +59,7 @@ def _results(campaign: Campaign, item: Round, verdict: Verdict) -> str:
     lines = [
         f"- Time: {attempt.started}",
         f"- Attempt: {attempt.number}",
+        f"- Level: {verdict.level}",
         f"- Comparison: {verdict.compare}, engine {verdict.engine or '-'}, policy {verdict.policy}",
         f"- Target: {verdict.target_class or item.notes.target_class or 'all cases'}",
         f"- Tests: `{campaign.manifest.tests or 'as on the command line'}`",

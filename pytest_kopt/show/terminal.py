@@ -79,7 +79,8 @@ def result_lines(
 def verdict_lines(verdict: Verdict) -> Iterator[str]:
     """Yield the verdict: decision, evidence, reason, flags, what was done and what is next."""
     yield ""
-    where = f"round {verdict.round}, attempt {verdict.attempt}: " if verdict.round else ""
+    quick = ", quick" if verdict.level == "quick" else ""
+    where = f"round {verdict.round}, attempt {verdict.attempt}{quick}: " if verdict.round else ""
     yield Line(f"{where}{verdict.decision} ({verdict.reason})", **_decision_markup(verdict))
     for total in [verdict.aggregate, *verdict.secondary]:
         if total is not None and total.change_pct is not None:

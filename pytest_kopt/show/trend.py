@@ -6,8 +6,9 @@ import math
 import re
 
 from pytest_kopt.campaign import ledger
+from pytest_kopt.campaign.chain import Chain, chain_to
 from pytest_kopt.campaign.state import CampaignState, Round
-from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.decide.verdict import Decision, Level
 from pytest_kopt.schema.metrics import RATE_UNITS, Metric, aggregate, direction, value
 from pytest_kopt.schema.table import Table
 from pytest_kopt.show.words import figure, one_line, percent
@@ -54,31 +55,37 @@ def header(unit: str) -> str:
     return f"| {' | '.join(columns)} |\n|{rule}|\n"
 
 
-def row(item: Round, baseline: ledger.Trend, chain: ledger.PairedChange | None) -> str:
+def row(item: Round, baseline: ledger.Trend, chain: Chain | None) -> str:
     """Return the trend row of a decided round.
 
     `chain` is the paired gain over round 1 where every link was paired: values of two sessions
-    differ by several percent with no change, the product of paired gains does not.
+    differ by several percent with no change, the product of paired gains does not. A quick round's
+    figures are of the representative cases, and so are those of round 1 it is held against.
     """
     decided = item.verdict
     assert decided is not None
-    found = decided.trend or ledger.Trend(unit=baseline.unit)
+    found, start = decided.trend or ledger.Trend(unit=baseline.unit), decided.baseline or baseline
     notes = item.notes
     is_baseline = decided.decision is Decision.BASELINE
     described = notes.summary or notes.change or notes.hypothesis
     cells = [
         str(item.number),
         status(decided.decision),
-        described or ("Baseline" if is_baseline else "not described"),
+        (described or ("Baseline" if is_baseline else "not described")) + mark(decided.level),
         figure(found.forward_average),
         figure(found.forward_peak),
         figure(found.backward_average),
         figure(found.backward_peak),
         figure(found.combined),
-        "—" if is_baseline else (chained(chain) if chain else versus(found, baseline)),
+        "—" if is_baseline else (chained(chain) if chain else versus(found, start)),
         notes.key_finding or decided.reason,
     ]
     return f"| {' | '.join(one_line(cell) for cell in cells)} |\n"
+
+
+def mark(level: Level) -> str:
+    """Return what tells figures of the representative cases from those of all."""
+    return " (quick)" if level == "quick" else ""
 
 
 def status(decision: Decision) -> str:
@@ -104,38 +111,13 @@ def versus(found: ledger.Trend, baseline: ledger.Trend) -> str:
     )
 
 
-def chained(chain: ledger.PairedChange) -> str:
+def chained(chain: Chain) -> str:
     """Return `vs Baseline` from a product of paired gains."""
+    change = chain.change
     return (
-        f"step {percent(chain.step_pct)}, fwd {percent(chain.forward_pct)}, "
-        f"bwd {percent(chain.backward_pct)}"
+        f"step {percent(change.step_pct)}, fwd {percent(change.forward_pct)}, "
+        f"bwd {percent(change.backward_pct)}{mark(chain.level)}"
     )
-
-
-def chain_to(state: CampaignState, item: Round) -> ledger.PairedChange | None:
-    """Return a round's paired gain over round 1, None where a link of the chain was not paired."""
-    accepted = [
-        found.verdict
-        for found in state.decided_rounds()
-        if found.verdict and found.verdict.decision.keeps and 1 < found.number < item.number
-    ]
-    links = [verdict.paired if verdict else None for verdict in (*accepted, item.verdict)]
-    total = ledger.PairedChange(step_pct=0.0, forward_pct=0.0, backward_pct=0.0)
-    for link in links:
-        if link is None:
-            return None
-        total = ledger.PairedChange(
-            step_pct=_compound(total.step_pct, link.step_pct),
-            forward_pct=_compound(total.forward_pct, link.forward_pct),
-            backward_pct=None
-            if total.backward_pct is None or link.backward_pct is None
-            else _compound(total.backward_pct, link.backward_pct),
-        )
-    return total
-
-
-def _compound(first: float, second: float) -> float:
-    return ((1 + first / 100) * (1 + second / 100) - 1) * 100
 
 
 def direction_of(column: str) -> str:
@@ -151,9 +133,9 @@ def missing_text(text: str, state: CampaignState) -> str:
     present = {int(number) for number in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
     start = baseline.verdict.trend
     rows = [
-        row(item, start, chain_to(state, item))
+        row(item, start, chain_to(state, item.verdict))
         for item in state.decided_rounds()
-        if item.number not in present
+        if item.number not in present and item.verdict
     ]
     title = "" if text else f"# Performance trend\n\n{header(start.unit)}"
     return title + "".join(rows)

@@ -34,6 +34,7 @@ def document(campaign: Campaign) -> dict[str, Any]:
         "metric": next((item["metric"] for item in rounds if item["metric"]), ""),
         "rounds": rounds,
         "gain": best_gain(rounds),
+        "quick_gains": any(item["keeps"] and item["level"] == "quick" for item in rounds),
         "rooflines": next(
             (item["rooflines"] for item in reversed(rounds) if item["rooflines"]), []
         ),
@@ -96,6 +97,7 @@ def _round(item: Round, verdict: Verdict) -> dict[str, Any]:
     return {
         "number": item.number,
         "time": attempt.started,
+        "level": verdict.level,
         "decision": str(verdict.decision),
         "keeps": verdict.decision.keeps,
         "reason": verdict.reason,

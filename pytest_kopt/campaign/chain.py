@@ -1,0 +1,62 @@
+"""The accepted rounds' paired gains over round 1, multiplied, all over the same cases (C4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pytest_kopt.campaign.ledger import Decided, PairedChange
+from pytest_kopt.campaign.state import CampaignState
+from pytest_kopt.decide.verdict import Level
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A product of paired gains; at the quick level it is over the representative cases."""
+
+    change: PairedChange
+    level: Level
+
+
+def chain_to(state: CampaignState, last: Decided) -> Chain | None:
+    """Return the gain over round 1 with this round as the last link.
+
+    A quick round says nothing of the other cases: with one among the links, every link is taken
+    over the representative cases. None where a link was not paired over them.
+    """
+    accepted = [
+        item.verdict
+        for item in state.decided_rounds()
+        if item.verdict and item.verdict.decision.keeps and 1 < item.number < last.round
+    ]
+    links = [*accepted, last]
+    level: Level = "quick" if any(link.level == "quick" for link in links) else "full"
+    changes = [link.paired if link.level == level else link.paired_quick for link in links]
+    found = _product(changes)
+    return Chain(found, level) if found else None
+
+
+def chain_of_best(state: CampaignState) -> Chain | None:
+    """Return the last accepted round's gain over round 1, None where a link was not paired."""
+    best = state.incumbent
+    return chain_to(state, best.decided) if best and best.decided else None
+
+
+def _product(changes: Iterable[PairedChange | None]) -> PairedChange | None:
+    total = PairedChange(step_pct=0.0, forward_pct=0.0, backward_pct=0.0)
+    for change in changes:
+        if change is None:
+            return None
+        backward = (total.backward_pct, change.backward_pct)
+        total = PairedChange(
+            step_pct=_compound(total.step_pct, change.step_pct),
+            forward_pct=_compound(total.forward_pct, change.forward_pct),
+            backward_pct=None
+            if backward[0] is None or backward[1] is None
+            else _compound(backward[0], backward[1]),
+        )
+    return total
+
+
+def _compound(first: float, second: float) -> float:
+    return ((1 + first / 100) * (1 + second / 100) - 1) * 100

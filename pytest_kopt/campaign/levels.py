@@ -1,0 +1,87 @@
+"""Validation levels (C3): which of the frozen cases a session measures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from pytest_kopt.campaign.representative import MOST, propose
+from pytest_kopt.cases.result import CaseResult, ExpectedCase
+from pytest_kopt.decide.verdict import Level
+from pytest_kopt.errors import BadInput
+from pytest_kopt.schema.table import Table
+
+KEY = "representative_shapes"
+
+
+def choose(asked: str | None, count: int, shapes: Sequence[str] | None) -> Level:
+    """Return the level of a round that has an incumbent, in a campaign of `count` cases.
+
+    BadInput when quick is asked for and no representative shapes are set. With MOST cases or fewer
+    quick is full.
+    """
+    if count <= MOST or asked == "full":
+        return "full"
+    if shapes:
+        return "quick"
+    if asked == "quick":
+        raise BadInput(
+            "no representative shapes are set",
+            where="--kopt-level quick",
+            legal=f"--kopt-level full, or 3 to 5 labels in the manifest's key {KEY}",
+        )
+    return "full"
+
+
+def always_full(asked: str | None, what: str) -> None:
+    """Raise BadInput when anything but full is asked for where all cases have to be measured."""
+    if asked == "quick":
+        raise BadInput(
+            f"{what} measures every case", where="--kopt-level quick", legal="--kopt-level full"
+        )
+
+
+def names(cases: Iterable[CaseResult | ExpectedCase]) -> dict[str, str]:
+    """Return each node id's name in the manifest: its label, itself where others share that."""
+    found = list(cases)
+    labels = Counter(case.label for case in found)
+    return {case.nodeid: case.label if labels[case.label] == 1 else case.nodeid for case in found}
+
+
+def representative(shapes: Sequence[str], cases: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the node ids that the manifest's key means, in the cases' order.
+
+    `cases` are the names by node id. BadInput for a name that no case has.
+    """
+    for shape in shapes:
+        if shape not in cases.values():
+            raise BadInput(f"{shape!r} names no case", where=KEY, legal=list(cases.values()))
+    return tuple(nodeid for nodeid, name in cases.items() if name in shapes)
+
+
+def quick_ids(shapes: Sequence[str] | None, cases: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the node ids of the quick level: the representative cases, all where it is full."""
+    if not shapes or choose(None, len(cases), shapes) == "full":
+        return tuple(cases)
+    return representative(shapes, cases)
+
+
+def proposal(table: Table, results: Sequence[CaseResult]) -> list[str] | None:
+    """Return the names to put into the manifest after the baseline, None where quick is full."""
+    if len(results) <= MOST:
+        return None
+    called = names(results)
+    by_key = {result.key: called[result.nodeid] for result in results}
+    return [by_key[row.key] for row in propose(table)]
+
+
+def check_unchanged(
+    shapes: Sequence[str] | None, recorded: Sequence[str] | None, since: int | None
+) -> None:
+    """Raise BadInput when the key was edited after round `since` had been measured quick."""
+    if since is not None and shapes != recorded:
+        raise BadInput(
+            f"was edited, but round {since} was measured by it and later ones are held against it",
+            where=KEY,
+            legal=f"{recorded}; --kopt-level full measures all, `kopt init --from` starts over",
+        )

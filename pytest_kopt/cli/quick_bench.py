@@ -1,0 +1,84 @@
+"""What a campaign's quick_test_bench.py does: its quick level, checked and measured, not judged."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_kopt.campaign import levels
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.cli.project import Project
+from pytest_kopt.errors import BadInput
+from pytest_kopt.exit_codes import ExitCode
+
+SCRIPT = '''\
+"""Checks and measures this campaign's quick level; judges and records nothing.
+
+Run it in the project: python {path} --summary-csv rows.csv
+"""
+
+import sys
+from pathlib import Path
+
+from pytest_kopt.cli.quick_bench import main
+
+sys.exit(main(Path(__file__).resolve().parent, sys.argv[1:]))
+'''
+
+
+def script(project: Project, path: Path) -> tuple[str, str]:
+    """Return the text of a campaign's script and the manifest's quick_command, which runs it."""
+    name = Path(os.path.relpath(path, project.root)).as_posix()
+    return SCRIPT.format(path=name), f"python {shlex.quote(name)}"
+
+
+def main(directory: Path, words: Sequence[str]) -> int:
+    """Run the quick level of the campaign in `directory`; return pytest's exit code."""
+    parser = argparse.ArgumentParser(description="Check and measure the quick level; judge nothing")
+    parser.add_argument("--summary-csv", type=Path, metavar="PATH", help="write the rows there")
+    parser.add_argument("--repeats", metavar="N", help="samples of a case (default: 3)")
+    parser.add_argument(
+        "--iters-per-repeat", metavar="N", help="calls in a sample on the CPU (default: up to 50)"
+    )
+    given = parser.parse_args(words)
+    try:
+        campaign = _campaign(directory)
+        cases = _cases(campaign)
+    except BadInput as error:
+        print(f"ERROR: {error}", file=sys.stderr)
+        return ExitCode.USAGE
+    os.environ.update(campaign.manifest.env)
+    options = {
+        "--kopt-engine": campaign.manifest.engine,
+        "--summary-csv": given.summary_csv,
+        "--kopt-repeats": given.repeats,
+        "--kopt-iters-per-repeat": given.iters_per_repeat,
+    }
+    named = [f"{name}={value}" for name, value in options.items() if value is not None]
+    return int(pytest.main([*named, *cases]))
+
+
+def _campaign(directory: Path) -> Campaign:
+    project = Project.here()
+    if project.workspace.resolve() != directory.parent:
+        raise BadInput(
+            f"{Path.cwd()} is not the project of this campaign",
+            where="quick_test_bench.py",
+            legal=f"a folder of the project around {directory.parent}",
+        )
+    return project.campaign(directory.name)
+
+
+def _cases(campaign: Campaign) -> list[str]:
+    """Return pytest's arguments: the quick level's node ids, before the baseline all tests."""
+    if campaign.state.baseline is None:
+        return shlex.split(campaign.manifest.tests)
+    cases = levels.names(campaign.expected_cases().values())
+    ids = levels.quick_ids(campaign.manifest.representative_shapes, cases)
+    return [str(campaign.root / nodeid) for nodeid in ids]

@@ -1,0 +1,197 @@
+"""Which cases a round measures, and when a quick verdict is not enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pytest_kopt import policies
+from pytest_kopt.campaign import levels
+from pytest_kopt.campaign.chain import chain_of_best, chain_to
+from pytest_kopt.campaign.ledger import AnyEvent, Decided, Opened, PairedChange
+from pytest_kopt.campaign.state import fold
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.promotion import asks_for_full
+from pytest_kopt.decide.stored import StoredEvidence, decide_stored
+from pytest_kopt.decide.verdict import Aggregate, Decision, Level, Verdict
+from pytest_kopt.errors import BadInput
+from pytest_kopt.show import trend
+from tests.builders import NOW, attempt_events, gemm_table
+
+THREE = ["a", "b", "c"]
+CASES = {f"test.py::{name}": name for name in "abcdef"}
+PRIMUS = policies.load("primus")
+
+
+@pytest.mark.parametrize(
+    ("asked", "count", "shapes", "level"),
+    [
+        (None, 6, THREE, "quick"),
+        ("quick", 6, THREE, "quick"),
+        ("full", 6, THREE, "full"),
+        (None, 6, None, "full"),
+        ("full", 6, None, "full"),
+        (None, 5, THREE, "full"),
+        ("quick", 5, THREE, "full"),
+        ("quick", 5, None, "full"),
+    ],
+)
+def test_the_level_of_a_round(
+    asked: str | None, count: int, shapes: list[str] | None, level: Level
+) -> None:
+    assert levels.choose(asked, count, shapes) == level
+
+
+def test_quick_needs_representative_shapes() -> None:
+    with pytest.raises(BadInput, match=r"no representative shapes are set.*representative_shapes"):
+        levels.choose("quick", 6, None)
+
+
+def test_what_has_to_be_full_is_never_quick() -> None:
+    levels.always_full(None, "the baseline")
+    levels.always_full("full", "the baseline")
+    with pytest.raises(BadInput, match="the baseline measures every case"):
+        levels.always_full("quick", "the baseline")
+
+
+def test_names_are_labels_where_they_tell_cases_apart() -> None:
+    cases = [CaseResult("t::1", "same"), CaseResult("t::2", "same"), CaseResult("t::3", "own")]
+    assert levels.names(cases) == {"t::1": "t::1", "t::2": "t::2", "t::3": "own"}
+
+
+def test_representative_cases_come_in_the_order_of_the_cases() -> None:
+    assert levels.representative(["e", "a", "c"], CASES) == (
+        *("test.py::a", "test.py::c", "test.py::e"),
+    )
+    with pytest.raises(BadInput, match=r"representative_shapes: 'x' names no case.*a, b, c"):
+        levels.representative(["a", "b", "x"], CASES)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "since", "refused"),
+    [
+        (THREE, None, False),
+        (["a", "b", "d"], None, False),
+        (THREE, 2, False),
+        (["a", "b", "d"], 2, True),
+        (None, 2, True),
+    ],
+)
+def test_shapes_are_frozen_by_the_first_quick_round(
+    shapes: list[str] | None, since: int | None, refused: bool
+) -> None:
+    if not refused:
+        levels.check_unchanged(shapes, THREE, since)
+        return
+    with pytest.raises(BadInput, match="round 2 was measured by it"):
+        levels.check_unchanged(shapes, THREE, since)
+
+
+def verdict(decision: Decision, change: float | None) -> Verdict:
+    total = None if change is None else Aggregate(metric="Forward TFLOPS", change_pct=change)
+    return Verdict(
+        decision=decision, reason="why", compare="paired", policy="primus", aggregate=total
+    )
+
+
+@pytest.mark.parametrize(
+    ("level", "decision", "change", "expected"),
+    [
+        ("quick", Decision.ACCEPTED, 3.0, True),
+        ("quick", Decision.ACCEPTED_WITH_NOTE, 4.999, True),
+        ("quick", Decision.ACCEPTED_WITH_NOTE, 0.0, True),
+        ("quick", Decision.ACCEPTED, 5.0, False),
+        ("quick", Decision.ACCEPTED, 5.0 - 1e-12, False),
+        ("quick", Decision.ACCEPTED, 30.0, False),
+        ("quick", Decision.ROLLED_BACK, 3.0, False),
+        ("quick", Decision.INCONCLUSIVE, 0.3, False),
+        ("quick", Decision.REJECTED_OVERFIT, None, False),
+        ("quick", Decision.INCOMPLETE, None, False),
+        ("full", Decision.ACCEPTED, 3.0, False),
+    ],
+)
+def test_a_small_quick_gain_asks_for_all_cases(
+    level: Level, decision: Decision, change: float | None, expected: bool
+) -> None:
+    assert asks_for_full(level, verdict(decision, change), PRIMUS) is expected
+
+
+def test_a_stored_gain_goes_on_before_it_is_measured_again() -> None:
+    evidence = StoredEvidence(gemm_table([101.0, 202.0]), gemm_table([100.0, 200.0]))
+    waiting = decide_stored(evidence, PRIMUS)
+    assert waiting.decision is Decision.INCOMPLETE
+    assert asks_for_full("quick", waiting, PRIMUS)
+
+
+def test_the_threshold_is_the_policys() -> None:
+    policy = PRIMUS.model_copy(update={"full_below_pct": 2.0})
+    assert not asks_for_full("quick", verdict(Decision.ACCEPTED, 3.0), policy)
+
+
+def played(*rounds: tuple[Level, float, float | None]) -> Sequence[AnyEvent]:
+    """A baseline and accepted rounds: level, paired gain, and that over the representative."""
+    start = trend.figures(gemm_table([100.0, 200.0]))
+    events: list[AnyEvent] = list(attempt_events(1, Decision.BASELINE, trend=start))
+    for number, (level, gain, quick) in enumerate(rounds, start=2):
+        update: dict[str, Any] = {"level": level}
+        if quick is not None:
+            update["paired_quick"] = PairedChange(step_pct=quick, forward_pct=quick)
+        change = PairedChange(step_pct=gain, forward_pct=gain)
+        for event in attempt_events(number, Decision.ACCEPTED, paired=change):
+            if isinstance(event, Decided):
+                event = event.model_copy(update=update)
+            elif isinstance(event, Opened):
+                event = event.model_copy(update={"level": level})
+            events.append(event)
+    return events
+
+
+class TestChain:
+    def test_full_rounds_multiply_over_all_cases(self) -> None:
+        chain = chain_of_best(fold(played(("full", 10.0, 50.0), ("full", 10.0, 50.0))))
+        assert chain and chain.level == "full"
+        assert chain.change.step_pct == pytest.approx(21.0)
+
+    def test_one_quick_round_makes_every_link_one_over_the_representative_cases(self) -> None:
+        events = played(("full", 10.0, 20.0), ("quick", 50.0, None), ("full", 1.0, 0.0))
+        state = fold(events)
+        chain = chain_of_best(state)
+        assert chain and chain.level == "quick"
+        assert chain.change.step_pct == pytest.approx(80.0), "1.2 · 1.5 · 1.0"
+        before = state.rounds[2].verdict
+        assert before is not None
+        first = chain_to(state, before)
+        assert first and first.level == "full"
+        assert first.change.step_pct == pytest.approx(10.0)
+        rows = trend.missing_text("", state).splitlines()[-3:]
+        assert "step +10.000%" in rows[0] and "(quick)" not in rows[0]
+        assert "not described (quick)" in rows[1] and "step +80.000%" in rows[1]
+        assert "not described |" in rows[2] and "bwd — (quick) |" in rows[2]
+
+    def test_there_is_no_chain_where_a_full_link_says_nothing_of_the_representative(self) -> None:
+        assert chain_of_best(fold(played(("full", 10.0, None), ("quick", 50.0, None)))) is None
+
+
+def test_a_quick_round_is_held_against_the_same_cases_of_the_baseline() -> None:
+    """Stored figures of two levels never meet: the large cases are no gain of a round."""
+    baseline = gemm_table([100.0, 400.0, 900.0])
+    some = baseline.only({row.key for row in baseline.rows[:2]})
+    quick = gemm_table([110.0, 440.0])
+    events = list(attempt_events(1, Decision.BASELINE, trend=trend.figures(baseline)))
+    for event in attempt_events(2, Decision.ACCEPTED, trend=trend.figures(quick)):
+        if isinstance(event, Decided):
+            update = {"level": "quick", "baseline": trend.figures(some)}
+            event = event.model_copy(update=update)
+        events.append(event)
+    last = trend.missing_text("", fold(events)).splitlines()[-1]
+    assert "step +10.000%, fwd +10.000%" in last
+
+
+def test_the_first_quick_attempt_counts_whatever_it_became() -> None:
+    events: list[AnyEvent] = [*played(("full", 10.0, 10.0))]
+    assert fold(events).first_quick_round is None
+    events.append(Opened(time=NOW, round=3, attempt=1, level="quick"))
+    events.append(Opened(time=NOW, round=4, attempt=1, level="quick"))
+    assert fold(events).first_quick_round == 3
