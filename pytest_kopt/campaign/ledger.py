@@ -10,8 +10,9 @@ from typing import Annotated, Any, BinaryIO, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from pytest_kopt.campaign.notes import Notes
-from pytest_kopt.decide.verdict import Aggregate, Decision
+from pytest_kopt.decide.verdict import Aggregate, Decision, KernelTime
 from pytest_kopt.errors import BadInput
+from pytest_kopt.roofline import Efficiency
 
 
 class Event(BaseModel):
@@ -68,7 +69,11 @@ class PairedChange(BaseModel):
 
 
 class Decided(AttemptEvent):
-    """The verdict in short; `kernel` are the SHA-256 of the candidate's files."""
+    """The verdict in short; `kernel` are the SHA-256 of the candidate's files.
+
+    `stops` are the conditions that end the campaign once this is decided, each with why it holds.
+    With `performance_log` the policy wants what is kept in performance.md.
+    """
 
     event: Literal["decided"] = "decided"
     decision: Decision
@@ -78,6 +83,10 @@ class Decided(AttemptEvent):
     flags: list[str] = []
     trend: Trend | None = None
     paired: PairedChange | None = None
+    kernel_time: KernelTime | None = None
+    efficiency: Efficiency | None = None
+    stops: dict[str, str] = {}
+    performance_log: bool = False
     notes: Notes = Notes()
     kernel: dict[str, str]
     verdict_sha256: str

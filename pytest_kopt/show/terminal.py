@@ -74,6 +74,7 @@ def result_lines(
         yield from profile_lines(closing.profiles)
         yield from closing.detail.splitlines()[-20:]
         yield from verdict_lines(closing.verdict)
+        yield from (Line(text, yellow=True) for text in closing.outlook)
 
 
 def verdict_lines(verdict: Verdict) -> Iterator[str]:
