@@ -9,6 +9,7 @@ import pytest
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.stops import REGRESSIONS
 from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.roofline import Roofline
 from pytest_kopt.show import projections
 from pytest_kopt.show.status import lines, status
 from tests.campaigns import campaign_at, record
@@ -165,6 +166,22 @@ def test_the_status_says_it_has_ended_and_what_is_still_allowed(stopped: Campaig
     assert "round 6: Forward TFLOPS - -> 100.000 (-9.000%): idea 6" in text
     assert "- regressions in a row: ✅" in text
     assert "now: compare with the state of the art" in text
+
+
+def test_the_hardware_efficiency_of_the_last_accepted_round_ends_a_campaign(
+    campaign: Campaign,
+) -> None:
+    def reaching(pct: float) -> list[Roofline]:
+        return [Roofline(label="a", way="forward", bound="memory", achieved_pct=pct)]
+
+    record(campaign, 1, Decision.BASELINE, rooflines=reaching(70.0))
+    record(campaign, 2, Decision.ROLLED_BACK, rooflines=reaching(95.0))
+    assert status(campaign)["next_round"] == 3
+    record(campaign, 3, Decision.ACCEPTED, rooflines=reaching(92.0))
+    assert status(campaign)["next_round"] is None
+    log = campaign.layout.optimize_log.read_text()
+    assert "- T2 hardware efficiency: ✅ (92.0 % of the attainable rate, asked for 90 %)" in log
+    assert "-> Satisfied condition(s): T2" in log
 
 
 def test_the_status_of_a_campaign_that_goes_on(campaign: Campaign) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pytest_kopt import policies
 from pytest_kopt.campaign.manifest import Manifest
+from pytest_kopt.roofline import TARGET_PCT
 
 
 def campaign_readme(manifest: Manifest) -> str:
     """Return the text of a new campaign's README.md."""
     target = manifest.performance_target or "TBD"
+    limit = policies.load(manifest.policy).max_regressions
     return f"""# {manifest.target_op} ({manifest.target_backend}) on {manifest.target_gpu}
 
 ## Target
@@ -37,7 +40,9 @@ TBD
 ## Stop Conditions
 
 - T1 performance_target: {target}
-- T2 hardware efficiency: TBD
+- T2 hardware efficiency: {TARGET_PCT:g} % of the attainable rate
 - T3 max_iterations: {manifest.max_iterations or "none"}
 - T4 the user: `kopt stop`
+- regressions in a row: {limit} (policy {manifest.policy})
+- no idle GPU: such a session ends with exit code 10
 """

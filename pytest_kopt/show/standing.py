@@ -13,13 +13,16 @@ from pytest_kopt.decide.policy import Policy
 
 
 def lines(campaign: Campaign, policy: Policy) -> Iterator[str]:
-    """Yield the Termination Check where a condition holds, else the review that is due."""
-    found = campaign.termination_check(policy)
+    """Yield the Termination Check where a condition holds, else the review that is due.
+
+    A round that is still open asks for no review.
+    """
+    state, found = campaign.state, campaign.termination_check(policy)
     if stops.holding(found):
         yield from termination_lines(found)
         yield from going_on_lines(campaign, found)
-    else:
-        yield from review_lines(stagnation.review(unmasked_rounds(campaign.state)), campaign.name)
+    elif state.next_round not in state.rounds:
+        yield from review_lines(stagnation.review(unmasked_rounds(state)), campaign.name)
 
 
 def termination_lines(found: Sequence[Stop]) -> Iterator[str]:
