@@ -6,6 +6,7 @@ noise), a roll-back without usable metrics, failed repairs, and an attempt that 
 (INCOMPLETE), since none of them is a comparable regression. So do a SPLIT and a case beyond the
 shape gate while the aggregate holds, which found a class to specialise for, and REJECTED_OVERFIT,
 whose figures are not believed. A REPAIR only goes on: the attempt that ends the round counts.
+Masked rounds count as well: a mask is about what planning looks at, not about what happened.
 """
 
 from __future__ import annotations
