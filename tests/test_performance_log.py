@@ -23,11 +23,13 @@ COLUMNS = (
 def tables(text: str) -> list[dict[str, str]]:
     """The rows of all tables of the results, each by column."""
     found = []
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.strip("| ").split("|")]
-        if len(cells) == len(COLUMNS.split("|")) and not re.match(r"-+$", cells[0]):
-            found.append(dict(zip(COLUMNS.split(" | "), cells, strict=True)))
-    return [row for row in found if row["Date"] != "Date"]
+    for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        header, _, *rows = (
+            [cell.strip() for cell in line.strip("| ").split("|")] for line in block.splitlines()
+        )
+        if " | ".join(header) == COLUMNS:
+            found += [dict(zip(header, row, strict=True)) for row in rows]
+    return found
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ cannot name its own commit: it is the one that adds the line.
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.ledger import Decided
@@ -41,8 +42,9 @@ def missing_text(text: str, campaign: Campaign) -> str:
 
 
 def _table_row(text: str, cells: list[str]) -> str:
-    """Return a row that goes on with the table which the text ends with, or begins one."""
-    if text.endswith("|\n"):
+    """Return a row that goes on with the results which the text ends with, or begins a table."""
+    last = list(takewhile(lambda line: line.startswith("|"), reversed(text.splitlines())))
+    if last and last[-1].startswith(f"| {_HEADER[0]} "):
         return f"| {' | '.join(one_line(cell) for cell in cells)} |\n"
     return f"\n{markdown_table(_HEADER, [cells])}\n"
 
