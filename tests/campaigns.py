@@ -39,6 +39,7 @@ def record(
     decision: Decision,
     *,
     rates: Sequence[float] = (100.0, 200.0),
+    change_pct: float = 1.0,
     measured: Mapping[str, Any] | None = None,
     rooflines: Sequence[Roofline] = (),
     **notes: Any,
@@ -51,7 +52,7 @@ def record(
         reason=f"why round {number} is {decision}",
         compare="none",
         policy="primus",
-        aggregate=Aggregate(metric="Forward TFLOPS", candidate=rates[0], change_pct=1.0),
+        aggregate=Aggregate(metric="Forward TFLOPS", candidate=rates[0], change_pct=change_pct),
         shapes=[checked_shape(row) for row in table.rows],
         rooflines=list(rooflines),
     )

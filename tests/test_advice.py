@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from pytest_kopt import policies
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.knowledge import ceilings
+from pytest_kopt.show import standing
 from pytest_kopt.show.advice import advice, lines
 from tests.campaigns import campaign_at, record
 from tests.test_ceilings import measured
@@ -111,6 +113,22 @@ def test_roll_backs_in_a_row_climb_the_ladder(stuck: Campaign, more: int, action
     assert review["rollbacks_in_a_row"] == 1 + more
     assert review["action"].startswith(action)
     assert len(review["disproved"]) == 1 + more
+
+
+def test_the_review_stands_below_the_round_that_made_it_due(stuck: Campaign) -> None:
+    def below() -> list[str]:
+        return list(standing.lines(stuck, policies.load("primus")))
+
+    assert below() == [], "one roll-back"
+    record(stuck, 4, Decision.REPAIR)
+    assert below() == [], "the round is still open"
+    record(stuck, 4, Decision.ROLLED_BACK)
+    assert below()[0] == "stagnation: 2 roll-backs in a row; this is no stop."
+    assert below()[1].startswith("now: diagnose: ")
+    record(stuck, 5, Decision.REPAIR)
+    assert below() == []
+    record(stuck, 5, Decision.ACCEPTED)
+    assert below() == []
 
 
 def test_the_review_names_directions_that_were_not_tried(stuck: Campaign) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytest_kopt.campaign.layout import Layout
-from pytest_kopt.decide.kernel_time import judge_kernel_time
+from pytest_kopt.decide.kernel_time import judge_kernel_time, kernel_time
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.profiling import ncu, rocprof, torch_trace
 from pytest_kopt.profiling.table import CaseProfile, KernelRow, Launch, gpu_step_us, rows_of
@@ -186,6 +186,21 @@ def test_less_kernel_time_keeps() -> None:
     found = judge_kernel_time(verdict(Decision.ACCEPTED), {"a": 90.0, "b": 100.0}, {"a": 100.0})
     assert found.decision is Decision.ACCEPTED
     assert found.flags == ["mean GPU kernel time: +11.111 % over 1 case(s)"]
+    assert found.kernel_time is not None
+    assert found.kernel_time.candidate_us == pytest.approx(90.0)
+    assert found.kernel_time.incumbent_us == pytest.approx(100.0)
+    assert found.kernel_time.change_pct == pytest.approx(11.111, abs=1e-3)
+
+
+def test_a_profiled_candidate_has_a_kernel_time_where_a_gpu_worked() -> None:
+    def profile(label: str, on: str, mean_us: float) -> CaseProfile:
+        rows = (KernelRow("hot", 4, mean_us),)
+        return CaseProfile("t.py::t", label, "torch.profiler", on, 2, rows)
+
+    found = kernel_time([profile("a", "gpu", 10.0), profile("b", "gpu", 40.0)])
+    assert found is not None and found.hottest == "hot"
+    assert found.candidate_us == pytest.approx(40.0)
+    assert kernel_time([profile("a", "cpu", 10.0)]) is None
 
 
 @pytest.mark.parametrize("candidate", [{"a": 100.0, "b": 10.0}, {"a": 110.0, "b": 10.0}])

@@ -103,15 +103,15 @@ def test_efficiency_is_the_geometric_mean() -> None:
 
 @pytest.mark.parametrize(("pct", "reached"), [(89.99, False), (90.0, True), (95.0, True)])
 def test_t2_is_reached_at_ninety_percent(pct: float, reached: bool) -> None:
-    assert efficiency(reaching(pct, pct)).reached is reached
+    assert efficiency(reaching(pct, pct)).reaches() is reached
 
 
 def test_one_unknown_case_blocks_t2() -> None:
     blocked = Roofline(label="y", way="forward", bound="UNKNOWN", unknown=["hbm: UNKNOWN"])
     found = efficiency([*reaching(99.0), blocked])
-    assert not found.reached and found.pct is None
+    assert not found.reaches() and found.pct is None
     assert found.why == "UNKNOWN: hbm: UNKNOWN"
-    assert not efficiency([]).reached
+    assert not efficiency([]).reaches()
 
 
 @pytest.mark.parametrize(

@@ -135,13 +135,6 @@ def test_a_skipped_number_is_refused_with_the_one_that_is_due() -> None:
     assert "legal: 3 (or next)" in message
 
 
-@pytest.mark.parametrize("how", ["stopped", "abandoned"])
-def test_an_ended_campaign_runs_no_round(how: str) -> None:
-    state = fold([*BASELINE, ledger.Ended.model_validate({"time": NOW, "how": how})])
-    assert state.ended == how
-    assert f"the campaign was {how}" in refusal_of(state, "next")
-
-
 def test_a_decision_is_pending_until_it_was_carried_out() -> None:
     *before, _, _ = attempt_events(2, Decision.ROLLED_BACK)
     place = {"time": NOW, "round": 2, "attempt": 1}

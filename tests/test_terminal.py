@@ -104,6 +104,13 @@ def test_quiet_leaves_the_verdict_and_verbose_shows_every_column() -> None:
     assert list(result_lines(cases, None, (), -1)) == []
 
 
+def test_what_it_means_for_the_campaign_comes_last() -> None:
+    cases = [a_case(0)]
+    closing = replace(a_closing(cases, [3.0]), outlook=("Termination Check", "the end"))
+    assert list(result_lines(cases, closing))[-3:] == ["", "Termination Check", "the end"]
+    assert list(result_lines(cases, a_closing(cases, [3.0])))[-1] == "next: go on"
+
+
 def test_cases_of_several_schemas_have_a_table_each() -> None:
     other = replace(
         a_case(1),

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +14,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from pytest_kopt.campaign import ledger
+from pytest_kopt import policies
+from pytest_kopt.campaign import ledger, stops
 from pytest_kopt.campaign import manifest as manifests
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.layout import Layout
@@ -22,10 +23,13 @@ from pytest_kopt.campaign.manifest import FrozenSchema, Manifest
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.repository import Repository
 from pytest_kopt.campaign.state import Attempt, CampaignState, Round, fold
+from pytest_kopt.campaign.stops import Stop
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.clock import now
+from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Applied, Decision, Level, Verdict
 from pytest_kopt.errors import BadInput
+from pytest_kopt.roofline import efficiency
 from pytest_kopt.schema.profile import fingerprint
 from pytest_kopt.schema.table import Table, format_csv, parse_csv, write_atomically
 
@@ -51,6 +55,7 @@ class AttemptRecord:
 
     `level` is the one it began at; its verdict names the one that decided. `representative` are the
     names that a baseline proposes. `baseline` and `paired_quick` are as in the decided event.
+    `policy` is the one it was judged by, None for the manifest's.
     """
 
     round: int
@@ -64,6 +69,7 @@ class AttemptRecord:
     paired_quick: ledger.PairedChange | None = None
     baseline: ledger.Trend | None = None
     representative: list[str] | None = None
+    policy: Policy | None = None
 
 
 class Campaign:
@@ -207,28 +213,33 @@ class Campaign:
         if verdict.decision is Decision.BASELINE and record.evidence.table:
             self._freeze(record.evidence.table.header, record.representative)
         common: dict[str, Any] = {"round": record.round, "attempt": number}
-        self._append(
+        policy = record.policy or policies.load(self.manifest.policy)
+        before = [
             *self._manifest_changes(),
             ledger.Opened(time=record.started, level=record.level, **common),
             ledger.Measured(time=now(), evidence=evidence, **common),
-            ledger.Decided(
-                time=now(),
-                decision=verdict.decision,
-                level=verdict.level,
-                reason=verdict.reason,
-                next_step=verdict.next_step,
-                aggregate=verdict.aggregate,
-                flags=verdict.flags,
-                trend=record.trend,
-                baseline=record.baseline,
-                paired=record.paired,
-                paired_quick=record.paired_quick,
-                notes=record.notes,
-                kernel=record.evidence.kernel.hashes,
-                verdict_sha256=_sha256(text.encode()),
-                **common,
-            ),
+        ]
+        decided = ledger.Decided(
+            time=now(),
+            decision=verdict.decision,
+            level=verdict.level,
+            reason=verdict.reason,
+            next_step=verdict.next_step,
+            aggregate=verdict.aggregate,
+            flags=verdict.flags,
+            trend=record.trend,
+            baseline=record.baseline,
+            paired=record.paired,
+            paired_quick=record.paired_quick,
+            kernel_time=verdict.kernel_time,
+            efficiency=efficiency(verdict.rooflines) if verdict.rooflines else None,
+            performance_log=policy.performance_log,
+            notes=record.notes,
+            kernel=record.evidence.kernel.hashes,
+            verdict_sha256=_sha256(text.encode()),
+            **common,
         )
+        self._append(*before, self._with_stops(decided, policy))
         return self.state.rounds[record.round].attempts[number]
 
     def record_final(self, evidence: Evidence, verdict: Verdict) -> Verdict:
@@ -252,9 +263,17 @@ class Campaign:
         )
         return verdict
 
-    def settle(self, *, apply: bool = True) -> Attempt | None:
+    def termination_check(self, policy: Policy | None = None) -> tuple[Stop, ...]:
+        """Return which conditions end the campaign as it stands, under a policy or its own."""
+        used = policy or policies.load(self.manifest.policy)
+        return stops.check(self.name, self.state, self.manifest, used)
+
+    def settle(
+        self, *, apply: bool = True, beside: Callable[[Campaign], Sequence[Path]] = lambda _: ()
+    ) -> Attempt | None:
         """Carry out the last decision if that is still to be done; safe to repeat.
 
+        `beside` writes the files that belong into a commit beside the kernel, and returns them.
         Returns the attempt that was settled, None when there was nothing to do.
         """
         pending = self.state.pending
@@ -271,7 +290,7 @@ class Campaign:
         self._append(ledger.Applying(time=now(), action=action, **common))  # type: ignore[arg-type]
         commit, restored = None, []
         if action == "commit":
-            commit = self._commit(item, attempt)
+            commit = self._commit(item, attempt, beside(self))
         elif action == "restore":
             directory = self.layout.attempt(item.number, attempt.number) / "kernel_snapshot"
             rejected = KernelVersion.load(directory, decided.kernel)
@@ -399,6 +418,12 @@ class Campaign:
         values = {key: now_.get(key) for key in known if now_.get(key) != known[key]}
         return [ledger.ManifestChanged(time=now(), values=values)] if values else []
 
+    def _with_stops(self, decided: ledger.Decided, policy: Policy) -> ledger.Decided:
+        """Return the event with the conditions that hold once it is recorded."""
+        state = fold([*ledger.read(self.layout.ledger), decided])
+        found = stops.check(self.name, state, self.manifest, policy)
+        return decided.model_copy(update={"stops": stops.holding(found)})
+
     def _freeze(self, header: tuple[str, ...], representative: list[str] | None) -> None:
         frozen = FrozenSchema(header=",".join(header), sha256=fingerprint(header))
         shapes = self.manifest.representative_shapes or representative
@@ -413,14 +438,14 @@ class Campaign:
             return "restore"
         return "commit" if self.manifest.git_commit and self.repository else "none"
 
-    def _commit(self, item: Round, attempt: Attempt) -> str:
+    def _commit(self, item: Round, attempt: Attempt, beside: Sequence[Path]) -> str:
         decided = attempt.decided
         assert self.repository is not None
         assert decided is not None
         # A file that the candidate removed belongs to the commit as well.
         before = self.state.incumbent_as_of(item.number - 1)
         known = self.state.rounds[before].verdict if before else None
-        files = sorted({*decided.kernel, *(known.kernel if known else {})})
+        files = sorted({*decided.kernel, *(known.kernel if known else {}), *map(str, beside)})
         paths = [self.repository.relative(self.root, path) for path in files]
         notes = item.notes
         summary = notes.summary or notes.change or notes.hypothesis or "kernel change"

@@ -10,8 +10,9 @@ from typing import Annotated, Any, BinaryIO, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from pytest_kopt.campaign.notes import Notes
-from pytest_kopt.decide.verdict import Aggregate, Decision, Level
+from pytest_kopt.decide.verdict import Aggregate, Decision, KernelTime, Level
 from pytest_kopt.errors import BadInput
+from pytest_kopt.roofline import Efficiency
 
 
 class Event(BaseModel):
@@ -72,6 +73,8 @@ class Decided(AttemptEvent):
 
     Of a quick round `baseline` is round 1's trend over the same cases; of a full one `paired_quick`
     is the paired gain over the representative cases.
+    `stops` are the conditions that end the campaign once this is decided, each with why it holds.
+    With `performance_log` the policy wants what is kept in performance.md.
     """
 
     event: Literal["decided"] = "decided"
@@ -85,6 +88,10 @@ class Decided(AttemptEvent):
     baseline: Trend | None = None
     paired: PairedChange | None = None
     paired_quick: PairedChange | None = None
+    kernel_time: KernelTime | None = None
+    efficiency: Efficiency | None = None
+    stops: dict[str, str] = {}
+    performance_log: bool = False
     notes: Notes = Notes()
     kernel: dict[str, str]
     verdict_sha256: str

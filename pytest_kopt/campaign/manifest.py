@@ -19,6 +19,8 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _STAMP = re.compile(r"\d{4}-\d{2}-\d{2} \d{2}:\d{2}")
 _BRANCH = re.compile(r"(?!-)(?!.*(\.\.|//|@\{|\\))[\w./+-]+(?<![./])")
 
+#: Rounds after the baseline.
+MOST_ITERATIONS = 119
 Text = Annotated[str, Field(min_length=1, max_length=4000)]
 Word = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w+-][\w.+-]*$")]
 
@@ -58,7 +60,7 @@ class Manifest(BaseModel):
     representative_shapes: Annotated[list[Text], Field(min_length=3, max_length=5)] | None = None
     git_commit: bool = True
     git_branch: Text = "none"
-    max_iterations: Annotated[int, Field(ge=1, le=119, strict=True)] | None = None
+    max_iterations: Annotated[int, Field(ge=1, le=MOST_ITERATIONS, strict=True)] | None = None
     created: Text
     csv_schema: FrozenSchema | None = Field(default=None, alias="schema")
     core_shapes: Literal["all"] | list[Text] = "all"

@@ -134,10 +134,8 @@ class CampaignState:
         """Return the number of the round that may run now.
 
         `asked` is a number or "next". Raises BadInput for a round that is decided, skipped or
-        without a baseline, and for a campaign that was ended.
+        without a baseline.
         """
-        if self.ended:
-            raise BadInput(f"the campaign was {self.ended}", where="--kopt-round")
         following = self.next_round
         number = following if asked == "next" else int(asked)
         if number == following:

@@ -25,6 +25,16 @@ LANGUAGES = {
     "TORCH": "TORCH",
 }
 _ARCHITECTURE = re.compile(r"cpu|sm_\d{2,3}a?|gfx[0-9a-f]{3,5}")
+EFFICIENCY = "% peak efficiency"
+#: What a unit measures, and how many of the smallest one it is.
+_SCALES = {
+    "TFLOPS": ("work", 1.0),
+    "GB/s": ("traffic", 1.0),
+    "TB/s": ("traffic", 1e3),
+    "us": ("time", 1.0),
+    "µs": ("time", 1.0),
+    "ms": ("time", 1e3),
+}
 _TARGET = re.compile(r"\s*([<>])\s*(\d+(?:\.\d+)?)\s*(TFLOPS|TB/s|GB/s|ms|us|% peak efficiency)\s*")
 
 
@@ -35,6 +45,31 @@ class PerformanceTarget:
     above: bool
     number: float
     unit: str
+
+    def __str__(self) -> str:
+        gap = "" if self.unit.startswith("%") else " "
+        return f"{'>' if self.above else '<'}{self.number:g}{gap}{self.unit}"
+
+    @property
+    def is_efficiency(self) -> bool:
+        """Whether the target is a share of what the hardware can reach."""
+        return self.unit == EFFICIENCY
+
+    def is_reached_by(self, figure: float) -> bool:
+        """Say whether a figure in the target's unit lies beyond it."""
+        return figure > self.number if self.above else figure < self.number
+
+    def in_its_unit(self, metric: str, figure: float) -> float | None:
+        """Return a metric's figure in the target's unit, None where the metric has another.
+
+        A metric's name tells its unit: `Forward GB/s`, `Combined Step TFLOPS`, `Time (ms)`.
+        """
+        words = {word.strip("()") for part in metric.split("_") for word in part.split()}
+        for unit, (kind, scale) in _SCALES.items():
+            target_kind, target_scale = _SCALES.get(self.unit, ("", 1.0))
+            if unit in words and kind == target_kind:
+                return figure * scale / target_scale
+        return None
 
 
 def architecture(gpu: str) -> str:

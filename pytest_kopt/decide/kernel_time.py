@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.decide.verdict import Decision, KernelTime, Verdict
+from pytest_kopt.profiling.table import CaseProfile, gpu_step_us
+from pytest_kopt.schema.metrics import geomean
+
+
+def kernel_time(profiles: Sequence[CaseProfile]) -> KernelTime | None:
+    """Return the GPU kernel time of a profiled candidate, None where no GPU kernel was seen."""
+    times = [time for time in gpu_step_us(profiles).values() if time > 0]
+    if not times:
+        return None
+    hottest = next(item.hottest for item in profiles if item.on == "gpu" and item.hottest)
+    return KernelTime(hottest=hottest.kernel, candidate_us=geomean(times))
 
 
 def judge_kernel_time(
@@ -35,8 +45,13 @@ def judge_kernel_time(
     if not common:
         flag = "no GPU kernel time was profiled on both sides: judged by the benchmark alone"
         return verdict.model_copy(update={"flags": [*verdict.flags, flag]})
-    logs = [math.log(incumbent[label] / candidate[label]) for label in common]
-    gain_pct = (math.exp(math.fsum(logs) / len(logs)) - 1) * 100
+    now, before = (geomean(times[label] for label in common) for times in (candidate, incumbent))
+    gain_pct = (before / now - 1) * 100
+    hottest = verdict.kernel_time.hottest if verdict.kernel_time else None
+    measured = KernelTime(
+        hottest=hottest, candidate_us=now, incumbent_us=before, change_pct=gain_pct
+    )
+    verdict = verdict.model_copy(update={"kernel_time": measured})
     text = f"mean GPU kernel time: {gain_pct:+.3f} % over {len(common)} case(s)"
     if gain_pct > 0:
         return verdict.model_copy(update={"flags": [*verdict.flags, text]})

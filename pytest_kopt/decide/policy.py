@@ -35,7 +35,9 @@ class Policy(BaseModel):
     """Thresholds of the decision; percentages are of the primary metric.
 
     A quick gain below `full_below_pct` is decided by all cases.
-    With `kernel_time` a profiled round is kept only if the mean GPU kernel time improved (S4).
+    With `kernel_time` a profiled round is kept only if the mean GPU kernel time improved (S4); with
+    `performance_log` what is kept stands in performance.md too. `max_regressions` measured
+    regressions in a row stop the campaign.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -48,7 +50,9 @@ class Policy(BaseModel):
     remeasure: Remeasure = Remeasure()
     max_repairs: Annotated[int, Field(ge=0, le=20)] = 3
     chain_noise_pct: Percent = 1.0
+    max_regressions: Annotated[int, Field(ge=1, le=119, strict=True)] = 5
     kernel_time: bool = False
+    performance_log: bool = False
     directions: dict[str, Better] = {}
     gates: tuple[str, ...] = ()
 

@@ -101,6 +101,17 @@ class ConfigClass(BaseModel):
     status: Literal["improved", "unchanged", "regressed"] = "unchanged"
 
 
+class KernelTime(BaseModel):
+    """GPU time of all kernels of a step as profiled: geometric means over cases, microseconds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    hottest: str | None = Field(default=None, description="the first case's longest kernel")
+    candidate_us: float
+    incumbent_us: float | None = None
+    change_pct: float | None = Field(default=None, description="positive is better")
+
+
 class Applied(BaseModel):
     """What the decision did to the repository."""
 
@@ -145,6 +156,7 @@ class Verdict(BaseModel):
         description="change of each re-measurement: the aggregate's, or the target class's",
     )
     rooflines: list[Roofline] = Field(default=[], description="by case and direction")
+    kernel_time: KernelTime | None = Field(default=None, description="of a profiled round")
     flags: list[str] = []
     applied: Applied = Applied()
 

@@ -110,7 +110,7 @@ class CampaignTrial:
         """
         self._stack.enter_context(self.campaign.locked())
         try:
-            if self.campaign.settle(apply=self._settings.apply):
+            if self.campaign.settle(apply=self._settings.apply, beside=projections.performance):
                 projections.refresh(self.campaign)
             self._validate()
             self._blocked = self._run_commands()

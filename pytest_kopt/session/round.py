@@ -7,19 +7,18 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from pytest_kopt.campaign import ledger, levels, tips
+from pytest_kopt.campaign import ledger, levels, stops, tips
 from pytest_kopt.campaign import notes as notes_file
 from pytest_kopt.campaign.campaign import AttemptRecord
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.classes import measured_classes
 from pytest_kopt.decide.gates import checked_shape, correctness_verdict, metrics_verdict
-from pytest_kopt.decide.kernel_time import judge_kernel_time
+from pytest_kopt.decide.kernel_time import judge_kernel_time, kernel_time
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.promotion import asks_for_full
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
 from pytest_kopt.decide.verdict import Aggregate, Decision, Level, Verdict
-from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.fingerprint import edits
 from pytest_kopt.honesty.transfer import BOUNDED, bucket_findings, caches_weights
@@ -36,7 +35,7 @@ from pytest_kopt.session.collector import Collector
 from pytest_kopt.session.harness import HarnessWatch, PytestSetup
 from pytest_kopt.session.rooflines import rooflines
 from pytest_kopt.session.trial import Closing, Laboratory
-from pytest_kopt.show import projections, trend
+from pytest_kopt.show import projections, standing, trend
 from pytest_kopt.show.profiles import write_profiles
 from pytest_kopt.show.tips import lines as known_tips
 
@@ -110,27 +109,23 @@ class CampaignRound(CampaignTrial):
                 paired_quick=self._quick_change(),
                 baseline=self._quick_baseline(table),
                 representative=self._proposed(collector) if is_baseline else None,
+                policy=self.policy,
             )
         )
         if profiles:
             write_profiles(self.campaign.layout, self.number, attempt.number, profiles)
-        self.campaign.settle(apply=self._settings.apply)
+        self.campaign.settle(apply=self._settings.apply, beside=projections.performance)
         projections.refresh(self.campaign, [self.number])
         final = self.campaign.verdict(self.campaign.state.rounds[self.number])
         assert final is not None and final.attempt == attempt.number
-        return Closing(final, table, self._blocked, tuple(profiles))
+        outlook = standing.lines(self.campaign, self.policy)
+        return Closing(final, table, self._blocked, tuple(profiles), tuple(outlook))
 
     def _validate(self) -> None:
         settings, campaign = self._settings, self.campaign
         assert settings.round is not None and settings.round != "final"
         self.number = campaign.state.check_round(settings.round)
-        limit = campaign.manifest.max_iterations
-        if limit is not None and self.number > limit + 1:
-            raise BadInput(
-                f"round {self.number} is beyond max_iterations {limit} (T3)",
-                where="--kopt-round",
-                legal="raise max_iterations in the manifest (at most 119) to go on",
-            )
+        stops.refuse_another_round(campaign.termination_check(self.policy))
         campaign.check_ready()
         rows: Sequence[Row] = ()
         self.level: Level = "full"
@@ -414,6 +409,7 @@ class CampaignRound(CampaignTrial):
         if not self._settings.profile or verdict.decision.leaves_open or not ids:
             return verdict, []
         found = lab.profile(ids)
+        verdict = verdict.model_copy(update={"kernel_time": kernel_time(found)})
         if not self.policy.kernel_time or not verdict.decision.keeps or self.number == 1:
             return verdict, found
         versions = self._versions(self.campaign.incumbent())

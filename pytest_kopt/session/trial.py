@@ -40,12 +40,16 @@ class Laboratory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """What a finished trial hands to the terminal; `detail` is the output of a failed command."""
+    """What a finished trial hands to the terminal.
+
+    `detail` is the output of a failed command, `outlook` what the verdict means for the campaign.
+    """
 
     verdict: Verdict
     table: Table | None
     detail: str = ""
     profiles: tuple[CaseProfile, ...] = ()
+    outlook: tuple[str, ...] = ()
 
 
 class Trial(Protocol):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pytest_kopt.campaign import tips
+from pytest_kopt.campaign import stagnation, tips
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.memory import unmasked_rounds, version_of
+from pytest_kopt.campaign.stagnation import NEW_DIRECTIONS
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.knowledge import directions
 from pytest_kopt.knowledge.directions import Direction
@@ -19,7 +20,6 @@ from pytest_kopt.show.rooflines import roofline_lines
 
 ADVICE_VERSION = 1
 _LESSONS = 5
-_REVIEW_AFTER, _NEW_DIRECTIONS = 2, 3
 
 _BANDS: dict[Band, str] = {
     "below 50 %": "structure: algorithm, passes over the data, instruction family, tile",
@@ -28,13 +28,6 @@ _BANDS: dict[Band, str] = {
     "above 100 %": "check FLOPs, bytes and ceilings first (a cache?); then robustness, other "
     "shapes, the backward, or stop",
 }
-#: What the n-th roll-back in a row asks for, from the second on; the last one stays.
-_LADDER = (
-    "diagnose: list what the last rounds disproved and classify the bottleneck anew",
-    "re-profile: a new profile of the incumbent (--kopt-profile), one level deeper",
-    "ISA: read the hot loop's instructions and waits, against the hardware notes",
-    "compare with the state of the art: the best public kernel for this op, line by line",
-)
 
 
 def advice(campaign: Campaign) -> dict[str, Any]:
@@ -121,28 +114,18 @@ def _lesson(item: Round) -> str:
     return f"v{version_of(item.number)} {decided.decision}: {tried} -> {learned.splitlines()[0]}"
 
 
-def rollbacks_in_a_row(rounds: list[Round]) -> int:
-    """Return how many of the last rounds kept nothing."""
-    count = 0
-    for item in reversed(rounds):
-        if item.verdict is None or item.verdict.decision.keeps:
-            break
-        count += 1
-    return count
-
-
 def _stagnation(rounds: list[Round], found: Route) -> dict[str, Any] | None:
     """Return the review that two roll-backs in a row ask for: a change of direction, no stop."""
-    count = rollbacks_in_a_row(rounds)
-    if count < _REVIEW_AFTER:
+    due = stagnation.review(rounds)
+    if due is None:
         return None
     said = [str(text) for item in rounds for text in item.notes.given().values()]
     pages = directions.read(found.root, found.directions)
     return {
-        "rollbacks_in_a_row": count,
-        "action": _LADDER[min(count - _REVIEW_AFTER, len(_LADDER) - 1)],
-        "disproved": [_lesson(item) for item in rounds[-count:]],
-        "untried": [_shown(item) for item in directions.untried(pages, said, _NEW_DIRECTIONS + 2)],
+        "rollbacks_in_a_row": due.rollbacks_in_a_row,
+        "action": due.action,
+        "disproved": [_lesson(item) for item in rounds[-due.rollbacks_in_a_row :]],
+        "untried": [_shown(item) for item in directions.untried(pages, said, NEW_DIRECTIONS + 2)],
     }
 
 
@@ -180,7 +163,7 @@ def _stagnation_text(review: dict[str, Any] | None) -> Iterator[str]:
     yield f"now: {review['action']}"
     yield "disproved:"
     yield from (f"  {text}" for text in review["disproved"])
-    if len(review["untried"]) < _NEW_DIRECTIONS:
+    if len(review["untried"]) < NEW_DIRECTIONS:
         yield (
             f"not tried yet: only {len(review['untried'])} direction(s) are left in the knowledge "
             "base; draw further ones from the operator's literature"

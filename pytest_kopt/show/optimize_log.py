@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
+from pytest_kopt.campaign import stops
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.ledger import Final
 from pytest_kopt.campaign.state import Attempt, Round
 from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.show.stop_summary import stop_summary
 from pytest_kopt.show.words import figure, interval, percent
+
+_ENDED = "<!-- ended -->"
 
 
 def missing_text(text: str, campaign: Campaign) -> str:
@@ -20,13 +26,15 @@ def missing_text(text: str, campaign: Campaign) -> str:
             anchor = f"<!-- round-{item.number} attempt-{attempt.number} -->"
             if attempt.decided and anchor not in text:
                 parts.append(f"\n{anchor}\n{_entry(campaign, item, attempt)}")
+                parts += _end(campaign, item, attempt)
     for number, final in enumerate(campaign.state.finals, start=1):
         anchor = f"<!-- final-{number} -->"
         if anchor not in text:
             parts.append(f"\n{anchor}\n{_final(final)}")
     ended = campaign.state.ended
-    if ended and "## Termination Check" not in text:
-        parts.append(termination_check(ended))
+    if ended and _ENDED not in text:
+        held = {**_held(campaign), "T4": ended}
+        parts.append(f"\n{_ENDED}\n{_termination_check(held)}")
     return "".join(parts)
 
 
@@ -43,14 +51,24 @@ def _final(final: Final) -> str:
     )
 
 
-def termination_check(ended: str) -> str:
-    """Return the block that says which condition ended the campaign."""
-    return (
-        "\n## Termination Check\n\n"
-        "- T1 performance_target: ❌\n- T2 hardware efficiency: ❌\n"
-        f"- T3 max_iterations reached: ❌\n- T4 user requested stop: ✅ ({ended})\n"
-        "-> Satisfied condition(s): T4\n"
-    )
+def _end(campaign: Campaign, item: Round, attempt: Attempt) -> Iterator[str]:
+    """Yield what follows an attempt after which the campaign has ended."""
+    if attempt.decided and attempt.decided.stops:
+        yield f"\n{_termination_check(attempt.decided.stops)}"
+    summary = stop_summary(campaign, item, attempt)
+    if summary:
+        yield f"\n## Stop Summary\n\n{summary}"
+
+
+def _held(campaign: Campaign) -> Mapping[str, str]:
+    """Return the conditions that the last verdict found to hold."""
+    decided = [item.verdict for item in campaign.state.rounds.values() if item.verdict]
+    return decided[-1].stops if decided else {}
+
+
+def _termination_check(held: Mapping[str, str]) -> str:
+    """Return the block that says which conditions end the campaign."""
+    return "## Termination Check\n\n" + "".join(f"{line}\n" for line in stops.lines(held))
 
 
 def _title(campaign: Campaign) -> str:

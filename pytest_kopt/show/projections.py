@@ -13,7 +13,7 @@ from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.schema.table import Table, read_csv, write_atomically
-from pytest_kopt.show import optimize_log, trend
+from pytest_kopt.show import optimize_log, performance_log, trend
 from pytest_kopt.show.baseline_report import baseline_report
 from pytest_kopt.show.benchmark_json import benchmark_json
 from pytest_kopt.show.profiles import read_profiles
@@ -42,6 +42,18 @@ def refresh(campaign: Campaign, numbers: list[int] | None = None) -> None:
     )
     append(campaign.layout.trend, lambda text: trend.missing_text(text, campaign.state))
     append(campaign.layout.optimize_log, lambda text: optimize_log.missing_text(text, campaign))
+    performance(campaign)
+
+
+def performance(campaign: Campaign) -> list[Path]:
+    """Append to performance.md what it lacks; return it where a round's policy wants it."""
+    rounds = campaign.state.rounds.values()
+    attempts = [attempt.decided for item in rounds for attempt in item.attempts.values()]
+    if not any(decided and decided.performance_log for decided in attempts):
+        return []
+    path = campaign.root / performance_log.NAME
+    append(path, lambda text: performance_log.missing_text(text, campaign))
+    return [path]
 
 
 def _memory(campaign: Campaign, item: Round) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from pytest_kopt import policies
+from pytest_kopt.campaign import stagnation, stops
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.memory import version_of
+from pytest_kopt.campaign.counters import count
+from pytest_kopt.campaign.memory import unmasked_rounds, version_of
 from pytest_kopt.campaign.state import Round, chain_breaks
-from pytest_kopt.show.words import percent
+from pytest_kopt.campaign.stops import Stop
+from pytest_kopt.show import standing
+from pytest_kopt.show.words import figure, percent
 
 STATUS_VERSION = 1
 
@@ -17,6 +22,10 @@ STATUS_VERSION = 1
 def status(campaign: Campaign) -> dict[str, Any]:
     """Return the status as JSON-able data; the key names are part of the agents' contract."""
     state, manifest = campaign.state, campaign.manifest
+    policy = policies.load(manifest.policy)
+    counted, ends = count(state, policy), campaign.termination_check(policy)
+    looked_at = unmasked_rounds(state)
+    review = stagnation.review(looked_at)
     attempted = [_round(item) for item in state.rounds.values() if item.attempts]
     last = attempted[-1] if attempted else None
     rounds = [item for item in attempted if version_of(item["round"]) not in state.masked]
@@ -31,14 +40,25 @@ def status(campaign: Campaign) -> dict[str, Any]:
         "branch": manifest.git_branch,
         "ended": state.ended,
         "incumbent_round": state.incumbent_round,
-        "next_round": None if state.ended else state.next_round,
+        "next_round": None if stops.holding(ends) else state.next_round,
         "open": bool(last and last["open"]),
         "unapplied": pending[0].number if pending else None,
         "final": campaign.state.finals[-1].model_dump(mode="json")
         if campaign.state.finals
         else None,
-        "chain_breaks": chain_breaks(state, policies.load(manifest.policy).chain_noise_pct),
-        "next": _next(campaign, last),
+        "chain_breaks": chain_breaks(state, policy.chain_noise_pct),
+        "counters": {
+            "accepted": sum(_kept(item) for item in state.decided_rounds()) - bool(state.baseline),
+            "rolled_back": sum(not _kept(item) for item in state.decided_rounds()),
+            "rollbacks_in_a_row": stagnation.rollbacks_in_a_row(looked_at),
+            "regressions_in_a_row": counted.regressions,
+            "max_regressions": policy.max_regressions,
+        },
+        "recent_regressions": [asdict(item) for item in counted.recent],
+        "stagnation": asdict(review) if review else None,
+        "termination_check": [{"title": stop.title, **asdict(stop)} for stop in ends],
+        "allowed": list(_allowed(campaign, ends)),
+        "next": _next(campaign, last, ends),
         "quick": _quick(campaign),
         "masked": [f"v{version}" for version in sorted(state.masked)],
         "rounds": rounds,
@@ -59,6 +79,7 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
         mark = " <- incumbent" if item["round"] == document["incumbent_round"] else ""
         yield f"  round {item['round']}{tries}: {item['decision']}{change}{mark}"
         yield f"      {item['reason'].splitlines()[0]}"
+        yield from (f"      {text}" for text in _story(item["notes"]))
     yield from (f"the chain is broken: {text}" for text in document["chain_breaks"])
     if document["quick"]["shapes"]:
         since = document["quick"]["frozen_since_round"]
@@ -68,6 +89,19 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
         yield f"masked, not shown: {', '.join(document['masked'])} (v0 is round 1)"
     if document["unapplied"]:
         yield f"round {document['unapplied']} is decided but not carried out: the next run does it"
+    yield from _counter_text(document)
+    yield from standing.review_lines(
+        stagnation.Review(**document["stagnation"]) if document["stagnation"] else None,
+        document["campaign"],
+    )
+    yield from standing.termination_lines(
+        [
+            Stop(**{key: text for key, text in stop.items() if key != "title"})
+            for stop in document["termination_check"]
+        ]
+    )
+    yield "allowed next:"
+    yield from (f"  {command}" for command in document["allowed"])
     yield f"next: {document['next']}"
 
 
@@ -96,10 +130,57 @@ def _round(item: Round) -> dict[str, Any]:
     }
 
 
-def _next(campaign: Campaign, last: dict[str, Any] | None) -> str:
-    if campaign.state.ended:
-        return f"nothing: the campaign was {campaign.state.ended}"
-    run = f"pytest --kopt-campaign {campaign.name} --kopt-round {campaign.state.next_round}"
+def _kept(item: Round) -> bool:
+    return item.verdict is not None and item.verdict.decision.keeps
+
+
+def _story(notes: dict[str, Any]) -> Iterator[str]:
+    """Yield what a round tried and what it taught, as far as its author said."""
+    tried = notes.get("change") or notes.get("hypothesis") or notes.get("summary")
+    learned = notes.get("lesson") or notes.get("root_cause") or notes.get("key_finding")
+    if tried:
+        yield f"tried: {str(tried).splitlines()[0]}"
+    if learned:
+        yield f"learned: {str(learned).splitlines()[0]}"
+
+
+def _counter_text(document: dict[str, Any]) -> Iterator[str]:
+    counters = document["counters"]
+    yield (
+        f"rounds: {counters['accepted']} accepted, {counters['rolled_back']} rolled back; "
+        f"roll-backs in a row: {counters['rollbacks_in_a_row']}; "
+        f"measured regressions in a row: {counters['regressions_in_a_row']} of "
+        f"{counters['max_regressions']}"
+    )
+    for item in document["recent_regressions"]:
+        yield (
+            f"  round {item['round']}: {item['metric']} {figure(item['incumbent'])} -> "
+            f"{figure(item['candidate'])} ({percent(item['change_pct'])}): "
+            f"{item['hypothesis'] or 'no hypothesis stated'}"
+        )
+
+
+def _allowed(campaign: Campaign, ends: Sequence[Stop]) -> Iterator[str]:
+    """Yield the commands that would not be refused now."""
+    if not stops.holding(ends):
+        yield _run(campaign)
+    final = standing.final_command(campaign)
+    if final:
+        yield final
+    yield from (f"kopt {word} {campaign.name}" for word in ("advise", "report"))
+    if not campaign.state.ended:
+        yield f"kopt stop {campaign.name}"
+
+
+def _run(campaign: Campaign) -> str:
+    return f"pytest --kopt-campaign {campaign.name} --kopt-round {campaign.state.next_round}"
+
+
+def _next(campaign: Campaign, last: dict[str, Any] | None, ends: Sequence[Stop]) -> str:
+    held = stops.holding(ends)
+    if held:
+        return "; ".join(["nothing", *standing.going_on_lines(campaign, ends)])
+    run = _run(campaign)
     if last is None:
         return f"measure the baseline: {run}"
     if last["open"]:

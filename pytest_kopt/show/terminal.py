@@ -74,6 +74,7 @@ def result_lines(
         yield from profile_lines(closing.profiles)
         yield from closing.detail.splitlines()[-20:]
         yield from verdict_lines(closing.verdict)
+        yield from ["", *closing.outlook] if closing.outlook else ()
 
 
 def verdict_lines(verdict: Verdict) -> Iterator[str]:

@@ -289,3 +289,8 @@ def test_a_stopped_campaign_takes_no_more_rounds(serial_story: Story, tmp_path: 
     assert project.contents() == before
     status = json.loads(project.kopt("status", "--json").out)
     assert status["ended"] == "stopped" and status["next_round"] is None
+
+    assert f"kopt init NEW --from {CAMPAIGN}" in run.refusal
+    assert project.kopt("init", "new", "--from", CAMPAIGN).code == 0
+    run = project.pytest("--kopt-campaign", "new", "--kopt-round", "1")
+    assert run.code == 0, run.text

@@ -1,0 +1,128 @@
+"""How many measured regressions came in a row, and what the last of them were (D5, S4).
+
+What counts is a candidate that is right and measurably slower than the incumbent. Everything else
+that ends an attempt starts over: a kept round, a tie (INCONCLUSIVE, or slower by no more than the
+noise), a roll-back without usable metrics, failed repairs, and an attempt that measured nothing
+(INCOMPLETE), since none of them is a comparable regression. So do a SPLIT and a case beyond the
+shape gate while the aggregate holds, which found a class to specialise for, and REJECTED_OVERFIT,
+whose figures are not believed. A REPAIR only goes on: the attempt that ends the round counts.
+Masked rounds count as well: a mask is about what planning looks at, not about what happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pytest_kopt.campaign.ledger import Decided
+from pytest_kopt.campaign.state import Attempt, CampaignState, Round
+from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.verdict import Decision
+
+#: How many regressions are kept with their fields.
+KEPT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Regression:
+    """One measured regression; figures are in the metric's unit, GPU kernel times in microseconds.
+
+    `snapshot` is the candidate's directory below the campaign's, `points` what the round's author
+    or else the verdict says of it. None where something was not measured.
+    """
+
+    round: int
+    attempt: int
+    time: str
+    incumbent_round: int
+    incumbent_commit: str | None
+    snapshot: str
+    hypothesis: str | None
+    files: tuple[str, ...]
+    metric: str | None
+    incumbent: float | None
+    candidate: float | None
+    incumbent_kernel_us: float | None
+    candidate_kernel_us: float | None
+    change_pct: float
+    points: str
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Regressions in a row, and the last of them, oldest first."""
+
+    regressions: int
+    recent: tuple[Regression, ...]
+
+
+def count(state: CampaignState, policy: Policy, until: tuple[int, int] | None = None) -> Counters:
+    """Return the counters after the last decided attempt, or after attempt `until` of a round."""
+    row: list[Regression] = []
+    best: Attempt | None = None
+    best_round = 1
+    for item, attempt, decided in _decided(state):
+        change = regression_pct(decided, policy)
+        if change is not None and best is not None:
+            row.append(_regression(item, attempt, decided, best_round, best, change))
+        elif decided.decision is not Decision.REPAIR:
+            row.clear()
+        if decided.decision.keeps:
+            best, best_round = attempt, item.number
+        if (item.number, attempt.number) == until:
+            break
+    return Counters(len(row), tuple(row[-KEPT:]))
+
+
+def regression_pct(decided: Decided, policy: Policy) -> float | None:
+    """Return by how many percent an attempt is shown to be slower (negative), None if it is not.
+
+    GPU kernel time decides where both versions were profiled, as in S4; else the aggregate. A
+    paired interval measures its own noise; without one the policy's noise counts.
+    """
+    if decided.decision is not Decision.ROLLED_BACK:
+        return None
+    profiled = decided.kernel_time.change_pct if decided.kernel_time else None
+    if profiled is not None:
+        return profiled if policy.below(profiled, -policy.noise_pct) else None
+    total = decided.aggregate
+    if total is None or total.change_pct is None:
+        return None
+    if total.high_pct is not None:
+        return total.change_pct if total.high_pct < 0 else None
+    return total.change_pct if policy.below(total.change_pct, -policy.noise_pct) else None
+
+
+def _decided(state: CampaignState) -> Iterator[tuple[Round, Attempt, Decided]]:
+    for number in sorted(state.rounds):
+        item = state.rounds[number]
+        for _, attempt in sorted(item.attempts.items()):
+            if attempt.decided:
+                yield item, attempt, attempt.decided
+
+
+def _regression(
+    item: Round, attempt: Attempt, decided: Decided, best_round: int, best: Attempt, change: float
+) -> Regression:
+    notes, total, profiled = item.notes, decided.aggregate, decided.kernel_time
+    before = best.decided
+    assert before is not None
+    known = before.kernel_time.candidate_us if before.kernel_time else None
+    files = {*decided.kernel, *before.kernel}
+    return Regression(
+        round=item.number,
+        attempt=attempt.number,
+        time=decided.time,
+        incumbent_round=best_round,
+        incumbent_commit=best.applied.git_commit if best.applied else None,
+        snapshot=f"rounds/round-{item.number}/artifacts/attempt-{attempt.number}/kernel_snapshot",
+        hypothesis=notes.hypothesis or notes.change or notes.summary,
+        files=tuple(sorted(f for f in files if decided.kernel.get(f) != before.kernel.get(f))),
+        metric=total.metric if total else None,
+        incumbent=total.incumbent if total else None,
+        candidate=total.candidate if total else None,
+        incumbent_kernel_us=(profiled.incumbent_us if profiled else None) or known,
+        candidate_kernel_us=profiled.candidate_us if profiled else None,
+        change_pct=change,
+        points=notes.root_cause or decided.reason,
+    )

@@ -1,0 +1,150 @@
+"""When a campaign ends, which of the conditions hold, and how to go on all the same (D8)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_kopt.campaign.counters import count
+from pytest_kopt.campaign.ledger import Decided
+from pytest_kopt.campaign.manifest import MOST_ITERATIONS, Manifest
+from pytest_kopt.campaign.state import CampaignState
+from pytest_kopt.campaign.targets import EFFICIENCY, PerformanceTarget, parse_target
+from pytest_kopt.decide.policy import Policy
+from pytest_kopt.errors import BadInput
+from pytest_kopt.roofline import TARGET_PCT, Efficiency
+
+REGRESSIONS, NO_IDLE_GPU = "regressions in a row", "no idle GPU"
+#: The conditions in the order in which a Termination Check lists them, and what they stand for.
+TITLES = {
+    "T1": "performance_target",
+    "T2": "hardware efficiency",
+    "T3": "max_iterations reached",
+    "T4": "user requested stop",
+    REGRESSIONS: "",
+    NO_IDLE_GPU: "",
+}
+_ANEW = "`kopt init NEW --from {name}` starts over from the best version"
+_NO_ROOFLINE = Efficiency(None, "UNKNOWN: no roofline (see `kopt calibrate`)")
+_RUN_AGAIN = "such a session ends with exit code 10 and changes nothing; run it again"
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """One condition of a Termination Check: whether it holds, why, and how to go on if it does."""
+
+    name: str
+    holds: bool
+    why: str
+    go_on: str = ""
+
+    @property
+    def title(self) -> str:
+        """The name with what it stands for."""
+        return f"{self.name} {TITLES[self.name]}".rstrip()
+
+
+def check(name: str, state: CampaignState, manifest: Manifest, policy: Policy) -> tuple[Stop, ...]:
+    """Return the Termination Check of a campaign of that name, every condition once.
+
+    T1 and T2 look at what the last accepted round recorded.
+    """
+    best = state.incumbent.decided if state.incumbent else None
+    target = parse_target(manifest.performance_target) if manifest.performance_target else None
+    return (
+        _target(target, best),
+        _hardware(target, best),
+        _iterations(name, state, manifest.max_iterations),
+        Stop("T4", state.ended is not None, state.ended or "", _ANEW.format(name=name)),
+        _regressions(name, state, policy),
+        Stop(NO_IDLE_GPU, False, _RUN_AGAIN),
+    )
+
+
+def holding(stops: Sequence[Stop]) -> dict[str, str]:
+    """Return why the conditions that hold do so, by name."""
+    return {stop.name: stop.why for stop in stops if stop.holds}
+
+
+def refuse_another_round(stops: Sequence[Stop]) -> None:
+    """Raise BadInput when a condition holds: what it is, and how to go on."""
+    held = [stop for stop in stops if stop.holds]
+    if held:
+        raise BadInput(
+            f"no further round: {'; '.join(f'{stop.title} ({stop.why})' for stop in held)}",
+            where="--kopt-round",
+            legal=f"to go on, {'; and '.join(stop.go_on for stop in held)}",
+        )
+
+
+def lines(held: Mapping[str, str], others: Mapping[str, str] | None = None) -> list[str]:
+    """Return the Termination Check as text: which conditions hold and why.
+
+    `others` say why the rest does not, where that is known.
+    """
+    others = {NO_IDLE_GPU: _RUN_AGAIN, **(others or {})}
+    found = []
+    for name, words in TITLES.items():
+        why = held.get(name) or others.get(name)
+        mark = "✅" if name in held else "❌"
+        found.append(f"- {f'{name} {words}'.rstrip()}: {mark}{f' ({why})' if why else ''}")
+    return [*found, f"-> Satisfied condition(s): {', '.join(held) or 'none'}"]
+
+
+def _target(target: PerformanceTarget | None, best: Decided | None) -> Stop:
+    if target is None:
+        return Stop("T1", False, "no performance_target is set")
+    go_on = "set a higher performance_target, or null, in manifest.yaml"
+    if best is None:
+        return Stop("T1", False, f"target {target}; nothing is measured yet")
+    if target.is_efficiency:
+        found = best.efficiency or _NO_ROOFLINE
+        if found.pct is None:
+            return Stop("T1", False, f"target {target}; {found.why}")
+        shown = f"{found.pct:.1f} % of the attainable rate, target {target}"
+        return Stop("T1", target.is_reached_by(found.pct), shown, go_on)
+    total = best.aggregate
+    metric = total.metric if total else "not recorded"
+    figure = target.in_its_unit(metric, total.candidate) if total and total.candidate else None
+    if figure is None:
+        return Stop("T1", False, f"UNKNOWN: target {target}, but the primary metric is {metric}")
+    shown = f"{metric} is {figure:.3f} {target.unit}, target {target}"
+    return Stop("T1", target.is_reached_by(figure), shown, go_on)
+
+
+def _hardware(target: PerformanceTarget | None, best: Decided | None) -> Stop:
+    """Judge by 90 %, or by more where the performance target asks for more."""
+    wanted = max(TARGET_PCT, target.number if target and target.is_efficiency else 0.0)
+    if best is None:
+        return Stop("T2", False, "nothing is measured yet")
+    found = best.efficiency or _NO_ROOFLINE
+    if found.pct is None:
+        return Stop("T2", False, found.why)
+    more = max(95, math.floor(found.pct) + 1)
+    return Stop(
+        "T2",
+        found.reaches(wanted),
+        f"{found.pct:.1f} % of the attainable rate, asked for {wanted:g} %",
+        f"ask for more in manifest.yaml: performance_target '>{more}{EFFICIENCY}'",
+    )
+
+
+def _iterations(name: str, state: CampaignState, limit: int | None) -> Stop:
+    if limit is None:
+        return Stop("T3", False, "no max_iterations is set")
+    go_on = f"raise max_iterations in manifest.yaml (at most {MOST_ITERATIONS})"
+    if limit >= MOST_ITERATIONS:
+        go_on = _ANEW.format(name=name)
+    # The baseline is no iteration.
+    done = max(state.next_round - 2, 0)
+    return Stop("T3", done >= limit, f"{done} of {limit} rounds after the baseline", go_on)
+
+
+def _regressions(name: str, state: CampaignState, policy: Policy) -> Stop:
+    found, limit = count(state, policy).regressions, policy.max_regressions
+    go_on = (
+        f"review the directions (`kopt advise {name}`), then give --kopt-policy a policy file with "
+        f"a higher max_regressions; or {_ANEW.format(name=name)}"
+    )
+    return Stop(REGRESSIONS, found >= limit, f"{found} of {limit}, measured", go_on)

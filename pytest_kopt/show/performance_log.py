@@ -1,0 +1,81 @@
+"""performance.md (S4): the baseline and what was kept, appended, and why the campaign stopped.
+
+It lies in the project's root and goes into the commit of the round that it tells of, so a row
+cannot name its own commit: it is the one that adds the line.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import takewhile
+
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.ledger import Decided
+from pytest_kopt.campaign.state import Attempt, Round
+from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.show.stop_summary import stop_summary
+from pytest_kopt.show.words import figure, markdown_table, one_line, percent
+
+NAME = "performance.md"
+_HEADER = (
+    *("Date", "Commit", "Status", "Round", "Benchmark command", "Target", "Kernel"),
+    *("Benchmark", "GPU time (us)", "vs best", "Explanation"),
+)
+
+
+def missing_text(text: str, campaign: Campaign) -> str:
+    """Return what has to be appended to the file's `text`; several campaigns may share it."""
+    added = ""
+    for item in campaign.state.decided_rounds():
+        for attempt in item.attempts.values():
+            decided = attempt.decided
+            if decided is None or not decided.performance_log:
+                continue
+            place = f"{campaign.name} round-{item.number}"
+            if decided.decision.keeps and not re.search(rf"\| {re.escape(place)} \|", text):
+                added += _table_row(text + added, _cells(campaign, item, attempt, decided, place))
+            anchor = f"<!-- {place} attempt-{attempt.number} -->"
+            summary = stop_summary(campaign, item, attempt)
+            if summary and anchor not in text:
+                added += f"\n{anchor}\n## Stop Summary: {campaign.name}\n\n{summary}"
+    return added if text or not added else f"# Performance\n{added}"
+
+
+def _table_row(text: str, cells: list[str]) -> str:
+    """Return a row that goes on with the results which the text ends with, or begins a table."""
+    last = list(takewhile(lambda line: line.startswith("|"), reversed(text.splitlines())))
+    if last and last[-1].startswith(f"| {_HEADER[0]} "):
+        return f"| {' | '.join(one_line(cell) for cell in cells)} |\n"
+    return f"\n{markdown_table(_HEADER, [cells])}\n"
+
+
+def _cells(
+    campaign: Campaign, item: Round, attempt: Attempt, decided: Decided, place: str
+) -> list[str]:
+    notes, total, profiled = item.notes, decided.aggregate, decided.kernel_time
+    baseline = decided.decision is Decision.BASELINE
+    told = [notes.change or notes.summary or notes.hypothesis, notes.key_finding]
+    return [
+        decided.time,
+        _commit(campaign, attempt, baseline),
+        "baseline" if baseline else "keep",
+        place,
+        campaign.manifest.benchmark_command
+        or f"pytest --kopt-campaign {campaign.name} --kopt-round {item.number}",
+        notes.target_class or "global",
+        (profiled.hottest if profiled else None) or "-",
+        f"{total.metric} {figure(total.candidate)}" if total else "-",
+        figure(profiled.candidate_us if profiled else None),
+        percent(total.change_pct if total else None),
+        "; ".join(filter(None, told)) or ("baseline" if baseline else "not described"),
+    ]
+
+
+def _commit(campaign: Campaign, attempt: Attempt, baseline: bool) -> str:
+    if baseline:
+        head = attempt.applied.git_commit if attempt.applied else None
+        return head[:12] if head else "-"
+    if campaign.repository is None or not campaign.manifest.git_commit:
+        return "-"
+    waived = attempt.settled and attempt.applied is None
+    return "not committed" if waived else "the one that adds this line"

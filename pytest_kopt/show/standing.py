@@ -1,0 +1,59 @@
+"""What a verdict means for the campaign: whether it ends here, and which review is due."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pytest_kopt.campaign import stagnation, stops
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.memory import unmasked_rounds
+from pytest_kopt.campaign.stagnation import NEW_DIRECTIONS, Review
+from pytest_kopt.campaign.stops import Stop
+from pytest_kopt.decide.policy import Policy
+
+
+def lines(campaign: Campaign, policy: Policy) -> Iterator[str]:
+    """Yield the Termination Check where a condition holds, else the review that is due.
+
+    A round that is still open asks for no review.
+    """
+    state, found = campaign.state, campaign.termination_check(policy)
+    if stops.holding(found):
+        yield from termination_lines(found)
+        yield from going_on_lines(campaign, found)
+    elif state.next_round not in state.rounds:
+        yield from review_lines(stagnation.review(unmasked_rounds(state)), campaign.name)
+
+
+def termination_lines(found: Sequence[Stop]) -> Iterator[str]:
+    """Yield the Termination Check with every condition and its reason."""
+    yield "Termination Check"
+    rest = {stop.name: stop.why for stop in found if not stop.holds}
+    yield from stops.lines(stops.holding(found), rest)
+
+
+def going_on_lines(campaign: Campaign, found: Sequence[Stop]) -> Iterator[str]:
+    """Yield what is left to do where the campaign has ended, and how to go on all the same."""
+    final = final_command(campaign)
+    if final:
+        yield f"the campaign ends here; its best against the baseline: {final}"
+    else:
+        yield "the campaign ends here"
+    yield from (f"to go on: {stop.go_on}" for stop in found if stop.holds)
+
+
+def final_command(campaign: Campaign) -> str | None:
+    """Return the command of the final comparison, None where it would be refused."""
+    best = campaign.state.incumbent_round
+    if best is None or best == 1 or campaign.state.ended == "abandoned":
+        return None
+    return f"pytest --kopt-campaign {campaign.name} --kopt-round final"
+
+
+def review_lines(review: Review | None, name: str) -> Iterator[str]:
+    """Yield the stagnation review that is due; nothing when none is."""
+    if review is None:
+        return
+    yield f"stagnation: {review.rollbacks_in_a_row} roll-backs in a row; this is no stop."
+    yield f"now: {review.action}"
+    yield f"at least {NEW_DIRECTIONS} new directions first: `kopt advise {name}` names untried ones"
