@@ -72,6 +72,8 @@ class Interpreter:
             stdout=self.log,
             stderr=self.log,
             pass_fds=(theirs[0], ours[1]),
+            # A group of its own, so that what kernel code starts or forks ends with it.
+            start_new_session=True,
         )
         os.close(theirs[0])
         os.close(ours[1])
@@ -80,14 +82,20 @@ class Interpreter:
         )
 
     def kill(self) -> None:
-        """End the process at once."""
+        """End the process at once, and all of its group."""
+        self._sweep()
         self.process.kill()
         self.process.wait()
 
     def close(self) -> None:
-        """Let go of the channel and the output of a process that has ended."""
+        """Let go of a process that has ended: its channel, its output, and what it left running."""
+        self._sweep()
         self.channel.close()
         self.log.close()
+
+    def _sweep(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
 
 
 class Child:
