@@ -138,7 +138,7 @@ class ExpectedCase:
             dict(result.dims),
             empty,
             str(result.evidence.get("engine", "")),
-            result.evidence.get("accuracy", {}),
+            accuracy=result.evidence.get("accuracy", {}),
         )
 
     def to_document(self) -> dict[str, Any]:

@@ -200,7 +200,7 @@ class CampaignTrial:
                 paired = [PairedMetric.of(metric, table) for metric in metrics]
                 self._paired = judge(comparison, results, paired, policy, core=self._core())
                 self._tried = comparison.tried
-                self._nearby = nearby_findings(comparison, self._paired.verdict, results)
+                self._nearby = nearby_findings(comparison)
         except Caught as caught:
             return judging.overfit(results, caught.findings, policy, CAUGHT_STEP)
         except NotComparable as error:

@@ -147,7 +147,8 @@ class CampaignRound(CampaignTrial):
             return self._baseline(table, policy)
         failed = correctness_verdict(table, policy, self._failed_repairs())
         found = [found for found in self._found(results) if found.rejects]
-        if found and (judging.rejecting(results) or failed is None):
+        crashed = any(result.check == "ERROR" for result in results)
+        if found and (judging.rejecting(results) or not crashed):
             return judging.overfit(results, found, policy, CAUGHT_STEP)
         interpreted = judging.is_interpreted(results)
         if self._settings.compare == "stored" and not interpreted:

@@ -1,9 +1,10 @@
 """Every kernel of the corpus as round 2 of a real campaign, and what the verdict says of it.
 
-    python through_plugin.py [--device cuda] [--jobs N] [--verbose] [NAME ...]
+    python through_plugin.py [--device cuda] [--jobs N] [--verbose] [--results FILE] [NAME ...]
 
 A cheat has to be refused and named, an honest kernel must not be. NAME is a file's stem, or part of
-one; all kernels that can run on the device are taken without one.
+one; all kernels that can run on the device are taken without one. What was found is appended to the
+results file, and kernels that it already holds are not run again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -208,6 +209,14 @@ def read(project: Path, path: Path, log: str) -> Outcome:
     return Outcome(path.stem, is_cheat, document["decision"], named, log)
 
 
+def known(results: Path | None) -> list[Outcome]:
+    """What a results file holds."""
+    if results is None or not results.exists():
+        return []
+    found = [json.loads(line) for line in results.read_text().splitlines()]
+    return [Outcome(**{**item, "named": tuple(item["named"])}) for item in found]
+
+
 def table(outcomes: Iterable[Outcome]) -> str:
     """One line a kernel: what was decided, and by which check."""
     lines = []
@@ -225,17 +234,22 @@ def main() -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--verbose", action="store_true", help="show the log of a wrong one")
+    parser.add_argument("--results", type=Path, help="JSON lines; what they hold is not run again")
     parser.add_argument("names", nargs="*")
     asked = parser.parse_args()
-    outcomes = []
+    outcomes = known(asked.results)
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(asked.jobs) as pool:
         bench = Bench(Path(scratch), asked.device)
-        paths = kernels(asked.device, asked.names)
+        done = {outcome.kernel for outcome in outcomes}
+        paths = [p for p in kernels(asked.device, asked.names) if p.stem not in done]
         for path in paths:
             bench.started(path.stem.split("__")[0], bench._shapes(path))
         for outcome in pool.map(bench.judge, paths):
             outcomes.append(outcome)
             print(table([outcome]), flush=True)
+            if asked.results:
+                with asked.results.open("a") as file:
+                    file.write(json.dumps(asdict(outcome)) + "\n")
             if not outcome.is_right and asked.verbose:
                 print(outcome.log)
     wrong = [outcome for outcome in outcomes if not outcome.is_right]
