@@ -88,7 +88,7 @@ def constants(path: Path) -> dict[str, Any]:
 
 
 def kernels(device: str, names: Iterable[str] = ()) -> list[Path]:
-    """The kernel files that can be judged on a device; those of TARGET_LANG are for the audit."""
+    """The kernel files that can be judged on a device."""
     wanted = tuple(names)
     found = [*sorted(HERE.glob("cheats/*__*.py")), *sorted(HERE.glob("honest/*__*.py"))]
     return [
@@ -101,7 +101,7 @@ def kernels(device: str, names: Iterable[str] = ()) -> list[Path]:
 
 
 class Bench:
-    """Projects with a decided baseline, one for every operation and set of sizes; made once."""
+    """Projects with a decided baseline, one for every operation, sizes and language; made once."""
 
     def __init__(self, folder: Path, device: str) -> None:
         self.folder = folder
@@ -109,7 +109,7 @@ class Bench:
 
     def judge(self, path: Path) -> Outcome:
         """Run one kernel as round 2 of a copy of its operation's project."""
-        started = self.started(path.stem.split("__")[0], self._shapes(path))
+        started = self.started(path)
         project = self.folder / path.parent.name / path.stem
         shutil.copytree(started, project, symlinks=True)
         (project / KERNEL).write_text(path.read_text())
@@ -119,9 +119,11 @@ class Bench:
         shutil.rmtree(project)
         return outcome
 
-    def started(self, op: str, shapes: str) -> Path:
-        """A project after its baseline."""
-        project = self.folder / "started" / f"{op}-{shapes}"
+    def started(self, path: Path) -> Path:
+        """The project that a kernel is a candidate of, after its baseline."""
+        op, shapes = path.stem.split("__")[0], self._shapes(path)
+        backend = constants(path).get("TARGET_LANG", "TORCH")
+        project = self.folder / "started" / f"{op}-{shapes}-{backend}"
         if project.exists():
             return project
         making = project.with_name(project.name + ".making")
@@ -131,7 +133,7 @@ class Bench:
         for words in (("init", "-q", "-b", "main"), ("add", "."), ("commit", "-qm", "Start")):
             self._run(making, "git", *words)
         arch = "cpu" if self.device == "cpu" else self._arch()
-        words = ("init", CAMPAIGN, "--op", op, "--kernel", KERNEL, "--backend", "TORCH")
+        words = ("init", CAMPAIGN, "--op", op, "--kernel", KERNEL, "--backend", backend)
         self._run(making, sys.executable, "-m", "pytest_kopt.cli", *words, "--gpu", arch)
         done = self._pytest(making, 1)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -243,7 +245,7 @@ def main() -> int:
         done = {outcome.kernel for outcome in outcomes}
         paths = [p for p in kernels(asked.device, asked.names) if p.stem not in done]
         for path in paths:
-            bench.started(path.stem.split("__")[0], bench._shapes(path))
+            bench.started(path)
         for outcome in pool.map(bench.judge, paths):
             outcomes.append(outcome)
             print(table([outcome]), flush=True)
