@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -60,6 +60,37 @@ def test_parameters_that_are_dims_move_together(values: list[int], seed: int, ki
     }
     assert found["copy"] == found["shape"][0]
     assert isinstance(found["shape"], tuple)
+
+
+class Shape(NamedTuple):
+    rows: int
+    mode: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    shape: Shape
+    name: str = "x"
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        64,
+        (64, "a"),
+        [64],
+        {"M": 64, "causal": True},
+        Shape(64, "a"),
+        Problem(Shape(64, "a")),
+        {"problem": [Problem(Shape(64, "a"))]},
+    ],
+    ids=str,
+)
+def test_sizes_are_found_however_a_test_is_parametrised(item: Any) -> None:
+    found = perturbed({"p": item}, {"M": 64}, "aligned", random.Random(3))
+    assert found is not None
+    assert type(found["p"]) is type(item)
+    assert repr(found["p"]) in (repr(item).replace("64", "128"), repr(item).replace("64", "1"))
 
 
 def test_what_is_no_size_is_left_alone() -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
 from pytest_kopt.honesty.finding import Finding
@@ -86,7 +86,8 @@ def perturbed(
 ) -> dict[str, Any] | None:
     """Return a test's parameters with some of its sizes moved, None where it has none.
 
-    Sizes are integers above 1, alone or in a tuple or list, that are values of the case's dims.
+    Sizes are integers above 1, alone or anywhere in tuples, lists, dicts and dataclasses, that are
+    values of the case's dims.
     Equal sizes move together: they may have to be equal. Each size is moved with probability 1/2,
     and one at least.
     """
@@ -172,12 +173,33 @@ def _is_size(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 1
 
 
-def _sizes(item: Any) -> Sequence[int]:
-    members = item if isinstance(item, tuple | list) else (item,)
-    return [value for value in members if _is_size(value)]
+def _sizes(item: Any) -> Iterator[int]:
+    if _is_size(item):
+        yield item
+    for member in _members(item).values():
+        yield from _sizes(member)
+
+
+def _members(item: Any) -> dict[Any, Any]:
+    """Return what a container holds, by key, place or name; nothing for anything else."""
+    if isinstance(item, dict):
+        return item
+    if isinstance(item, tuple | list):
+        return dict(enumerate(item))
+    if is_dataclass(item) and not isinstance(item, type):
+        return {part.name: getattr(item, part.name) for part in fields(item) if part.init}
+    return {}
 
 
 def _replaced(item: Any, moved: Mapping[int, int]) -> Any:
+    if _is_size(item):
+        return moved.get(item, item)
+    members = {key: _replaced(member, moved) for key, member in _members(item).items()}
+    if members == _members(item):
+        return item
+    if isinstance(item, dict):
+        return members
     if isinstance(item, tuple | list):
-        return type(item)([_replaced(member, moved) for member in item])
-    return moved.get(item, item) if _is_size(item) else item
+        values = members.values()
+        return type(item)(*values) if hasattr(item, "_fields") else type(item)(values)
+    return replace(item, **members)

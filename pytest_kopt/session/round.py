@@ -147,8 +147,10 @@ class CampaignRound(CampaignTrial):
             return self._baseline(table, policy)
         failed = correctness_verdict(table, policy, self._failed_repairs())
         found = [found for found in self._found(results) if found.rejects]
-        crashed = any(result.check == "ERROR" for result in results)
-        if found and (judging.rejecting(results) or not crashed):
+        if not judging.rejecting(results) and any(item.check == "ERROR" for item in results):
+            # A kernel that ended its process is one that crashed, until it runs.
+            found = [item for item in found if item.check != "process-exit"]
+        if found:
             return judging.overfit(results, found, policy, CAUGHT_STEP)
         interpreted = judging.is_interpreted(results)
         if self._settings.compare == "stored" and not interpreted:
