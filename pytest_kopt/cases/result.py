@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -90,6 +90,15 @@ class CaseResult:
             diagnosis=diagnosis,
             evidence=evidence,
         )
+
+
+def reuse_log_ratios(results: Iterable[CaseResult]) -> list[float]:
+    """Return the log-ratios of time with fresh tensors over that with known ones, of all pairs."""
+    return [
+        ratio
+        for result in results
+        for ratio in result.evidence.get("training", {}).get("reuse_log_ratios", [])
+    ]
 
 
 def named(dims: Mapping[str, Scalar]) -> str:

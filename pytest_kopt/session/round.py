@@ -11,7 +11,7 @@ from pytest_kopt.campaign import notes as notes_file
 from pytest_kopt.campaign import tips
 from pytest_kopt.campaign.campaign import AttemptRecord
 from pytest_kopt.campaign.notes import Notes
-from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.cases.result import CaseResult, reuse_log_ratios
 from pytest_kopt.decide.gates import checked_shape, correctness_verdict, metrics_verdict
 from pytest_kopt.decide.kernel_time import judge_kernel_time
 from pytest_kopt.decide.policy import Policy
@@ -20,6 +20,7 @@ from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.fingerprint import edits
+from pytest_kopt.honesty.inflation import gap_finding, inflation
 from pytest_kopt.honesty.transfer import BOUNDED, bucket_findings, caches_weights
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.profiling.table import CaseProfile, gpu_step_us
@@ -78,6 +79,7 @@ class CampaignRound(CampaignTrial):
         table = self._rows(collector)
         self._look_at_harness_again(collector)
         verdict = self._with_notes(self._judge(collector, table, lab, interrupted), collector)
+        verdict = self._without_inflation(verdict, collector.in_order())
         verdict = self._said_why_blocked(verdict)
         if not self.campaign.candidate().same_content(self._kernel):
             verdict = judging.incomplete(
@@ -217,6 +219,24 @@ class CampaignRound(CampaignTrial):
             update["reason"] = (
                 f"{verdict.reason}; a weight cache (W1): a real step gains at most {bound:.3f} %"
             )
+        return verdict.model_copy(update=update)
+
+    def _without_inflation(self, verdict: Verdict, results: Sequence[CaseResult]) -> Verdict:
+        """Say what of a gain only reused tensors have; one that is nothing else does not count."""
+        before = self.campaign.state.incumbent_round
+        gain = verdict.aggregate.change_pct if verdict.aggregate else None
+        if before is None or gain is None or not verdict.decision.keeps:
+            return verdict
+        old = self.campaign.results(before)
+        found = inflation(reuse_log_ratios(results), reuse_log_ratios(old), gain)
+        if found is None or not found.is_inflated:
+            return verdict
+        text = str(gap_finding(found))
+        update: dict[str, Any] = {"flags": sorted({*verdict.flags, text})}
+        if not found.counts:
+            update["decision"] = Decision.ROLLED_BACK
+            update["reason"] = f"a gain that fresh tensors do not have does not count: {text}"
+            update["next_step"] = CAUGHT_STEP
         return verdict.model_copy(update=update)
 
     def _gains_by_weight_cache(self, results: Sequence[CaseResult]) -> bool:
