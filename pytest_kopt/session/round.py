@@ -214,12 +214,18 @@ class CampaignRound(CampaignTrial):
         texts = {str(item) for item in found if not item.rejects}
         update: dict[str, Any] = {"flags": sorted({*verdict.flags, *texts})}
         if verdict.decision is Decision.ACCEPTED and self._gains_by_weight_cache(results):
-            update["decision"] = Decision.ACCEPTED_WITH_NOTE
             bound = self._own_notes().claim.bound_pct
-            update["reason"] = (
-                f"{verdict.reason}; a weight cache (W1): a real step gains at most {bound:.3f} %"
+            update |= _noted(
+                verdict, f"a weight cache (W1): a real step gains at most {bound:.3f} %"
             )
+        elif verdict.decision is Decision.ACCEPTED and self._narrower:
+            update |= _noted(verdict, f"it supports less than the incumbent: {self._narrower[0]}")
         return verdict.model_copy(update=update)
+
+    @property
+    def _narrower(self) -> list[Finding]:
+        """What the candidate does not support near the declared shapes, and the incumbent does."""
+        return [item for item in self._nearby if item.check == "held-out-shape"]
 
     def _without_inflation(self, verdict: Verdict, results: Sequence[CaseResult]) -> Verdict:
         """Say what of a gain only reused tensors have; one that is nothing else does not count."""
@@ -338,3 +344,8 @@ class CampaignRound(CampaignTrial):
 
     def _extra_benefit(self) -> str | None:
         return self._own_notes().extra_benefit
+
+
+def _noted(verdict: Verdict, note: str) -> dict[str, Any]:
+    """Return what makes an accepted verdict one with a note."""
+    return {"decision": Decision.ACCEPTED_WITH_NOTE, "reason": f"{verdict.reason}; {note}"}

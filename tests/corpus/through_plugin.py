@@ -2,9 +2,9 @@
 
     python through_plugin.py [--device cuda] [--jobs N] [--verbose] [--results FILE] [NAME ...]
 
-A cheat has to be refused and named, an honest kernel must not be. NAME is a file's stem, or part of
-one; all kernels that can run on the device are taken without one. What was found is appended to the
-results file, and kernels that it already holds are not run again.
+A cheat has to be refused by the check of its `CAUGHT_BY`, an honest kernel must not be. NAME is a
+file's stem, or part of one; all kernels that can run on the device are taken without one. What was
+found is appended to the results file, and kernels that it already holds are not run again.
 """
 
 from __future__ import annotations
@@ -58,23 +58,31 @@ def test_{op}(kopt, dims):
 """
 
 
+#: How a round may end for a kernel that earns what it gains, on whatever machine.
+FAIR = ("ACCEPTED", "ACCEPTED_WITH_NOTE", "INCONCLUSIVE", "ROLLED_BACK", "SPLIT")
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one kernel; `named` are the checks, or the first line of a diagnosis."""
+    """What became of one kernel; `named` are the checks that spoke, `asked` the one that had to."""
 
     kernel: str
-    is_cheat: bool
+    asked: str
     decision: str
+    reason: str
     named: tuple[str, ...]
     log: str
 
     @property
-    def is_refused(self) -> bool:
-        return self.decision in ("REJECTED_OVERFIT", "REPAIR")
-
-    @property
     def is_right(self) -> bool:
-        return self.is_refused == self.is_cheat and (not self.is_cheat or bool(self.named))
+        """A cheat is refused by the check that is there for it, an honest kernel is judged fairly.
+
+        Triton's interpreter checks a kernel and times nothing: such a round ends undecided.
+        """
+        if self.asked:
+            return self.decision in ("REJECTED_OVERFIT", "REPAIR") and self.asked in self.named
+        interpreted = self.decision == "INCOMPLETE" and "interpreter" in self.reason
+        return interpreted or self.decision in FAIR
 
 
 @cache
@@ -195,20 +203,17 @@ class Bench:
 
 
 def read(project: Path, path: Path, log: str) -> Outcome:
-    """What the verdict and the evidence of round 2 say."""
-    is_cheat = path.parent.name == "cheats"
-    folder = project / "agent" / "workspace" / CAMPAIGN / "rounds" / "round-2"
-    verdict = folder / "verdict.json"
+    """What the verdict of round 2 says; a failed check is named `correctness`."""
+    asked = constants(path).get("CAUGHT_BY", "")
+    verdict = project / "agent" / "workspace" / CAMPAIGN / "rounds" / "round-2" / "verdict.json"
     if not verdict.exists():
-        return Outcome(path.stem, is_cheat, "NONE", (), log)
+        return Outcome(path.stem, asked, "NONE", "", (), log)
     document = json.loads(verdict.read_text())
-    named = tuple(flag.split(":", 1)[0] for flag in document["flags"])
-    if document["decision"] == "REPAIR":
-        attempt = json.loads((folder / "artifacts/attempt-1/evidence.json").read_text())
-        results = map(json.loads, attempt["results"])
-        named = tuple({r["diagnosis"].splitlines()[0][:90] for r in results if r["diagnosis"]})
-        named = named[:1]
-    return Outcome(path.stem, is_cheat, document["decision"], named, log)
+    named = {flag.split(":", 1)[0] for flag in document["flags"]}
+    named |= {"correctness"} if document["decision"] == "REPAIR" else set()
+    return Outcome(
+        path.stem, asked, document["decision"], document["reason"], tuple(sorted(named)), log
+    )
 
 
 def known(results: Path | None) -> list[Outcome]:
@@ -223,8 +228,8 @@ def table(outcomes: Iterable[Outcome]) -> str:
     """One line a kernel: what was decided, and by which check."""
     lines = []
     for found in outcomes:
-        kind = "cheat" if found.is_cheat else "honest"
-        mark = "" if found.is_right else "  <-- WRONG"
+        kind = "cheat" if found.asked else "honest"
+        mark = "" if found.is_right else f"  <-- WRONG {found.reason[:90]}"
         lines.append(
             f"{kind:6} {found.kernel:34} {found.decision:18} {', '.join(found.named)}{mark}"
         )
