@@ -6,7 +6,7 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -95,8 +95,10 @@ def try_shape(
         if what:
             tried.what[name] = what
     if kind == "aligned" and set(tried.outcomes.values()) == {"right"}:
-        tried.seconds.update(_seconds(near, versions, device, seed))
-        tried.declared_seconds.update(_seconds(case, versions, device, seed))
+        timed = {name: versions[name] for name in tried.outcomes}
+        here, declared = _seconds((near, case), timed, device, seed)
+        tried.seconds.update(here)
+        tried.declared_seconds.update(declared)
     return tried
 
 
@@ -164,17 +166,25 @@ def _leave_if_broken(device: str) -> None:
 
 
 def _seconds(
-    case: Case, versions: Mapping[str, Callable[..., Any]], device: str, seed: int
-) -> dict[str, float]:
-    """Return each version's median time of a forward call, in turns where there are several."""
-    given = [fresh_copy(x) for x in make_inputs(case, derive(seed, case.nodeid, "speed"))]
-    names = [name for name in (CANDIDATE, INCUMBENT) if name in versions]
-    times: dict[str, list[float]] = {name: [] for name in names}
+    cases: Sequence[Case], versions: Mapping[str, Callable[..., Any]], device: str, seed: int
+) -> list[dict[str, float]]:
+    """Return each version's median time of a forward call, by case.
+
+    All take turns, so that whatever else the machine does is in all their times.
+    """
+    given = [
+        [fresh_copy(x) for x in make_inputs(c, derive(seed, c.nodeid, "speed"))] for c in cases
+    ]
+    turns = [(place, name) for name in versions for place in range(len(cases))]
+    times: dict[tuple[int, str], list[float]] = {turn: [] for turn in turns}
     for number in range(2 * _PAIRS):
-        for name in names if number % 2 else reversed(names):
+        for place, name in turns if number % 2 else reversed(turns):
             start = time.perf_counter()
-            versions[name](*given)
+            versions[name](*given[place])
             if device == "cuda":
                 torch.cuda.synchronize()
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(found[_PAIRS:]) for name, found in times.items()}
+            times[place, name].append(time.perf_counter() - start)
+    return [
+        {name: statistics.median(times[place, name][_PAIRS:]) for name in versions}
+        for place in range(len(cases))
+    ]
