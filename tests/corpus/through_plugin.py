@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
@@ -114,10 +115,12 @@ class Bench:
     def __init__(self, folder: Path, device: str) -> None:
         self.folder = folder
         self.device = device
+        self._making = Lock()
 
     def judge(self, path: Path) -> Outcome:
         """Run one kernel as round 2 of a copy of its operation's project."""
-        started = self.started(path)
+        with self._making:
+            started = self.started(path)
         project = self.folder / path.parent.name / path.stem
         shutil.copytree(started, project, symlinks=True)
         (project / KERNEL).write_text(path.read_text())
@@ -249,8 +252,6 @@ def main() -> int:
         bench = Bench(Path(scratch), asked.device)
         done = {outcome.kernel for outcome in outcomes}
         paths = [p for p in kernels(asked.device, asked.names) if p.stem not in done]
-        for path in paths:
-            bench.started(path)
         for outcome in pool.map(bench.judge, paths):
             outcomes.append(outcome)
             print(table([outcome]), flush=True)
