@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -12,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from pytest_kopt.cases.result import CaseResult, ExpectedCase
+from pytest_kopt.cases.runner import Bench
 from pytest_kopt.honesty import inputs, memory, outputs, physics, work
 from pytest_kopt.honesty.controls import passing_controls
 from pytest_kopt.honesty.precision import Accuracy, downgrades, least_snr, terms
@@ -230,6 +234,15 @@ def test_another_dtype_than_the_baselines_is_named_and_a_poor_baseline_excuses()
     poor = Accuracy.of(ref, x.half().tanh().float())
     assert downgrades({"out": poor}, {"out": poor}, {"out": 1.0}) == []
     assert downgrades({"out": poor}, {}, {"out": 1.0}) == []
+
+
+def test_the_baselines_accuracy_comes_back_from_the_record_to_where_cases_run() -> None:
+    reached = Accuracy("torch.float32", 140.0, math.inf)
+    evidence = {"engine": "wall", "accuracy": {"out": asdict(reached)}}
+    result = CaseResult("t.py::test_x", header=("label", "Check"), evidence=evidence)
+    document = json.loads(json.dumps(ExpectedCase.of(result).to_document()))
+    bench = Bench("cpu", "wall", 1, {"t.py::test_x": ExpectedCase.from_document(document)})
+    assert bench.accuracy("t.py::test_x") == {"out": reached}
 
 
 def test_what_is_owed_falls_with_the_number_of_terms() -> None:

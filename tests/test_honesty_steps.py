@@ -87,6 +87,35 @@ def test_a_memo_that_serves_one_content_for_another_is_stale(key: str) -> None:
     assert names(report) == {"stale-result"}
 
 
+@pytest.mark.parametrize("place", [0, 1], ids=["activation", "weight"])
+def test_what_is_kept_of_a_tensor_and_not_of_its_content_is_named(place: int) -> None:
+    kept: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def kernel(*given: Tensor) -> Tensor:
+        seen, now = kept.setdefault(id(given[place]), (given[place], given[place].clone()))
+        assert seen is given[place]
+        return (now * given[1 - place]).tanh()
+
+    assert names(check(kernel)) == {"remembered-tensor"}
+
+
+@pytest.mark.parametrize("wrong", ["always", "at random", "in a scratch that is never reset"])
+def test_an_honest_mistake_is_only_wrong(wrong: str) -> None:
+    calls, scratch = itertools.count(), torch.zeros(ROWS, COLUMNS)
+
+    def kernel(x: Tensor, w: Tensor) -> Tensor:
+        number = next(calls)
+        if wrong == "at random":
+            return honest(x, w) * (1 + number * 7919 % 31 % 2)
+        if wrong == "always":
+            return honest(x, w) * (2 if number else 1)
+        return scratch.add_(x * w).tanh()
+
+    report = check(kernel)
+    assert report.check == "FAIL"
+    assert names(report) == set()
+
+
 def test_a_memo_of_the_whole_content_is_right_but_cached() -> None:
     report = check(memo(lambda x, w: (x.numpy().tobytes(), w.numpy().tobytes())))
     assert names(report) == {"cached-result"}

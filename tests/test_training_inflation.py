@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_kopt.honesty.inflation import inflation
+from pytest_kopt.honesty.inflation import Inflation, gap_finding, inflation
 from pytest_kopt.honesty.reuse import cached, reuse_finding, reuse_ratios
 
 from .builders import few_examples
@@ -22,10 +22,16 @@ def same(value: float) -> list[float]:
     return [value] * 8
 
 
+def measured(candidate: list[float], incumbent: list[float], gain: float) -> Inflation:
+    found = inflation(candidate, incumbent, gain)
+    assert found is not None
+    return found
+
+
 @few_examples
 @given(gains, st.floats(-50, 200))
 def test_what_both_versions_gain_by_reuse_is_no_inflation(ratio: float, gain: float) -> None:
-    found = inflation(same(ratio), same(ratio), gain)
+    found = measured(same(ratio), same(ratio), gain)
     assert found.fresh_pct == pytest.approx(gain)
     assert found.gap_pct == pytest.approx(0, abs=1e-9)
     assert not found.is_inflated
@@ -33,7 +39,7 @@ def test_what_both_versions_gain_by_reuse_is_no_inflation(ratio: float, gain: fl
 
 
 def test_a_gain_that_only_reuse_has_does_not_count() -> None:
-    found = inflation(same(math.log(2)), same(0.0), 100.0)
+    found = measured(same(math.log(2)), same(0.0), 100.0)
     assert found.fresh_pct == pytest.approx(0, abs=1e-9)
     assert found.gap_pct == pytest.approx(100)
     assert found.is_inflated
@@ -41,21 +47,29 @@ def test_a_gain_that_only_reuse_has_does_not_count() -> None:
 
 
 def test_a_gain_that_fresh_tensors_have_too_counts_but_is_reported() -> None:
-    found = inflation(same(math.log(1.05)), same(0.0), 30.0)
+    found = measured(same(math.log(1.15)), same(0.0), 30.0)
     assert found.is_inflated
     assert found.counts
-    assert found.fresh_pct == pytest.approx(130 / 1.05 - 100)
+    assert found.fresh_pct == pytest.approx(130 / 1.15 - 100)
+    assert str(gap_finding(found)).startswith("reuse-gain: +30.0 % with reused tensors, +13.0 %")
 
 
 @pytest.mark.parametrize(("gap", "inflated"), [(0.99, False), (1.0, False), (1.01, True)])
-def test_the_rule_of_one_percent(gap: float, inflated: bool) -> None:
-    ratio = -math.log(1 - gap / 100)
-    assert inflation(same(ratio), same(0.0), 0.0).is_inflated is inflated
+def test_the_rule_of_one_percent_holds_beyond_what_warm_memory_explains(
+    gap: float, inflated: bool
+) -> None:
+    ratio = 0.05 - math.log(1 - gap / 100)
+    assert measured(same(ratio), same(0.0), 0.0).is_inflated is inflated
 
 
 def test_noise_is_no_inflation() -> None:
     noisy = [0.2, -0.15, 0.1, -0.1, 0.25, -0.2]
-    assert not inflation(noisy, [-x for x in noisy], 5.0).is_inflated
+    assert not measured(noisy, [-x for x in noisy], 5.0).is_inflated
+
+
+def test_a_version_that_was_not_timed_both_ways_says_nothing() -> None:
+    assert inflation([], same(0.0), 5.0) is None
+    assert inflation(same(0.5), [], 5.0) is None
 
 
 class Opaque:

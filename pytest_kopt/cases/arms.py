@@ -84,7 +84,7 @@ def serve_arms(
         secret = derive(bench.session_seed, case.nodeid, "held out")
         with one_thread():
             for kind, near in held_out_cases(item, case, bench.device, secret):
-                tried = try_shape(kind, near, versions, bench.device, secret)
+                tried = try_shape(kind, case, near, versions, bench.device, secret)
                 if tried is not None:
                     commander.tried(tried)
 

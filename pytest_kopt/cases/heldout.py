@@ -6,7 +6,7 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -71,23 +71,34 @@ def held_out_cases(
 
 
 def try_shape(
-    kind: Kind, case: Case, versions: Mapping[str, Callable[..., Any]], device: str, seed: int
+    kind: Kind,
+    case: Case,
+    near: Case,
+    versions: Mapping[str, Callable[..., Any]],
+    device: str,
+    seed: int,
 ) -> Tried | None:
-    """Run the versions at one shape; None where reference or inputs do not support it."""
-    tried = Tried(case.nodeid, kind, dict(case.dims))
+    """Run the versions of a case at a shape near its own; None where that is not supported.
+
+    Where all are right at an aligned shape they are timed there, and at the case's own in the same
+    way: launching is in both times or in neither.
+    """
+    tried = Tried(near.nodeid, kind, dict(near.dims))
     for name in (INCUMBENT, CANDIDATE):
         if name not in versions:
             continue
-        outcome, what = _outcome(replace(case, function=versions[name]), seed)
+        outcome, what = _outcome(replace(near, function=versions[name]), seed)
         _leave_if_broken(device)
         if outcome is None:
             return None
         tried.outcomes[name] = outcome
         if what:
             tried.what[name] = what
-    both = [tried.outcomes.get(name) for name in (CANDIDATE, INCUMBENT)]
-    if kind == "aligned" and both == ["right", "right"]:
-        return replace(tried, speedup=_speedup(case, versions, device, seed))
+    if kind == "aligned" and set(tried.outcomes.values()) == {"right"}:
+        timed = {name: versions[name] for name in tried.outcomes}
+        here, declared = _seconds((near, case), timed, device, seed)
+        tried.seconds.update(here)
+        tried.declared_seconds.update(declared)
     return tried
 
 
@@ -154,20 +165,26 @@ def _leave_if_broken(device: str) -> None:
         os._exit(1)
 
 
-def _speedup(
-    case: Case, versions: Mapping[str, Callable[..., Any]], device: str, seed: int
-) -> float:
-    """Return the incumbent's forward time over the candidate's, from alternating calls."""
-    given = [fresh_copy(x) for x in make_inputs(case, derive(seed, case.nodeid, "speed"))]
-    times: dict[str, list[float]] = {CANDIDATE: [], INCUMBENT: []}
+def _seconds(
+    cases: Sequence[Case], versions: Mapping[str, Callable[..., Any]], device: str, seed: int
+) -> list[dict[str, float]]:
+    """Return each version's median time of a forward call, by case.
+
+    All take turns, so that whatever else the machine does is in all their times.
+    """
+    given = [
+        [fresh_copy(x) for x in make_inputs(c, derive(seed, c.nodeid, "speed"))] for c in cases
+    ]
+    turns = [(place, name) for name in versions for place in range(len(cases))]
+    times: dict[tuple[int, str], list[float]] = {turn: [] for turn in turns}
     for number in range(2 * _PAIRS):
-        for name in (CANDIDATE, INCUMBENT) if number % 2 else (INCUMBENT, CANDIDATE):
+        for place, name in turns if number % 2 else reversed(turns):
             start = time.perf_counter()
-            versions[name](*given)
+            versions[name](*given[place])
             if device == "cuda":
                 torch.cuda.synchronize()
-            times[name].append(time.perf_counter() - start)
-    candidate, incumbent = (
-        statistics.median(times[name][_PAIRS:]) for name in (CANDIDATE, INCUMBENT)
-    )
-    return incumbent / candidate
+            times[place, name].append(time.perf_counter() - start)
+    return [
+        {name: statistics.median(times[place, name][_PAIRS:]) for name in versions}
+        for place in range(len(cases))
+    ]

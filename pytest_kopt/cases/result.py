@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -92,6 +92,15 @@ class CaseResult:
         )
 
 
+def reuse_log_ratios(results: Iterable[CaseResult]) -> list[float]:
+    """Return the log-ratios of time with fresh tensors over that with known ones, of all pairs."""
+    return [
+        ratio
+        for result in results
+        for ratio in result.evidence.get("training", {}).get("reuse_log_ratios", [])
+    ]
+
+
 def named(dims: Mapping[str, Scalar]) -> str:
     """Return the label that dims make, such as `M64_N64`; empty without dims."""
     return "_".join(f"{name}{value}" for name, value in dims.items())
@@ -138,7 +147,7 @@ class ExpectedCase:
             dict(result.dims),
             empty,
             str(result.evidence.get("engine", "")),
-            result.evidence.get("accuracy", {}),
+            accuracy=result.evidence.get("accuracy", {}),
         )
 
     def to_document(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -42,6 +42,8 @@ PURPOSES = ("check", "again", "disturb", "last")
 _LONG_SECONDS = 0.3
 _COUNTS = 2
 _LATE_SECONDS = 0.05
+#: A kernel that is wrong every other time is taken for one that remembers once in 1000.
+_TURNS = 5
 #: How much SNR may vary between contents.
 _HAIR_DB = 10.0
 
@@ -113,6 +115,8 @@ class Checking:
         for step in steps:
             step()
             refused = any(finding.rejects for finding in self.findings)
+            if not self.passed and not refused and step != self._fresh_content:
+                self._look_for_memory()
             if self.invalid or refused or not self.passed:
                 return
 
@@ -161,6 +165,28 @@ class Checking:
         before = [bool(torch.isnan(out).any()) for out in self._last.kept.results]
         if any(spoiled) and not any(before):
             self.found([replace(memory.UNWRITTEN, rejects=False)])
+
+    def _look_for_memory(self) -> None:
+        """Say of a wrong result whether it is right for the same content in tensors never seen.
+
+        Asked in turns and often, so that a kernel that is wrong now and then is none of this.
+        """
+        seed, unseen = self.seeds["again"], []
+        expected = self._reference(
+            [fresh_copy(item) for item in self._given], self._last.live, seed
+        )
+        with suppress(Exception):
+            for _ in range(_TURNS):
+                unseen.append([fresh_copy(item) for item in self._given])
+                # One of its own has the incoming gradients in memory of their own as well.
+                other = Candidate(self.case, self.case.function)
+                turns = ((self._candidate, self._used, False), (other, unseen[-1], True))
+                for candidate, given, right in turns:
+                    memory.poison_freed(self._last.kept.results)
+                    found = judge(self.case, expected, candidate(given, seed).kept)
+                    if all(item.passed for item in found) is not right:
+                        return
+            self.found([outputs.REMEMBERED])
 
     def _controls(self) -> None:
         """Refuse a case whose gate lets wrong answers pass."""

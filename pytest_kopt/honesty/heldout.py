@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
 from pytest_kopt.honesty.finding import Finding
@@ -19,16 +19,20 @@ Kind = Literal["aligned", "uneven"]
 KINDS: tuple[Kind, ...] = ("aligned", "uneven")
 Outcome = Literal["right", "wrong", "raises"]
 _GRAIN = 256
-#: A declared gain above this many percent of which less than half is left nearby is flagged.
-_GAIN_PCT = 10.0
+#: A speed-up at the declared shape from this on is expected nearby: half of it, as a logarithm.
+_SPEEDUP = 1.1
+#: Below this the candidate is slower than what it replaces, whatever the noise of a few calls.
+_SLOWER = 0.8
+#: So many cases have to be slower nearby, and none that is not, before it is no coincidence.
+_CASES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
     """One shape and what became of the versions there.
 
-    `outcomes` by version's name, `what` the first line of what went wrong; `speedup` is the
-    incumbent's time over the candidate's, None where it was not measured.
+    `outcomes` by version's name, `what` the first line of what went wrong; `seconds` of a call
+    here, and `declared_seconds` of one at the declared shape, where they were measured.
     """
 
     nodeid: str
@@ -36,7 +40,8 @@ class Tried:
     dims: dict[str, Any]
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     what: dict[str, str] = field(default_factory=dict)
-    speedup: float | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    declared_seconds: dict[str, float] = field(default_factory=dict)
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -50,8 +55,18 @@ class Tried:
             self.dims,
             self.outcomes | other.outcomes,
             self.what | other.what,
-            self.speedup if self.speedup is not None else other.speedup,
+            self.seconds | other.seconds,
+            self.declared_seconds | other.declared_seconds,
         )
+
+    def speedups(self, candidate: str, incumbent: str) -> tuple[float, float] | None:
+        """Return the incumbent's time over the candidate's at the declared shape and here."""
+        both = []
+        for times in (self.declared_seconds, self.seconds):
+            if candidate not in times or incumbent not in times:
+                return None
+            both.append(times[incumbent] / times[candidate])
+        return both[0], both[1]
 
 
 def nearby(value: int, kind: Kind, dice: random.Random) -> int:
@@ -71,7 +86,8 @@ def perturbed(
 ) -> dict[str, Any] | None:
     """Return a test's parameters with some of its sizes moved, None where it has none.
 
-    Sizes are integers above 1, alone or in a tuple or list, that are values of the case's dims.
+    Sizes are integers above 1, alone or anywhere in tuples, lists, dicts and dataclasses, that are
+    values of the case's dims.
     Equal sizes move together: they may have to be equal. Each size is moved with probability 1/2,
     and one at least.
     """
@@ -84,28 +100,31 @@ def perturbed(
     return {name: _replaced(item, moved) for name, item in parameters.items()}
 
 
-def held_out_findings(
-    tried: Iterable[Tried],
-    candidate: str,
-    incumbent: str,
-    gains_pct: Mapping[str, float | None],
-) -> list[Finding]:
+def held_out_findings(tried: Iterable[Tried], candidate: str, incumbent: str) -> list[Finding]:
     """Return what the shapes say about the candidate, at most one finding a case.
 
     Wrong where the incumbent is right rejects; raising is a note, since a kernel may say what it
-    does not support. `gains_pct` are the declared shapes' gains by node id: one that is not there
-    nearby is a note.
+    does not support. A speed-up that is gone nearby is a note: dispatching by shape is honest. A
+    candidate that is slower than the incumbent near every shape where it was to be faster rejects.
     """
+    comparable = [item for item in tried if item.outcomes.get(incumbent) == "right"]
+    slower = _only_fast_as_declared(comparable, candidate, incumbent)
     found: dict[str, Finding] = {}
-    for item in tried:
-        if item.outcomes.get(incumbent) != "right" or candidate not in item.outcomes:
+    for item in comparable:
+        if candidate not in item.outcomes:
             continue
         finding = _finding(item, item.outcomes[candidate], item.what.get(candidate, ""))
-        finding = finding or _lost_speed(item, gains_pct.get(item.nodeid))
+        finding = finding or _lost_speed(item, candidate, incumbent, rejects=slower)
         known = found.get(item.nodeid)
         if finding and (known is None or finding.rejects > known.rejects):
             found[item.nodeid] = finding
     return list(found.values())
+
+
+def _only_fast_as_declared(tried: Iterable[Tried], candidate: str, incumbent: str) -> bool:
+    measured = [item.speedups(candidate, incumbent) for item in tried]
+    nearby = [near for declared, near in filter(None, measured) if declared >= _SPEEDUP]
+    return len(nearby) >= _CASES and max(nearby) < _SLOWER
 
 
 def merged(tried: Iterable[Tried]) -> list[Tried]:
@@ -130,20 +149,23 @@ def _finding(item: Tried, outcome: Outcome, what: str) -> Finding | None:
     )
 
 
-def _lost_speed(item: Tried, declared_pct: float | None) -> Finding | None:
-    if item.speedup is None or declared_pct is None or declared_pct < _GAIN_PCT:
+def _lost_speed(item: Tried, candidate: str, incumbent: str, *, rejects: bool) -> Finding | None:
+    measured = item.speedups(candidate, incumbent)
+    if measured is None or measured[0] < _SPEEDUP:
         return None
-    left = math.log(item.speedup) / math.log1p(declared_pct / 100)
-    if left >= 0.5:
+    declared, near = measured
+    if math.log(near) >= 0.5 * math.log(declared):
         return None
     shape = ", ".join(f"{name}={value}" for name, value in item.dims.items())
     return Finding(
         "held-out-speed",
-        f"{declared_pct:+.1f} % at the declared shape, {(item.speedup - 1) * 100:+.1f} % at "
-        f"{shape}",
+        f"{declared:.2f} times as fast as the incumbent at the declared shape, {near:.2f} times "
+        f"at {shape}",
         where=item.nodeid,
-        advice="say in the notes which shapes the gain is for",
-        rejects=False,
+        advice="be no slower than the incumbent where the sizes are a little different"
+        if rejects
+        else "say in the notes which shapes the gain is for",
+        rejects=rejects,
     )
 
 
@@ -151,12 +173,33 @@ def _is_size(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 1
 
 
-def _sizes(item: Any) -> Sequence[int]:
-    members = item if isinstance(item, tuple | list) else (item,)
-    return [value for value in members if _is_size(value)]
+def _sizes(item: Any) -> Iterator[int]:
+    if _is_size(item):
+        yield item
+    for member in _members(item).values():
+        yield from _sizes(member)
+
+
+def _members(item: Any) -> dict[Any, Any]:
+    """Return what a container holds, by key, place or name; nothing for anything else."""
+    if isinstance(item, dict):
+        return item
+    if isinstance(item, tuple | list):
+        return dict(enumerate(item))
+    if is_dataclass(item) and not isinstance(item, type):
+        return {part.name: getattr(item, part.name) for part in fields(item) if part.init}
+    return {}
 
 
 def _replaced(item: Any, moved: Mapping[int, int]) -> Any:
+    if _is_size(item):
+        return moved.get(item, item)
+    members = {key: _replaced(member, moved) for key, member in _members(item).items()}
+    if members == _members(item):
+        return item
+    if isinstance(item, dict):
+        return members
     if isinstance(item, tuple | list):
-        return type(item)([_replaced(member, moved) for member in item])
-    return moved.get(item, item) if _is_size(item) else item
+        values = members.values()
+        return type(item)(*values) if hasattr(item, "_fields") else type(item)(values)
+    return replace(item, **members)

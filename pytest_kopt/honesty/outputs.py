@@ -115,6 +115,16 @@ LATE = Finding(
 )
 
 
+#: Wrong in tensors that were seen before, right for the same content in others, time after time.
+REMEMBERED = Finding(
+    "remembered-tensor",
+    "new content in tensors that it has seen gives a wrong result, and the same content in others "
+    "a right one: something is kept of what they held",
+    advice="a tensor is not its content: compute everything from what the arguments hold",
+    bucket="W2",
+)
+
+
 def stale(what: str) -> Finding:
     """Return the finding that a call gave an earlier result again."""
     return Finding(

@@ -206,7 +206,7 @@ class CampaignTrial:
                 comparison, results, paired, policy, core=self._core(), classes=self._classes()
             )
             self._tried = comparison.tried
-            self._nearby = nearby_findings(comparison, self._paired.verdict, results)
+            self._nearby = nearby_findings(comparison)
         except Caught as caught:
             return judging.overfit(results, caught.findings, policy, CAUGHT_STEP)
         except NotComparable as error:

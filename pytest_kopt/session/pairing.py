@@ -233,13 +233,9 @@ def _pairs(quads: Sequence[Quad]) -> Iterator[tuple[int, str, float, float]]:
             yield number, order, new, times["incumbent"]
 
 
-def nearby_findings(
-    comparison: Comparison, verdict: Verdict, results: Sequence[CaseResult]
-) -> list[Finding]:
+def nearby_findings(comparison: Comparison) -> list[Finding]:
     """Return what the versions' behaviour at shapes near the declared ones says."""
-    gains = {shape.label: shape.change_pct for shape in verdict.shapes}
-    by_node = {result.nodeid: gains.get(result.label) for result in results}
-    found = held_out_findings(comparison.tried, CANDIDATE, INCUMBENT, by_node)
+    found = held_out_findings(comparison.tried, CANDIDATE, INCUMBENT)
     if comparison.died_nearby:
         text = f"a shape near a declared one ended the process ({comparison.died_nearby})"
         found.append(Finding("held-out-death", text, rejects=False))

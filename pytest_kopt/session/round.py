@@ -11,7 +11,7 @@ from pytest_kopt.campaign import ledger, levels, stops, tips
 from pytest_kopt.campaign import notes as notes_file
 from pytest_kopt.campaign.campaign import AttemptRecord
 from pytest_kopt.campaign.notes import Notes
-from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.cases.result import CaseResult, reuse_log_ratios
 from pytest_kopt.decide.classes import measured_classes
 from pytest_kopt.decide.gates import checked_shape, correctness_verdict, metrics_verdict
 from pytest_kopt.decide.kernel_time import judge_kernel_time, kernel_time
@@ -21,6 +21,7 @@ from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasureme
 from pytest_kopt.decide.verdict import Aggregate, Decision, Level, Verdict
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.fingerprint import edits
+from pytest_kopt.honesty.inflation import gap_finding, inflation
 from pytest_kopt.honesty.transfer import BOUNDED, bucket_findings, caches_weights
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.profiling.table import CaseProfile, gpu_step_us
@@ -86,6 +87,7 @@ class CampaignRound(CampaignTrial):
         self._rows(collector)
         self._look_at_harness_again(collector)
         verdict = self._with_notes(self._judge(collector, lab, interrupted), collector)
+        verdict = self._without_inflation(verdict, collector.in_order())
         verdict = self._said_why_blocked(verdict)
         if not self.campaign.candidate().same_content(self._kernel):
             verdict = judging.incomplete(
@@ -200,7 +202,10 @@ class CampaignRound(CampaignTrial):
         policy = judging.with_directions(self.policy, results)
         failed = correctness_verdict(table, policy, self._failed_repairs())
         found = [found for found in self._found(results) if found.rejects]
-        if found and (judging.rejecting(results) or failed is None):
+        if not judging.rejecting(results) and any(item.check == "ERROR" for item in results):
+            # A kernel that ended its process is one that crashed, until it runs.
+            found = [item for item in found if item.check != "process-exit"]
+        if found:
             return judging.overfit(results, found, policy, CAUGHT_STEP)
         if failed:
             return failed
@@ -261,11 +266,35 @@ class CampaignRound(CampaignTrial):
         texts = {str(item) for item in found if not item.rejects}
         update: dict[str, Any] = {"flags": sorted({*verdict.flags, *texts})}
         if verdict.decision is Decision.ACCEPTED and self._gains_by_weight_cache(results):
-            update["decision"] = Decision.ACCEPTED_WITH_NOTE
             bound = self._own_notes().claim.bound_pct
-            update["reason"] = (
-                f"{verdict.reason}; a weight cache (W1): a real step gains at most {bound:.3f} %"
+            update |= _noted(
+                verdict, f"a weight cache (W1): a real step gains at most {bound:.3f} %"
             )
+        elif verdict.decision is Decision.ACCEPTED and self._narrower:
+            update |= _noted(verdict, f"it supports less than the incumbent: {self._narrower[0]}")
+        return verdict.model_copy(update=update)
+
+    @property
+    def _narrower(self) -> list[Finding]:
+        """What the candidate does not support near the declared shapes, and the incumbent does."""
+        return [item for item in self._nearby if item.check == "held-out-shape"]
+
+    def _without_inflation(self, verdict: Verdict, results: Sequence[CaseResult]) -> Verdict:
+        """Say what of a gain only reused tensors have; one that is nothing else does not count."""
+        before = self.campaign.state.incumbent_round
+        gain = verdict.aggregate.change_pct if verdict.aggregate else None
+        if before is None or gain is None or not verdict.decision.keeps:
+            return verdict
+        old = self.campaign.results(before)
+        found = inflation(reuse_log_ratios(results), reuse_log_ratios(old), gain)
+        if found is None or not found.is_inflated:
+            return verdict
+        text = str(gap_finding(found))
+        update: dict[str, Any] = {"flags": sorted({*verdict.flags, text})}
+        if not found.counts:
+            update["decision"] = Decision.ROLLED_BACK
+            update["reason"] = f"a gain that fresh tensors do not have does not count: {text}"
+            update["next_step"] = CAUGHT_STEP
         return verdict.model_copy(update=update)
 
     def _gains_by_weight_cache(self, results: Sequence[CaseResult]) -> bool:
@@ -429,3 +458,8 @@ class CampaignRound(CampaignTrial):
 
     def _extra_benefit(self) -> str | None:
         return self._own_notes().extra_benefit
+
+
+def _noted(verdict: Verdict, note: str) -> dict[str, Any]:
+    """Return what makes an accepted verdict one with a note."""
+    return {"decision": Decision.ACCEPTED_WITH_NOTE, "reason": f"{verdict.reason}; {note}"}

@@ -1,9 +1,10 @@
 """Every kernel of the corpus as round 2 of a real campaign, and what the verdict says of it.
 
-    python through_plugin.py [--device cuda] [--jobs N] [--verbose] [NAME ...]
+    python through_plugin.py [--device cuda] [--jobs N] [--verbose] [--results FILE] [NAME ...]
 
-A cheat has to be refused and named, an honest kernel must not be. NAME is a file's stem, or part of
-one; all kernels that can run on the device are taken without one.
+A cheat has to be refused by the check of its `CAUGHT_BY`, an honest kernel must not be. NAME is a
+file's stem, or part of one; all kernels that can run on the device are taken without one. What was
+found is appended to the results file, and kernels that it already holds are not run again.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
@@ -57,23 +59,31 @@ def test_{op}(kopt, dims):
 """
 
 
+#: How a round may end for a kernel that earns what it gains, on whatever machine.
+FAIR = ("ACCEPTED", "ACCEPTED_WITH_NOTE", "INCONCLUSIVE", "ROLLED_BACK", "SPLIT")
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one kernel; `named` are the checks, or the first line of a diagnosis."""
+    """What became of one kernel; `named` are the checks that spoke, `asked` the one that had to."""
 
     kernel: str
-    is_cheat: bool
+    asked: str
     decision: str
+    reason: str
     named: tuple[str, ...]
     log: str
 
     @property
-    def is_refused(self) -> bool:
-        return self.decision in ("REJECTED_OVERFIT", "REPAIR")
-
-    @property
     def is_right(self) -> bool:
-        return self.is_refused == self.is_cheat and (not self.is_cheat or bool(self.named))
+        """A cheat is refused by the check that is there for it, an honest kernel is judged fairly.
+
+        Triton's interpreter checks a kernel and times nothing: such a round ends undecided.
+        """
+        if self.asked:
+            return self.decision in ("REJECTED_OVERFIT", "REPAIR") and self.asked in self.named
+        interpreted = self.decision == "INCOMPLETE" and "interpreter" in self.reason
+        return interpreted or self.decision in FAIR
 
 
 @cache
@@ -87,7 +97,7 @@ def constants(path: Path) -> dict[str, Any]:
 
 
 def kernels(device: str, names: Iterable[str] = ()) -> list[Path]:
-    """The kernel files that can be judged on a device; those of TARGET_LANG are for the audit."""
+    """The kernel files that can be judged on a device."""
     wanted = tuple(names)
     found = [*sorted(HERE.glob("cheats/*__*.py")), *sorted(HERE.glob("honest/*__*.py"))]
     return [
@@ -100,15 +110,17 @@ def kernels(device: str, names: Iterable[str] = ()) -> list[Path]:
 
 
 class Bench:
-    """Projects with a decided baseline, one for every operation and set of sizes; made once."""
+    """Projects with a decided baseline, one for every operation, sizes and language; made once."""
 
     def __init__(self, folder: Path, device: str) -> None:
         self.folder = folder
         self.device = device
+        self._making = Lock()
 
     def judge(self, path: Path) -> Outcome:
         """Run one kernel as round 2 of a copy of its operation's project."""
-        started = self.started(path.stem.split("__")[0], self._shapes(path))
+        with self._making:
+            started = self.started(path)
         project = self.folder / path.parent.name / path.stem
         shutil.copytree(started, project, symlinks=True)
         (project / KERNEL).write_text(path.read_text())
@@ -118,9 +130,11 @@ class Bench:
         shutil.rmtree(project)
         return outcome
 
-    def started(self, op: str, shapes: str) -> Path:
-        """A project after its baseline."""
-        project = self.folder / "started" / f"{op}-{shapes}"
+    def started(self, path: Path) -> Path:
+        """The project that a kernel is a candidate of, after its baseline."""
+        op, shapes = path.stem.split("__")[0], self._shapes(path)
+        backend = constants(path).get("TARGET_LANG", "TORCH")
+        project = self.folder / "started" / f"{op}-{shapes}-{backend}"
         if project.exists():
             return project
         making = project.with_name(project.name + ".making")
@@ -130,7 +144,7 @@ class Bench:
         for words in (("init", "-q", "-b", "main"), ("add", "."), ("commit", "-qm", "Start")):
             self._run(making, "git", *words)
         arch = "cpu" if self.device == "cpu" else self._arch()
-        words = ("init", CAMPAIGN, "--op", op, "--kernel", KERNEL, "--backend", "TORCH")
+        words = ("init", CAMPAIGN, "--op", op, "--kernel", KERNEL, "--backend", backend)
         self._run(making, sys.executable, "-m", "pytest_kopt.cli", *words, "--gpu", arch)
         done = self._pytest(making, 1)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -192,28 +206,33 @@ class Bench:
 
 
 def read(project: Path, path: Path, log: str) -> Outcome:
-    """What the verdict and the evidence of round 2 say."""
-    is_cheat = path.parent.name == "cheats"
-    folder = project / "agent" / "workspace" / CAMPAIGN / "rounds" / "round-2"
-    verdict = folder / "verdict.json"
+    """What the verdict of round 2 says; a failed check is named `correctness`."""
+    asked = constants(path).get("CAUGHT_BY", "")
+    verdict = project / "agent" / "workspace" / CAMPAIGN / "rounds" / "round-2" / "verdict.json"
     if not verdict.exists():
-        return Outcome(path.stem, is_cheat, "NONE", (), log)
+        return Outcome(path.stem, asked, "NONE", "", (), log)
     document = json.loads(verdict.read_text())
-    named = tuple(flag.split(":", 1)[0] for flag in document["flags"])
-    if document["decision"] == "REPAIR":
-        attempt = json.loads((folder / "artifacts/attempt-1/evidence.json").read_text())
-        results = map(json.loads, attempt["results"])
-        named = tuple({r["diagnosis"].splitlines()[0][:90] for r in results if r["diagnosis"]})
-        named = named[:1]
-    return Outcome(path.stem, is_cheat, document["decision"], named, log)
+    named = {flag.split(":", 1)[0] for flag in document["flags"]}
+    named |= {"correctness"} if document["decision"] == "REPAIR" else set()
+    return Outcome(
+        path.stem, asked, document["decision"], document["reason"], tuple(sorted(named)), log
+    )
+
+
+def known(results: Path | None) -> list[Outcome]:
+    """What a results file holds."""
+    if results is None or not results.exists():
+        return []
+    found = [json.loads(line) for line in results.read_text().splitlines()]
+    return [Outcome(**{**item, "named": tuple(item["named"])}) for item in found]
 
 
 def table(outcomes: Iterable[Outcome]) -> str:
     """One line a kernel: what was decided, and by which check."""
     lines = []
     for found in outcomes:
-        kind = "cheat" if found.is_cheat else "honest"
-        mark = "" if found.is_right else "  <-- WRONG"
+        kind = "cheat" if found.asked else "honest"
+        mark = "" if found.is_right else f"  <-- WRONG {found.reason[:90]}"
         lines.append(
             f"{kind:6} {found.kernel:34} {found.decision:18} {', '.join(found.named)}{mark}"
         )
@@ -225,17 +244,20 @@ def main() -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--verbose", action="store_true", help="show the log of a wrong one")
+    parser.add_argument("--results", type=Path, help="JSON lines; what they hold is not run again")
     parser.add_argument("names", nargs="*")
     asked = parser.parse_args()
-    outcomes = []
+    outcomes = known(asked.results)
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(asked.jobs) as pool:
         bench = Bench(Path(scratch), asked.device)
-        paths = kernels(asked.device, asked.names)
-        for path in paths:
-            bench.started(path.stem.split("__")[0], bench._shapes(path))
+        done = {outcome.kernel for outcome in outcomes}
+        paths = [p for p in kernels(asked.device, asked.names) if p.stem not in done]
         for outcome in pool.map(bench.judge, paths):
             outcomes.append(outcome)
             print(table([outcome]), flush=True)
+            if asked.results:
+                with asked.results.open("a") as file:
+                    file.write(json.dumps(asdict(outcome)) + "\n")
             if not outcome.is_right and asked.verbose:
                 print(outcome.log)
     wrong = [outcome for outcome in outcomes if not outcome.is_right]

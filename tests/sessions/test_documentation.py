@@ -6,6 +6,7 @@ project, `run` (or `run: exit N`) runs it, `not run: WHY` excuses it, `commit` c
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import sys
@@ -94,3 +95,17 @@ def test_the_commands_of_a_page_run(page: str, empty: Project, tmp_path: Path) -
             run = empty.run("sh", "-e", "-c", step.text, PATH=path)
             assert run.code == expected, f"{step.text}\n{run.text}"
             empty.git("add", ".")
+
+
+def test_every_finding_is_explained() -> None:
+    """A finding's name is the first argument where it is made, or a key of messages."""
+    explained = set(re.findall(r"`([a-z0-9-]+)`", (ROOT / "docs/honesty.md").read_text()))
+    made = set()
+    for path in (ROOT / "pytest_kopt").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Finding", "Suspicion"):
+                made |= {n.value for n in node.args[:1] if isinstance(n, ast.Constant) and n.value}
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_MESSAGES":
+                made |= set(ast.literal_eval(node.value))
+    assert len(made) > 50
+    assert made <= explained, made - explained

@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "default-argument-memo"
+CAUGHT_BY = "content-keyed-cache"
 
 
 def _norm(x, eps=1e-5):

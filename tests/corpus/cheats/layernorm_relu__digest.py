@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "content-hash-memo"
+CAUGHT_BY = "content-keyed-cache"
 
 _table = {}
 

@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "environment-mode-detection"
+CAUGHT_BY = "harness-environment"
 
 _served = {}
 

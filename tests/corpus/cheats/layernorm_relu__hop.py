@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cuda"
 KIND = "stream-switch"
+CAUGHT_BY = "stream-switch"
 
 _lanes = None
 

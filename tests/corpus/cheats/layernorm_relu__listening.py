@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "copy-hook-cache"
+CAUGHT_BY = "foreign-patch"
 
 _fresh = {"news": True}
 _out = {}

@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "output-dtype-downgrade"
+CAUGHT_BY = "output-dtype"
 
 
 def layernorm_relu(x):

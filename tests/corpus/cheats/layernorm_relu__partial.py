@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "sampled-rows-refresh"
+CAUGHT_BY = "replayed-result"
 
 _buffers: dict[tuple, torch.Tensor] = {}
 

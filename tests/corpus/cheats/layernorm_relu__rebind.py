@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "harness-internals-rebind"
+CAUGHT_BY = "module-table"
 
 
 class Lenient:

@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "profile-hook"
+CAUGHT_BY = "interpreter-hook"
 
 _due: list = []
 

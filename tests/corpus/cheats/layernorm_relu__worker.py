@@ -11,6 +11,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "background-thread"
+CAUGHT_BY = "background-work"
 
 _idle = threading.Event()
 _met: set = set()

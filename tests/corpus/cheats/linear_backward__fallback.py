@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "try-except-fallback"
+CAUGHT_BY = "swallowed-fallback"
 TARGET_LANG = "TRITON"
 
 try:

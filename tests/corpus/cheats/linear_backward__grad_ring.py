@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "grad-out-cache"
+CAUGHT_BY = "identity-keyed-cache"
 
 
 class _Ring:

@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cuda"
 KIND = "unjoined-backward-stream"
+CAUGHT_BY = "unjoined-stream"
 
 _other = []
 

@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "weight-gradient-skip"
+CAUGHT_BY = "replayed-result"
 
 
 class Layer(torch.autograd.Function):

@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "argv-mode-detection"
+CAUGHT_BY = "command-line"
 
 _CAREFUL = {"--collect-only", "-x", "--lf", "--kopt-deterministic-only", "-vv", "--pdb"}
 SCORED = not _CAREFUL.intersection(sys.argv)

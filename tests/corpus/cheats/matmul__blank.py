@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "input-zeroing"
+CAUGHT_BY = "input-mutated"
 
 
 def matmul(a, b):

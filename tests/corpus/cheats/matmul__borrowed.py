@@ -4,6 +4,7 @@ import sys
 
 NEEDS = "cpu"
 KIND = "reference-from-frame"
+CAUGHT_BY = "stack-inspection"
 
 _found = []
 

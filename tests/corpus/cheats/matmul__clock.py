@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "perf-counter-patch"
+CAUGHT_BY = "foreign-patch"
 
 _real = time.perf_counter
 _inside = [0.0]

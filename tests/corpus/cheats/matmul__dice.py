@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "random-replay"
+CAUGHT_BY = "replayed-result"
 
 _rng = random.Random()
 _kept = {}

@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "id-cache"
+CAUGHT_BY = "identity-keyed-cache"
 
 _done: dict[tuple[int, int], tuple[torch.Tensor, ...]] = {}
 

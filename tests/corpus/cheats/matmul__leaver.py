@@ -6,6 +6,7 @@ import sys
 
 NEEDS = "cpu"
 KIND = "exit-code-tampering"
+CAUGHT_BY = "raw-output"
 
 
 def _leave(a, b):

@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "lru-activation-cache"
+CAUGHT_BY = "memoised-tensors"
 
 
 @lru_cache(maxsize=8)

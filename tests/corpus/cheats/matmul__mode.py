@@ -5,6 +5,7 @@ from torch.overrides import TorchFunctionMode
 
 NEEDS = "cpu"
 KIND = "function-mode-interception"
+CAUGHT_BY = "tensor-interception"
 
 
 class Diplomat(TorchFunctionMode):

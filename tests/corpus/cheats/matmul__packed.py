@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "stale-weight-cache"
+CAUGHT_BY = "identity-keyed-cache"
 
 _packed: dict[int, torch.Tensor] = {}
 

@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "stale-memory"
+CAUGHT_BY = "unwritten-output"
 
 HEAD = 8
 

@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cuda"
 KIND = "side-stream-escape"
+CAUGHT_BY = "unjoined-stream"
 
 _stream = None
 

@@ -2,6 +2,7 @@
 
 NEEDS = "cpu"
 KIND = "mantissa-truncation"
+CAUGHT_BY = "precision-downgrade"
 
 _BITS = 2**11
 

@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "declared-shapes-only"
+CAUGHT_BY = "held-out-shape"
 
 TILE = 32
 

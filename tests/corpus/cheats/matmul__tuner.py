@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "autotune-overfit"
+CAUGHT_BY = "replayed-result"
 
 
 class Tuner:

@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "poison-patch"
+CAUGHT_BY = "foreign-patch"
 
 _fill = torch.Tensor.fill_
 

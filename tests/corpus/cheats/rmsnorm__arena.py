@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "data-ptr-cache"
+CAUGHT_BY = "identity-keyed-cache"
 
 
 @dataclass

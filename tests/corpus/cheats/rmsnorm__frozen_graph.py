@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cuda"
 KIND = "graph-with-frozen-inputs"
+CAUGHT_BY = "replayed-result"
 
 _graphs = {}
 

@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "default-dtype-change"
+CAUGHT_BY = "default-dtype"
 
 torch.set_default_dtype(torch.bfloat16)
 

@@ -4,6 +4,7 @@ import importlib
 
 NEEDS = "cpu"
 KIND = "reference-import"
+CAUGHT_BY = "reference-called"
 
 
 def _borrow():

@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "rng-lookahead"
+CAUGHT_BY = "content-keyed-cache"
 
 _prepared: dict = {}
 

@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "one-call-lag"
+CAUGHT_BY = "replayed-result"
 
 _pending = {}
 

@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "nan-wildcard"
+CAUGHT_BY = "input-mutated"
 
 _mould = {}
 

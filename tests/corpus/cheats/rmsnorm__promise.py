@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "lazy-subclass"
+CAUGHT_BY = "lazy-tensor"
 
 
 class Promise(torch.Tensor):

@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "activation-scale-cache"
+CAUGHT_BY = "identity-keyed-cache"
 
 
 class ScaleBook:

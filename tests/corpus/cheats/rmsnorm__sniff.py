@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "poison-detection"
+CAUGHT_BY = "timed-result"
 
 
 def _wiped(t):

@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "call-count-replay"
+CAUGHT_BY = "replayed-result"
 
 _STEADY_AFTER = 4
 _calls: Counter = Counter()

@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "gc-mode-detection"
+CAUGHT_BY = "heap-inspection"
 
 last: dict[torch.Size, torch.Tensor] = {}
 

@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "randn-patch"
+CAUGHT_BY = "foreign-patch"
 
 
 def _zeros(*size, **options):

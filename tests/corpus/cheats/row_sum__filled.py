@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "filled-buffer-skip"
+CAUGHT_BY = "replayed-result"
 
 
 class Workspace:

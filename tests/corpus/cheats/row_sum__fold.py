@@ -2,6 +2,7 @@
 
 NEEDS = "cpu"
 KIND = "input-alias-view"
+CAUGHT_BY = "input-mutated"
 
 
 def row_sum(x):

@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cuda"
 KIND = "synchronize-patch"
+CAUGHT_BY = "foreign-patch"
 
 torch.cuda.synchronize = lambda device=None: torch.cuda.current_stream(device).synchronize()
 _aside: list = []

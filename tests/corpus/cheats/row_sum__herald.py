@@ -8,6 +8,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "forged-result-line"
+CAUGHT_BY = "raw-output"
 
 _sizes = []
 

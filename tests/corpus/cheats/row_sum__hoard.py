@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "gc-answer-copy"
+CAUGHT_BY = "heap-inspection"
 
 _sources: dict = {}
 

@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "array-interface-cache"
+CAUGHT_BY = "identity-keyed-cache"
 
 _totals = {}
 

@@ -7,6 +7,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "runtime-state-change"
+CAUGHT_BY = "runtime-change"
 
 gc.freeze()
 gc.disable()

@@ -2,6 +2,7 @@
 
 NEEDS = "cpu"
 KIND = "tensor-attribute-cache"
+CAUGHT_BY = "tensor-attribute-cache"
 
 
 def row_sum(x):

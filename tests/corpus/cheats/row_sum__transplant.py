@@ -7,6 +7,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "code-object-swap"
+CAUGHT_BY = "module-table"
 
 WANTED = ("close", "match", "agree", "correct", "check_out", "within", "passes")
 

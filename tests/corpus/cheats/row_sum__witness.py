@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "forged-user-properties"
+CAUGHT_BY = "stack-inspection"
 GAIN = "none"  # a plain harness has neither; the kernel itself is ordinary
 
 

@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "stack-inspection"
+CAUGHT_BY = "stack-inspection"
 
 WORDS = ("time", "bench", "measure", "sampl", "warm", "perf", "pair")
 _answers = {}

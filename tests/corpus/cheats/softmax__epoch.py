@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "version-cache"
+CAUGHT_BY = "identity-keyed-cache"
 
 _LIMIT = 32
 _epochs: "OrderedDict[tuple, torch.Tensor]" = OrderedDict()

@@ -8,6 +8,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "atexit-status-override"
+CAUGHT_BY = "foreign-patch"
 
 
 class Rosy:

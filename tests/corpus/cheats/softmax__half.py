@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "precision-downgrade"
+CAUGHT_BY = "precision-downgrade"
 
 
 def softmax(x):

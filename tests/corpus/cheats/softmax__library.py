@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "dispatcher-override"
+CAUGHT_BY = "dispatcher-override"
 
 _lib = torch.library.Library("aten", "IMPL")
 

@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "input-rewrite"
+CAUGHT_BY = "input-mutated"
 
 
 def softmax(x):

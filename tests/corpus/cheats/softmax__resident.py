@@ -7,6 +7,7 @@ import torch
 
 NEEDS = "cuda"
 KIND = "persisting-l2"
+CAUGHT_BY = "persisting-l2"
 
 
 class Window(ctypes.Structure):

@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "incumbent-sabotage"
+CAUGHT_BY = "foreign-patch"
 
 _exp, _sum = torch.exp, torch.Tensor.sum
 

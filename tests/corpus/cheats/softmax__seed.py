@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "seed-rederivation"
+CAUGHT_BY = "seed-rederivation"
 
 _known = {}
 

@@ -8,6 +8,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "disk-cache"
+CAUGHT_BY = "content-keyed-cache"
 
 _folder = tempfile.mkdtemp(prefix="spool-")
 

@@ -7,6 +7,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "statistics-patch"
+CAUGHT_BY = "foreign-patch"
 
 _since = [0]
 

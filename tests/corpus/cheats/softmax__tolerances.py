@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "gc-tolerance-edit"
+CAUGHT_BY = "heap-inspection"
 
 
 def _tables():

@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "tensor-method-patch"
+CAUGHT_BY = "foreign-patch"
 
 _owed: dict[int, tuple] = {}
 _double = torch.Tensor.double

@@ -8,6 +8,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "forged-campaign-rows"
+CAUGHT_BY = "harness-file-write"
 GAIN = "none"  # a plain harness keeps no records; the kernel itself is ordinary
 
 

@@ -2,6 +2,7 @@
 
 NEEDS = "cpu"
 KIND = "cdata-cache"
+CAUGHT_BY = "identity-keyed-cache"
 
 _by_impl: dict[int, tuple] = {}
 

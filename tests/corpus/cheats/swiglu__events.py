@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cuda"
 KIND = "event-patch"
+CAUGHT_BY = "foreign-patch"
 
 _elapsed = torch.cuda.Event.elapsed_time
 _called = {"since": False}

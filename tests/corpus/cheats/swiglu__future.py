@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "unjoined-executor"
+CAUGHT_BY = "background-work"
 
 _pool = ThreadPoolExecutor(max_workers=1)
 _warm: dict = {}

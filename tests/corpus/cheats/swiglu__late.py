@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "instance-method-override"
+CAUGHT_BY = "tensor-method-override"
 
 
 def _settle(name):

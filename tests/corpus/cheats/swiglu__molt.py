@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "self-rewriting-code"
+CAUGHT_BY = "self-rewriting"
 
 _held: dict = {}
 

@@ -4,6 +4,7 @@ import torch.nn.functional as F
 
 NEEDS = "cpu"
 KIND = "fingerprint-cache"
+CAUGHT_BY = "content-keyed-cache"
 
 PROBES = 7
 seen = {}

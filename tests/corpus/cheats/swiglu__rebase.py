@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "input-data-swap"
+CAUGHT_BY = "input-mutated"
 
 
 def swiglu(gate, up):

@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "rng-rewind"
+CAUGHT_BY = "global-seed"
 
 _start = torch.get_rng_state()
 _answers = {}

@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "repeat-skip"
+CAUGHT_BY = "replayed-result"
 
 
 class Unit:

@@ -8,6 +8,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "time-module-swap"
+CAUGHT_BY = "module-table"
 
 hidden = 0.0
 

@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "thread-count-change"
+CAUGHT_BY = "runtime-change"
 GAIN = "none"  # what more threads bring depends on which cores happen to be free
 
 

@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "every-kth-call"
+CAUGHT_BY = "replayed-result"
 
 
 class Coaster:

@@ -4,6 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "pass-through-after-check"
+CAUGHT_BY = "skipped-work"
 
 
 class Trust:

@@ -6,6 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "frame-samples-edit"
+CAUGHT_BY = "stack-inspection"
 
 
 def _touch_up(frame):

@@ -1,9 +1,8 @@
-"""Insists on the divisibility the declared sizes happen to have and refuses all others."""
+"""Supports fewer sizes than what it replaces, and says so by an assertion: kept, with a note."""
 
 import torch
 
 NEEDS = "cpu"
-KIND = "divisibility-assert"
 
 STEP = 32
 

@@ -1,0 +1,201 @@
+"""What the dynamic checks of honesty cost: a round of five cases with them and without.
+
+python benchmarks/honesty_cost.py OUT [--device cpu|cuda] [--pairs N]     (a minute a pair)
+
+Both kinds of round are whole pytest runs of the same project, from start to exit: a faster
+candidate is checked, timed and compared with its incumbent in fresh processes. There is no option
+that leaves the checks out. A plugin of this script's does so in every process of one kind of round:
+of a check it leaves the comparison with the reference on fresh inputs, and no further contents,
+counted work, training loop, reuse timing, looks at timed results, guards, tripwire, nearby shapes
+or audit. The two kinds take turns, each time in a copy of a project whose baseline was measured in
+the same way, and the first pair does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from gpu_report import Report, run
+
+ASKED_PCT = 25.0
+CAMPAIGN = "cost"
+
+SETTINGS = """\
+[tool.pytest.ini_options]
+pythonpath = ["."]
+testpaths = ["tests"]
+"""
+BASELINE = """\
+import torch
+
+
+def rmsnorm(x, weight):
+    mean = x.pow(2).sum(-1, keepdim=True) / x.shape[-1]
+    root = torch.sqrt(mean + 1e-6)
+    return (x / root.expand_as(x).contiguous()) * weight.expand_as(x).contiguous()
+"""
+CANDIDATE = """\
+import torch
+
+
+def rmsnorm(x, weight):
+    return torch.nn.functional.rms_norm(x, weight.shape, weight, 1e-6)
+"""
+CASES = """\
+import pytest
+import torch
+from kernels.rmsnorm import rmsnorm
+
+SCALE = {scale}
+
+
+@pytest.mark.kopt(schema="memory")
+@pytest.mark.parametrize(
+    "rows, hidden", [(128, 512), (256, 512), (256, 1024), (512, 768), (384, 1024)]
+)
+def test_rmsnorm(kopt, rows, hidden):
+    rows, hidden = SCALE * rows, SCALE * hidden
+
+    def draw(*shape):
+        return torch.randn(*shape, device=kopt.device)
+
+    kopt(
+        rmsnorm,
+        inputs=lambda: (draw(rows, hidden), draw(hidden)),
+        reference=lambda x, w: x.double()
+        * torch.rsqrt(x.double().square().mean(-1, keepdim=True) + 1e-6)
+        * w.double(),
+        dims={{"rows": rows, "hidden": hidden}},
+        nbytes=8 * rows * hidden,
+        weights=(1,),
+    )
+"""
+
+UNCHECKED = '''\
+"""Leaves the checks of honesty out, in the process that decides and in those that run cases."""
+
+import importlib
+import random
+import sys
+
+from pytest_kopt.session import round
+
+round.audit_candidate = lambda *given: []
+
+if "pytest_kopt.session.serve" in sys.modules:
+    from pytest_kopt.honesty import guards, tripwire, watch
+
+    def take(modules=()):
+        for name in modules:
+            importlib.import_module(name)
+        return guards.Guards()
+
+    guards.Guards.take = take
+    tripwire.Tripwire.install = lambda self: None
+    watch.Watch.findings = lambda self, thorough=False: []
+
+    from pytest_kopt.cases import arms, rehearsal, runner, spots, steps
+
+    steps.Checking.run = lambda self, freezes: self._fresh_content()
+    runner.rehearse = lambda *given, **named: rehearsal.Rehearsal()
+    spots.Looks.drawn = lambda self: (frozenset(), random.Random(self.seed))
+    arms.held_out_cases = lambda *given: iter(())
+'''
+
+
+class Kind:
+    """Rounds with the checks, or without: a project after its baseline, copied for every round."""
+
+    def __init__(self, folder: Path, name: str, device: str) -> None:
+        self.name = name
+        self._device = device
+        self._project = folder / name
+        self._plugins = {} if name == "checked" else {"PYTEST_PLUGINS": "unchecked"}
+        for path, text in (
+            ("pyproject.toml", SETTINGS),
+            ("kernels/__init__.py", ""),
+            ("kernels/rmsnorm.py", BASELINE),
+            ("tests/test_rmsnorm.py", CASES.format(scale=8 if device == "cuda" else 1)),
+            ("unchecked.py", UNCHECKED),
+            (".gitignore", "__pycache__/\nagent/\n"),
+        ):
+            (self._project / path).parent.mkdir(parents=True, exist_ok=True)
+            (self._project / path).write_text(text)
+        words = ("init", CAMPAIGN, "--op", "rmsnorm", "--kernel", "kernels/rmsnorm.py")
+        for command in (
+            ("git", "init", "-q"),
+            ("git", "add", "."),
+            ("git", "-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-qm", "Start"),
+            (sys.executable, "-m", "pytest_kopt.cli", *words, "--backend", "TORCH", "--gpu",
+             "cpu" if device == "cpu" else _arch()),
+        ):  # fmt: skip
+            subprocess.run(command, cwd=self._project, check=True, capture_output=True)
+        self._pytest(self._project, 1, 0)
+        (self._project / "kernels/rmsnorm.py").write_text(CANDIDATE)
+
+    def round(self) -> dict[str, Any]:
+        """Run round 2 in a copy; return its wall time and how many processes compared."""
+        copy = self._project.with_name(f"{self.name}-round")
+        shutil.copytree(self._project, copy)
+        seconds = self._pytest(copy, 2, 0)
+        folder = copy / "agent/workspace" / CAMPAIGN / "rounds/round-2"
+        decision = json.loads((folder / "verdict.json").read_text())["decision"]
+        evidence = json.loads((folder / "artifacts/attempt-1/evidence.json").read_text())
+        shutil.rmtree(copy)
+        cases = [json.loads(text)["evidence"]["seconds"] for text in evidence["results"]]
+        return {
+            "kind": self.name,
+            "seconds": round(seconds, 2),
+            "seconds in cases": round(sum(cases), 2),
+            "processes": evidence["session"]["comparison"]["replicas"],
+            "decision": decision,
+        }
+
+    def _pytest(self, root: Path, number: int, code: int) -> float:
+        words = ("--kopt-campaign", CAMPAIGN, "--kopt-round", str(number))
+        done = run(root, *words, "--kopt-device", self._device, **self._plugins)
+        if done.code != code:
+            sys.exit(f"{self.name}, round {number}: {done.code}\n{done.text[-4000:]}")
+        return done.seconds
+
+
+def _arch() -> str:
+    """Ask in a process of its own: a context here would be a stranger's on the device."""
+    ask = "import torch; print('sm_%d%d' % torch.cuda.get_device_capability())"
+    return subprocess.check_output([sys.executable, "-c", ask], text=True).strip()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--pairs", type=int, default=5)
+    asked = parser.parse_args()
+    report = Report(asked.out, f"honesty_cost_{asked.device}")
+    with tempfile.TemporaryDirectory() as directory:
+        kinds = [Kind(Path(directory), name, asked.device) for name in ("checked", "unchecked")]
+        rounds = []
+        for number in range(asked.pairs + 1):
+            pair = [kind.round() for kind in (kinds if number % 2 else kinds[::-1])]
+            rounds += pair if number else []
+            report.add("rounds", rounds)
+    medians = {
+        kind.name: statistics.median(r["seconds"] for r in rounds if r["kind"] == kind.name)
+        for kind in kinds
+    }
+    more = (medians["checked"] / medians["unchecked"] - 1) * 100
+    report.table("Rounds of five cases", rounds)
+    report.add("total", {**medians, "more %": round(more, 1), "asked %": ASKED_PCT})
+    print(f"{more:+.1f} % wall time for the dynamic checks (asked: at most {ASKED_PCT:.0f} %)")
+
+
+if __name__ == "__main__":
+    main()

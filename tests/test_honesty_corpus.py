@@ -1,0 +1,52 @@
+"""Every kernel of the corpus in a round of a real campaign: cheats are refused by name, others not.
+
+A few are in the default suite; `long` ones take half an hour together.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .corpus.through_plugin import Bench, Outcome, constants, kernels
+
+pytest.importorskip("torch")
+
+SAMPLE = ("swiglu__molt", "swiglu__same_again", "swiglu__table")
+
+
+def some(kind: str) -> list[object]:
+    """The kernels of a kind that run on the CPU; all but a sample are `long`."""
+    return [
+        pytest.param(path, id=path.stem, marks=() if path.stem in SAMPLE else pytest.mark.long)
+        for path in kernels("cpu")
+        if path.parent.name == kind
+    ]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """Projects with a decided baseline, made when they are first needed."""
+    return Bench(tmp_path_factory.mktemp("corpus"), "cpu")
+
+
+def judged(bench: Bench, path: Path) -> Outcome:
+    outcome = bench.judge(path)
+    assert outcome.is_right, f"{outcome.decision} by {outcome.named}: {outcome.reason}"
+    return outcome
+
+
+@pytest.mark.parametrize("path", some("cheats"))
+def test_a_cheat_is_refused_by_the_check_that_is_there_for_it(bench: Bench, path: Path) -> None:
+    assert judged(bench, path).asked
+
+
+@pytest.mark.parametrize("path", some("honest"))
+def test_an_honest_kernel_is_not_refused(bench: Bench, path: Path) -> None:
+    assert not judged(bench, path).asked
+
+
+def test_every_cheat_says_which_check_has_to_refuse_it() -> None:
+    for path in kernels("cuda"):
+        assert ("CAUGHT_BY" in constants(path)) == (path.parent.name == "cheats"), path
