@@ -303,6 +303,7 @@ class TestAGlobalRound:
         [
             (0.2, 1e-4, Decision.ACCEPTED_WITH_NOTE),
             (0.5, 1e-4, Decision.SPLIT),
+            (0.5, 15e-4, Decision.INCONCLUSIVE),
             (0.5, 4e-3, Decision.ACCEPTED),
             (0.5, 1e-2, Decision.INCONCLUSIVE),
             (4.0, 1e-2, Decision.SPLIT),
@@ -311,10 +312,17 @@ class TestAGlobalRound:
     def test_paired_the_intervals_say_what_is_a_loss(
         self, loss: float, noise: float, decision: Decision
     ) -> None:
-        """Not shown, it is none; but what may be more than the policy's noise is not safe."""
+        """Not shown, it is none; what seems to be one, or may be all the noise, is not safe."""
         new = scaled(b1024=0.9, b16=1 + loss / 100)
         verdict = paired(new, noise=noise)
         assert verdict.decision is decision, verdict.reason
+        assert ("not safe for every class" in verdict.reason) == (verdict.exit_code == 9)
+
+    def test_paired_what_seems_to_be_a_loss_is_looked_at_again(self) -> None:
+        new, first = scaled(b1024=0.9, b16=1.01), next(iter(LOOKS))
+        early = evidence_of(new, OLD, BY_BLOCK, look=first, noise=1e-3)
+        assert decide_paired(early, PRIMUS) is None
+        assert paired(new, policy=PRIMUS, noise=1e-3).decision is Decision.SPLIT
 
     def test_a_loss_that_nobody_gained_from_is_rolled_back(self) -> None:
         """The aggregate is up by what is noise for each class alone."""

@@ -19,7 +19,8 @@ Both rules, the stored one and the paired one, ask in this order; the first that
 7.  Slower cases that all this lets through are noted (ACCEPTED_WITH_NOTE).
 
 Lost and gained: stored, a class's change reaches the policy's noise. Paired, a gain's interval lies
-above zero and a loss's beyond the known bias (families of classes by Holm), and nothing is accepted
-while a class may have lost the policy's noise. A kernel that dispatches and moves one class only is
-thereby accepted: every other class holds. One class alone is all cases and adds no question.
+above zero and a loss's beyond the known bias (families of classes by Holm); nothing is accepted
+while a class may have lost the policy's noise, or seems to have lost. So a kernel that dispatches
+and moves one class only is accepted: every other class holds. One class alone is all cases and adds
+no question.
 """

@@ -26,6 +26,8 @@ from pytest_kopt.schema.metrics import geomean
 from pytest_kopt.schema.profile import Scalar
 
 Status = Literal["improved", "unchanged", "regressed"]
+#: Log-ratio of a version that is slower by the known bias.
+_BIAS = -log_ratio(KNOWN_BIAS_PCT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +74,12 @@ def decide_paired(evidence: PairedEvidence, policy: Policy) -> Verdict | None:
 
     Asked at the numbers of replicas that `LOOKS` names; at the last one there is always a verdict.
     Accepted: the lower bound of the geomean, or of the target class, lies above the policy's
-    minimum gain, no case's slowdown can reach the shape gate and no class's the policy's noise.
-    Rolled back: the geomean's upper bound lies below zero, a case is shown beyond the gate, or a
-    class is shown slower (SPLIT where another gained). Otherwise inconclusive. Where no regression
-    is all that is asked, bounds of every case below the shape gate are enough, also for a change
-    that is slower. Raises BadInput for a class that there is none of.
+    minimum gain, no case's slowdown can reach the shape gate, no class's the policy's noise, and no
+    class seems to have lost. Rolled back: the geomean's upper bound lies below zero, a case is
+    shown beyond the gate, or a class is shown slower (SPLIT where another gained). Otherwise
+    inconclusive. Where no regression is all that is asked, bounds of every case below the shape
+    gate are enough, also for a change that is slower. Raises BadInput for a class that there is
+    none of.
     """
     look = evidence.replicas
     level = LOOKS[look]
@@ -227,8 +230,6 @@ def _judge(evidence: PairedEvidence, policy: Policy, level: float) -> _Judged:
     by_name = {case.name: case for case in evidence.cases}
     groups = {name: [by_name[case] for case in found] for name, found in members.items()}
     classes = {name: _together(cases) for name, cases in groups.items()}
-    noise = -log_ratio(policy.noise_pct)
-    several = len(classes) > 1
     # A slowdown of x % of the time: log(incumbent / candidate) = -log(1 + x).
     gate = -log_ratio(policy.shape_gate_pct)
     core = {case.name for case in evidence.cases if case.core}
@@ -247,9 +248,7 @@ def _judge(evidence: PairedEvidence, policy: Policy, level: float) -> _Judged:
         classes=classes,
         standing=_standing(classes, level),
         # A single class is all cases: what the aggregate says is enough.
-        open_classes=frozenset(
-            name for name, found in classes.items() if several and found.lower(SHAPE_LEVEL) <= noise
-        ),
+        open_classes=_unsafe(classes, policy) if len(classes) > 1 else frozenset(),
         target=evidence.classes.target_among(groups),
     )
 
@@ -260,12 +259,21 @@ def _standing(classes: Mapping[str, Estimate], level: float) -> Standing:
     A gain is only told, at the level of a case's interval; a loss rolls back, at the look's.
     """
     gains = {name: found.p_above(0.0) for name, found in classes.items()}
-    bias = -log_ratio(KNOWN_BIAS_PCT)
-    losses = {name: found.p_below(bias) for name, found in classes.items()}
+    losses = {name: found.p_below(_BIAS) for name, found in classes.items()}
     return Standing(
         {name: percent(found.mean) for name, found in classes.items()},
         frozenset(holm_rejects(gains, SHAPE_LEVEL)),
         frozenset(holm_rejects(losses, level)),
+    )
+
+
+def _unsafe(classes: Mapping[str, Estimate], policy: Policy) -> frozenset[str]:
+    """Return the classes that may have lost the policy's noise, or seem to have lost at all."""
+    noise = -log_ratio(policy.noise_pct)
+    return frozenset(
+        name
+        for name, found in classes.items()
+        if found.lower(SHAPE_LEVEL) <= noise or found.upper(SHAPE_LEVEL) < _BIAS
     )
 
 
