@@ -203,3 +203,27 @@ def test_the_status_of_a_campaign_that_goes_on(campaign: Campaign) -> None:
     assert "-> Satisfied condition(s): none" in text
     record(campaign, 4, Decision.INCONCLUSIVE)
     assert status(campaign)["stagnation"]["action"].startswith("diagnose")
+
+
+def test_logs_only_grow_over_119_recorded_rounds(tmp_path: Path) -> None:
+    campaign = campaign_at(tmp_path, policy="kernel-opt", max_iterations=118)
+    layout = campaign.layout
+    files = (layout.trend, layout.optimize_log, tmp_path / "performance.md")
+    record(campaign, 1, Decision.BASELINE)
+    before = [path.read_bytes() if path.exists() else b"" for path in files]
+    ends = {}
+    for number in range(2, 120):
+        slower = number % 9 > 2
+        decision = Decision.ROLLED_BACK if slower else Decision.ACCEPTED
+        if number % 9 == 6:
+            decision = Decision.INCONCLUSIVE
+        record(campaign, number, decision, change_pct=-9.0 if slower else 3.0)
+        now = [path.read_bytes() if path.exists() else b"" for path in files]
+        assert all(new.startswith(old) for new, old in zip(now, before, strict=True))
+        before = now
+        verdict = campaign.state.rounds[number].verdict
+        assert verdict is not None
+        if verdict.stops:
+            ends[number] = list(verdict.stops)
+    assert ends == {119: ["T3"]}
+    assert status(campaign)["next_round"] is None
