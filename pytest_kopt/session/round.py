@@ -138,7 +138,8 @@ class CampaignRound(CampaignTrial):
             self._take_level()
             # What the round will be compared with is read before anything is measured.
             campaign.incumbent()
-            rows = campaign.incumbent_table().rows
+            wanted = {case.key for case in self.expected.values()}
+            rows = [row for row in campaign.incumbent_table().rows if row.key in wanted]
         classes = self._classes()
         classes.target_among(classes.group({row.key: row.dims for row in rows}))
 
