@@ -71,7 +71,9 @@ def test_refuses_no_honest_kernel(path: Path) -> None:
     findings = judge(path)
     assert rejections(findings) == set()
     weight_cache = b"_version" in path.read_bytes()
-    assert [(f.check, f.bucket) for f in findings] == [("weight-cache", "W1")] * weight_cache
+    # A kernel may support fewer shapes than it could: that is told, and is no refusal.
+    found = [(f.check, f.bucket) for f in findings if f.check != "divisible-shapes"]
+    assert found == [("weight-cache", "W1")] * weight_cache
 
 
 @pytest.mark.parametrize("name", CHEATS)

@@ -97,7 +97,8 @@ class Simulation:
         assert closed == list(range(1, len(closed) + 1))
         trend = logs["performance_trend.md"].decode()
         assert [int(n) for n in re.findall(r"^\| (\d+) \|", trend, re.MULTILINE)] == closed
-        kept = re.findall(r"\| (baseline|keep) \|", logs["performance.md"].decode())
+        rows = re.compile(r"^\| \d{4}-[^|]+\|[^|]+\| (baseline|keep) +\|", re.MULTILINE)
+        kept = rows.findall(logs["performance.md"].decode())
         assert kept == ["baseline", *["keep"] * self.accepted]
 
     def _files(self) -> list[Path]:
