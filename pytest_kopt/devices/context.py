@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from contextlib import suppress
 
@@ -10,8 +11,9 @@ from pytest_kopt.devices.pinning import discover, in_use
 from pytest_kopt.devices.processes import announce
 
 
+@functools.cache
 def rouse(kind: str) -> None:
-    """Do what the first case would wait for: import torch and Triton, load the matrix libraries.
+    """Do what the first case would wait for, once: import torch, Triton and the matrix libraries.
 
     Holds the check's lock meanwhile, so that nothing is timed on the device; other processes may
     wake at the same time.

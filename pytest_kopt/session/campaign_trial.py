@@ -157,14 +157,13 @@ class CampaignTrial:
                 legal="the cases of the baseline; `kopt init --from` starts over with new ones",
             )
 
-    def _rows(self, collector: Collector) -> Table | None:
-        """Return the rows of everything that can speak; BadInput for drifted input."""
+    def _complete_rows(self, collector: Collector) -> None:
+        """Give everything that can speak its row; BadInput for drifted input."""
         if collector.refusals:
             shown, more = collector.refusals[:3], len(collector.refusals) - 3
             raise BadInput("; ".join([*shown, f"and {more} more"] if more > 0 else shown))
         self._add_error_rows(collector)
         judging.fail_rows_of_failed_tests(collector)
-        return collector.table()
 
     def _said_why_blocked(self, verdict: Verdict) -> Verdict:
         """Put the command that failed in front of the reason, where one did."""

@@ -315,7 +315,8 @@ class Controller:
     def _draw_rooflines(self) -> None:
         from pytest_kopt.session.rooflines import rooflines
 
-        self._rooflines = rooflines(self.collector.in_order(), self.settings.workspace)
+        recorded = self._closing.verdict.rooflines if self._closing else []
+        self._rooflines = recorded or rooflines(self.collector.in_order(), self.settings.workspace)
 
     def _second_runs(self) -> None:
         """Run cases that killed an xdist worker once more, to tell the case from bad luck."""

@@ -41,7 +41,8 @@ class FinalComparison(CampaignTrial):
 
     def close(self, collector: Collector, lab: Laboratory, interrupted: str = "") -> Closing:
         """Judge and record; nothing is committed or restored."""
-        table = self._rows(collector)
+        self._complete_rows(collector)
+        table = collector.table()
         wanted = list(self.expected)
         verdict = judging.cut_off(collector, wanted, interrupted, self.policy)
         if verdict is None:

@@ -84,7 +84,7 @@ class CampaignRound(CampaignTrial):
     def close(self, collector: Collector, lab: Laboratory, interrupted: str = "") -> Closing:
         """Judge, record and carry out; raises BadInput, with nothing changed, for drifted input."""
         begun = self.level
-        self._rows(collector)
+        self._complete_rows(collector)
         self._look_at_harness_again(collector)
         verdict = self._with_notes(self._judge(collector, lab, interrupted), collector)
         verdict = self._without_inflation(verdict, collector.in_order())
@@ -184,7 +184,7 @@ class CampaignRound(CampaignTrial):
         lab.check_also(outside)
         self.level, self.expected = "full", self.frozen
         collector.order = list(self.frozen)
-        self._rows(collector)
+        self._complete_rows(collector)
         self._look_at_harness_again(collector)
         if self._edits:
             return self._edited(collector)
