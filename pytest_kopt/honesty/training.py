@@ -110,8 +110,11 @@ def simulate(subject: Subject, seeds: Callable[[str], int], suspected: bool = Fa
     `seeds(purpose)` derives secret seeds. A kernel that cannot run while its work is counted runs
     the loop uncounted; what it raises there is the caller's.
     """
+    # It lives as long as the loop runs: no parameter there takes the identity of one of the probe's,
+    # whose stale copy would be no update's.
+    probing = _Loop(subject, _counted)
     try:
-        if not suspected and not _probe(subject, seeds):
+        if not suspected and not _probe(probing, seeds):
             return Simulation()
         return _run(_Loop(subject, _counted), seeds)
     except Exception as error:
@@ -138,9 +141,9 @@ def _uncounted(call: Callable[[], Any]) -> tuple[Any, Work]:
     return call(), _NOTHING
 
 
-def _probe(subject: Subject, seeds: Callable[[str], int]) -> bool:
+def _probe(loop: _Loop, seeds: Callable[[str], int]) -> bool:
     """Say whether anything looks like a cache, in three sets of inputs and one reference call."""
-    loop = _Loop(subject, _counted)
+    subject = loop.subject
     first, second, third = (loop.given(seeds(f"probe {i}")) for i in range(3))
     loop.adopt(first)
     new = loop.forward(first.used)
