@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_kopt.campaign import manifest as manifests
-from pytest_kopt.campaign.campaign import AttemptRecord, Campaign, Evidence
+from pytest_kopt.campaign.archive import Evidence
+from pytest_kopt.campaign.campaign import AttemptRecord, Campaign
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.notes import Notes
@@ -73,7 +74,7 @@ def record(
         )
     )
     campaign.settle()
-    projections.refresh(campaign, [number])
+    projections.refresh(campaign)
 
 
 def _results(table: Table, evidence: dict[str, Any]) -> list[CaseResult]:

@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign import manifest as manifests
-from pytest_kopt.campaign.campaign import AttemptRecord, Campaign, Evidence
+from pytest_kopt.campaign.archive import Evidence
+from pytest_kopt.campaign.campaign import AttemptRecord, Campaign
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.notes import Notes

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +15,7 @@ from filelock import FileLock, Timeout
 from pytest_kopt import policies
 from pytest_kopt.campaign import ledger, stops
 from pytest_kopt.campaign import manifest as manifests
+from pytest_kopt.campaign.archive import Archive, Evidence
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import FrozenSchema, Manifest
@@ -31,22 +30,7 @@ from pytest_kopt.decide.verdict import Applied, Decision, Level, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.roofline import efficiency
 from pytest_kopt.schema.profile import fingerprint
-from pytest_kopt.schema.table import Table, format_csv, parse_csv, write_atomically
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What was measured, of which kernel, as it is kept.
-
-    `table` is None when no row arrived; `pairs_csv` is that of a paired comparison; `session` is
-    free-form evidence of the whole session.
-    """
-
-    kernel: KernelVersion
-    results: Sequence[CaseResult]
-    table: Table | None
-    session: dict[str, Any]
-    pairs_csv: str = ""
+from pytest_kopt.schema.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +64,7 @@ class Campaign:
         self.layout = layout
         self.root = root
         self.manifest: Manifest = manifests.load(layout.manifest)
+        self.archive = Archive(layout)
         self.repository = Repository.around(root)
         self.state: CampaignState = fold(ledger.read(layout.ledger))
 
@@ -133,29 +118,23 @@ class Campaign:
     def incumbent(self) -> KernelVersion:
         """Return the last accepted version; BadInput before the baseline or when it was changed."""
         number, attempt = self.state.incumbent_round, self.state.incumbent
-        if number is None or attempt is None or attempt.decided is None:
+        if number is None or attempt is None:
             raise BadInput("there is no baseline yet", where=self.name)
-        directory = self.layout.attempt(number, attempt.number) / "kernel_snapshot"
-        return KernelVersion.load(directory, attempt.decided.kernel)
+        return self.archive.kernel(number, attempt)
 
     def baseline(self) -> KernelVersion:
         """Return the version that round 1 measured; BadInput when it was changed."""
-        attempt = self._baseline_attempt()
-        assert attempt.decided is not None
-        directory = self.layout.attempt(1, attempt.number) / "kernel_snapshot"
-        return KernelVersion.load(directory, attempt.decided.kernel)
+        return self.archive.kernel(1, self._baseline_attempt())
 
     def incumbent_table(self) -> Table:
         """Return the incumbent's rows, as stored when it was accepted."""
         number, attempt = self.state.incumbent_round, self.state.incumbent
         assert number is not None and attempt is not None
-        path = self.layout.attempt(number, attempt.number) / "benchmark.csv"
-        return parse_csv(self._evidence(attempt, path).decode(), where=str(path))
+        return self.archive.table(number, attempt)
 
     def baseline_table(self) -> Table:
         """Return the baseline's rows."""
-        path = self.layout.attempt(1, self._baseline_attempt().number) / "benchmark.csv"
-        return parse_csv(self._evidence(self._baseline_attempt(), path).decode(), where=str(path))
+        return self.archive.table(1, self._baseline_attempt())
 
     def expected_cases(self) -> dict[str, ExpectedCase]:
         """Return the cases that the baseline froze, by node id, in declaration order."""
@@ -177,8 +156,7 @@ class Campaign:
 
     def baseline_session(self) -> dict[str, Any]:
         """Return what the baseline recorded of its session."""
-        session: dict[str, Any] = self._baseline_evidence()["session"]
-        return session
+        return self.archive.session(1, self._baseline_attempt())
 
     def recorded_manifest(self) -> dict[str, Any]:
         """Return the manifest's keys as ledger and evidence last recorded them; none at first."""
@@ -189,10 +167,9 @@ class Campaign:
 
     def incumbent_session(self) -> dict[str, Any]:
         """Return what the last accepted attempt recorded of its session."""
-        number = self.state.incumbent_round
-        assert number is not None
-        session: dict[str, Any] = self._attempt_evidence(number)["session"]
-        return session
+        number, attempt = self.state.incumbent_round, self.state.incumbent
+        assert number is not None and attempt is not None
+        return self.archive.session(number, attempt)
 
     def record(self, record: AttemptRecord) -> Attempt:
         """Write the evidence of an attempt, then its events; the decided event is the commit point.
@@ -203,13 +180,10 @@ class Campaign:
         known = self.state.rounds.get(record.round)
         number = 1 + max(known.attempts, default=0) if known else 1
         directory = self.layout.attempt(record.round, number)
-        _set_aside(directory)
-        evidence = self._write_evidence(directory, record.evidence)
         verdict = record.verdict.model_copy(
             update={"campaign": self.name, "round": record.round, "attempt": number}
         )
-        text = verdict.model_dump_json(indent=1) + "\n"
-        write_atomically(directory / "verdict.json", text)
+        kept = self.archive.keep(directory, record.evidence, verdict)
         if verdict.decision is Decision.BASELINE and record.evidence.table:
             self._freeze(record.evidence.table.header, record.representative)
         common: dict[str, Any] = {"round": record.round, "attempt": number}
@@ -217,7 +191,7 @@ class Campaign:
         before = [
             *self._manifest_changes(),
             ledger.Opened(time=record.started, level=record.level, **common),
-            ledger.Measured(time=now(), evidence=evidence, **common),
+            ledger.Measured(time=now(), evidence=kept.evidence, **common),
         ]
         decided = ledger.Decided(
             time=now(),
@@ -236,7 +210,7 @@ class Campaign:
             performance_log=policy.performance_log,
             notes=record.notes,
             kernel=record.evidence.kernel.hashes,
-            verdict_sha256=_sha256(text.encode()),
+            verdict_sha256=kept.verdict_sha256,
             **common,
         )
         self._append(*before, self._with_stops(decided, policy))
@@ -245,12 +219,8 @@ class Campaign:
     def record_final(self, evidence: Evidence, verdict: Verdict) -> Verdict:
         """Write the evidence of a comparison of best and baseline, then its event."""
         directory = self.layout.final(1 + len(self.state.finals))
-        _set_aside(directory)
-        hashes = self._write_evidence(directory, evidence)
         verdict = verdict.model_copy(update={"campaign": self.name})
-        text = verdict.model_dump_json(indent=1) + "\n"
-        write_atomically(directory / "verdict.json", text)
-        path = (directory / "verdict.json").relative_to(self.layout.directory).as_posix()
+        kept = self.archive.keep(directory, evidence, verdict)
         self._append(
             ledger.Final(
                 time=now(),
@@ -258,7 +228,7 @@ class Campaign:
                 decision=verdict.decision,
                 reason=verdict.reason,
                 aggregate=verdict.aggregate,
-                evidence={**hashes, path: _sha256(text.encode())},
+                evidence={**kept.evidence, kept.verdict_path: kept.verdict_sha256},
             )
         )
         return verdict
@@ -292,8 +262,7 @@ class Campaign:
         if action == "commit":
             commit = self._commit(item, attempt, beside(self))
         elif action == "restore":
-            directory = self.layout.attempt(item.number, attempt.number) / "kernel_snapshot"
-            rejected = KernelVersion.load(directory, decided.kernel)
+            rejected = self.archive.kernel(item.number, attempt)
             restored = self.incumbent().restore(self.root, over=rejected)
         elif self.repository is not None:
             commit = self.repository.head
@@ -302,10 +271,7 @@ class Campaign:
 
     def results(self, number: int) -> list[CaseResult]:
         """Return the results of a round's last attempt; BadInput when they are not as recorded."""
-        attempt = self.state.rounds[number].last
-        path = self.layout.attempt(number, attempt.number) / "evidence.json"
-        document = json.loads(self._evidence(attempt, path))
-        return [CaseResult.from_json(text) for text in document["results"]]
+        return self.archive.results(number, self.state.rounds[number].last)
 
     def verdict(self, item: Round) -> Verdict | None:
         """Return a round's latest verdict with what applying it did."""
@@ -313,11 +279,7 @@ class Campaign:
         if decided is None:
             return None
         attempt = item.attempts[decided.attempt]
-        path = self.layout.attempt(item.number, attempt.number) / "verdict.json"
-        text = path.read_bytes()
-        if _sha256(text) != decided.verdict_sha256:
-            raise BadInput("is not the verdict the ledger names", where=str(path))
-        verdict = Verdict.model_validate_json(text)
+        verdict = self.archive.verdict(item.number, attempt)
         if attempt.applied is None:
             return verdict
         done = Applied(git_commit=attempt.applied.git_commit, restored=attempt.applied.restored)
@@ -372,45 +334,6 @@ class Campaign:
             raise BadInput("there is no baseline yet", where=self.name)
         return baseline.last
 
-    def _baseline_evidence(self) -> dict[str, Any]:
-        self._baseline_attempt()
-        return self._attempt_evidence(1)
-
-    def _attempt_evidence(self, number: int) -> dict[str, Any]:
-        item = self.state.rounds[number]
-        decided = item.verdict
-        assert decided is not None
-        attempt = item.attempts[decided.attempt]
-        path = self.layout.attempt(number, attempt.number) / "evidence.json"
-        document: dict[str, Any] = json.loads(self._evidence(attempt, path))
-        return document
-
-    def _evidence(self, attempt: Attempt, path: Path) -> bytes:
-        key = path.relative_to(self.layout.directory).as_posix()
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise BadInput(f"evidence is gone: {error.strerror}", where=str(path)) from None
-        if attempt.evidence.get(key) != _sha256(content):
-            raise BadInput("evidence is not what the ledger names (SHA-256)", where=str(path))
-        return content
-
-    def _write_evidence(self, directory: Path, evidence: Evidence) -> dict[str, str]:
-        evidence.kernel.write(directory / "kernel_snapshot")
-        document = {
-            "session": evidence.session,
-            "results": [result.to_json() for result in evidence.results],
-        }
-        texts = {"evidence.json": json.dumps(document, indent=1) + "\n"}
-        if evidence.table:
-            texts["benchmark.csv"] = format_csv(evidence.table.header, evidence.table.rows)
-        if evidence.pairs_csv:
-            texts["pairs.csv"] = evidence.pairs_csv
-        for name, text in texts.items():
-            write_atomically(directory / name, text)
-        base = directory.relative_to(self.layout.directory).as_posix()
-        return {f"{base}/{name}": _sha256(text.encode()) for name, text in texts.items()}
-
     def _manifest_changes(self) -> list[ledger.Event]:
         """Return the event of keys that changed since they were last recorded, if any did."""
         known = self.recorded_manifest()
@@ -458,14 +381,3 @@ class Campaign:
             f"Details: {notes.details or log}\n"
         )
         return self.repository.commit(paths, message)
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _set_aside(directory: Path) -> None:
-    """Move away what a killed session left under an attempt's name: evidence is never lost."""
-    if directory.exists():
-        taken = len(list(directory.parent.glob(f"{directory.name}.cut-off-*")))
-        directory.rename(directory.with_name(f"{directory.name}.cut-off-{taken + 1}"))

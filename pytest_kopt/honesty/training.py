@@ -110,7 +110,7 @@ def simulate(subject: Subject, seeds: Callable[[str], int], suspected: bool = Fa
     `seeds(purpose)` derives secret seeds. A kernel that cannot run while its work is counted runs
     the loop uncounted; what it raises there is the caller's.
     """
-    # It lives as long as the loop runs: no parameter there takes the identity of one of the probe's,
+    # It lives as long as the loop runs: no parameter there takes the identity of one of these,
     # whose stale copy would be no update's.
     probing = _Loop(subject, _counted)
     try:

@@ -91,13 +91,21 @@ def _trial(config: pytest.Config, settings: Settings) -> Trial | None:
         from pytest_kopt.session.gate import PullRequestGate
 
         return PullRequestGate(config, settings)
+    if settings.round is None:
+        return None
+    from pytest_kopt.session.campaign_trial import open_campaign
+
+    campaign = open_campaign(settings)
     if settings.round == "final":
         from pytest_kopt.session.final import FinalComparison
 
-        return FinalComparison(settings)
-    if settings.round is not None:
-        from pytest_kopt.session.harness import PytestSetup
-        from pytest_kopt.session.round import CampaignRound
+        return FinalComparison(settings, campaign)
+    from pytest_kopt.session.harness import PytestSetup
 
-        return CampaignRound(settings, PytestSetup.of(config))
-    return None
+    if campaign.state.check_round(settings.round) == 1:
+        from pytest_kopt.session.baseline_round import BaselineRound
+
+        return BaselineRound(settings, campaign, PytestSetup.of(config))
+    from pytest_kopt.session.candidate_round import CandidateRound
+
+    return CandidateRound(settings, campaign, PytestSetup.of(config))

@@ -11,7 +11,8 @@ from typing import Any
 
 from pytest_kopt import policies
 from pytest_kopt.campaign import commands
-from pytest_kopt.campaign.campaign import Campaign, Evidence
+from pytest_kopt.campaign.archive import Evidence
+from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.choice import choose_campaign
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.layout import find
@@ -37,6 +38,13 @@ from pytest_kopt.session.trees import overlays
 from pytest_kopt.session.trial import Laboratory
 from pytest_kopt.show import projections
 
+
+def open_campaign(settings: Settings) -> Campaign:
+    """Return the campaign that these settings are about; BadInput where that is none."""
+    name = choose_campaign(settings.campaign, settings.root, settings.workspace)
+    return Campaign(find(settings.workspace, name), settings.root)
+
+
 #: What follows when a candidate was caught.
 CAUGHT_STEP = "the incumbent is back; only gains that a real step has are kept"
 
@@ -48,15 +56,9 @@ class CampaignTrial:
     starts (locks, finishes what an earlier kill cut off), closed when all cases have run.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, campaign: Campaign) -> None:
         self._settings = settings
-        self.campaign = Campaign(
-            find(
-                settings.workspace,
-                choose_campaign(settings.campaign, settings.root, settings.workspace),
-            ),
-            settings.root,
-        )
+        self.campaign = campaign
         self.policy: Policy = policies.load(settings.policy or self.campaign.manifest.policy)
         self.frozen: dict[str, ExpectedCase] = {}
         self.expected: dict[str, ExpectedCase] = {}
@@ -110,8 +112,8 @@ class CampaignTrial:
         """
         self._stack.enter_context(self.campaign.locked())
         try:
-            if self.campaign.settle(apply=self._settings.apply, beside=projections.performance):
-                projections.refresh(self.campaign)
+            self.campaign.settle(apply=self._settings.apply, beside=projections.performance)
+            projections.refresh(self.campaign)
             self._validate()
             self._blocked = self._run_commands()
             self._kernel = self.campaign.candidate()

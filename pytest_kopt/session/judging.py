@@ -77,6 +77,11 @@ def overfit(
     )
 
 
+def flagged(verdict: Verdict, texts: Sequence[str]) -> Verdict:
+    """Return the verdict with these flags added, each once."""
+    return verdict.model_copy(update={"flags": sorted({*verdict.flags, *texts})})
+
+
 def rejecting(results: Sequence[CaseResult]) -> list[Finding]:
     """Return the findings of these cases that reject."""
     return [found for result in results for found in result.findings if found.rejects]

@@ -1,0 +1,133 @@
+"""The evidence of a campaign on disk: written once per attempt, read back only as recorded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_kopt.campaign.kernel import KernelVersion
+from pytest_kopt.campaign.layout import Layout
+from pytest_kopt.campaign.state import Attempt
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.errors import BadInput
+from pytest_kopt.schema.table import Table, format_csv, parse_csv, write_atomically
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What was measured, of which kernel, as it is kept.
+
+    `table` is None when no row arrived; `pairs_csv` is that of a paired comparison; `session` is
+    free-form evidence of the whole session.
+    """
+
+    kernel: KernelVersion
+    results: Sequence[CaseResult]
+    table: Table | None
+    session: dict[str, Any]
+    pairs_csv: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What was written: SHA-256 by path below the campaign, the verdict's apart."""
+
+    evidence: dict[str, str]
+    verdict_path: str
+    verdict_sha256: str
+
+
+class Archive:
+    """Reads raise BadInput for a file that is gone or is not the one the ledger names."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def keep(self, directory: Path, evidence: Evidence, verdict: Verdict) -> Kept:
+        """Write evidence and verdict into a directory of their own."""
+        _set_aside(directory)
+        evidence.kernel.write(directory / "kernel_snapshot")
+        document = {
+            "session": evidence.session,
+            "results": [result.to_json() for result in evidence.results],
+        }
+        texts = {"evidence.json": json.dumps(document, indent=1) + "\n"}
+        if evidence.table:
+            texts["benchmark.csv"] = format_csv(evidence.table.header, evidence.table.rows)
+        if evidence.pairs_csv:
+            texts["pairs.csv"] = evidence.pairs_csv
+        texts["verdict.json"] = verdict.model_dump_json(indent=1) + "\n"
+        for name, text in texts.items():
+            write_atomically(directory / name, text)
+        hashes = {
+            self._key(directory / name): _sha256(text.encode()) for name, text in texts.items()
+        }
+        path = self._key(directory / "verdict.json")
+        return Kept(hashes, path, hashes.pop(path))
+
+    def kernel(self, number: int, attempt: Attempt) -> KernelVersion:
+        """Return the version that an attempt measured."""
+        assert attempt.decided is not None
+        directory = self._layout.attempt(number, attempt.number) / "kernel_snapshot"
+        return KernelVersion.load(directory, attempt.decided.kernel)
+
+    def table(self, number: int, attempt: Attempt) -> Table:
+        """Return the rows of an attempt."""
+        path = self._layout.attempt(number, attempt.number) / "benchmark.csv"
+        return parse_csv(self._read(attempt, path).decode(), where=str(path))
+
+    def session(self, number: int, attempt: Attempt) -> dict[str, Any]:
+        """Return what an attempt recorded of its session."""
+        session: dict[str, Any] = self._document(number, attempt)["session"]
+        return session
+
+    def results(self, number: int, attempt: Attempt) -> list[CaseResult]:
+        """Return the results of an attempt's cases."""
+        return [CaseResult.from_json(text) for text in self._document(number, attempt)["results"]]
+
+    def verdict(self, number: int, attempt: Attempt) -> Verdict:
+        """Return the verdict of an attempt as it was given."""
+        assert attempt.decided is not None
+        path = self._layout.attempt(number, attempt.number) / "verdict.json"
+        text = _content(path)
+        if _sha256(text) != attempt.decided.verdict_sha256:
+            raise BadInput("is not the verdict the ledger names", where=str(path))
+        return Verdict.model_validate_json(text)
+
+    def _document(self, number: int, attempt: Attempt) -> dict[str, Any]:
+        path = self._layout.attempt(number, attempt.number) / "evidence.json"
+        document: dict[str, Any] = json.loads(self._read(attempt, path))
+        return document
+
+    def _read(self, attempt: Attempt, path: Path) -> bytes:
+        content = _content(path)
+        if attempt.evidence.get(self._key(path)) != _sha256(content):
+            raise BadInput("evidence is not what the ledger names (SHA-256)", where=str(path))
+        return content
+
+    def _key(self, path: Path) -> str:
+        return path.relative_to(self._layout.directory).as_posix()
+
+
+def _sha256(content: bytes) -> str:
+    """Return the hash by which the ledger names a content."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"evidence is gone: {error.strerror}", where=str(path)) from None
+
+
+def _set_aside(directory: Path) -> None:
+    """Move away what a killed session left under an attempt's name: evidence is never lost."""
+    if directory.exists():
+        taken = len(list(directory.parent.glob(f"{directory.name}.cut-off-*")))
+        directory.rename(directory.with_name(f"{directory.name}.cut-off-{taken + 1}"))

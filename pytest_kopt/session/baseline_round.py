@@ -1,0 +1,128 @@
+"""Round 1: every case is checked and measured, and what it finds is frozen for the campaign."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pytest_kopt.campaign import levels
+from pytest_kopt.campaign.campaign import AttemptRecord
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.classes import measured_classes
+from pytest_kopt.decide.gates import checked_shape, correctness_verdict, metrics_verdict
+from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
+from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.transfer import bucket_findings
+from pytest_kopt.schema.metrics import aggregate, parse_primary
+from pytest_kopt.session import judging
+from pytest_kopt.session.campaign_round import CampaignRound
+from pytest_kopt.session.collector import Collector
+from pytest_kopt.session.trial import Laboratory
+from pytest_kopt.show.tips import lines as known_tips
+
+
+class BaselineRound(CampaignRound):
+    """Freezes schema, case set and harness; compared with nothing."""
+
+    @property
+    def preface(self) -> Sequence[str]:
+        return list(known_tips(self.campaign))
+
+    @property
+    def wants_replicas(self) -> bool:
+        """A baseline is compared with nothing."""
+        return False
+
+    def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
+        """Take the harness of the collected cases down: it is frozen here."""
+        super().check_collection(ids, collector, filtered)
+        self._harness = self._watch.take(ids)
+
+    def _validate(self) -> None:
+        self._open()
+        if self.number != 1:
+            raise BadInput(
+                "another session decided the baseline meanwhile",
+                where="--kopt-round",
+                legal=str(self.number),
+            )
+        levels.always_full(self._settings.level, "the baseline")
+        self._check_target_class(())
+
+    def _judge(self, collector: Collector, lab: Laboratory, interrupted: str) -> Verdict:
+        wanted = [nodeid for nodeid in collector.order if nodeid not in collector.skipped]
+        broken = judging.cut_off(collector, wanted, interrupted, self.policy)
+        if self._edits and not interrupted:
+            verdict = judging.incomplete(
+                self.policy, f"the harness changed while the baseline ran: {self._edits[0]}"
+            )
+        else:
+            verdict = broken or self._measured(collector)
+        return judging.flagged(verdict, self._notices(collector.in_order()))
+
+    def _measured(self, collector: Collector) -> Verdict:
+        results, table = collector.in_order(), collector.table()
+        assert table is not None
+        policy = judging.with_directions(self.policy, results)
+        failed = correctness_verdict(table, self.policy, failed_repairs=-1)
+        if failed:
+            return failed.model_copy(
+                update={
+                    "next_step": "the baseline has to be correct: mend it and run round 1 again"
+                }
+            )
+        text = self.campaign.manifest.primary_metric
+        metrics = parse_primary(text, table, policy.directions)
+        unusable = metrics_verdict(table, metrics, self.policy)
+        if unusable:
+            return judging.incomplete(self.policy, unusable.reason, unusable.next_step)
+        totals = [
+            Aggregate(metric=metric.name, candidate=aggregate(table.rows, metric))
+            for metric in metrics
+        ]
+        return Verdict(
+            decision=Decision.BASELINE,
+            reason=f"{len(table.rows)} case(s) PASS; the schema and the case set are frozen",
+            next_step=f"change the kernel, then: pytest --kopt-campaign {self.campaign.name} "
+            f"--kopt-round next{self._quick_words(collector)}",
+            compare="none",
+            policy=self.policy.name,
+            aggregate=totals[0],
+            secondary=totals[1:],
+            shapes=[checked_shape(row) for row in table.rows],
+            classes=measured_classes(self._classes(), table, metrics[0]),
+        )
+
+    def _notices(self, results: Sequence[CaseResult]) -> list[str]:
+        """Return what the checks found; nothing rejects a baseline."""
+        found = [found for result in results for found in result.findings]
+        found += bucket_findings(self._own_notes().claim, found)
+        return [str(item) for item in found if not item.rejects]
+
+    def _completed(self, record: AttemptRecord, collector: Collector) -> AttemptRecord:
+        """Propose the representative shapes along with a baseline that stands."""
+        if record.verdict.decision is not Decision.BASELINE:
+            return record
+        return replace(record, representative=self._proposed(collector))
+
+    def _proposed(self, collector: Collector) -> list[str] | None:
+        """Return the representative shapes of a new baseline: the user's, else the plugin's.
+
+        BadInput for one of the user's that names no case.
+        """
+        results = collector.in_order()
+        shapes = self.campaign.manifest.representative_shapes
+        if shapes:
+            levels.representative(shapes, levels.names(results))
+            return shapes
+        table = collector.table()
+        return levels.proposal(table, results) if table else None
+
+    def _quick_words(self, collector: Collector) -> str:
+        shapes = self._proposed(collector)
+        if not shapes:
+            return ""
+        return (
+            f", which measures {', '.join(shapes)} (representative_shapes in manifest.yaml: edit "
+            "them before the first quick round)"
+        )
