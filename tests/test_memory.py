@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pytest_kopt.campaign import ledger, memory
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.state import CampaignState, fold
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
@@ -114,9 +115,29 @@ def test_it_is_rebuilt_from_ledger_and_evidence(campaign: Campaign) -> None:
     assert json.loads(before["v2.json"])["masked"] is True
     for path in campaign.layout.memory(0).parent.iterdir():
         path.unlink()
+    campaign.layout.shown.unlink()
     projections.refresh(Campaign(campaign.layout, campaign.root))
     after = {path.name: path.read_text() for path in campaign.layout.memory(0).parent.iterdir()}
     assert after == before
+
+
+def test_what_a_kill_left_unwritten_is_made_up_for(campaign: Campaign) -> None:
+    projections.refresh(campaign)
+    campaign.note(3, Notes(lesson="a lesson that came late"))
+    # Here the session that noted it was killed.
+    later = Campaign(campaign.layout, campaign.root)
+    projections.refresh(later)
+    assert "a lesson that came late" in campaign.layout.summary(3).read_text()
+    assert campaign.layout.shown.read_text() == f"{later.state.events}\n"
+
+
+@pytest.mark.parametrize("content", [b"", b"-1", b"7" * 5000, b"\xff\xfe", b"99"])
+def test_a_count_that_cannot_be_is_no_count(campaign: Campaign, content: bytes) -> None:
+    projections.refresh(campaign)
+    campaign.layout.shown.write_bytes(content)
+    campaign.layout.summary(2).unlink()
+    projections.refresh(campaign)
+    assert campaign.layout.summary(2).is_file()
 
 
 def test_a_masked_round_is_no_part_of_the_status(campaign: Campaign) -> None:

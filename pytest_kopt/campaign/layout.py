@@ -42,6 +42,11 @@ class Layout:
         return self.directory / ".lock"
 
     @property
+    def shown(self) -> Path:
+        """Return the file that counts the ledger's events that the other files show."""
+        return self.directory / ".shown"
+
+    @property
     def optimize_log(self) -> Path:
         return self.directory / "logs" / "optimize.md"
 

@@ -27,11 +27,15 @@ class Attempt:
 
 @dataclass(slots=True)
 class Round:
-    """A round with its attempts, oldest first, and the notes given so far."""
+    """A round with its attempts, oldest first, and the notes given so far.
+
+    `last_event` is the place in the ledger of the last event that concerns it, counted from 1.
+    """
 
     number: int
     attempts: dict[int, Attempt] = field(default_factory=dict)
     notes: Notes = field(default_factory=Notes)
+    last_event: int = 0
 
     @property
     def last(self) -> Attempt:
@@ -181,9 +185,13 @@ def fold(events: Iterable[ledger.AnyEvent]) -> CampaignState:
         elif isinstance(event, ledger.Masking):
             change = state.masked.update if event.masked else state.masked.difference_update
             change(event.versions)
+            for version in event.versions:
+                if version + 1 in state.rounds:
+                    state.rounds[version + 1].last_event = state.events
         elif isinstance(event, ledger.Note):
             item = state.rounds.setdefault(event.round, Round(event.round))
             item.notes = item.notes.plus(event.notes)
+            item.last_event = state.events
         elif isinstance(event, ledger.AttemptEvent):
             _fold_attempt(state, event)
     return state
@@ -191,6 +199,7 @@ def fold(events: Iterable[ledger.AnyEvent]) -> CampaignState:
 
 def _fold_attempt(state: CampaignState, event: ledger.AttemptEvent) -> None:
     item = state.rounds.setdefault(event.round, Round(event.round))
+    item.last_event = state.events
     attempt = item.attempts.setdefault(event.attempt, Attempt(event.attempt, event.time))
     if isinstance(event, ledger.Opened):
         attempt.level = event.level

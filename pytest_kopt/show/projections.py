@@ -21,21 +21,39 @@ from pytest_kopt.show.quick_log import quick_log
 from pytest_kopt.show.summary import summary
 
 
-def refresh(campaign: Campaign, numbers: list[int] | None = None) -> None:
-    """Rewrite the rounds' own files and append to the logs what they lack.
+def refresh(campaign: Campaign) -> None:
+    """Rewrite the files of rounds that the ledger says more of, and append to the logs.
 
-    `numbers` limits the rounds that are rewritten (all when None). Safe to repeat.
+    How far the files go is kept beside them and written last: what a kill cut off is made up for
+    by the next call, and without that count everything is written anew.
     """
-    for number, item in campaign.state.rounds.items():
-        if item.verdict is not None and (numbers is None or number in numbers):
+    shown = _shown(campaign)
+    news = [item for item in campaign.state.rounds.values() if item.last_event > shown]
+    for item in news:
+        if item.verdict is not None:
             _round_files(campaign, item)
-    first = campaign.state.baseline and (numbers is None or 1 in numbers)
-    table = _table(campaign, 1) if first else None
+    first = campaign.state.baseline
+    table = _table(campaign, 1) if first in news else None
     if table is not None:
         write_atomically(campaign.layout.baseline_report, baseline_report(campaign, table))
     for item in campaign.state.decided_rounds():
-        if numbers is None or item.number in numbers:
+        if item in news:
             _memory(campaign, item)
+    append_logs(campaign)
+    if shown != campaign.state.events:
+        write_atomically(campaign.layout.shown, f"{campaign.state.events}\n")
+
+
+def _shown(campaign: Campaign) -> int:
+    """Return how many events of the ledger the files show, 0 where nothing tells."""
+    path = campaign.layout.shown
+    text = path.read_bytes().strip() if path.is_file() else b""
+    count = int(text) if text.isdigit() and len(text) < 16 else 0
+    return count if count <= campaign.state.events else 0
+
+
+def append_logs(campaign: Campaign) -> None:
+    """Append to tips, trend, optimize.md and performance.md what they lack."""
     append(
         tips.path_of(campaign.root, campaign.manifest),
         lambda text: tips.missing_text(text, campaign.name, campaign.manifest, campaign.state),
