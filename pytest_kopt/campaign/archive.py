@@ -90,6 +90,17 @@ class Archive:
         """Return the results of an attempt's cases."""
         return [CaseResult.from_json(text) for text in self._document(number, attempt)["results"]]
 
+    def evidence(self, number: int, attempt: Attempt) -> Evidence:
+        """Return all that was kept of an attempt."""
+        pairs = self._layout.attempt(number, attempt.number) / "pairs.csv"
+        return Evidence(
+            kernel=self.kernel(number, attempt),
+            results=self.results(number, attempt),
+            table=self.table(number, attempt),
+            session=self.session(number, attempt),
+            pairs_csv=self._read(attempt, pairs).decode() if pairs.exists() else "",
+        )
+
     def verdict(self, number: int, attempt: Attempt) -> Verdict:
         """Return the verdict of an attempt as it was given."""
         assert attempt.decided is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -216,7 +216,9 @@ class Campaign:
         self._append(*before, self._with_stops(decided, policy))
         return self.state.rounds[record.round].attempts[number]
 
-    def record_final(self, evidence: Evidence, verdict: Verdict) -> Verdict:
+    def record_final(
+        self, evidence: Evidence, verdict: Verdict, report: ledger.FinalReport
+    ) -> Verdict:
         """Write the evidence of a comparison of best and baseline, then its event."""
         directory = self.layout.final(1 + len(self.state.finals))
         verdict = verdict.model_copy(update={"campaign": self.name})
@@ -229,6 +231,7 @@ class Campaign:
                 reason=verdict.reason,
                 aggregate=verdict.aggregate,
                 evidence={**kept.evidence, kept.verdict_path: kept.verdict_sha256},
+                report=report,
             )
         )
         return verdict
@@ -240,34 +243,30 @@ class Campaign:
 
     def settle(
         self, *, apply: bool = True, beside: Callable[[Campaign], Sequence[Path]] = lambda _: ()
-    ) -> Attempt | None:
-        """Carry out the last decision if that is still to be done; safe to repeat.
+    ) -> None:
+        """Carry out what was decided and is still to be done; safe to repeat.
 
         `beside` writes the files that belong into a commit beside the kernel, and returns them.
-        Returns the attempt that was settled, None when there was nothing to do.
         """
-        pending = self.state.pending
-        if pending is None:
-            return None
-        item, attempt = pending
-        common: dict[str, Any] = {"round": item.number, "attempt": attempt.number}
-        if not apply:
-            self._append(ledger.ApplyWaived(time=now(), **common))
-            return attempt
-        decided = attempt.decided
-        assert decided is not None
-        action = self._action(item, decided)
-        self._append(ledger.Applying(time=now(), action=action, **common))  # type: ignore[arg-type]
-        commit, restored = None, []
-        if action == "commit":
-            commit = self._commit(item, attempt, beside(self))
-        elif action == "restore":
-            rejected = self.archive.kernel(item.number, attempt)
-            restored = self.incumbent().restore(self.root, over=rejected)
-        elif self.repository is not None:
-            commit = self.repository.head
-        self._append(ledger.Applied(time=now(), git_commit=commit, restored=restored, **common))
-        return attempt
+        while self.state.pending:
+            item, attempt = self.state.pending
+            common: dict[str, Any] = {"round": item.number, "attempt": attempt.number}
+            if not apply:
+                self._append(ledger.ApplyWaived(time=now(), **common))
+                continue
+            assert attempt.decided is not None
+            action = self._action(item, attempt.decided)
+            self._append(ledger.Applying(time=now(), action=action, **common))  # type: ignore[arg-type]
+            commit, restored = None, []
+            if action == "commit":
+                commit = self._commit(item, attempt.decided, beside(self))
+            elif action == "restore":
+                rejected = self.archive.kernel(item.number, attempt)
+                restored = self.incumbent().restore(self.root, over=rejected)
+                commit = self._commit_withdrawal(item, attempt.decided)
+            elif self.repository is not None:
+                commit = self.repository.head
+            self._append(ledger.Applied(time=now(), git_commit=commit, restored=restored, **common))
 
     def results(self, number: int) -> list[CaseResult]:
         """Return the results of a round's last attempt; BadInput when they are not as recorded."""
@@ -361,23 +360,40 @@ class Campaign:
             return "restore"
         return "commit" if self.manifest.git_commit and self.repository else "none"
 
-    def _commit(self, item: Round, attempt: Attempt, beside: Sequence[Path]) -> str:
-        decided = attempt.decided
-        assert self.repository is not None
-        assert decided is not None
+    def _commit(self, item: Round, decided: ledger.Decided, beside: Sequence[Path]) -> str:
         # A file that the candidate removed belongs to the commit as well.
         before = self.state.incumbent_as_of(item.number - 1)
         known = self.state.rounds[before].verdict if before else None
-        files = sorted({*decided.kernel, *(known.kernel if known else {}), *map(str, beside)})
-        paths = [self.repository.relative(self.root, path) for path in files]
+        files = {*decided.kernel, *(known.kernel if known else {}), *map(str, beside)}
         notes = item.notes
         summary = notes.summary or notes.change or notes.hypothesis or "kernel change"
-        target = f"{self.manifest.target_op} {self.manifest.target_backend}"
         log = self.layout.optimize_log.relative_to(self.root).as_posix()
-        message = (
-            f"[optimize] {target} round-{item.number}: {summary.splitlines()[0]}\n\n"
-            f"Hypothesis: {notes.hypothesis or 'not stated'}\n"
-            f"Result: {decided.reason}\n"
-            f"Details: {notes.details or log}\n"
+        return self._commit_files(
+            files,
+            f"round-{item.number}: {summary.splitlines()[0]}",
+            {
+                "Hypothesis": notes.hypothesis or "not stated",
+                "Result": decided.reason,
+                "Details": notes.details or log,
+            },
         )
-        return self.repository.commit(paths, message)
+
+    def _commit_withdrawal(self, item: Round, decided: ledger.Decided) -> str | None:
+        """Commit the restored version where a commit had the one that was taken back."""
+        was_kept = any(
+            attempt.decided and attempt.decided.decision.keeps for attempt in item.attempts.values()
+        )
+        if not (was_kept and self.manifest.git_commit and self.repository):
+            return None
+        return self._commit_files(
+            {*decided.kernel, *self.incumbent().files},
+            f"round-{item.number}: withdrawn, back to round-{self.state.incumbent_round}",
+            {"Result": decided.reason},
+        )
+
+    def _commit_files(self, files: Iterable[str], subject: str, details: dict[str, str]) -> str:
+        assert self.repository is not None
+        target = f"{self.manifest.target_op} {self.manifest.target_backend}"
+        lines = "".join(f"{name}: {text}\n" for name, text in details.items())
+        paths = [self.repository.relative(self.root, path) for path in sorted(files)]
+        return self.repository.commit(paths, f"[optimize] {target} {subject}\n\n{lines}")

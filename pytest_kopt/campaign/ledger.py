@@ -126,6 +126,41 @@ class Note(Event):
     notes: Notes
 
 
+class Audited(BaseModel):
+    """An accepted round in the real-training applicability audit; gains in percent.
+
+    `credited_pct` is None where its notes name no bucket.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    round: Annotated[int, Field(ge=1)]
+    bucket: str | None = None
+    benchmark_pct: float | None = None
+    credited_pct: float | None = None
+    decision: str
+
+
+class FinalReport(BaseModel):
+    """What a campaign came to (D9); gains in percent, S_real, W_real and R_real as in E7.
+
+    `headline_pct` is what the accepted rounds' gains multiply to.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    accepted: int
+    rolled_back: int
+    effective: list[str]
+    ineffective: list[str]
+    audit: list[Audited]
+    s_real_pct: float
+    w_real_pct: float
+    r_real_pct: float
+    headline_pct: float
+    next_directions: list[str]
+
+
 class Final(Event):
     """The best version (of round `best`) met the baseline; `evidence` as in `measured`."""
 
@@ -135,6 +170,7 @@ class Final(Event):
     reason: str
     aggregate: Aggregate | None = None
     evidence: dict[str, str]
+    report: FinalReport | None = None
 
 
 class ManifestChanged(Event):

@@ -103,6 +103,11 @@ class Repository:
         untracked = self._repo.git.ls_files("--others", "--exclude-standard", "-z").split("\0")
         return [*changes, *(Change(path, False, False) for path in untracked if path)]
 
+    def changed_between(self, old: str, new: str) -> list[str]:
+        """Return the paths that two commits have differently."""
+        found = self._repo.git.diff("--name-only", "-z", "--no-renames", old, new, "--")
+        return [path for path in found.split("\0") if path]
+
     def content(self, commit: str, path: str) -> bytes:
         """Return a file as a check-out of a commit would have it."""
         found: bytes = self._repo.git.cat_file(

@@ -104,8 +104,11 @@ class CampaignState:
 
     @property
     def pending(self) -> tuple[Round, Attempt] | None:
-        """The decided attempt whose decision was not carried out, if any."""
-        for item in self.rounds.values():
+        """A decided attempt whose decision was not carried out, None when all are.
+
+        Of several it is the last round's: that round's version lies in the tree.
+        """
+        for item in reversed(self.rounds.values()):
             for attempt in item.attempts.values():
                 decided = attempt.decided
                 waits = decided is not None and not decided.decision.leaves_open

@@ -96,12 +96,12 @@ def _trial(config: pytest.Config, settings: Settings) -> Trial | None:
     from pytest_kopt.session.campaign_trial import open_campaign
 
     campaign = open_campaign(settings)
+    from pytest_kopt.session.harness import PytestSetup
+
     if settings.round == "final":
         from pytest_kopt.session.final import FinalComparison
 
-        return FinalComparison(settings, campaign)
-    from pytest_kopt.session.harness import PytestSetup
-
+        return FinalComparison(settings, campaign, PytestSetup.of(config))
     if campaign.state.check_round(settings.round) == 1:
         from pytest_kopt.session.baseline_round import BaselineRound
 

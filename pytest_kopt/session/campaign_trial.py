@@ -45,6 +45,7 @@ def open_campaign(settings: Settings) -> Campaign:
     return Campaign(find(settings.workspace, name), settings.root)
 
 
+EDITED_HARNESS = "the harness is not the baseline's"
 #: What follows when a candidate was caught.
 CAUGHT_STEP = "the incumbent is back; only gains that a real step has are kept"
 
@@ -112,15 +113,22 @@ class CampaignTrial:
         """
         self._stack.enter_context(self.campaign.locked())
         try:
-            self.campaign.settle(apply=self._settings.apply, beside=projections.performance)
-            projections.refresh(self.campaign)
+            self._settle()
             self._validate()
+            self._prepare()
             self._blocked = self._run_commands()
             self._kernel = self.campaign.candidate()
         except BaseException:
             self.release()
             raise
         return self._blocked
+
+    def _settle(self) -> None:
+        self.campaign.settle(apply=self._settings.apply, beside=projections.performance)
+        projections.refresh(self.campaign)
+
+    def _prepare(self) -> None:
+        """Do what the trial has to do to the campaign before it measures."""
 
     def release(self) -> None:
         """Give the campaign back; safe to repeat."""

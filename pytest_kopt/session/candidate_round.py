@@ -23,7 +23,7 @@ from pytest_kopt.schema.table import Table
 from pytest_kopt.session import judging
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.campaign_round import CampaignRound
-from pytest_kopt.session.campaign_trial import CAUGHT_STEP
+from pytest_kopt.session.campaign_trial import CAUGHT_STEP, EDITED_HARNESS
 from pytest_kopt.session.collector import Collector
 from pytest_kopt.session.examination import Examination
 from pytest_kopt.session.harness import PytestSetup
@@ -143,7 +143,7 @@ class CandidateRound(CampaignRound):
             self.policy,
             "the incumbent is back; put the harness back too, or take it into a new campaign "
             f"(kopt init NEW --from {self.campaign.name})",
-            "the harness is not the baseline's",
+            EDITED_HARNESS,
         )
 
     def _with_notes(self, verdict: Verdict, collector: Collector) -> Verdict:

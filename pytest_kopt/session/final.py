@@ -1,6 +1,7 @@
 """The end of a campaign: its best version meets the original baseline, paired (D9).
 
-Every accepted round carries a small error, and they add up along the chain; this one does not.
+Every accepted round carries a small error, and they add up along the chain; this one does not. A
+round that turned out to serve the benchmark alone is taken back first.
 """
 
 from __future__ import annotations
@@ -8,17 +9,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_kopt.campaign import levels
+from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.chain import chain_of_best
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.gates import checked_shape
+from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
+from pytest_kopt.options.settings import Settings
 from pytest_kopt.schema.table import Table
 from pytest_kopt.session import judging
-from pytest_kopt.session.campaign_trial import CampaignTrial
+from pytest_kopt.session.campaign_trial import EDITED_HARNESS, CampaignTrial
 from pytest_kopt.session.collector import Collector
+from pytest_kopt.session.harness import HarnessWatch, PytestSetup
+from pytest_kopt.session.lineage import Overfit, overfit, withdraw
 from pytest_kopt.session.trial import Closing, Laboratory
-from pytest_kopt.show import projections
+from pytest_kopt.show import final_report, performance_log, projections
 
 _NEXT = {
     Decision.ACCEPTED: "the gain stands; it is what the campaign is worth",
@@ -32,7 +38,22 @@ _NEXT = {
 
 
 class FinalComparison(CampaignTrial):
-    """`--kopt-round final`: judges and records; carries nothing out."""
+    """`--kopt-round final`: judges and records; commits or restores nothing but a withdrawal."""
+
+    def __init__(self, settings: Settings, campaign: Campaign, setup: PytestSetup) -> None:
+        self._withdrawn: list[int] = []
+        self._overfit: Overfit | None = None
+        super().__init__(settings, campaign)
+        self._watch = HarnessWatch(campaign, setup)
+
+    @property
+    def preface(self) -> Sequence[str]:
+        if self._overfit is None:
+            return ()
+        return [
+            f"round {self._overfit.round} is REJECT-as-overfit: {self._overfit.why}",
+            f"it is taken back, with all that stands on it: {_named(self._withdrawn)}",
+        ]
 
     @property
     def title(self) -> str:
@@ -40,7 +61,7 @@ class FinalComparison(CampaignTrial):
         return f"campaign {self.campaign.name}, round {best} (best) against the baseline"
 
     def close(self, collector: Collector, lab: Laboratory, interrupted: str = "") -> Closing:
-        """Judge and record; nothing is committed or restored."""
+        """Judge and record."""
         self._complete_rows(collector)
         table = collector.table()
         wanted = list(self.expected)
@@ -49,12 +70,18 @@ class FinalComparison(CampaignTrial):
             assert table is not None
             verdict = self._judge(collector.in_order(), table, lab)
         verdict = self._said_why_blocked(verdict)
-        verdict = self.campaign.record_final(self._evidence(collector, table), verdict)
+        report = final_report.compose(self.campaign)
+        verdict = self.campaign.record_final(self._evidence(collector, table), verdict, report)
         projections.refresh(self.campaign)
         return Closing(verdict, table, self._blocked)
 
     def _judge(self, results: Sequence[CaseResult], table: Table, lab: Laboratory) -> Verdict:
         policy = judging.with_directions(self.policy, results)
+        edited = self._watch.edits(self._watch.take(self.frozen))
+        if edited:
+            return judging.overfit(
+                results, edited, policy, "put it back and run it again", EDITED_HARNESS
+            )
         found = judging.rejecting(results)
         if found:
             return judging.overfit(results, found, policy, "an accepted round cheats; find it")
@@ -70,6 +97,8 @@ class FinalComparison(CampaignTrial):
             )
         if judging.is_interpreted(results):
             return judging.incomplete(policy, *judging.INTERPRETED)
+        if self.campaign.state.incumbent_round == 1:
+            return self._nothing_left(results, policy)
         verdict = self._compare(results, table, policy, lab, self.campaign.baseline())
         chain = chain_of_best(self.campaign.state)
         where = " over the representative cases" if chain and chain.level == "quick" else ""
@@ -78,6 +107,8 @@ class FinalComparison(CampaignTrial):
             if chain
             else []
         )
+        if self._overfit:
+            flags.append(f"withdrawn: {_named(self._withdrawn)} ({self._overfit.why})")
         return verdict.model_copy(
             update={
                 "next_step": _NEXT.get(verdict.decision, verdict.next_step),
@@ -85,13 +116,38 @@ class FinalComparison(CampaignTrial):
             }
         )
 
+    def _nothing_left(self, results: Sequence[CaseResult], policy: Policy) -> Verdict:
+        return Verdict(
+            decision=Decision.ROLLED_BACK,
+            reason=f"nothing that was accepted is left: {_named(self._withdrawn)} withdrawn",
+            next_step=_NEXT[Decision.ROLLED_BACK],
+            compare="none",
+            policy=policy.name,
+            shapes=[checked_shape(result.row()) for result in results],
+        )
+
+    def _prepare(self) -> None:
+        """Take back what the lineage should not have, and carry that out."""
+        self._overfit = overfit(self.campaign)
+        if self._overfit is None:
+            return
+        if not self._settings.apply:
+            raise BadInput(
+                f"round {self._overfit.round} has to be taken back first: {self._overfit.why}",
+                where="--kopt-no-apply",
+                legal="a final round that may restore the kernel files",
+            )
+        self._withdrawn = withdraw(self.campaign, self._overfit)
+        self._settle()
+        self._validate()
+
     def _validate(self) -> None:
         campaign = self.campaign
         levels.always_full(self._settings.level, "the final comparison")
         if campaign.state.ended == "abandoned":
             raise BadInput("the campaign was abandoned", where="--kopt-round final")
         best = campaign.state.incumbent_round
-        if best is None or best == 1:
+        if best is None or (best == 1 and not self._withdrawn):
             raise BadInput(
                 "no round was accepted: there is nothing to hold against the baseline",
                 where="--kopt-round final",
@@ -104,4 +160,29 @@ class FinalComparison(CampaignTrial):
                 where="--kopt-round final",
                 legal="the accepted version in the tree, or measure the edit as a round first",
             )
+        self._check_diff()
         self._freeze_cases()
+
+    def _check_diff(self) -> None:
+        """Raise BadInput where the campaign's commits hold more than kernel files (D0)."""
+        campaign = self.campaign
+        repository, baseline = campaign.repository, campaign.state.baseline
+        start = baseline.last.applied.git_commit if baseline and baseline.last.applied else None
+        manifest = campaign.manifest
+        own_branch = manifest.git_commit and manifest.git_branch != "none"
+        if repository is None or start is None or not own_branch:
+            return
+        own = {repository.relative(campaign.root, path) for path in campaign.candidate().files}
+        own |= {repository.relative(campaign.root, path) for path in campaign.baseline().files}
+        own.add(repository.relative(campaign.root, performance_log.NAME))
+        strange = [path for path in repository.changed_between(start, "HEAD") if path not in own]
+        if strange:
+            raise BadInput(
+                f"the branch changes {strange[0]} since the baseline, which is no kernel file",
+                where="--kopt-round final",
+                legal="kernel files only: move the other changes to a branch of their own",
+            )
+
+
+def _named(numbers: Sequence[int]) -> str:
+    return "rounds " + ", ".join(map(str, numbers)) if len(numbers) > 1 else f"round {numbers[0]}"

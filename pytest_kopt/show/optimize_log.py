@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 
 from pytest_kopt.campaign import stops
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.ledger import Final
 from pytest_kopt.campaign.state import Attempt, Round
 from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.show import final_report
 from pytest_kopt.show.stop_summary import stop_summary
-from pytest_kopt.show.words import figure, interval, percent
+from pytest_kopt.show.words import figure, percent
 
 _ENDED = "<!-- ended -->"
 
@@ -30,25 +30,12 @@ def missing_text(text: str, campaign: Campaign) -> str:
     for number, final in enumerate(campaign.state.finals, start=1):
         anchor = f"<!-- final-{number} -->"
         if anchor not in text:
-            parts.append(f"\n{anchor}\n{_final(final)}")
+            parts.append(f"\n{anchor}\n{final_report.text(campaign.name, final)}")
     ended = campaign.state.ended
     if ended and _ENDED not in text:
         held = {**_held(campaign), "T4": ended}
         parts.append(f"\n{_ENDED}\n{_termination_check(held)}")
     return "".join(parts)
-
-
-def _final(final: Final) -> str:
-    total = final.aggregate
-    change = total.change_pct if total else None
-    bounds = interval(total.low_pct, total.high_pct) if total else ""
-    return (
-        "## Final Report\n\n"
-        f"- Time: {final.time}\n"
-        f"- Best version: round-{final.best}\n"
-        f"- Best against baseline, side by side: {percent(change)} {bounds}".rstrip()
-        + f"\n- Decision: {final.decision}: {final.reason}\n"
-    )
 
 
 def _end(campaign: Campaign, item: Round, attempt: Attempt) -> Iterator[str]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from pytest_kopt.campaign.attribution import shown
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.state import Round
-from pytest_kopt.cases.result import reuse_log_ratios
 from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.honesty.inflation import inflation
-from pytest_kopt.honesty.transfer import Shown, caches_weights, transfer_lines
+from pytest_kopt.honesty.transfer import transfer_lines
 from pytest_kopt.show.words import figure, interval, markdown_table, percent
 
 _UNSTATED = "_not stated; `kopt note` adds it_"
@@ -38,27 +37,7 @@ def summary(campaign: Campaign, item: Round, verdict: Verdict) -> str:
 
 def transfer_check(campaign: Campaign, item: Round, verdict: Verdict) -> str:
     """Return the eight lines of the real-training transfer check (E7)."""
-    results = campaign.results(item.number)
-    traces = {result.label: result.trace for result in results if "training" in result.evidence}
-    before = campaign.state.incumbent_as_of(item.number - 1)
-    old = [] if before is None else campaign.results(before)
-    gain = verdict.aggregate.change_pct if verdict.aggregate else None
-    gap = (
-        None if gain is None else inflation(reuse_log_ratios(results), reuse_log_ratios(old), gain)
-    )
-    shown = Shown(
-        overfit=verdict.decision is Decision.REJECTED_OVERFIT,
-        change_pct=gain,
-        flags=tuple(verdict.flags),
-        traces=traces or None,
-        distributions=tuple(
-            str(result.dims["distribution"]) for result in results if "distribution" in result.dims
-        ),
-        inflation_pct=gap.gap_pct if gap and gap.is_inflated else None,
-        new_weight_cache=caches_weights(traces.values())
-        and not caches_weights(result.trace for result in old),
-    )
-    lines = transfer_lines(item.notes.claim, shown)
+    lines = transfer_lines(item.notes.claim, shown(campaign, item, verdict))
     return "\n".join(f"- {name}: {text}" for name, text in lines)
 
 

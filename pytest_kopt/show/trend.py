@@ -130,12 +130,13 @@ def missing_text(text: str, state: CampaignState) -> str:
     baseline = state.baseline
     if baseline is None or baseline.verdict is None or baseline.verdict.trend is None:
         return ""
-    present = {int(number) for number in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
+    # The last row of a round stands; one that was taken back gets another.
+    present = dict(re.findall(r"^\| (\d+) \| (\w+) \|", text, re.MULTILINE))
     start = baseline.verdict.trend
     rows = [
         row(item, start, chain_to(state, item.verdict))
         for item in state.decided_rounds()
-        if item.number not in present and item.verdict
+        if item.verdict and present.get(str(item.number)) != status(item.verdict.decision)
     ]
     title = "" if text else f"# Performance trend\n\n{header(start.unit)}"
     return title + "".join(rows)

@@ -1,0 +1,44 @@
+"""What of a campaign's accepted gains a real training step has, from its evidence (E7)."""
+
+from __future__ import annotations
+
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.state import Round
+from pytest_kopt.cases.result import reuse_log_ratios
+from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.honesty.inflation import inflation
+from pytest_kopt.honesty.transfer import Credit, Shown, caches_weights
+
+
+def shown(campaign: Campaign, item: Round, verdict: Verdict) -> Shown:
+    """Return what was found and measured in a round."""
+    results = campaign.results(item.number)
+    traces = {result.label: result.trace for result in results if "training" in result.evidence}
+    before = campaign.state.incumbent_as_of(item.number - 1)
+    old = [] if before is None else campaign.results(before)
+    gain = verdict.aggregate.change_pct if verdict.aggregate else None
+    gap = (
+        None if gain is None else inflation(reuse_log_ratios(results), reuse_log_ratios(old), gain)
+    )
+    return Shown(
+        overfit=verdict.decision is Decision.REJECTED_OVERFIT,
+        change_pct=gain,
+        flags=tuple(verdict.flags),
+        traces=traces or None,
+        distributions=tuple(
+            str(result.dims["distribution"]) for result in results if "distribution" in result.dims
+        ),
+        inflation_pct=gap.gap_pct if gap and gap.is_inflated else None,
+        new_weight_cache=caches_weights(traces.values())
+        and not caches_weights(result.trace for result in old),
+    )
+
+
+def accepted(campaign: Campaign) -> list[Credit]:
+    """Return the accepted rounds after the baseline, oldest first, with their claims."""
+    found = []
+    for item in campaign.state.decided_rounds():
+        verdict = campaign.verdict(item)
+        if verdict is not None and verdict.decision.keeps and item.number > 1:
+            found.append(Credit(item.number, item.notes.claim, shown(campaign, item, verdict)))
+    return found

@@ -1,0 +1,103 @@
+"""The accepted rounds looked at once more: one that serves the benchmark alone is taken back.
+
+The chain is linear: what was accepted on top of such a round was measured with it in place, so it
+goes as well. Nothing is lost, every version stays in its round's snapshot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_kopt.campaign import attribution
+from pytest_kopt.campaign.campaign import AttemptRecord, Campaign
+from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.campaign.state import Round
+from pytest_kopt.clock import now
+from pytest_kopt.decide.verdict import Applied, Decision
+from pytest_kopt.honesty.transfer import REJECT, decision
+from pytest_kopt.session.auditing import audit_candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Overfit:
+    """An accepted round whose transfer check says REJECT-as-overfit, and why."""
+
+    round: int
+    why: str
+
+
+def overfit(campaign: Campaign) -> Overfit | None:
+    """Return the first accepted round that is REJECT-as-overfit, by its notes or by the audit."""
+    before = campaign.baseline()
+    for credit in attribution.accepted(campaign):
+        if decision(credit.claim, credit.shown) == REJECT:
+            return Overfit(
+                credit.round,
+                f"its notes put the gain into {credit.claim.bucket}, which no real step has",
+            )
+        attempt = campaign.state.rounds[credit.round].last
+        version = campaign.archive.kernel(credit.round, attempt)
+        found = audit_candidate(
+            version.sources,
+            before.sources,
+            campaign.results(credit.round),
+            campaign.manifest.target_lang,
+        )
+        rejecting = [item for item in found if item.rejects]
+        if rejecting:
+            return Overfit(credit.round, str(rejecting[0]))
+        before = version
+    return None
+
+
+def withdraw(campaign: Campaign, found: Overfit) -> list[int]:
+    """Decide this round and every later accepted one anew, the last first; return their numbers.
+
+    A kill in between leaves a chain that is shorter by the rounds done, whose first is found again.
+    """
+    numbers = [
+        item.number
+        for item in campaign.state.decided_rounds()
+        if item.number >= found.round and item.verdict and item.verdict.decision.keeps
+    ]
+    for number in reversed(numbers):
+        _decide_anew(campaign, campaign.state.rounds[number], found)
+    return numbers
+
+
+def _decide_anew(campaign: Campaign, item: Round, found: Overfit) -> None:
+    own = item.number == found.round
+    decided, verdict = item.verdict, campaign.verdict(item)
+    assert decided is not None and verdict is not None
+    reason = (
+        f"withdrawn: {found.why}"
+        if own
+        else f"withdrawn with round {found.round}, on which it stood: {found.why}"
+    )
+    step = (
+        "only gains that a real step has are kept"
+        if own
+        else f"its version is in rounds/round-{item.number}/kernel_snapshot: bring its idea again "
+        "as a round of its own"
+    )
+    campaign.record(
+        AttemptRecord(
+            round=item.number,
+            started=now(),
+            level=decided.level,
+            evidence=campaign.archive.evidence(item.number, item.last),
+            verdict=verdict.model_copy(
+                update={
+                    "decision": Decision.REJECTED_OVERFIT if own else Decision.ROLLED_BACK,
+                    "reason": reason,
+                    "next_step": step,
+                    "applied": Applied(),
+                }
+            ),
+            trend=decided.trend,
+            notes=Notes(),
+            paired=decided.paired,
+            paired_quick=decided.paired_quick,
+            baseline=decided.baseline,
+        )
+    )
