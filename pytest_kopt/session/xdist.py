@@ -46,9 +46,9 @@ class XdistBridge:
             host = host_of(spec, proxies)
             if host:
                 self._remote[id(spec)] = taken[host]
-                spec.env.update(self._controller.common_environment)
+                spec.env.update(self._controller.lab.common_environment)
             else:
-                spec.env.update(self._controller.environment_of_worker(taken[host]))
+                spec.env.update(self._controller.lab.environment_of_worker(taken[host]))
             taken[host] += 1
 
     @pytest.hookimpl(optionalhook=True)

@@ -1,0 +1,211 @@
+"""The laboratory of a session: fresh processes on the devices of this host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.errors import BadInput
+from pytest_kopt.options.settings import Settings
+from pytest_kopt.session.brief import Brief
+from pytest_kopt.session.collector import Collector
+from pytest_kopt.session.placement import ON_CPU, Placement, place
+from pytest_kopt.session.spares import Spares
+
+if TYPE_CHECKING:
+    from pytest_kopt.devices.vendor import Device
+    from pytest_kopt.profiling.table import CaseProfile
+    from pytest_kopt.session.comparison import Comparison, Versions
+
+
+class HostLaboratory:
+    """Measures what is asked for by a session's orders, each case on the device it is at home on.
+
+    `common_environment` is what every process that runs kernel code gets, on whatever host. The
+    orders grow by the cases that are checked later.
+    """
+
+    def __init__(
+        self,
+        config: pytest.Config,
+        settings: Settings,
+        brief: Brief,
+        collector: Collector,
+        common_environment: Mapping[str, str],
+    ) -> None:
+        self.brief = brief
+        self.common_environment = dict(common_environment)
+        self.session: pytest.Session | None = None
+        self._config = config
+        self._settings = settings
+        self._collector = collector
+        self._placement: Placement = ON_CPU
+        self._spares = Spares()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process on the most idle device of this host gets."""
+        return self._local_environment | self._placement.pin_to(self._placement.best)
+
+    @property
+    def _local_environment(self) -> dict[str, str]:
+        from pytest_kopt.devices.choice import interpreter_environment
+
+        return interpreter_environment(self.brief.device) | self.common_environment
+
+    def environment_of_worker(self, place: int) -> dict[str, str]:
+        """Return what the `place`-th worker of this host gets: all that, and its device."""
+        return self._local_environment | self._placement.pin(place)
+
+    def take_place(
+        self, wait_minutes: float | None, say: Callable[[str], None], *, serves_itself: bool
+    ) -> None:
+        """Find the devices of this host; pin this process where it runs serial cases itself."""
+        from pytest_kopt.session import xdist
+
+        config = self._config
+        multi = self._settings.suite == "multigpu"
+        if multi or config.option.collectonly or not xdist.has_local_workers(config):
+            return
+        self._placement = place(self.brief.device, wait_minutes, say)
+        if serves_itself and not xdist.is_distributed(config):
+            os.environ.update(self._placement.pin_to(self._placement.best))
+
+    def measure_again(self) -> Sequence[CaseResult]:
+        """Run the round's cases once more, each device's in a fresh process there."""
+        from pytest_kopt.session.remeasure import measure_again
+
+        found: list[CaseResult] = []
+        measured = [nodeid for nodeid in self._collector.order if nodeid in self._collector.results]
+        for device, ids in self._lanes(measured).items():
+            env = self._local_environment | self._placement.pin_to(device)
+            found += measure_again(self._config, self.brief, env, ids).results.values()
+        return found
+
+    def check_also(self, ids: Sequence[str]) -> None:
+        """Check and measure further cases, each in a fresh process where its incumbent was.
+
+        Their reports are those of this session, and its orders include them from now on.
+        """
+        from pytest_kopt.session.child import Child, filter_known
+        from pytest_kopt.session.replay import Replay
+
+        self._lanes(list(self._collector.results))
+        kept = tuple(nodeid for nodeid in self.brief.ignored if nodeid not in ids)
+        self.brief = replace(self.brief, ignored=kept)
+        assert self.session is not None
+        self.session.testscollected += len(ids)
+        replay = Replay(self._config, self._collector)
+        for device, members in self._homes(ids).items():
+            env = self._local_environment | self._placement.pin_to(device)
+            start = partial(Child, self._config, self.brief, env, members)
+            replay.run(start, partial(filter_known, members))
+
+    def compare(self, ids: Sequence[str], versions: Versions) -> Comparison:
+        """Return a comparison of two versions over these cases in fresh processes."""
+        from pytest_kopt.decide.inference import FINAL_LOOK
+        from pytest_kopt.session.comparison import Comparison
+        from pytest_kopt.show.progress import Progress
+
+        lanes = self._lanes(ids)
+        env = self._local_environment
+        processes = (self._settings.calibrate or FINAL_LOOK) * len(lanes)
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        progress = Progress(reporter, processes).measured
+        return Comparison(
+            self._config,
+            self.brief,
+            env,
+            lanes,
+            versions,
+            self._placement,
+            progress,
+            self._spares,
+        )
+
+    def _lanes(self, ids: Sequence[str]) -> dict[Device, list[str]]:
+        """Return the cases by the device that measured them; BadInput for another host's."""
+        results = [self._collector.results[nodeid] for nodeid in ids]
+        for result in results:
+            device = result.evidence.get("device")
+            if device and self._placement.find(device) is None:
+                raise BadInput(
+                    f"measured on {device} of another host, and what has to be measured now has "
+                    "to be measured there",
+                    where=f"case {result.nodeid}",
+                    legal="workers on this host, or the whole run on that one",
+                )
+        return self._placement.group(results)
+
+    def _homes(self, ids: Sequence[str]) -> dict[Device, list[str]]:
+        """Return cases that were not measured yet by the device that measured their incumbent."""
+        devices = {case.nodeid: case.device for case in self.brief.expected or ()}
+        found: dict[Device, list[str]] = {}
+        for nodeid in ids:
+            home = self._placement.find(devices.get(nodeid)) or self._placement.best
+            found.setdefault(home, []).append(nodeid)
+        return found
+
+    def start_spares(self) -> None:
+        """Have the first replicas wake on the GPUs while the cases are checked there."""
+        from pytest_kopt.session import xdist
+        from pytest_kopt.session.comparison import ahead, replica_environment
+
+        config, kind = self._config, self.brief.device
+        if kind != "cuda" or config.option.collectonly:
+            return
+        devices: Sequence[Device] = [self._placement.best]
+        if xdist.is_distributed(config):
+            devices = self._placement.devices[: xdist.local_workers(config)]
+        for device in devices:
+            env = replica_environment(self._local_environment, self._placement, device)
+            directory = str(config.invocation_params.dir)
+            self._spares.start(ahead(kind, len(devices)), env, directory, kind)
+
+    def profile(
+        self, ids: Sequence[str], copy: tuple[Path, Path] | None = None
+    ) -> list[CaseProfile]:
+        """Return profiles of these cases, taken in fresh processes."""
+        from pytest_kopt.session.profiled import Profiler
+
+        return Profiler(self._config, self.brief, self.environment).profile(ids, copy)
+
+    def second_runs(self) -> None:
+        """Run cases that killed an xdist worker once more, to tell the case from bad luck."""
+        from pytest_kopt.session.remeasure import measure_again
+
+        for nodeid, how in self._collector.crashed.items():
+            again = measure_again(self._config, self.brief, self.environment, [nodeid], lives=1)
+            if nodeid in again.dead:
+                self._collector.dead[nodeid] = f"{how}\n{again.dead[nodeid]}"
+            else:
+                self._collector.lost.append(f"{nodeid}: {how.splitlines()[0]}")
+                self._collector.results |= again.results
+
+    def calibrate(self, count: int) -> dict[str, Any]:
+        from pytest_kopt.session.calibration import calibration
+        from pytest_kopt.session.comparison import NotComparable
+        from pytest_kopt.session.replica import Caught
+        from pytest_kopt.session.trees import overlays
+
+        results = [result for result in self._collector.in_order() if result.check == "PASS"]
+        if not results:
+            raise BadInput("no case passed", where="--kopt-calibrate", legal="cases that pass")
+        try:
+            with overlays(self._config.rootpath.resolve(), {}) as versions:
+                comparison = self.compare([result.nodeid for result in results], versions)
+                replicas = list(comparison.replicas(count))
+        except (Caught, NotComparable) as error:
+            raise BadInput(str(error), where="--kopt-calibrate") from None
+        return calibration(results, replicas, comparison.how)
+
+    def end(self) -> None:
+        """End the processes that wait to be used."""
+        self._spares.end()
