@@ -445,8 +445,13 @@ class Campaign:
         # A file that the candidate removed belongs to the commit as well.
         before = self.state.incumbent_as_of(item.number - 1)
         known = self.state.rounds[before].verdict if before else None
-        files = sorted({*decided.kernel, *(known.kernel if known else {}), *map(str, beside)})
-        paths = [self.repository.relative(self.root, path) for path in files]
+        snapshot = self.layout.attempt(item.number, attempt.number) / "kernel_snapshot"
+        sources: dict[str, Path | None] = dict.fromkeys(known.kernel if known else ())
+        sources |= {
+            path: snapshot / path for path in KernelVersion.load(snapshot, decided.kernel).files
+        }
+        sources |= {str(path): path for path in beside}
+        files = {self.repository.relative(self.root, path): file for path, file in sources.items()}
         notes = item.notes
         summary = notes.summary or notes.change or notes.hypothesis or "kernel change"
         target = f"{self.manifest.target_op} {self.manifest.target_backend}"
@@ -457,7 +462,7 @@ class Campaign:
             f"Result: {decided.reason}\n"
             f"Details: {notes.details or log}\n"
         )
-        return self.repository.commit(paths, message)
+        return self.repository.commit(files, message)
 
 
 def _sha256(content: bytes) -> str:
