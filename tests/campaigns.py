@@ -73,7 +73,7 @@ def record(
         )
     )
     campaign.settle()
-    projections.refresh(campaign, [number])
+    projections.refresh(campaign)
 
 
 def _results(table: Table, evidence: dict[str, Any]) -> list[CaseResult]:

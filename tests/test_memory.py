@@ -114,6 +114,7 @@ def test_it_is_rebuilt_from_ledger_and_evidence(campaign: Campaign) -> None:
     assert json.loads(before["v2.json"])["masked"] is True
     for path in campaign.layout.memory(0).parent.iterdir():
         path.unlink()
+    campaign.layout.shown.unlink()
     projections.refresh(Campaign(campaign.layout, campaign.root))
     after = {path.name: path.read_text() for path in campaign.layout.memory(0).parent.iterdir()}
     assert after == before

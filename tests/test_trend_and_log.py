@@ -213,7 +213,7 @@ class Book:
         self.refresh()
 
     def refresh(self) -> None:
-        projections.refresh(self.campaign(), [])
+        projections.append_to_logs(self.campaign())
 
     def campaign(self) -> Campaign:
         return Campaign(self.layout, self.root)

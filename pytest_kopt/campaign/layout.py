@@ -38,6 +38,10 @@ class Layout:
         return self.directory / "baseline.md"
 
     @property
+    def shown(self) -> Path:
+        return self.directory / ".shown"
+
+    @property
     def lock(self) -> Path:
         return self.directory / ".lock"
 

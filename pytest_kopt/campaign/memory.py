@@ -39,6 +39,11 @@ def version_of(number: int) -> int:
     return number - 1
 
 
+def round_of(version: int) -> int:
+    """Return the round that a version tells of."""
+    return version + 1
+
+
 def parse_version(text: str) -> int:
     """Return the number of `v3` (or `3`); BadInput for anything else."""
     found = _VERSION.fullmatch(text if text.startswith("v") else f"v{text}")

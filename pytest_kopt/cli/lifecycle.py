@@ -25,6 +25,6 @@ def run(arguments: argparse.Namespace) -> int:
         if campaign.state.ended:
             raise BadInput(f"the campaign was {campaign.state.ended} already", where=campaign.name)
         campaign.end(arguments.how)
-        projections.refresh(campaign, [])
+        projections.refresh(campaign)
     print(f"campaign {campaign.name} was {arguments.how}")
     return 0

@@ -111,4 +111,4 @@ def _record(
     seed: int | None = None,
 ) -> None:
     campaign.mask(versions, masked=masked, reason=reason, seed=seed)
-    projections.refresh(campaign, [version + 1 for version in versions])
+    projections.refresh(campaign)

@@ -29,6 +29,6 @@ def run(arguments: argparse.Namespace) -> int:
     campaign = Project.here().campaign(arguments.name)
     with campaign.locked():
         campaign.note(arguments.round, given)
-        projections.refresh(campaign, [arguments.round])
+        projections.refresh(campaign)
     print(f"round {arguments.round}: noted {', '.join(given.given()) or 'nothing'}")
     return 0

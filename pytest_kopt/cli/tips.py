@@ -62,7 +62,7 @@ def _add(arguments: argparse.Namespace) -> int:
     tips.check(arguments.text, known.notes.bucket if known else None, "kopt tips")
     with campaign.locked():
         campaign.note(arguments.round, Notes(tip=arguments.text))
-        projections.refresh(campaign, [arguments.round])
+        projections.refresh(campaign)
     if campaign.state.rounds[arguments.round].is_open:
         print("noted; it is appended when the round is decided")
     else:

@@ -50,7 +50,7 @@ class FinalComparison(CampaignTrial):
             verdict = self._judge(collector.in_order(), table, lab)
         verdict = self._said_why_blocked(verdict)
         verdict = self.campaign.record_final(self._evidence(collector, table), verdict)
-        projections.refresh(self.campaign, [])
+        projections.refresh(self.campaign)
         return Closing(verdict, table, self._blocked)
 
     def _judge(self, results: Sequence[CaseResult], table: Table, lab: Laboratory) -> Verdict:

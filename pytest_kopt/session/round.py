@@ -117,7 +117,7 @@ class CampaignRound(CampaignTrial):
         if profiles:
             write_profiles(self.campaign.layout, self.number, attempt.number, profiles)
         self.campaign.settle(apply=self._settings.apply, beside=projections.performance)
-        projections.refresh(self.campaign, [self.number])
+        projections.refresh(self.campaign)
         final = self.campaign.verdict(self.campaign.state.rounds[self.number])
         assert final is not None and final.attempt == attempt.number
         outlook = standing.lines(self.campaign, self.policy)

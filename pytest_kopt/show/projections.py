@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from pytest_kopt.campaign import memory, tips
+from pytest_kopt.campaign import ledger, memory, tips
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import CaseResult
@@ -21,21 +21,30 @@ from pytest_kopt.show.quick_log import quick_log
 from pytest_kopt.show.summary import summary
 
 
-def refresh(campaign: Campaign, numbers: list[int] | None = None) -> None:
-    """Rewrite the rounds' own files and append to the logs what they lack.
+def refresh(campaign: Campaign) -> None:
+    """Rewrite the files of rounds with news in the ledger, and append to the logs what they lack.
 
-    `numbers` limits the rounds that are rewritten (all when None). Safe to repeat.
+    News is what came since the last refresh that went through: a kill cuts nothing off for good.
+    Safe to repeat; without `.shown`, which remembers how far that was, all files are rewritten.
     """
+    events = ledger.read(campaign.layout.ledger)
+    numbers = _rounds_of(events[_shown(campaign.layout.shown, len(events)) :])
     for number, item in campaign.state.rounds.items():
-        if item.verdict is not None and (numbers is None or number in numbers):
+        if item.verdict is not None and number in numbers:
             _round_files(campaign, item)
-    first = campaign.state.baseline and (numbers is None or 1 in numbers)
+    first = campaign.state.baseline and 1 in numbers
     table = _table(campaign, 1) if first else None
     if table is not None:
         write_atomically(campaign.layout.baseline_report, baseline_report(campaign, table))
     for item in campaign.state.decided_rounds():
-        if numbers is None or item.number in numbers:
+        if item.number in numbers:
             _memory(campaign, item)
+    append_to_logs(campaign)
+    write_atomically(campaign.layout.shown, f"{len(events)}\n")
+
+
+def append_to_logs(campaign: Campaign) -> None:
+    """Append to the files that only grow what they lack."""
     append(
         tips.path_of(campaign.root, campaign.manifest),
         lambda text: tips.missing_text(text, campaign.name, campaign.manifest, campaign.state),
@@ -43,6 +52,24 @@ def refresh(campaign: Campaign, numbers: list[int] | None = None) -> None:
     append(campaign.layout.trend, lambda text: trend.missing_text(text, campaign.state))
     append(campaign.layout.optimize_log, lambda text: optimize_log.missing_text(text, campaign))
     performance(campaign)
+
+
+def _shown(path: Path, most: int) -> int:
+    """Return how many of the ledger's events every file shows; 0 when that is not known."""
+    text = path.read_text().strip() if path.exists() else ""
+    count = int(text) if text.isdecimal() else 0
+    return count if count <= most else 0
+
+
+def _rounds_of(events: Iterable[ledger.AnyEvent]) -> set[int]:
+    """Return the rounds that these events are about."""
+    numbers: set[int] = set()
+    for event in events:
+        if isinstance(event, ledger.AttemptEvent | ledger.Note):
+            numbers.add(event.round)
+        elif isinstance(event, ledger.Masking):
+            numbers.update(map(memory.round_of, event.versions))
+    return numbers
 
 
 def performance(campaign: Campaign) -> list[Path]:
