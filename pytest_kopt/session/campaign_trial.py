@@ -44,8 +44,8 @@ CAUGHT_STEP = "the incumbent is back; only gains that a real step has are kept"
 class CampaignTrial:
     """A session on a campaign; a round and the final comparison differ in what they judge.
 
-    Made while pytest is configured (reads and validates, changes nothing), begun when the session
-    starts (locks, finishes what an earlier kill cut off), closed when all cases have run.
+    Made while pytest is configured (finishes what an earlier kill cut off, reads and validates),
+    begun when the session starts (locks), closed when all cases have run.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -65,9 +65,18 @@ class CampaignTrial:
         self._paired: PairedResult | None = None
         self._nearby: list[Finding] = []
         self._tried: list[Tried] = []
+        if self.campaign.state.pending:
+            # First of all: a campaign that has ended refuses every further session.
+            with self.campaign.locked():
+                self._finish()
         self._validate()
         self.started = now()
         self._stack = contextlib.ExitStack()
+
+    def _finish(self) -> None:
+        """Carry out a decision that an earlier session was cut off at."""
+        if self.campaign.settle(apply=self._settings.apply, beside=projections.performance):
+            projections.refresh(self.campaign)
 
     def _validate(self) -> None:
         """Raise BadInput when this session cannot run on the campaign as it stands now."""
@@ -110,8 +119,7 @@ class CampaignTrial:
         """
         self._stack.enter_context(self.campaign.locked())
         try:
-            if self.campaign.settle(apply=self._settings.apply, beside=projections.performance):
-                projections.refresh(self.campaign)
+            self._finish()
             self._validate()
             self._blocked = self._run_commands()
             self._kernel = self.campaign.candidate()
