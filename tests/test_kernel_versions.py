@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import stat
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.errors import BadInput
 from tests.builders import few_examples
+from tests.crash import Killed, Steps, watched
 
 SOURCES = ["kernels", "extra/tiles.json"]
 CRLF = b"import torch\r\n\r\ndef f(x):\r\n    return x\r\n"
@@ -243,3 +245,40 @@ def test_restoring_gives_the_old_version_whatever_the_new_one_was(
         assert KernelVersion.take(root, ["kernels"]) == incumbent
     differing = {name for name in old | new if old.get(name) != new.get(name)}
     assert {Path(path).name for path in changed} == differing
+
+
+def test_a_file_that_was_edited_since_is_not_restored(root: Path) -> None:
+    incumbent = KernelVersion.take(root, SOURCES)
+    write(root / "kernels" / "a.py", b"A = 2\n")
+    write(root / "kernels" / "new.py", b"NEW = 1\n")
+    write(root / "kernels" / "windows.py", b"x = 1\n")
+    candidate = KernelVersion.take(root, SOURCES)
+    write(root / "kernels" / "a.py", b"A = 'mine'\n")
+    write(root / "kernels" / "new.py", b"NEW = 'mine'\n")
+    assert incumbent.restore(root, over=candidate) == ["kernels/windows.py"]
+    found = tree(root)
+    assert found["kernels/a.py"] == b"A = 'mine'\n"
+    assert found["kernels/new.py"] == b"NEW = 'mine'\n"
+    assert found["kernels/windows.py"] == CRLF
+
+
+@pytest.mark.parametrize("torn", [None, 0.5])
+def test_what_a_kill_leaves_half_written_is_no_kernel_and_goes(
+    root: Path, torn: float | None
+) -> None:
+    incumbent, before = KernelVersion.take(root, SOURCES), tree(root)
+    litter = 0
+    for at in range(1, 100):
+        write(root / "kernels" / "a.py", b"A = 2\n")
+        candidate = KernelVersion.take(root, SOURCES)
+        steps = Steps(root, at, torn)
+        with contextlib.suppress(Killed), watched(steps):
+            incumbent.restore(root, over=candidate)
+        litter += len(tree(root)) > len(before)
+        left = KernelVersion.take(root, SOURCES)
+        assert left.same_content(candidate) or left.same_content(incumbent)
+        incumbent.restore(root, over=candidate)
+        assert tree(root) == before
+        if not steps.dead:
+            break
+    assert litter >= 2 and not steps.dead

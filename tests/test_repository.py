@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytest_kopt.campaign.repository import Repository
-from pytest_kopt.errors import BadInput
+from pytest_kopt.errors import BadInput, CannotFinish
 
 KERNEL = "kernels/a.py"
 AUTHOR = ("-c", "user.name=Author", "-c", "user.email=author@example.org")
@@ -53,6 +53,11 @@ class Work:
         found = Repository.around(self.root)
         assert found is not None
         return found
+
+
+def as_in_the_tree(root: Path, *paths: str) -> dict[str, Path | None]:
+    """Return what to commit so that the commit holds these paths as the tree does."""
+    return {path: root / path if (root / path).exists() else None for path in paths}
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +121,7 @@ def test_a_commit_holds_the_kernel_files_and_nothing_else(work: Work) -> None:
     work.write("other.py", "OTHER = 2\n")
     work.write("untracked.txt", "mine\n")
     message = "[optimize] softmax TRITON round-2: fewer loads\n\nHypothesis: h\nResult: r\n"
-    commit = work.repository().commit([KERNEL, "kernels/new.py"], message)
+    commit = work.repository().commit(as_in_the_tree(work.root, KERNEL, "kernels/new.py"), message)
     assert commit == work.git("rev-parse", "HEAD")
     assert work.files_of_head() == [KERNEL, "kernels/new.py"]
     assert work.git("log", "-1", "--format=%B").strip() == message.strip()
@@ -130,7 +135,7 @@ def test_staged_work_of_others_stays_staged(work: Work) -> None:
     work.git("add", "other.py", "fresh.py")
     work.write("other.py", "OTHER = 3\n")
     work.write(KERNEL, "A = 2\n")
-    work.repository().commit([KERNEL], "round-2")
+    work.repository().commit(as_in_the_tree(work.root, KERNEL), "round-2")
     assert work.files_of_head() == [KERNEL]
     assert sorted(work.git("status", "--porcelain").split("\n")) == ["A  fresh.py", "MM other.py"]
     assert work.git("show", ":other.py") == "OTHER = 2"
@@ -140,15 +145,57 @@ def test_what_was_measured_is_committed_even_when_something_else_is_staged(work:
     work.write(KERNEL, "A = 'staged'\n")
     work.git("add", KERNEL)
     work.write(KERNEL, "A = 'measured'\n")
-    work.repository().commit([KERNEL], "round-2")
+    work.repository().commit(as_in_the_tree(work.root, KERNEL), "round-2")
     assert work.git("show", f"HEAD:{KERNEL}") == "A = 'measured'"
     assert work.git("status", "--porcelain") == ""
+
+
+def test_what_was_measured_is_committed_whatever_the_tree_holds_by_now(
+    work: Work, tmp_path: Path
+) -> None:
+    (tmp_path / "measured.py").write_bytes(b"A = 2\n")
+    work.write(KERNEL, "A = 'edited since'\n")
+    files = {KERNEL: tmp_path / "measured.py"}
+    commit = work.repository().commit(files, "round-2")
+    assert work.git("show", f"HEAD:{KERNEL}") == "A = 2"
+    assert work.git("status", "--porcelain") == f" M {KERNEL}"
+    assert work.read(KERNEL) == "A = 'edited since'\n"
+    assert work.repository().commit(files, "round-2") == commit == work.git("rev-parse", "HEAD")
+
+
+@pytest.mark.parametrize(("trusted", "mode"), [("true", "100755"), ("false", "100644")])
+def test_a_kernel_is_committed_with_its_permissions_where_git_trusts_them(
+    work: Work, trusted: str, mode: str
+) -> None:
+    work.git("config", "core.fileMode", trusted)
+    work.write(KERNEL, "A = 2\n")
+    (work.root / KERNEL).chmod(0o755)
+    work.repository().commit(as_in_the_tree(work.root, KERNEL), "round-2")
+    assert work.git("ls-tree", "HEAD", KERNEL).startswith(mode)
+    assert work.git("status", "--porcelain") == ""
+
+
+def test_line_ends_are_converted_as_git_is_told_to(work: Work) -> None:
+    work.write(".gitattributes", "*.py text\n")
+    (work.root / KERNEL).write_bytes(b"A = 2\r\n")
+    work.repository().commit(as_in_the_tree(work.root, KERNEL), "round-2")
+    assert work.git("cat-file", "blob", f"HEAD:{KERNEL}") == "A = 2"
+
+
+def test_nothing_is_committed_while_a_merge_waits(work: Work) -> None:
+    work.git("switch", "--quiet", "-c", "side")
+    work.write(KERNEL, "A = 2\n")
+    work.git("commit", "--quiet", "-am", "side")
+    work.git("switch", "--quiet", "main")
+    work.git("merge", "--quiet", "--no-ff", "--no-commit", "side")
+    with pytest.raises(CannotFinish, match="a merge is in progress"):
+        work.repository().commit(as_in_the_tree(work.root, KERNEL), "round-2")
 
 
 def test_a_kernel_file_that_is_gone_is_committed_as_gone(work: Work) -> None:
     (work.root / KERNEL).unlink()
     work.write("kernels/b.py", "B = 1\n")
-    work.repository().commit([KERNEL, "kernels/b.py"], "round-2")
+    work.repository().commit(as_in_the_tree(work.root, KERNEL, "kernels/b.py"), "round-2")
     assert sorted(work.files_of_head()) == [KERNEL, "kernels/b.py"]
     assert work.git("ls-files", "kernels") == "kernels/b.py"
 
@@ -156,7 +203,7 @@ def test_a_kernel_file_that_is_gone_is_committed_as_gone(work: Work) -> None:
 def test_nothing_new_is_no_commit(work: Work) -> None:
     before = work.git("rev-parse", "HEAD")
     work.write("other.py", "OTHER = 2\n")
-    assert work.repository().commit([KERNEL], "round-2") == before
+    assert work.repository().commit(as_in_the_tree(work.root, KERNEL), "round-2") == before
     assert work.git("rev-parse", "HEAD") == before
 
 
@@ -164,7 +211,7 @@ def test_a_file_that_git_ignores_does_not_stop_the_commit(work: Work) -> None:
     work.write(".git/info/exclude", "*.so\n")
     work.write("kernels/built.so", "machine code")
     work.write(KERNEL, "A = 2\n")
-    work.repository().commit([KERNEL, "kernels/built.so"], "round-2")
+    work.repository().commit(as_in_the_tree(work.root, KERNEL, "kernels/built.so"), "round-2")
     assert work.files_of_head() == [KERNEL]
 
 
@@ -174,21 +221,21 @@ def test_a_path_is_a_name_and_not_a_pattern(work: Work) -> None:
     work.git("commit", "--quiet", "-m", "another")
     work.write("kernels/ka.py", "OTHER = 2\n")
     work.write("kernels/k[ab].py", "PATTERN = 1\n")
-    work.repository().commit(["kernels/k[ab].py"], "round-2")
+    work.repository().commit(as_in_the_tree(work.root, "kernels/k[ab].py"), "round-2")
     assert work.files_of_head() == ["kernels/k[ab].py"]
 
 
 def test_a_new_kernel_is_committed_where_untracked_files_are_not_shown(work: Work) -> None:
     work.git("config", "status.showUntrackedFiles", "no")
     work.write("kernels/new.py", "NEW = 1\n")
-    work.repository().commit(["kernels/new.py"], "round-2")
+    work.repository().commit(as_in_the_tree(work.root, "kernels/new.py"), "round-2")
     assert work.files_of_head() == ["kernels/new.py"]
 
 
 def test_without_an_identity_the_commit_is_the_plugins(work: Work) -> None:
     work.git("config", "user.useConfigOnly", "true")
     work.write(KERNEL, "A = 2\n")
-    work.repository().commit([KERNEL], "round-2")
+    work.repository().commit(as_in_the_tree(work.root, KERNEL), "round-2")
     identity = "pytest-kopt <pytest-kopt@localhost>"
     assert work.git("log", "-1", "--format=%an <%ae>|%cn <%ce>") == f"{identity}|{identity}"
 
@@ -197,7 +244,7 @@ def test_an_identity_that_is_configured_is_used(work: Work) -> None:
     work.git("config", "user.name", "Ada")
     work.git("config", "user.email", "ada@example.org")
     work.write(KERNEL, "A = 2\n")
-    work.repository().commit([KERNEL], "round-2")
+    work.repository().commit(as_in_the_tree(work.root, KERNEL), "round-2")
     assert work.git("log", "-1", "--format=%an <%ae>|%cn") == "Ada <ada@example.org>|Ada"
 
 
@@ -208,7 +255,7 @@ def test_an_author_in_the_environment_is_enough(
     monkeypatch.setenv("GIT_AUTHOR_NAME", "Ada")
     monkeypatch.setenv("GIT_AUTHOR_EMAIL", "ada@example.org")
     work.write(KERNEL, "A = 2\n")
-    work.repository().commit([KERNEL], "round-2")
+    work.repository().commit(as_in_the_tree(work.root, KERNEL), "round-2")
     assert work.git("log", "-1", "--format=%an <%ae>") == "Ada <ada@example.org>"
 
 
@@ -216,7 +263,7 @@ def test_an_author_in_the_environment_is_enough(
 def test_hooks_do_not_run(work: Work, name: str) -> None:
     ran = work.hook(name)
     work.write(KERNEL, "A = 2\n")
-    work.repository().commit([KERNEL], "round-2")
+    work.repository().commit(as_in_the_tree(work.root, KERNEL), "round-2")
     assert work.files_of_head() == [KERNEL]
     assert not ran.exists()
 
@@ -268,7 +315,7 @@ def test_a_branch_that_exists_is_checked_out(work: Work) -> None:
     repository = work.repository()
     repository.switch("optimize/softmax")
     work.write(KERNEL, "A = 2\n")
-    commit = repository.commit([KERNEL], "round-2")
+    commit = repository.commit(as_in_the_tree(work.root, KERNEL), "round-2")
     repository.switch("main")
     assert work.read(KERNEL) == "A = 1\n"
     repository.switch("optimize/softmax")
@@ -279,7 +326,7 @@ def test_a_switch_that_would_lose_edits_is_refused_and_changes_nothing(work: Wor
     repository = work.repository()
     repository.switch("optimize/softmax")
     work.write(KERNEL, "A = 2\n")
-    repository.commit([KERNEL], "round-2")
+    repository.commit(as_in_the_tree(work.root, KERNEL), "round-2")
     work.write(KERNEL, "A = 'edited'\n")
     with pytest.raises(BadInput, match="cannot switch to 'main'"):
         repository.switch("main")
@@ -321,7 +368,7 @@ def test_a_linked_worktree_has_its_own_branch_and_shares_the_excluded_paths(work
     assert found is not None
     assert (found.root, found.branch) == (linked, "optimize/x")
     (linked / KERNEL).write_text("A = 2\n")
-    found.commit([KERNEL], "round-2")
+    found.commit(as_in_the_tree(linked, KERNEL), "round-2")
     assert work.read(KERNEL) == "A = 1\n"
     found.exclude(linked / "agent")
     assert "/agent/" in work.read(".git/info/exclude").splitlines()

@@ -76,6 +76,11 @@ class Archive:
         directory = self._layout.attempt(number, attempt.number) / "kernel_snapshot"
         return KernelVersion.load(directory, attempt.decided.kernel)
 
+    def kernel_paths(self, number: int, attempt: Attempt) -> dict[str, Path]:
+        """Return where each file of the version lies that an attempt measured."""
+        directory = self._layout.attempt(number, attempt.number) / "kernel_snapshot"
+        return {path: directory / path for path in self.kernel(number, attempt).files}
+
     def table(self, number: int, attempt: Attempt) -> Table:
         """Return the rows of an attempt."""
         path = self._layout.attempt(number, attempt.number) / "benchmark.csv"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -259,7 +259,7 @@ class Campaign:
             self._append(ledger.Applying(time=now(), action=action, **common))  # type: ignore[arg-type]
             commit, restored = None, []
             if action == "commit":
-                commit = self._commit(item, attempt.decided, beside(self))
+                commit = self._commit(item, attempt, beside(self))
             elif action == "restore":
                 rejected = self.archive.kernel(item.number, attempt)
                 restored = self.incumbent().restore(self.root, over=rejected)
@@ -360,11 +360,15 @@ class Campaign:
             return "restore"
         return "commit" if self.manifest.git_commit and self.repository else "none"
 
-    def _commit(self, item: Round, decided: ledger.Decided, beside: Sequence[Path]) -> str:
+    def _commit(self, item: Round, attempt: Attempt, beside: Sequence[Path]) -> str:
+        decided = attempt.decided
+        assert decided is not None
         # A file that the candidate removed belongs to the commit as well.
         before = self.state.incumbent_as_of(item.number - 1)
         known = self.state.rounds[before].verdict if before else None
-        files = {*decided.kernel, *(known.kernel if known else {}), *map(str, beside)}
+        files: dict[str, Path | None] = dict.fromkeys(known.kernel if known else ())
+        files |= self.archive.kernel_paths(item.number, attempt)
+        files |= {str(path): path for path in beside}
         notes = item.notes
         summary = notes.summary or notes.change or notes.hypothesis or "kernel change"
         log = self.layout.optimize_log.relative_to(self.root).as_posix()
@@ -383,17 +387,21 @@ class Campaign:
         was_kept = any(
             attempt.decided and attempt.decided.decision.keeps for attempt in item.attempts.values()
         )
-        if not (was_kept and self.manifest.git_commit and self.repository):
+        number, best = self.state.incumbent_round, self.state.incumbent
+        if not (was_kept and self.manifest.git_commit and self.repository and number and best):
             return None
+        files: dict[str, Path | None] = dict.fromkeys(decided.kernel)
         return self._commit_files(
-            {*decided.kernel, *self.incumbent().files},
-            f"round-{item.number}: withdrawn, back to round-{self.state.incumbent_round}",
+            files | self.archive.kernel_paths(number, best),
+            f"round-{item.number}: withdrawn, back to round-{number}",
             {"Result": decided.reason},
         )
 
-    def _commit_files(self, files: Iterable[str], subject: str, details: dict[str, str]) -> str:
+    def _commit_files(
+        self, files: Mapping[str, Path | None], subject: str, details: Mapping[str, str]
+    ) -> str:
         assert self.repository is not None
         target = f"{self.manifest.target_op} {self.manifest.target_backend}"
         lines = "".join(f"{name}: {text}\n" for name, text in details.items())
-        paths = [self.repository.relative(self.root, path) for path in sorted(files)]
-        return self.repository.commit(paths, f"[optimize] {target} {subject}\n\n{lines}")
+        found = {self.repository.relative(self.root, path): file for path, file in files.items()}
+        return self.repository.commit(found, f"[optimize] {target} {subject}\n\n{lines}")

@@ -13,6 +13,9 @@ from pathlib import Path
 
 from pytest_kopt.errors import BadInput
 
+#: How the name of a file ends that is being written.
+_UNFINISHED = ".kopt-new"
+
 
 @dataclass(frozen=True, slots=True)
 class KernelFile:
@@ -89,41 +92,61 @@ class KernelVersion:
     def restore(self, root: Path, over: KernelVersion) -> list[str]:
         """Put this version into the tree in place of `over`; return the paths that changed.
 
-        Files that only `over` has are removed: the caller has kept them. A file is replaced
-        whole, so that a kill leaves one version or the other.
+        Only a file that is still as `over` has it is replaced, or removed where this version has
+        none: the caller has kept that one. Any other was edited since, and nobody has kept it. A
+        file is replaced whole, so that a kill leaves one version or the other.
         """
+        for relative in {*self.files, *over.files}:
+            _temporary((root / relative).resolve()).unlink(missing_ok=True)
         changed = []
+        differing = {path for path, file in self.files.items() if over.files.get(path) != file}
         for relative in sorted(set(over.files) - set(self.files)):
-            path = root / relative
-            if path.is_file():
-                path.unlink()
+            if _is_at(root / relative, over.files[relative]):
+                (root / relative).unlink()
                 changed.append(relative)
-                _remove_empty(path.parent, root)
-        for relative, file in sorted(self.files.items()):
+                _remove_empty((root / relative).parent, root)
+        for relative in sorted(differing):
             path = (root / relative).resolve()
-            if not path.is_file() or path.read_bytes() != file.content:
-                put(path, file)
-                changed.append(relative)
-            elif stat.S_IMODE(path.stat().st_mode) != file.mode:
+            file, other = self.files[relative], over.files.get(relative)
+            if not _is_at(path, other):
+                continue
+            changed.append(relative)
+            if other is not None and other.content == file.content:
                 path.chmod(file.mode)
-                changed.append(relative)
+            else:
+                put(path, file)
         return changed
+
+
+def _is_at(path: Path, file: KernelFile | None) -> bool:
+    """Say whether a path holds just this file; nothing at all for None."""
+    if file is None:
+        return not path.exists()
+    return path.is_file() and file == KernelFile(
+        path.read_bytes(), stat.S_IMODE(path.stat().st_mode)
+    )
 
 
 def put(path: Path, file: KernelFile) -> None:
     """Write one file whole: temporary file, sync, rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = _temporary(path)
+    temporary.unlink(missing_ok=True)
     try:
-        with os.fdopen(handle, "wb") as stream:
+        with temporary.open("xb") as stream:
             stream.write(file.content)
             stream.flush()
             os.fsync(stream.fileno())
-        Path(temporary).chmod(file.mode)
+        temporary.chmod(file.mode)
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
+
+
+def _temporary(path: Path) -> Path:
+    """Return where a file is written before it is renamed; a known place can be tidied."""
+    return path.with_name(f".{path.name}{_UNFINISHED}")
 
 
 def _remove_empty(directory: Path, root: Path) -> None:
@@ -139,5 +162,5 @@ def _expand(path: Path) -> Iterator[Path]:
         return
     for child in sorted(path.rglob("*")):
         compiled = child.suffix == ".pyc" or "__pycache__" in child.parts
-        if child.is_file() and not compiled:
+        if child.is_file() and not compiled and not child.name.endswith(_UNFINISHED):
             yield child

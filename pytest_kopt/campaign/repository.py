@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import stat
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -148,32 +150,66 @@ class Repository:
             gap = "" if not text or text.endswith("\n") else "\n"
             file.write_text(f"{text}{gap}{line}\n")
 
-    def commit(self, paths: Sequence[str], message: str) -> str:
-        """Commit only `paths` (relative to the root) and return the commit.
+    def commit(self, files: Mapping[str, Path | None], message: str) -> str:
+        """Commit these files and return the commit; paths are relative to the root.
 
-        Other edits and everything staged stay as they are. Hooks do not run: what was measured is
-        what is committed. Where the paths equal HEAD already there is nothing to commit, and HEAD
-        is returned.
+        Each is given with where its content lies, or None where it is gone: what was measured is
+        what is committed, whatever the tree holds by now. Other edits and everything staged stay
+        as they are, and no hook runs. Where HEAD has these contents already it is returned.
+        Raises CannotFinish for what git refuses, and while it waits for the user to finish
+        something.
         """
         from git import GitCommandError
 
-        ignored = set(self._repo.ignored(*paths))
-        paths = [path for path in paths if path not in ignored]
-        if not paths or not self.dirty(paths):
-            return self.head or ""
-        git = self._repo.git
-        present = [path for path in paths if (self.root / path).exists()]
+        busy = self.operation_in_progress()
+        if busy:
+            raise CannotFinish(f"git cannot commit: {busy} is in progress")
+        ignored = set(self._repo.ignored(*files))
         try:
-            if present:
-                git.add("--intent-to-add", "--", *present)
-            with git.custom_environment(**self._identity()):
-                git(c="core.hooksPath=/dev/null").commit(
-                    *("--quiet", "--only", "--no-verify", "--no-gpg-sign", "-m", message, "--"),
-                    *paths,
-                )
+            changes = self._index_changes({p: f for p, f in files.items() if p not in ignored})
+            commit = self._commit_of_changes(changes, message) if changes else ""
+            if changes:
+                self._repo.git.update_index(*changes)
         except GitCommandError as error:
             raise CannotFinish(f"git cannot commit: {str(error.stderr).strip()}") from None
-        return self.head or ""
+        return commit or self.head or ""
+
+    def _index_changes(self, files: Mapping[str, Path | None]) -> list[str]:
+        """Store the contents and return the words with which `update-index` takes them up."""
+        git = self._repo.git
+        trusts_modes = git.config("--type=bool", "core.fileMode", with_exceptions=False) != "false"
+        words = []
+        for path, source in files.items():
+            if source is None:
+                words += ["--force-remove", path]
+                continue
+            is_executable = trusts_modes and source.stat().st_mode & stat.S_IXUSR
+            if not trusts_modes and self.head:
+                is_executable = git.ls_tree("HEAD", "--", path).startswith("100755")
+            content = git.hash_object("-w", f"--path={path}", "--", str(source.resolve()))
+            mode = "100755" if is_executable else "100644"
+            words += ["--add", "--cacheinfo", f"{mode},{content},{path}"]
+        return words
+
+    def _commit_of_changes(self, changes: Sequence[str], message: str) -> str:
+        """Make HEAD's tree with changes a commit on top of it; "" where that changes nothing."""
+        git, head = self._repo.git, self.head
+        # An index of its own: nothing of what the user has staged gets in.
+        with (
+            tempfile.TemporaryDirectory(prefix="pytest-kopt-") as directory,
+            git.custom_environment(GIT_INDEX_FILE=str(Path(directory, "index"))),
+        ):
+            git.read_tree(head or "--empty")
+            git.update_index(*changes)
+            tree = git.write_tree()
+        if head and tree == git.rev_parse(f"{head}^{{tree}}"):
+            return ""
+        parents = ["-p", head] if head else []
+        with git.custom_environment(**self._identity()):
+            commit = str(git.commit_tree(tree, *parents, "-m", message.strip()))
+        title = f"commit: {message.splitlines()[0]}"
+        git(c="core.hooksPath=/dev/null").update_ref("-m", title, "HEAD", commit, head or "")
+        return commit
 
     def relative(self, root: Path, path: str) -> str:
         """Return a path given relative to `root` as one relative to the work tree."""

@@ -91,21 +91,9 @@ def _trial(config: pytest.Config, settings: Settings) -> Trial | None:
         from pytest_kopt.session.gate import PullRequestGate
 
         return PullRequestGate(config, settings)
-    if settings.round is None:
-        return None
-    from pytest_kopt.session.campaign_trial import open_campaign
+    if settings.round is not None:
+        from pytest_kopt.session.harness import PytestSetup
+        from pytest_kopt.session.opening import open_trial
 
-    campaign = open_campaign(settings)
-    from pytest_kopt.session.harness import PytestSetup
-
-    if settings.round == "final":
-        from pytest_kopt.session.final import FinalComparison
-
-        return FinalComparison(settings, campaign, PytestSetup.of(config))
-    if campaign.state.check_round(settings.round) == 1:
-        from pytest_kopt.session.baseline_round import BaselineRound
-
-        return BaselineRound(settings, campaign, PytestSetup.of(config))
-    from pytest_kopt.session.candidate_round import CandidateRound
-
-    return CandidateRound(settings, campaign, PytestSetup.of(config))
+        return open_trial(settings, PytestSetup.of(config))
+    return None

@@ -13,9 +13,7 @@ from pytest_kopt import policies
 from pytest_kopt.campaign import commands
 from pytest_kopt.campaign.archive import Evidence
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.choice import choose_campaign
 from pytest_kopt.campaign.kernel import KernelVersion
-from pytest_kopt.campaign.layout import find
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.clock import now
 from pytest_kopt.decide.gates import metrics_verdict
@@ -38,13 +36,6 @@ from pytest_kopt.session.trees import overlays
 from pytest_kopt.session.trial import Laboratory
 from pytest_kopt.show import projections
 
-
-def open_campaign(settings: Settings) -> Campaign:
-    """Return the campaign that these settings are about; BadInput where that is none."""
-    name = choose_campaign(settings.campaign, settings.root, settings.workspace)
-    return Campaign(find(settings.workspace, name), settings.root)
-
-
 EDITED_HARNESS = "the harness is not the baseline's"
 #: What follows when a candidate was caught.
 CAUGHT_STEP = "the incumbent is back; only gains that a real step has are kept"
@@ -53,8 +44,8 @@ CAUGHT_STEP = "the incumbent is back; only gains that a real step has are kept"
 class CampaignTrial:
     """A session on a campaign; a round and the final comparison differ in what they judge.
 
-    Made while pytest is configured (reads and validates, changes nothing), begun when the session
-    starts (locks, finishes what an earlier kill cut off), closed when all cases have run.
+    Made while pytest is configured (finishes what an earlier kill cut off, reads and validates),
+    begun when the session starts (locks), closed when all cases have run.
     """
 
     def __init__(self, settings: Settings, campaign: Campaign) -> None:
@@ -68,6 +59,10 @@ class CampaignTrial:
         self._paired: PairedResult | None = None
         self._nearby: list[Finding] = []
         self._tried: list[Tried] = []
+        if self.campaign.state.pending:
+            # First of all: a campaign that has ended refuses every further session.
+            with self.campaign.locked():
+                self._settle()
         self._validate()
         self.started = now()
         self._stack = contextlib.ExitStack()
@@ -124,6 +119,7 @@ class CampaignTrial:
         return self._blocked
 
     def _settle(self) -> None:
+        """Carry out what was decided, also by an earlier session that was cut off at it."""
         self.campaign.settle(apply=self._settings.apply, beside=projections.performance)
         projections.refresh(self.campaign)
 

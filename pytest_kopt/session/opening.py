@@ -1,0 +1,25 @@
+"""Which trial a session on a campaign is: the baseline, a candidate's round, or the last one."""
+
+from __future__ import annotations
+
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.choice import choose_campaign
+from pytest_kopt.campaign.layout import find
+from pytest_kopt.options.settings import Settings
+from pytest_kopt.session.baseline_round import BaselineRound
+from pytest_kopt.session.campaign_round import CampaignRound
+from pytest_kopt.session.candidate_round import CandidateRound
+from pytest_kopt.session.final import FinalComparison
+from pytest_kopt.session.harness import PytestSetup
+
+
+def open_trial(settings: Settings, setup: PytestSetup) -> CampaignRound | FinalComparison:
+    """Return the trial that `--kopt-round` asks for; BadInput where it cannot run now."""
+    name = choose_campaign(settings.campaign, settings.root, settings.workspace)
+    campaign = Campaign(find(settings.workspace, name), settings.root)
+    if settings.round == "final":
+        return FinalComparison(settings, campaign, setup)
+    assert settings.round is not None
+    first = campaign.state.check_round(settings.round) == 1
+    kind = BaselineRound if first else CandidateRound
+    return kind(settings, campaign, setup)

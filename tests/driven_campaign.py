@@ -1,0 +1,287 @@
+"""A campaign whose sessions run in this process: everything a round does but pytest and timing."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import functools
+import io
+import json
+import math
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from pytest_kopt import documents
+from pytest_kopt.campaign import manifest as manifests
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.layout import Layout
+from pytest_kopt.campaign.manifest import Manifest
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.cli import lifecycle, note
+from pytest_kopt.cli.project import Project
+from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.options.settings import Settings
+from pytest_kopt.session.collector import Collector
+from pytest_kopt.session.harness import PytestSetup
+from pytest_kopt.session.opening import open_trial
+from tests.builders import manifest_document
+from tests.crash import Killed, Steps, watched
+from tests.model_campaign import Outcome, Version
+
+NAME = "c"
+CASES = "tests/test_a.py"
+OTHERS = {CASES: b"# the harness\n", "README.md": b"A project.\n"}
+_HEADER = (
+    "label,kind,rows,Check,Forward GB/s,Forward GB/s_stddev,Backward GB/s,Backward GB/s_stddev,"
+    "Forward Time (ms),Backward Time (ms),out_snr,grad_snr"
+)
+_SETTINGS: dict[str, Any] = {
+    **dict.fromkeys(
+        ("base", "rebuild_command", "summary_csv", "calibrate", "level", "verdict_path")
+    ),
+    **dict.fromkeys(("comment_path", "notes", "policy", "seed", "repeats", "iterations")),
+    "campaign": NAME,
+    "gate": "no-regression",
+    "compare": "stored",
+    "engine": "auto",
+    "device": "cpu",
+    "gpu_wait": 0.0,
+    "timeout": 1.0,
+    "profile": False,
+    "suite": "standard",
+}
+
+
+@dataclass(slots=True)
+class Ran:
+    """How a session went: a verdict, a refusal, or a death; or else none of them (a command)."""
+
+    verdict: Verdict | None = None
+    refusal: str = ""
+    killed: str = ""
+    meddled: str = ""
+
+
+@dataclass(slots=True)
+class Laboratory:
+    """Measures again what it is told to."""
+
+    runs: list[list[CaseResult]] = field(default_factory=list)
+
+    def measure_again(self) -> Sequence[CaseResult]:
+        return self.runs.pop(0)
+
+
+class DrivenCampaign:
+    """A project with one campaign: a kernel directory, a test file, and a file besides."""
+
+    def __init__(self, root: Path, kernel: Version, *, in_git: bool, **manifest: Any) -> None:
+        self.root = root
+        self.layout = Layout(root / "agent" / "workspace" / NAME)
+        self.in_git = in_git
+        for path, content in {**OTHERS, **kernel}.items():
+            self.write(path, content)
+        document = manifest_document(
+            target_backend="TORCH",
+            target_gpu="cpu",
+            kernel_source=["kernels"],
+            classes=["kind"],
+            primary_metric="Forward GB/s",
+            git_commit=in_git,
+            **manifest,
+        )
+        manifests.save(self.layout.manifest, Manifest.model_validate(document))
+        if in_git:
+            self.git("init", "--quiet", "--initial-branch", "main")
+            (root / ".git/info/exclude").write_text("/agent/\n")
+            self.git("add", ".")
+            self.git("commit", "--quiet", "-m", "Start")
+            self.write("staged.py", b"ANSWER = 42\n")
+            self.git("add", "staged.py")
+            self.write("untracked.txt", b"mine\n")
+
+    def git(self, *words: str) -> str:
+        """Run git and return what it prints."""
+        who = ("-c", "user.name=tests", "-c", "user.email=tests@localhost")
+        done = subprocess.run(
+            ["git", *who, *words], cwd=self.root, check=True, capture_output=True, text=True
+        )
+        return done.stdout
+
+    def write(self, path: str, content: bytes | None) -> None:
+        """Write a file below the root as a user would; None removes it."""
+        file = self.root / path
+        if content is None:
+            file.unlink()
+            return
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+
+    def kernel(self) -> Version:
+        """Return the kernel files in the tree."""
+        found = files_below(self.root / "kernels", self.root)
+        return {path: text for path, text in found.items() if not path.endswith(".kopt-new")}
+
+    def opened(self) -> Campaign:
+        """Return the campaign as a new process finds it."""
+        return Campaign(self.layout, self.root)
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return the complete lines of the ledger, as they stand there."""
+        lines = self.ledger().split(b"\n")[:-1]
+        return [json.loads(line) for line in lines]
+
+    def ledger(self) -> bytes:
+        """Return the ledger's bytes."""
+        return self.layout.ledger.read_bytes() if self.layout.ledger.exists() else b""
+
+    def edit_manifest(self, **keys: Any) -> None:
+        """Change keys of the manifest as a user would."""
+        manifest = manifests.load(self.layout.manifest)
+        manifests.save(self.layout.manifest, manifest.model_copy(update=keys))
+
+    def measure(
+        self,
+        asked: int | str,
+        outcome: Outcome,
+        rates: Sequence[float],
+        steps: Steps,
+        *,
+        apply: bool = True,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> Ran:
+        """Run a round's session; `meanwhile` happens while its cases run."""
+        notes = None
+        if outcome.benefit:
+            notes = self.root.with_name("notes.yaml")
+            notes.write_text("extra_benefit: less memory\n")
+        settings = Settings(
+            root=self.root,
+            workspace=self.layout.directory.parent,
+            round=asked,  # type: ignore[arg-type]
+            apply=apply,
+            **{**_SETTINGS, "notes": notes},
+        )
+        return self._run(steps, lambda: _session(settings, outcome, rates, meanwhile))
+
+    def note(self, number: int, keys: Mapping[str, str], steps: Steps) -> Ran:
+        """Run `kopt note`."""
+        file = self.root.with_name("notes.yaml")
+        file.write_text(json.dumps(keys))
+        arguments = argparse.Namespace(name=NAME, round=number, file=file)
+        return self._command(steps, note.run, arguments)
+
+    def end(self, how: str, steps: Steps) -> Ran:
+        """Run `kopt stop` or `kopt abandon`."""
+        return self._command(steps, lifecycle.run, argparse.Namespace(name=NAME, how=how))
+
+    def _command(
+        self, steps: Steps, run: Callable[[argparse.Namespace], int], given: argparse.Namespace
+    ) -> Ran:
+        def command() -> None:
+            here = Project(self.root, self.layout.directory.parent)
+            with (
+                mock.patch.object(Project, "here", return_value=here),
+                contextlib.redirect_stdout(io.StringIO()),
+            ):
+                assert run(given) == 0
+
+        return self._run(steps, command)
+
+    def _run(self, steps: Steps, run: Callable[[], Verdict | None]) -> Ran:
+        ran = Ran()
+        with watched(steps):
+            try:
+                ran.verdict = run()
+            except BadInput as refusal:
+                ran.refusal = str(refusal)
+            except Killed as death:
+                ran.killed = str(death)
+        ran.meddled = "" if steps.dead else steps.what
+        return ran
+
+
+def _session(
+    settings: Settings, outcome: Outcome, rates: Sequence[float], meanwhile: Callable[[], None]
+) -> Verdict:
+    """Do what the controller does with a trial from the first hook to the last."""
+    trial = open_trial(settings, PytestSetup({}, (), ()))
+    try:
+        trial.begin()
+        collector = Collector()
+        trial.check_collection([_nodeid(i) for i in range(4)], collector, False)
+        collector.collected([_nodeid(i) for i in range(4)])
+        meanwhile()
+        found = results(outcome, rates)
+        collector.results = {result.nodeid: result for result in found}
+        laboratory = Laboratory(
+            [
+                results(outcome, [rate * factor / outcome.factors[0] for rate in rates])
+                for factor in outcome.again
+            ]
+        )
+        interrupted = "Ctrl-C" if outcome.interrupted else ""
+        closing = trial.close(collector, laboratory, interrupted)  # type: ignore[arg-type]
+        return closing.verdict
+    finally:
+        trial.release()
+
+
+def results(outcome: Outcome, rates: Sequence[float]) -> list[CaseResult]:
+    """Return what the workers send for this outcome."""
+    found = []
+    for i, rate in enumerate(rates):
+        bad = i == 1
+        check = outcome.check if bad else "PASS"
+        shown = math.nan if bad and (outcome.unmeasured or check != "PASS") else rate
+        finding = Finding("stale-result", "returns an old result")
+        found.append(
+            CaseResult(
+                nodeid=_nodeid(i),
+                label=f"case{i}",
+                header=tuple(_HEADER.split(",")),
+                dims={"kind": i // 2, "rows": i},
+                check=check,  # type: ignore[arg-type]
+                cells={
+                    "Forward GB/s": shown,
+                    "Forward GB/s_stddev": 0.1,
+                    "Forward Time (ms)": 1.0 / shown,
+                    "out_snr": 40.0,
+                },
+                evidence={"engine": "wall"},
+                findings=(finding,) if bad and outcome.cheats else (),
+            )
+        )
+    return found[:-1] if outcome.missing else found
+
+
+def files_below(directory: Path, root: Path) -> Version:
+    """Return the files below a directory by their path below `root`."""
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def _nodeid(place: int) -> str:
+    return f"{CASES}::test[{place}]"
+
+
+@contextlib.contextmanager
+def documents_parsed_once() -> Iterator[None]:
+    """Remember the parsed form of YAML texts: most of a session's time would go into it."""
+    parsed = functools.lru_cache(maxsize=500)(documents.parse_yaml)
+
+    def parse(text: str, where: str) -> dict[str, Any]:
+        return copy.deepcopy(parsed(text, where))
+
+    with mock.patch.object(documents, "parse_yaml", parse):
+        yield

@@ -1,0 +1,83 @@
+"""What the session after a kill finds and finishes; each was once found by `test_stateful`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.show import projections
+from tests.crash import Killed, Steps
+from tests.driven_campaign import DrivenCampaign, Ran
+from tests.model_campaign import OUTCOMES
+
+KERNEL = "kernels/a.py"
+RATES = (100.0, 200.0, 300.0, 400.0)
+
+
+def play(project: DrivenCampaign, outcome: str) -> Ran:
+    """Run the next round with rates as this outcome has them against the baseline's."""
+    factors = OUTCOMES[outcome].factors
+    rates = [rate * factor for rate, factor in zip(RATES, factors, strict=True)]
+    return project.measure("next", OUTCOMES[outcome], rates, Steps(project.root))
+
+
+def play_and_die_before_settling(project: DrivenCampaign, outcome: str) -> None:
+    with mock.patch.object(Campaign, "settle", side_effect=[None, Killed()]):
+        play(project, outcome)
+    assert project.opened().state.pending
+
+
+def project_at(root: Path, *, in_git: bool = False) -> DrivenCampaign:
+    """Return a campaign with a baseline, and a candidate in the tree."""
+    project = DrivenCampaign(root, {KERNEL: b"OLD = 1\n"}, in_git=in_git, max_iterations=1)
+    assert play(project, "equal").verdict
+    project.write(KERNEL, b"NEW = 1\n")
+    return project
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> DrivenCampaign:
+    return project_at(tmp_path / "project")
+
+
+def test_a_roll_back_is_finished_although_the_campaign_has_ended(project: DrivenCampaign) -> None:
+    play_and_die_before_settling(project, "slower")
+    assert "no further round: T3" in play(project, "slower").refusal
+    assert project.kernel() == {KERNEL: b"OLD = 1\n"}
+    assert project.opened().state.pending is None
+
+
+def test_what_the_user_wrote_after_a_kill_is_not_rolled_back(project: DrivenCampaign) -> None:
+    play_and_die_before_settling(project, "slower")
+    project.write(KERNEL, b"MINE = 1\n")
+    project.edit_manifest(max_iterations=None)
+    ran = play(project, "faster")
+    assert ran.verdict and ran.verdict.round == 3
+    assert project.kernel() == {KERNEL: b"MINE = 1\n"}
+    snapshot = project.layout.attempt(3, 1) / "kernel_snapshot" / KERNEL
+    assert snapshot.read_bytes() == b"MINE = 1\n"
+
+
+def test_what_was_measured_is_committed_after_a_kill(tmp_path: Path) -> None:
+    project = project_at(tmp_path / "project", in_git=True)
+    play_and_die_before_settling(project, "faster")
+    project.write(KERNEL, b"MINE = 1\n")
+    assert "no further round" in play(project, "faster").refusal
+    assert project.git("show", f"HEAD:{KERNEL}") == "NEW = 1\n"
+    assert project.kernel() == {KERNEL: b"MINE = 1\n"}
+
+
+def test_files_that_a_kill_left_unwritten_are_written_by_the_next_session(
+    project: DrivenCampaign,
+) -> None:
+    project.edit_manifest(max_iterations=None)
+    with mock.patch.object(projections, "refresh", side_effect=Killed()):
+        play(project, "faster")
+    layout = project.layout
+    missing = [layout.summary(2), layout.verdict(2), layout.memory(1), layout.snapshot(2)]
+    assert not any(path.exists() for path in missing)
+    assert play(project, "equal").verdict
+    assert all(path.exists() for path in missing)

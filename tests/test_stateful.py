@@ -1,0 +1,502 @@
+"""Random histories of a campaign against a small model of the rules.
+
+Rounds of every outcome, kills at any step on disk, the user's edits at any time, notes, stops,
+second sessions and refused requests, in any order; after every step the campaign is held against
+`model_campaign`. STATEFUL_STEPS says how many steps are taken (about).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from pytest_kopt.campaign import ledger
+from pytest_kopt.campaign.state import fold
+from pytest_kopt.show.status import status
+from tests.crash import Steps
+from tests.driven_campaign import (
+    CASES,
+    OTHERS,
+    DrivenCampaign,
+    Ran,
+    documents_parsed_once,
+    files_below,
+)
+from tests.model_campaign import KEEPS, OUTCOMES, Attempt, Model, Outcome, Version
+
+#: Steps taken, by kind.
+TAKEN: Counter[str] = Counter()
+#: Sessions have some forty steps on disk; a later one is never reached.
+POINTS = st.integers(1, 60)
+TORN = st.sampled_from([None, 0.0, 0.3, 0.6, 0.9])
+FIRST = {"kernels/a.py": b"# version 0\n"}
+
+
+class Histories(RuleBasedStateMachine):
+    """Campaigns without git."""
+
+    in_git = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        memory = Path("/dev/shm")
+        self.root = (
+            Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None)).resolve() / "project"
+        )
+        self.project: DrivenCampaign
+        self.model: Model
+        self.versions = 0
+        self.is_shown = True
+        self.seen: dict[Path, bytes] = {}
+
+    @initialize(
+        iterations=st.sampled_from([None, 3, 8]), goal=st.sampled_from([None, 333.337, 1234.567])
+    )
+    def start(self, iterations: int | None, goal: float | None) -> None:
+        self.project = DrivenCampaign(
+            self.root,
+            FIRST,
+            in_git=self.in_git,
+            max_iterations=iterations,
+            performance_target=f">{goal} GB/s" if goal else None,
+        )
+        self.model = Model(FIRST, dict(FIRST), dict(OTHERS), iterations, goal)
+
+    @rule(what=st.sampled_from(["changed", "grown", "shrunk", "put back"]))
+    def edit_kernel(self, what: str) -> None:
+        self._edit(what)
+        TAKEN["kernel edited"] += 1
+
+    @rule()
+    def edit_another_file(self) -> None:
+        self.model.others["README.md"] = self._text()
+        self.project.write("README.md", self.model.others["README.md"])
+        TAKEN["another file edited"] += 1
+
+    @precondition(lambda self: self.model.harness is not None)
+    @rule(back=st.booleans())
+    def edit_harness(self, back: bool) -> None:
+        assert self.model.harness is not None
+        self.model.others[CASES] = self.model.harness if back else self._text()
+        self.project.write(CASES, self.model.others[CASES])
+        TAKEN["harness put back" if back else "harness edited"] += 1
+
+    @precondition(lambda self: {"T1", "T3"} & self.model.stops)
+    @rule()
+    def raise_limits(self) -> None:
+        if self.model.max_iterations is not None:
+            self.model.max_iterations += 5
+        self.model.target = None
+        self.project.edit_manifest(
+            max_iterations=self.model.max_iterations, performance_target=None
+        )
+        TAKEN["limits raised"] += 1
+
+    @rule(outcome=st.sampled_from(sorted(OUTCOMES)), by_number=st.booleans())
+    def measure(self, outcome: str, by_number: bool) -> None:
+        self._measure(outcome, Steps(self.root), by_number=by_number)
+
+    @rule(outcome=st.sampled_from(sorted(OUTCOMES)), edited=st.booleans())
+    def edit_and_measure(self, outcome: str, edited: bool) -> None:
+        if edited:
+            self._edit("changed")
+        self._measure(outcome, Steps(self.root))
+
+    @rule(outcome=st.sampled_from(["slower", "wrong", "equal"]), times=st.integers(2, 5))
+    def go_on_the_same_way(self, outcome: str, times: int) -> None:
+        for _ in range(times):
+            self._edit("changed")
+            self._measure(outcome, Steps(self.root))
+
+    @rule(outcome=st.sampled_from(sorted(OUTCOMES)))
+    def measure_without_applying(self, outcome: str) -> None:
+        self._measure(outcome, Steps(self.root), apply=False)
+
+    @rule(outcome=st.sampled_from(sorted(OUTCOMES)), at=POINTS, torn=TORN)
+    def measure_and_die(self, outcome: str, at: int, torn: float | None) -> None:
+        self._measure(outcome, Steps(self.root, at, torn))
+
+    @rule(outcome=st.sampled_from(sorted(OUTCOMES)), at=POINTS)
+    def edit_while_a_session_runs(self, outcome: str, at: int) -> None:
+        edit = {"kernels/a.py": self._text()}
+
+        def meddle(path: str) -> bool:
+            # While a file is being replaced nobody else can get at it.
+            if path.startswith(str(self.root / "kernels")):
+                return False
+            self.project.write("kernels/a.py", edit["kernels/a.py"])
+            return True
+
+        self._measure(outcome, Steps(self.root, at, meddle=meddle), edit=edit)
+
+    @rule(
+        outcome=st.sampled_from(sorted(OUTCOMES)), other=st.sampled_from(["round", "note", "stop"])
+    )
+    def meet_a_second_session(self, outcome: str, other: str) -> None:
+        def rival() -> None:
+            before = self._contents()
+            none = Steps(self.root)
+            if other == "round":
+                ran = self.project.measure("next", OUTCOMES["faster"], [1.0] * 4, none)
+            elif other == "note":
+                ran = self.project.note(1, {"lesson": "none"}, none)
+            else:
+                ran = self.project.end("stopped", none)
+            assert f"in use by process {os.getpid()} on" in ran.refusal, ran
+            assert self._contents() == before
+            TAKEN["second session refused"] += 1
+
+        self._measure(outcome, Steps(self.root), meanwhile=rival)
+
+    @rule(offset=st.sampled_from([-5, -2, -1, 1, 2, 50]))
+    def ask_for_another_round(self, offset: int) -> None:
+        asked = self.model.next_round + offset
+        if not 1 <= asked <= 119:
+            return
+        self._settle_first()
+        before = self._contents()
+        ran = self.project.measure(asked, OUTCOMES["faster"], [1.0] * 4, Steps(self.root))
+        if offset < 0:
+            decision = self.model.closed[asked - 1].decision
+            assert f"round {asked} is already decided ({decision})" in ran.refusal
+        elif self.model.harness is None:
+            assert "no baseline yet" in ran.refusal
+        else:
+            assert f"round {asked} would skip round {self.model.next_round}" in ran.refusal
+        assert self._contents() == before
+        TAKEN["another round refused"] += 1
+
+    @rule(
+        offset=st.integers(-3, 1),
+        key=st.sampled_from(["lesson", "extra_benefit", "tip"]),
+        at=st.one_of(st.just(0), POINTS),
+        torn=TORN,
+    )
+    def note(self, offset: int, key: str, at: int, torn: float | None) -> None:
+        number = max(self.model.next_round + offset, 1)
+        known = len(self.project.events())
+        ran = self.project.note(number, {key: self._text().decode()}, Steps(self.root, at, torn))
+        news = self.project.events()[known:]
+        if ran.killed:
+            self.is_shown = False
+        elif number not in self.model.known_rounds:
+            assert f"round {number} does not exist" in ran.refusal
+            assert not news
+        else:
+            assert [event["event"] for event in news] == ["note"] and not ran.refusal
+        if news and key == "extra_benefit":
+            self.model.benefits.add(number)
+        TAKEN[named("note", ran)] += 1
+
+    @rule(how=st.sampled_from(["stopped", "abandoned"]), chance=st.integers(0, 9))
+    def end(self, how: str, chance: int) -> None:
+        # Most histories go on.
+        if chance and not self.model.ended:
+            return
+        known = len(self.project.events())
+        ran = self.project.end(how, Steps(self.root, chance * 3))
+        news = [event["event"] for event in self.project.events()[known:]]
+        if self.model.ended and not ran.killed:
+            assert f"was {self.model.ended} already" in ran.refusal and not news
+        if news:
+            assert news == ["ended"]
+            self.model.ended = how
+        if ran.killed:
+            self.is_shown = False
+        TAKEN[named("end", ran)] += 1
+
+    @invariant()
+    def tree_is_as_the_rules_have_it(self) -> None:
+        assert self.project.kernel() == self.model.kernel
+        for path, content in self.model.others.items():
+            assert (self.root / path).read_bytes() == content
+
+    @invariant()
+    def logs_only_grow(self) -> None:
+        layout = self.project.layout
+        tips = self.root / "agent/historical_experience/cpu/softmax/torch/tips.md"
+        for path in (layout.trend, layout.optimize_log, tips):
+            content = path.read_bytes() if path.exists() else b""
+            assert content.startswith(self.seen.get(path, b"")), path
+            self.seen[path] = content
+        text = self.project.ledger()
+        # A torn last line never happened.
+        assert text.startswith(self.seen.get(layout.ledger, b""))
+        self.seen[layout.ledger] = text[: text.rfind(b"\n") + 1]
+
+    @invariant()
+    def status_is_as_the_rules_have_it(self) -> None:
+        model, shown = self.model, status(self.project.opened())
+        assert shown["next_round"] == (None if model.stops else model.next_round)
+        assert shown["incumbent_round"] == (model.kept[-1].round if model.kept else None)
+        assert shown["ended"] == model.ended
+        assert shown["unapplied"] == (model.pending.round if model.pending else None)
+        assert {stop["name"] for stop in shown["termination_check"] if stop["holds"]} == model.stops
+        counters = shown["counters"]
+        assert counters["regressions_in_a_row"] == model.regressions
+        assert counters["rollbacks_in_a_row"] == model.rollbacks_in_a_row
+        assert counters["accepted"] == max(len(model.kept) - 1, 0)
+        assert counters["rolled_back"] == len(model.closed) - len(model.kept)
+        assert not shown["chain_breaks"]
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.root.parent)
+
+    def _measure(
+        self,
+        name: str,
+        steps: Steps,
+        *,
+        by_number: bool = False,
+        apply: bool = True,
+        edit: Version | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Run a session on the next round and hold what it did against the rules.
+
+        `edit` is what `steps` writes into the kernel on the way, if it comes to it.
+        """
+        model, outcome = self.model, OUTCOMES[name]
+        edits: Version = {}
+
+        def cases_run() -> None:
+            meanwhile()
+            if outcome.touched:
+                edits["kernels/b.py"] = self._text()
+                self.project.write("kernels/b.py", edits["kernels/b.py"])
+
+        asked = model.next_round if by_number else "next"
+        known, stops, rates = len(self.project.events()), model.stops, model.rates(outcome)
+        ran = self.project.measure(asked, outcome, rates, steps, apply=apply, meanwhile=cases_run)
+        edits |= edit if edit and ran.meddled else {}
+        news = self.project.events()[known:]
+        self._follow(ran, news, outcome, rates, edits)
+        if ran.killed:
+            self.is_shown = False
+        elif stops:
+            assert "no further round" in ran.refusal and not model.pending, ran
+            assert all(stop in ran.refusal for stop in stops), ran
+        else:
+            assert ran.verdict is not None, ran
+            assert ran.verdict.decision == model.attempts[-1].decision == news_of(news)[-1]
+            assert not model.pending
+            self._everything_is_shown()
+        TAKEN[named(f"round: {name}", ran)] += 1
+
+    def _follow(
+        self,
+        ran: Ran,
+        news: list[dict[str, Any]],
+        outcome: Outcome,
+        rates: tuple[float, ...],
+        edits: Version,
+    ) -> None:
+        """Take over the ledger's new events one by one; the tree has to have gone along."""
+        model, tree, begun = self.model, self.model.kernel, False
+        for event in news:
+            kind = event["event"]
+            if kind == "opened":
+                assert event["round"] == model.next_round and not model.pending
+                model.known_rounds.add(event["round"])
+            elif kind == "decided":
+                early = {
+                    path: text
+                    for path, text in edits.items()
+                    if event["kernel"].get(path) == sha256(text)
+                }
+                edits = {path: text for path, text in edits.items() if path not in early}
+                tree = tree | early
+                self._decided(event, outcome, rates, tree, edited=bool(edits))
+            elif kind == "applying":
+                begun = True
+            elif kind in ("applied", "apply_waived"):
+                tree = model.after_settling(tree) if kind == "applied" else tree
+                if kind == "applied":
+                    model.commit()
+                model.pending, begun = None, False
+        found = self.project.kernel()
+        if begun:
+            after = model.after_settling(tree)
+            for path in {*found, *tree, *after}:
+                assert found.get(path) in (tree.get(path), after.get(path)), (path, ran)
+            tree = found
+        if news and news[-1].get("restored") is not None:
+            assert not list(self.root.glob("kernels/.*"))
+        model.kernel = tree | edits
+        assert found == model.kernel, ran
+
+    def _decided(
+        self,
+        event: dict[str, Any],
+        outcome: Outcome,
+        rates: tuple[float, ...],
+        candidate: Version,
+        *,
+        edited: bool,
+    ) -> None:
+        model = self.model
+        number, decision = event["round"], event["decision"]
+        if outcome.benefit:
+            model.benefits.add(number)
+        assert number == model.next_round
+        hashes = {path: sha256(text) for path, text in candidate.items()}
+        assert event["kernel"] == hashes, (event, hashes)
+        legal = {model.decide(outcome, edited), model.decide(outcome, False)}
+        assert decision in legal, (event, legal)
+        attempt = Attempt(number, event["attempt"], decision, candidate, rates)
+        slower = outcome.is_regression and decision == "ROLLED_BACK"
+        model.record(attempt, is_regression=slower)
+
+    def _everything_is_shown(self) -> None:
+        """Hold the files of the last round (after a death, of every round) against the rules."""
+        model, layout = self.model, self.project.layout
+        attempts = model.attempts if not self.is_shown else model.attempts[-1:]
+        self.is_shown = True
+        last = {item.round: item for item in attempts}
+        for item in attempts:
+            snapshot = layout.attempt(item.round, item.number) / "kernel_snapshot"
+            assert files_below(snapshot, snapshot) == item.kernel
+        log = layout.optimize_log.read_text()
+        for item in attempts:
+            assert log.count(f"<!-- round-{item.round} attempt-{item.number} -->") == 1
+        for number, item in last.items():
+            assert json.loads(layout.verdict(number).read_text())["decision"] == item.decision
+            assert layout.summary(number).read_text()
+            snapshot = layout.snapshot(number)
+            assert files_below(snapshot, snapshot) == item.kernel
+        rows = (
+            re.findall(r"^\| (\d+) \| (\w+) \|", layout.trend.read_text(), re.MULTILINE)
+            if (layout.trend.exists())
+            else []
+        )
+        assert rows == [
+            (str(item.round), TREND.get(item.decision, "ROLLBACK")) for item in model.closed
+        ]
+        for item in model.closed:
+            memory = json.loads(layout.memory(item.round - 1).read_text())
+            assert memory["quality_gate"]["result"] == (
+                "PASS" if item.decision in KEEPS else "FAIL"
+            )
+        if self.in_git:
+            self._repository_is_right()
+        events = ledger.read(layout.ledger)
+        assert fold(events) == self.project.opened().state
+
+    def _repository_is_right(self) -> None:
+        """Every accepted version is one commit of kernel files, and nothing else was touched."""
+        git = self.project.git
+        commits = git("log", "--format=%s", "--grep", "^.optimize.").splitlines()
+        numbers = [re.findall(r"round-(\d+):", text)[0] for text in commits]
+        wanted = [str(item.round) for item in self.model.committed]
+        assert numbers[::-1] == wanted, (numbers, self.model.committed)
+        if self.model.committed:
+            names = git("ls-tree", "-r", "--name-only", "HEAD", "kernels").split()
+            kept = {name: git("show", f"HEAD:{name}").encode() for name in names}
+            assert kept == self.model.committed[-1].kernel
+        status = git("status", "--porcelain", "-uall", "--", "staged.py", "untracked.txt")
+        assert status.splitlines() == ["A  staged.py", "?? untracked.txt"]
+        git("fsck", "--no-dangling")
+
+    def _settle_first(self) -> None:
+        if self.model.pending:
+            self._measure("interrupted", Steps(self.root))
+
+    def _edit(self, what: str) -> None:
+        tree = dict(self.model.kernel)
+        if what == "put back" and self.model.kept:
+            wanted = self.model.kept[-1].kernel
+            tree = dict(wanted)
+        elif what == "shrunk":
+            tree.pop("kernels/b.py", None)
+        else:
+            tree["kernels/b.py" if what == "grown" else "kernels/a.py"] = self._text()
+        for path in {*tree, *self.model.kernel}:
+            if tree.get(path) != self.model.kernel.get(path):
+                self.project.write(path, tree.get(path))
+        self.model.kernel = tree
+
+    def _text(self) -> bytes:
+        self.versions += 1
+        return f"# version {self.versions}\n".encode()
+
+    def _contents(self) -> Version:
+        return {
+            path.relative_to(self.root).as_posix(): path.read_bytes()
+            for path in self.root.rglob("*")
+            if path.is_file() and not path.name.startswith(".lock") and ".git" not in path.parts
+        }
+
+
+class HistoriesInGit(Histories):
+    """Campaigns in a repository, with work of the user's staged and untracked beside the kernel."""
+
+    in_git = True
+
+
+TREND = {"BASELINE": "BASELINE", "ACCEPTED": "ACCEPTED", "ACCEPTED_WITH_NOTE": "ACCEPTED"}
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def news_of(events: list[dict[str, Any]]) -> list[str]:
+    return [event["decision"] for event in events if event["event"] == "decided"]
+
+
+def named(what: str, ran: Ran) -> str:
+    """Return what is counted for a step that went like this."""
+    if ran.killed:
+        return f"{what}, killed"
+    return f"{what}, refused" if ran.refusal else what
+
+
+def play(machine: type[Histories], steps: int, length: int = 40) -> None:
+    """Take at least so many steps, in histories of this length at most."""
+    most = settings(
+        stateful_step_count=length,
+        deadline=None,
+        database=None,
+        report_multiple_bugs=False,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+    begin = TAKEN.total()
+    with documents_parsed_once():
+        while (left := begin + steps - TAKEN.total()) > 0:
+            examples = settings(most, max_examples=min(max(left // length, 1), 200))
+            run_state_machine_as_test(machine, settings=examples)
+
+
+def test_histories() -> None:
+    """A sample of the long test below."""
+    play(Histories, 400)
+
+
+@pytest.mark.long
+def test_long_histories() -> None:
+    """STATEFUL_STEPS and STATEFUL_GIT_STEPS ask for more; every kind of step is counted."""
+    TAKEN.clear()
+    play(Histories, int(os.environ.get("STATEFUL_STEPS", "4000")))
+    play(HistoriesInGit, int(os.environ.get("STATEFUL_GIT_STEPS", "200")))
+    print(f"{TAKEN.total()} steps", *sorted(TAKEN.items()), sep="\n")
