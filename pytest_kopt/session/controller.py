@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +21,7 @@ from pytest_kopt.options.settings import Settings
 from pytest_kopt.session.arguments import NARROWED
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.collector import Collector
+from pytest_kopt.session.interruption import Interruption
 from pytest_kopt.session.placement import ON_CPU, Placement, place
 from pytest_kopt.session.spares import Spares
 
@@ -54,7 +52,7 @@ class Controller:
         self._closing: Closing | None = None
         self.noise: dict[str, Any] | None = None
         self._rooflines: Sequence[Roofline] = ()
-        self._former: Any = None
+        self._interruption = Interruption()
         self._spares = Spares()
         self._unwritten: list[str] = []
         self._session: pytest.Session | None = None
@@ -113,9 +111,8 @@ class Controller:
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         self._session = session
-        # A CI runner ends a job with SIGTERM: it shall leave as little behind as Ctrl-C does.
-        if self.trial and threading.current_thread() is threading.main_thread():
-            self._former = signal.signal(signal.SIGTERM, _interrupt)
+        if self.trial:
+            self._interruption.take_over()
         with _told("nothing was measured or changed"):
             self._take_place()
             blocked = self.trial.begin() if self.trial else ""
@@ -179,15 +176,15 @@ class Controller:
                 self.settings.verdict_path.write_text(json.dumps(self.noise, indent=1))
 
     def pytest_unconfigure(self) -> None:
-        if self._former is not None:
-            signal.signal(signal.SIGTERM, self._former)
+        self._interruption.give_back()
         self._spares.end()
         if self.trial:
             self.trial.release()
 
     def close(self, interrupted: str = "") -> None:
         """Have the round judged and write what was asked for; UsageError for unusable input."""
-        with _told("nothing is lost: the next session finishes what this one began"):
+        undisturbed = self._interruption.held_off() if interrupted else nullcontext()
+        with undisturbed, _told("nothing is lost: the next session finishes what this one began"):
             if self.trial:
                 if not interrupted:
                     self._second_runs()
@@ -397,10 +394,6 @@ def _told(consequence: str) -> Iterator[None]:
         pytest.exit(str(error), returncode=int(ExitCode.NO_IDLE_GPU))
     except CannotFinish as error:
         pytest.exit(f"{error}; {consequence}", returncode=int(ExitCode.INCOMPLETE))
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 class Blocked:
