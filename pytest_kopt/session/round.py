@@ -121,7 +121,7 @@ class CampaignRound(CampaignTrial):
         final = self.campaign.verdict(self.campaign.state.rounds[self.number])
         assert final is not None and final.attempt == attempt.number
         outlook = standing.lines(self.campaign, self.policy)
-        return Closing(final, table, self._blocked, tuple(profiles), tuple(outlook))
+        return Closing(final, table, self._detail, tuple(profiles), tuple(outlook))
 
     def _validate(self) -> None:
         settings, campaign = self._settings, self.campaign
@@ -214,7 +214,9 @@ class CampaignRound(CampaignTrial):
             return judging.incomplete(policy, *judging.INTERPRETED)
         if self._settings.compare == "stored":
             return self._stored(collector, table, policy, lab)
-        verdict = self._compare(results, table, policy, lab, self.campaign.incumbent())
+        verdict = self._compare_or_fail(collector, policy, lab, self.campaign.incumbent())
+        if verdict is None:
+            return self._judge_level(collector, lab)
         special = [found for found in self._nearby if found.rejects]
         return judging.overfit(results, special, policy, CAUGHT_STEP) if special else verdict
 
