@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,18 +55,25 @@ def run(command: str, root: Path, env: Mapping[str, str]) -> CommandResult:
     """Run a command in the project root with the manifest's environment on top of ours."""
     extra, words = split(command)
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             words,
             cwd=root,
             env=environment({**env, **extra}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            check=False,
+            # A group of its own, so that an interrupted build takes its compilers along.
+            start_new_session=True,
         )
     except OSError as error:
         return CommandResult(command, 127, f"{words[0]}: {error.strerror}")
-    return CommandResult(command, done.returncode, done.stdout.decode(errors="replace")[-4000:])
+    with process:
+        try:
+            output, _ = process.communicate()
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return CommandResult(command, process.returncode, output.decode(errors="replace")[-4000:])
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:

@@ -52,7 +52,7 @@ def serve_arms(
     seed = derive(bench.session_seed, case.nodeid, "pairs")
     try:
         # Loading is no timing: others may check meanwhile, and the device is asked for after it.
-        with one_thread(), checking_lock(bench.uuid):
+        with one_thread(), checking_lock(bench.uuid, bench.waiting):
             versions = _versions(case, order, seed)
     except Unreached:
         commander.same(case.nodeid)
@@ -60,7 +60,8 @@ def serve_arms(
     except NotLoadable as reason:
         commander.refuse(case.nodeid, str(reason))
         return
-    commander.loaded(case.nodeid)
+    with bench.waiting():
+        commander.loaded(case.nodeid)
     with one_thread():
         pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, case.function)
         arms = {}

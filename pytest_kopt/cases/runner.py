@@ -6,6 +6,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -19,7 +20,7 @@ from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.cases.spots import Backward, Looks, Recorder, Spotted, floors
 from pytest_kopt.devices.conditions import Conditions, steadily
-from pytest_kopt.devices.lock import checking_lock, timing_lock
+from pytest_kopt.devices.lock import Waiting, checking_lock, timing_lock
 from pytest_kopt.devices.model import device_model
 from pytest_kopt.devices.vendor import Reading
 from pytest_kopt.errors import BadInput
@@ -49,7 +50,8 @@ class Bench:
     `device` is torch's name, `uuid` what its host calls it, `read` returns its state. `expected`
     holds the baseline's cases by node id, None when nothing is frozen yet; a run that `freezes` is
     the baseline itself. `watch` is this process's. Every case has to have the columns that tell
-    the `classes` apart, and is timed by `repeats` samples.
+    the `classes` apart, and is timed by `repeats` samples. `waiting` is entered while a case waits
+    for its turn on the device.
     """
 
     device: str
@@ -63,6 +65,7 @@ class Bench:
     watch: Watch | None = None
     classes: Classes = NO_CLASSES
     repeats: int = 3
+    waiting: Waiting = nullcontext
 
     def accuracy(self, nodeid: str) -> dict[str, Accuracy]:
         """Return what the baseline's results of a case reached, by name."""
@@ -95,7 +98,7 @@ def run_case(case: Case, bench: Bench, tampering: Callable[[], list[Finding]] = 
     start = time.perf_counter()
     findings = bench.watched(thorough=True)
     # One thread here as well: a checked call has to look like a timed one.
-    with one_thread(), checking_lock(bench.uuid):
+    with one_thread(), checking_lock(bench.uuid, bench.waiting):
         report = check_case(
             case,
             bench.session_seed,
@@ -109,7 +112,7 @@ def run_case(case: Case, bench: Bench, tampering: Callable[[], list[Finding]] = 
     forward = backward = None
     evidence = _evidence(case, bench, report)
     if check == "PASS" and not any(found.rejects for found in findings):
-        with one_thread(), timing_lock(bench.uuid):
+        with one_thread(), timing_lock(bench.uuid, bench.waiting):
             rehearsal = rehearse(
                 case,
                 bench.session_seed,
@@ -120,7 +123,7 @@ def run_case(case: Case, bench: Bench, tampering: Callable[[], list[Finding]] = 
         findings += rehearsal.findings
         evidence["training"] = rehearsal.evidence
     if check == "PASS" and not any(found.rejects for found in findings):
-        with one_thread(), timing_lock(bench.uuid):
+        with one_thread(), timing_lock(bench.uuid, bench.waiting):
             timed = time_case(case, bench, report)
         forward, backward = timed.forward, timed.backward
         findings += timed.findings

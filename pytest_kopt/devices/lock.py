@@ -4,39 +4,42 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 #: The same for every user, campaign and repository of the host, whatever their TMPDIR says.
 DIRECTORY = Path("/tmp/pytest-kopt")  # noqa: S108 - sticky, and nothing is read from the files
+#: What is entered while a lock is waited for.
+Waiting = Callable[[], AbstractContextManager[None]]
 
 
 @contextmanager
-def timing_lock(device: str) -> Iterator[None]:
+def timing_lock(device: str, waiting: Waiting = nullcontext) -> Iterator[None]:
     """Hold the host-wide lock of a device (its UUID, or "cpu") while timing on it.
 
     The lock is the operating system's, so it goes with the process that holds it.
     """
-    with _held(device, fcntl.LOCK_EX):
+    with _held(device, fcntl.LOCK_EX, waiting):
         yield
 
 
 @contextmanager
-def checking_lock(device: str) -> Iterator[None]:
+def checking_lock(device: str, waiting: Waiting = nullcontext) -> Iterator[None]:
     """Share a GPU with other checks while nobody times on it; the CPU has room beside a timing."""
     if device == "cpu":
         yield
         return
-    with _held(device, fcntl.LOCK_SH):
+    with _held(device, fcntl.LOCK_SH, waiting):
         yield
 
 
 @contextmanager
-def _held(name: str, how: int) -> Iterator[None]:
+def _held(name: str, how: int, waiting: Waiting) -> Iterator[None]:
     descriptor = open_lock(name)
     try:
-        fcntl.flock(descriptor, how)
+        with waiting():
+            fcntl.flock(descriptor, how)
         try:
             yield
         finally:

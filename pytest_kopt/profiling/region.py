@@ -41,7 +41,7 @@ def profile_case(case: Case, bench: Bench, order: ProfileOrder) -> None:
 
     For an external tool the steps only run between its marks; the file says how many there were.
     """
-    with one_thread(), timing_lock(bench.uuid):
+    with one_thread(), timing_lock(bench.uuid, bench.waiting):
         with watch_interpreter() as watch:
             step, steps = _prepare(case, bench)
         rows: tuple[KernelRow, ...] = ()

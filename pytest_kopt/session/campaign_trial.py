@@ -29,7 +29,7 @@ from pytest_kopt.schema.table import Table
 from pytest_kopt.session import judging
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.collector import Collector
-from pytest_kopt.session.comparison import NotComparable, Versions
+from pytest_kopt.session.comparison import CandidateDied, NotComparable, Versions
 from pytest_kopt.session.pairing import PairedMetric, PairedResult, judge, nearby_findings
 from pytest_kopt.session.replica import Caught
 from pytest_kopt.session.trees import overlays
@@ -57,6 +57,7 @@ class CampaignTrial:
         self._ignored: tuple[str, ...] = ()
         self._trees: Versions | None = None
         self._paired: PairedResult | None = None
+        self._detail = ""
         self._nearby: list[Finding] = []
         self._tried: list[Tried] = []
         if self.campaign.state.pending:
@@ -111,7 +112,7 @@ class CampaignTrial:
             self._settle()
             self._validate()
             self._prepare()
-            self._blocked = self._run_commands()
+            self._detail = self._blocked = self._run_commands()
             self._kernel = self.campaign.candidate()
         except BaseException:
             self.release()
@@ -188,6 +189,20 @@ class CampaignTrial:
             if error:
                 collector.results[nodeid] = CaseResult.failed(nodeid, case, error, {})
         collector.collected(list(self.expected))
+
+    def _compare_or_fail(
+        self, collector: Collector, policy: Policy, lab: Laboratory, other: KernelVersion
+    ) -> Verdict | None:
+        """Compare; None when the candidate ended its processes: the case's row is ERROR then."""
+        table = collector.table()
+        assert table is not None
+        try:
+            return self._compare(collector.in_order(), table, policy, lab, other)
+        except CandidateDied as death:
+            result = collector.results[death.case]
+            collector.results[death.case] = judging.failed(result, "ERROR", str(death))
+            self._detail = judging.head(str(death))
+            return None
 
     def _compare(
         self,

@@ -132,7 +132,9 @@ class CandidateRound(CampaignRound):
             return judging.incomplete(policy, *judging.INTERPRETED)
         if self._settings.compare == "stored":
             return self._stored(collector, table, policy, lab)
-        verdict = self._compare(results, table, policy, lab, self.campaign.incumbent())
+        verdict = self._compare_or_fail(collector, policy, lab, self.campaign.incumbent())
+        if verdict is None:
+            return self._judge_level(collector, lab)
         special = [found for found in self._nearby if found.rejects]
         return judging.overfit(results, special, policy, CAUGHT_STEP) if special else verdict
 

@@ -157,6 +157,11 @@ class Child:
         backward = message["backward"]
         return float(message["forward"]), None if backward is None else float(backward)
 
+    @property
+    def has_died(self) -> bool:
+        """Whether ChildDied was raised for this process."""
+        return self._process.returncode is not None
+
     def release(self) -> None:
         """Let the case that is held ready end."""
         self._tell("release")

@@ -19,9 +19,9 @@ from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
 from pytest_kopt.devices.vendor import Device
 from pytest_kopt.honesty.heldout import Tried, merged
 from pytest_kopt.session.brief import Brief
-from pytest_kopt.session.child import Child
+from pytest_kopt.session.child import MAX_DEATHS, Child
 from pytest_kopt.session.placement import Placement
-from pytest_kopt.session.replica import CaseQuads, DiedNearby, Refused, Replica
+from pytest_kopt.session.replica import CaseQuads, Died, DiedNearby, Refused, Replica
 from pytest_kopt.session.spares import Spares
 
 #: Replicas that start up while another is measured; on the CPU they would disturb it.
@@ -33,6 +33,14 @@ ONE_PROCESS, TWO_PROCESSES = "one process", "two processes"
 
 class NotComparable(Exception):
     """The two versions could not be measured this way; the message says why."""
+
+
+class CandidateDied(Exception):
+    """The candidate ended its process twice while `case`, a node id, was timed; says how."""
+
+    def __init__(self, case: str, how: str) -> None:
+        super().__init__(f"{case} killed its process twice: {how}")
+        self.case = case
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +107,7 @@ class Comparison:
         self.why_two = (
             "rebuild_command builds each version in its own tree" if versions.rebuilt else ""
         )
+        self._deaths = 0
         #: Why shapes near the declared ones are no longer tried: one of them ended a process.
         self.died_nearby = ""
 
@@ -121,7 +130,8 @@ class Comparison:
         """Yield `count` replicas, each the quads of every case by node id.
 
         Falls back to two processes for good when the versions cannot live in one. Raises
-        NotComparable when that does not work either, and Caught when the candidate was.
+        NotComparable when that does not work either, CandidateDied when it is the candidate that
+        ends its processes, and Caught when it was caught.
         """
         with ThreadPoolExecutor(len(self._lanes)) as pool:
             running = [pool.submit(lane.measure, count) for lane in self._lanes]
@@ -138,9 +148,19 @@ class Comparison:
         for parts in zip(*measured, strict=True):
             yield {nodeid: quads for part in parts for nodeid, quads in part.items()}
 
-    def fall_back(self, how: str, reason: str) -> None:
-        """Go on in two processes a replica; NotComparable where that is `how` it failed."""
+    def fall_back(self, how: str, refused: Refused) -> None:
+        """Go on in two processes a replica; NotComparable where that is `how` it failed.
+
+        A process of the candidate's own is replaced once: it may be anybody's doing.
+        """
+        reason = str(refused)
         with self._falling_back:
+            if isinstance(refused, Died):
+                self._deaths += 1
+                if refused.case is not None and self._deaths >= MAX_DEATHS:
+                    raise CandidateDied(refused.case, refused.death)
+                if refused.case is not None:
+                    return
             if how == TWO_PROCESSES:
                 first = f" (in one process: {self.why_two})" if self.why_two else ""
                 raise NotComparable(reason if self._versions.rebuilt else f"{reason}{first}")
@@ -162,7 +182,8 @@ class Comparison:
             children = [self._child(order, None, device, ids)]
         else:
             tree_of = {CANDIDATE: None, INCUMBENT: versions.trees[0], PLACEBO: versions.trees[1]}
-            children = [self._alone(name, tree_of[name], device, ids, near) for name in names]
+            held = {name: self._alone(name, tree_of[name], device, ids, near) for name in names}
+            return Replica(list(held.values()), how, device, self._placement, alone=held[CANDIDATE])
         return Replica(children, how, device, self._placement)
 
     def _alone(
@@ -234,7 +255,7 @@ class _Lane:
             except Refused as refused:
                 self._stop_all()
                 if not self._abandoned:
-                    comparison.fall_back(replica.how, str(refused))
+                    comparison.fall_back(replica.how, refused)
                 continue
             self._started.remove(replica)
             self._await_leaving()

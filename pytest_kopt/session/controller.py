@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +17,7 @@ from pytest_kopt.options.settings import Settings
 from pytest_kopt.session.arguments import NARROWED
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.collector import Collector
+from pytest_kopt.session.interruption import Interruption
 from pytest_kopt.session.laboratory import HostLaboratory
 
 if TYPE_CHECKING:
@@ -47,7 +45,7 @@ class Controller:
         self._closing: Closing | None = None
         self.noise: dict[str, Any] | None = None
         self._rooflines: Sequence[Roofline] = ()
-        self._former: Any = None
+        self._interruption = Interruption()
         self._unwritten: list[str] = []
 
     @property
@@ -89,9 +87,8 @@ class Controller:
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         self.lab.session = session
-        # A CI runner ends a job with SIGTERM: it shall leave as little behind as Ctrl-C does.
-        if self.trial and threading.current_thread() is threading.main_thread():
-            self._former = signal.signal(signal.SIGTERM, _interrupt)
+        if self.trial:
+            self._interruption.take_over()
         with _told("nothing was measured or changed"):
             self.lab.take_place(self.wait_minutes, self.say, serves_itself=self.trial is None)
             blocked = self.trial.begin() if self.trial else ""
@@ -155,15 +152,15 @@ class Controller:
                 self.settings.verdict_path.write_text(json.dumps(self.noise, indent=1))
 
     def pytest_unconfigure(self) -> None:
-        if self._former is not None:
-            signal.signal(signal.SIGTERM, self._former)
+        self._interruption.give_back()
         self.lab.end()
         if self.trial:
             self.trial.release()
 
     def close(self, interrupted: str = "") -> None:
         """Have the round judged and write what was asked for; UsageError for unusable input."""
-        with _told("nothing is lost: the next session finishes what this one began"):
+        undisturbed = self._interruption.held_off() if interrupted else nullcontext()
+        with undisturbed, _told("nothing is lost: the next session finishes what this one began"):
             if self.trial:
                 if not interrupted:
                     self.lab.second_runs()
@@ -214,10 +211,6 @@ def _told(consequence: str) -> Iterator[None]:
         pytest.exit(str(error), returncode=int(ExitCode.NO_IDLE_GPU))
     except CannotFinish as error:
         pytest.exit(f"{error}; {consequence}", returncode=int(ExitCode.INCOMPLETE))
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 class Blocked:

@@ -17,7 +17,6 @@ from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings
-from pytest_kopt.schema.table import Table
 from pytest_kopt.session import judging
 from pytest_kopt.session.campaign_trial import EDITED_HARNESS, CampaignTrial
 from pytest_kopt.session.collector import Collector
@@ -67,15 +66,16 @@ class FinalComparison(CampaignTrial):
         wanted = list(self.expected)
         verdict = judging.cut_off(collector, wanted, interrupted, self.policy)
         if verdict is None:
-            assert table is not None
-            verdict = self._judge(collector.in_order(), table, lab)
+            verdict = self._judge(collector, lab)
+            table = collector.table()
         verdict = self._said_why_blocked(verdict)
         report = final_report.compose(self.campaign)
         verdict = self.campaign.record_final(self._evidence(collector, table), verdict, report)
         projections.refresh(self.campaign)
-        return Closing(verdict, table, self._blocked)
+        return Closing(verdict, table, self._detail)
 
-    def _judge(self, results: Sequence[CaseResult], table: Table, lab: Laboratory) -> Verdict:
+    def _judge(self, collector: Collector, lab: Laboratory) -> Verdict:
+        results = collector.in_order()
         policy = judging.with_directions(self.policy, results)
         edited = self._watch.edits(self._watch.take(self.frozen))
         if edited:
@@ -93,13 +93,15 @@ class FinalComparison(CampaignTrial):
                 next_step="mend it in a round of its own",
                 compare="none",
                 policy=policy.name,
-                shapes=[checked_shape(row) for row in table.rows],
+                shapes=[checked_shape(result.row()) for result in results],
             )
         if judging.is_interpreted(results):
             return judging.incomplete(policy, *judging.INTERPRETED)
         if self.campaign.state.incumbent_round == 1:
             return self._nothing_left(results, policy)
-        verdict = self._compare(results, table, policy, lab, self.campaign.baseline())
+        verdict = self._compare_or_fail(collector, policy, lab, self.campaign.baseline())
+        if verdict is None:
+            return self._judge(collector, lab)
         chain = chain_of_best(self.campaign.state)
         where = " over the representative cases" if chain and chain.level == "quick" else ""
         flags = (

@@ -19,7 +19,7 @@ from pytest_kopt.session import judging
 from pytest_kopt.session.base import Base
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.collector import Collector
-from pytest_kopt.session.comparison import NotComparable
+from pytest_kopt.session.comparison import CandidateDied, NotComparable
 from pytest_kopt.session.inventory import Inventory, take_inventory
 from pytest_kopt.session.pairing import PairedMetric, judge
 from pytest_kopt.session.replica import Caught
@@ -46,6 +46,7 @@ class PullRequestGate:
         self._brief: Brief | None = None
         self._then = Inventory()
         self._unbuilt = ""
+        self._stack = ""
 
     @property
     def title(self) -> str:
@@ -115,7 +116,7 @@ class PullRequestGate:
             verdict = self._judge(collector.in_order(), lab)
         table = collector.table() if self._settings.summary_csv else None
         verdict = verdict.model_copy(update={"base": self._base.commit})
-        return Closing(verdict, table, self._unbuilt)
+        return Closing(verdict, table, self._unbuilt or self._stack)
 
     def _judge(self, results: Sequence[CaseResult], lab: Laboratory) -> Verdict:
         policy = self.policy
@@ -166,6 +167,15 @@ class PullRequestGate:
         except Caught as caught:
             step = "compute what the cases ask for"
             return judging.overfit(results, caught.findings, self.policy, step)
+        except CandidateDied as death:
+            known = [
+                judging.failed(result, "ERROR", str(death))
+                if result.nodeid == death.case
+                else result
+                for result in results
+            ]
+            self._stack = judging.head(str(death))
+            return self._wrong(known, str(death).splitlines()[0])
         except NotComparable as error:
             raise BadInput(
                 f"its kernel code cannot be measured beside today's: {error}",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pytest_kopt.cases.result import CaseResult, ExpectedCase
+from pytest_kopt.cases.result import CaseResult, Check, ExpectedCase
 from pytest_kopt.decide.gates import checked_shape
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
@@ -100,6 +100,11 @@ def with_directions(policy: Policy, results: Sequence[CaseResult]) -> Policy:
     return policy.model_copy(update={"directions": {**declared, **policy.directions}})
 
 
+def head(text: str, lines: int = 15) -> str:
+    """Return the beginning of a stack, the innermost frames, for the terminal."""
+    return "\n".join(text.splitlines()[:lines])
+
+
 def under(nodeid: str, collect_errors: dict[str, str]) -> str | None:
     """Return the collection error of the file or class that holds a node id."""
     for failed, text in collect_errors.items():
@@ -113,12 +118,13 @@ def fail_rows_of_failed_tests(collector: Collector) -> None:
     for nodeid, text in collector.failures.items():
         result = collector.results.get(nodeid)
         if result is not None and result.check == "PASS":
-            cells = {
-                name: None if cell is None else math.nan for name, cell in result.cells.items()
-            }
-            collector.results[nodeid] = replace(
-                result, check="FAIL", cells=dict(cells), diagnosis=text
-            )
+            collector.results[nodeid] = failed(result, "FAIL", text)
+
+
+def failed(result: CaseResult, check: Check, diagnosis: str) -> CaseResult:
+    """Return the result of a case that turned out to be wrong after it was measured."""
+    cells = {name: None if cell is None else math.nan for name, cell in result.cells.items()}
+    return replace(result, check=check, cells=dict(cells), diagnosis=diagnosis)
 
 
 def device_flags(results: Sequence[CaseResult], expected: Mapping[str, ExpectedCase]) -> list[str]:

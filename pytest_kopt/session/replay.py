@@ -60,6 +60,9 @@ class Replay:
 
     def _died(self, nodeid: str | None, how: str, times: int) -> None:
         self._collector.died(nodeid, how, times, MAX_DEATHS)
+        if nodeid is None and times >= MAX_DEATHS:
+            error = pytest.CollectReport("", "failed", f"no case could be collected: {how}", [])
+            self._config.hook.pytest_collectreport(report=error)
         if nodeid is not None and times >= MAX_DEATHS:
             report = self._crash_report(nodeid, how)
             self._config.hook.pytest_runtest_logreport(report=report)

@@ -89,6 +89,19 @@ class Refused(Exception):
     """A process could not hold the arms it was asked for."""
 
 
+class Died(Refused):
+    """A process ended in the middle of it.
+
+    `case` is the node id that ran in it, where it held the candidate and no other version; None
+    where it may be either's doing.
+    """
+
+    def __init__(self, death: ChildDied, case: str | None = None) -> None:
+        super().__init__(f"a replica died: {death}")
+        self.death = str(death)
+        self.case = case
+
+
 class Caught(Exception):
     """The candidate gave itself away while it was timed; `findings` say how."""
 
@@ -108,9 +121,16 @@ class Replica:
     """
 
     def __init__(
-        self, children: list[Child], how: str, device: Device, placement: Placement
+        self,
+        children: list[Child],
+        how: str,
+        device: Device,
+        placement: Placement,
+        alone: Child | None = None,
     ) -> None:
+        """Take over started processes; `alone` is the one that holds only the candidate."""
         self._children = children
+        self._alone = alone
         self._device = device
         self._placement = placement
         self.how = how
@@ -123,16 +143,21 @@ class Replica:
         """Measure every case, one after the other, alone on the device.
 
         `clear` is called before anything is timed and waits for what is still on its way out.
-        Raises Refused when a process cannot hold its arms or dies, DiedNearby when one dies at a
-        shape that is only tried, NoIdleGpu when a stranger does not leave the device, Caught when
-        the candidate gave itself away.
+        Raises Refused when a process cannot hold its arms, Died when one dies, DiedNearby when one
+        dies at a shape that is only tried, NoIdleGpu when a stranger does not leave the device,
+        Caught when the candidate gave itself away.
         """
+        found = {}
+        nodeid = None
         try:
             for child in self._children:
                 _wait(child, "collected")
-            return {nodeid: self._case(nodeid, order, clear) for nodeid in ids}
+            for nodeid in ids:
+                found[nodeid] = self._case(nodeid, order, clear)
         except ChildDied as death:
-            raise Refused(f"a replica died: {death}") from None
+            own = self._alone is not None and self._alone.has_died
+            raise Died(death, nodeid if own else None) from None
+        return found
 
     def dismiss(self) -> None:
         """Let the processes end, without waiting for them."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 from collections.abc import Callable, Generator
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_kopt.cases.fixture import NOT_MEASURED, Kopt, marked_schema, send
+from pytest_kopt.cases.limit import TimeLimit
 from pytest_kopt.cases.result import LOST, PROPERTY, CaseResult, named
 from pytest_kopt.devices import context
 from pytest_kopt.devices.choice import interpreter_environment
@@ -40,6 +41,7 @@ class Worker:
         self._commander = commander
         self._bench: Bench | None = None
         self._watch: Watch | None = None
+        self._limit: TimeLimit | None = None
         #: Whether a case took the GPU's context along, so that this process can run no other.
         self.context_lost = False
 
@@ -52,7 +54,7 @@ class Worker:
             return Kopt(
                 item,
                 marked_schema(item),
-                self.bench(),
+                replace(self.bench(), waiting=self._time_limit(item.config).waiting),
                 self._run_arms(item),
                 self.brief.declare_only,
             )
@@ -125,7 +127,12 @@ class Worker:
         """Watch over the import of a test file and of the kernel with it."""
         if self._watch is None or not isinstance(collector, pytest.Module):
             return (yield)
-        with self._watch.importing(vars(collector.config.option), self.brief.device):
+        config = collector.config
+        with ExitStack() as watching:
+            watching.enter_context(self._watch.importing(vars(config.option), self.brief.device))
+            if self.brief.cases_only:
+                # Where nothing is judged, what builds for long at its import may do so.
+                watching.enter_context(self._time_limit(config).watching())
             return (yield)
 
     def select(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -149,17 +156,14 @@ class Worker:
             # Start-up is nobody's time; the first case's would else be the longest.
             context.rouse(self.brief.device)
 
-    @pytest.hookimpl(wrapper=True)
+    # The innermost: pytest's own faulthandler_timeout would take the one watchdog there is.
+    @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """End this process, with its stacks shown, when a case takes longer than it may."""
         if not is_marked(item):
             return (yield)
-        stderr = item.config.stash[STDERR]
-        faulthandler.dump_traceback_later(self.brief.timeout, exit=True, file=stderr)
-        try:
+        with self._time_limit(item.config).watching():
             outcome = yield
-        finally:
-            faulthandler.cancel_dump_traceback_later()
         if self.context_lost and hasattr(item.config, "workerinput"):
             # The reports are on their way; xdist starts another worker, on the same device.
             os._exit(1)
@@ -200,6 +204,11 @@ class Worker:
         if self.context_lost:
             report.user_properties = [*report.user_properties, (LOST, True)]
         return report
+
+    def _time_limit(self, config: pytest.Config) -> TimeLimit:
+        if self._limit is None:
+            self._limit = TimeLimit(self.brief.timeout, config.stash[STDERR])
+        return self._limit
 
     def _is_case(self, item: pytest.Item) -> bool:
         special = any(item.get_closest_marker(name) for name in _SPECIAL)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +37,7 @@ class XdistBridge:
         # By identity: specs of one host compare equal.
         self._remote: dict[int, int] = {}
         self._pinned: dict[int, dict[str, str]] = {}
+        self._gateways: list[Any] = []
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, config: pytest.Config, specs: list[Any]) -> None:
@@ -74,6 +76,7 @@ class XdistBridge:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
+        self._gateways.append(node.gateway)
         brief = self._controller.brief
         pinned = self._pinned.get(id(node.gateway.spec))
         if pinned:
@@ -87,6 +90,12 @@ class XdistBridge:
         place = {case.nodeid: i for i, case in enumerate(expected)}
         self._controller.collected(sorted(ids, key=lambda nodeid: place.get(nodeid, len(place))))
 
+    def pytest_keyboard_interrupt(self) -> None:
+        """End the workers at once: one whose case hangs would be waited for."""
+        for gateway in self._gateways:
+            with suppress(OSError):
+                gateway._io.kill()
+
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object | None) -> None:
         """Count workers that died before they had collected."""
@@ -94,6 +103,10 @@ class XdistBridge:
             self._early_deaths += 1
             how = f"worker {node.gateway.id}: {error}"
             self._controller.collector.died(None, how, self._early_deaths, MAX_DEATHS)
+            distribution = node.config.pluginmanager.get_plugin("dsession")
+            if self._early_deaths >= MAX_DEATHS and distribution is not None:
+                # Whoever comes next would die of the same, an import that hangs after minutes.
+                distribution._max_worker_restart = 0
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:

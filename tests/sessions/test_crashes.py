@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import time
+from pathlib import Path
 
 import pytest
 import yaml
 
+from .paired import FASTER, PLAIN, cases, write_paired
+from .paired import kernel as paired_kernel
 from .project import KERNEL, SERIAL, Project, Run
 from .sources import doubled_kernel as kernel
 from .story import MODES
@@ -45,6 +49,8 @@ def test_a_segfault_and_a_hang_are_error_rows(started: Project, mode: tuple[str,
         f"rows4_columns8,4,8,{ERROR_CELLS}",
     ]
     segfault, hang = (result["diagnosis"] for result in started.evidence(2)["results"])
+    # The stack begins where the kernel hangs.
+    assert re.search(r'kernels/doubled\.py", line \d+ in doubled$', hang, re.MULTILINE), hang
     if mode == SERIAL:
         assert "SIGSEGV" in segfault and segfault.splitlines()[0] in run.out
         assert "--kopt-timeout" in hang and hang.splitlines()[0] in run.out
@@ -78,6 +84,61 @@ def test_a_kernel_that_cannot_be_imported(started: Project, mode: tuple[str, ...
     assert "SyntaxError" in run.out and "doubled.py" in run.out
     for result in started.evidence(2)["results"]:
         assert "SyntaxError" in result["diagnosis"]
+
+
+def test_a_kernel_that_hangs_when_it_is_imported(started: Project, mode: tuple[str, ...]) -> None:
+    version = kernel() + "__import__('threading').Event().wait()\n"
+    started.write(KERNEL, version)
+    run = started.round(2, "--kopt-timeout", "3", *mode)
+    is_a_repair(started, run, version)
+    assert [row.split(",")[3] for row in rows(started)] == ["ERROR", "ERROR"]
+    stack = rf'kernels/doubled\.py", line {version.count(chr(10))} in <module>$'
+    assert re.search(stack, run.text, re.MULTILINE), run.text
+
+
+#: Calls of the candidate up to the second process of the comparison, roughly: it checks with 100.
+HANGS_LATE = """
+import os
+import threading
+
+
+def plain(x, _unharmed=plain):
+    with open("calls.log", "a+") as calls:
+        calls.write("x")
+        calls.flush()
+        if calls.tell() > {most}:
+            threading.Event().wait()
+    return _unharmed(x)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("most", [160])
+def test_a_candidate_that_hangs_while_it_is_compared(tmp_path: Path, most: int) -> None:
+    """Once beside the incumbent, once more in a process of its own: its case is an ERROR row."""
+    project = Project(tmp_path / "paired")
+    project.root.mkdir()
+    write_paired(project)
+    project.write("kernels/other.py", paired_kernel(name="other"))
+    project.write(
+        "tests/test_plain.py", cases(("kernels.plain", "plain"), ("kernels.other", "other"))
+    )
+    project.commit_all()
+    sources = ("--kernel", PLAIN, "--kernel", "kernels/other.py")
+    done = project.kopt(
+        "init", "c", "--op", "plain", *sources, "--backend", "TORCH", "--gpu", "cpu"
+    )
+    assert done.code == 0, done.text
+    trace = str(tmp_path / "trace")
+    assert project.pytest("--kopt-round", "1", TRACE=trace).code == 0
+    version = paired_kernel(FASTER, "new") + HANGS_LATE.format(most=most)
+    project.write(PLAIN, version)
+    run = project.pytest("--kopt-round", "2", "--kopt-timeout", "10", TRACE=trace)
+    assert run.code == 1 and "REPAIR" in run.out, run.text
+    assert re.search(r'kernels/plain\.py", line \d+ in plain$', run.out, re.MULTILINE), run.out
+    assert project.read(PLAIN) == version
+    csv = project.read("agent/workspace/c/rounds/round-2/artifacts/benchmark.csv")
+    assert [line.split(",")[2] for line in csv.splitlines()[1:]] == ["ERROR", "PASS"]
 
 
 KILLED_ONCE = """

@@ -1,0 +1,100 @@
+"""A session that is watched while it runs: signals for it, and whatever it leaves running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .project import CAMPAIGN, Project, Run
+
+#: In the environment of every process of a session, whatever its group and its parent.
+_MARK = "SESSION_MARK"
+
+
+class Live:
+    """A started session."""
+
+    def __init__(self, project: Project, words: tuple[str, ...], variables: dict[str, str]) -> None:
+        self._mark = uuid.uuid4().hex
+        self._log = project.root.parent / f"{self._mark}.log"
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "pytest", *words],
+                cwd=project.root,
+                env={**project.environment(), **variables, _MARK: self._mark},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def until(self, condition: Callable[[], bool], seconds: float = 120) -> None:
+        """Wait for something to happen while the session runs."""
+        end = time.monotonic() + seconds
+        while not condition():
+            assert self.process.poll() is None, f"over before it happened\n{self.text}"
+            assert time.monotonic() < end, f"it never happened\n{self.text}"
+            time.sleep(0.02)
+
+    def press_ctrl_c(self) -> None:
+        """Send what the terminal sends: SIGINT to every process of the foreground group."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the first process only, as a CI runner does."""
+        self.process.send_signal(number)
+
+    def finish(self, seconds: float = 60) -> Run:
+        """Wait for the end."""
+        return Run(self.process.wait(seconds), self.text, "")
+
+    @property
+    def text(self) -> str:
+        """What it has printed so far."""
+        return self._log.read_text(errors="replace")
+
+    def left_running(self) -> dict[int, str]:
+        """Return its processes that are alive, by pid with their command lines."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                try:
+                    ours = f"{_MARK}={self._mark}".encode() in (entry / "environ").read_bytes()
+                    dead = (entry / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                except (OSError, ProcessLookupError):
+                    continue
+                if ours and not dead:
+                    found[int(entry.name)] = command
+        return found
+
+    def is_gone(self, seconds: float = 10) -> None:
+        """See that nothing of it is left running."""
+        end = time.monotonic() + seconds
+        while self.left_running() and time.monotonic() < end:
+            time.sleep(0.05)
+        assert not self.left_running()
+
+
+@contextmanager
+def live(project: Project, *words: str, **variables: str) -> Iterator[Live]:
+    """Start a session; whatever of it still runs in the end is killed."""
+    session = Live(project, words, variables)
+    try:
+        yield session
+    finally:
+        for pid in session.left_running():
+            os.kill(pid, signal.SIGKILL)
+        session.process.wait()
+
+
+def round_words(*words: str, number: str = "next", campaign: str = CAMPAIGN) -> tuple[str, ...]:
+    """The words of a round."""
+    return ("--kopt-campaign", campaign, "--kopt-round", number, *words)
