@@ -15,7 +15,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from pytest_kopt import policies
-from pytest_kopt.campaign import ledger, stops
+from pytest_kopt.campaign import ledger, lineage, stops
 from pytest_kopt.campaign import manifest as manifests
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.layout import Layout
@@ -24,6 +24,7 @@ from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.repository import Repository
 from pytest_kopt.campaign.state import Attempt, CampaignState, Round, fold
 from pytest_kopt.campaign.stops import Stop
+from pytest_kopt.campaign.worktrees import branch_of, way_to
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.clock import now
 from pytest_kopt.decide.policy import Policy
@@ -96,15 +97,14 @@ class Campaign:
         busy = self.repository.operation_in_progress()
         if busy:
             raise BadInput(f"{busy} is in progress", where="git", legal="finish or abort it first")
-        branch = self.repository.branch
-        if branch is None:
-            raise BadInput("HEAD is detached", where="git", legal=f"git switch {self._branch()}")
-        if self._branch() != "none" and branch != self._branch():
+        branch, own = self.repository.branch, branch_of(self.name, self.manifest)
+        if branch is None or (own is not None and branch != own):
             raise BadInput(
-                f"the tree is on branch {branch!r}",
+                "HEAD is detached" if branch is None else f"the tree is on branch {branch!r}",
                 where="git",
-                legal=f"git switch {self._branch()}",
+                legal=way_to(own, self.repository) if own else "git switch BRANCH",
             )
+        lineage.check_branch(self)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -362,10 +362,6 @@ class Campaign:
         ledger.append(self.layout.ledger, *events)
         self.state = fold(ledger.read(self.layout.ledger))
 
-    def _branch(self) -> str:
-        branch = self.manifest.git_branch
-        return f"optimize/{self.name}" if branch == "auto" else branch
-
     def _baseline_attempt(self) -> Attempt:
         baseline = self.state.baseline
         if baseline is None:
@@ -450,12 +446,14 @@ class Campaign:
         notes = item.notes
         summary = notes.summary or notes.change or notes.hypothesis or "kernel change"
         target = f"{self.manifest.target_op} {self.manifest.target_backend}"
-        log = self.layout.optimize_log.relative_to(self.root).as_posix()
+        log = self.layout.optimize_log
+        # Of a tree beside the main one the way to the main one's workspace is nobody's business.
+        log = log.relative_to(self.root if log.is_relative_to(self.root) else self.layout.workspace)
         message = (
             f"[optimize] {target} round-{item.number}: {summary.splitlines()[0]}\n\n"
             f"Hypothesis: {notes.hypothesis or 'not stated'}\n"
             f"Result: {decided.reason}\n"
-            f"Details: {notes.details or log}\n"
+            f"Details: {notes.details or log.as_posix()}\n"
         )
         return self.repository.commit(paths, message)
 

@@ -22,6 +22,10 @@ class Layout:
         return self.directory.name
 
     @property
+    def workspace(self) -> Path:
+        return self.directory.parent
+
+    @property
     def manifest(self) -> Path:
         return self.directory / "manifest.yaml"
 

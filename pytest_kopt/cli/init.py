@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pytest_kopt import policies
 from pytest_kopt.campaign import manifest as manifests
+from pytest_kopt.campaign import worktrees
 from pytest_kopt.campaign.layout import Layout, check_name
 from pytest_kopt.campaign.manifest import Manifest
-from pytest_kopt.campaign.prerequisites import gaps
+from pytest_kopt.campaign.prerequisites import gaps, tree_gaps
 from pytest_kopt.campaign.repository import Repository
 from pytest_kopt.cli import quick_bench, templates
 from pytest_kopt.cli.project import Commands, Project, command
@@ -52,6 +57,9 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--max-iterations", type=int, metavar="N")
     parser.add_argument("--policy", help="decision policy")
     parser.add_argument("--branch", help="auto (optimize/NAME), none, or a branch name")
+    parser.add_argument(
+        "--worktree", metavar="DIR", help="make a work tree of git's at DIR and run there"
+    )
     parser.add_argument("--env", action="append", metavar="NAME=VALUE", help="set in every worker")
     parser.add_argument("--rebuild", metavar="COMMAND", help="run before every round")
     parser.add_argument("--format", metavar="COMMAND", help="run before every round")
@@ -69,28 +77,71 @@ def run(arguments: argparse.Namespace) -> int:
         raise BadInput(f"campaign {arguments.name!r} exists already", legal="another name")
     repository = Repository.around(project.root)
     document = _document(arguments, project, repository)
-    script, document["quick_command"] = quick_bench.script(project, layout.quick_bench)
+    tree = Path(os.path.abspath(arguments.worktree)) if arguments.worktree else None
     given = validate(Manifest, document, where="kopt init")
     policies.load(given.policy)
-    missing = gaps(given, project.root)
-    if missing:
+    try:
+        with _root(tree, given, layout, project, repository) as root:
+            script, command = quick_bench.script(root, layout.quick_bench)
+            given = given.model_copy(update={"quick_command": command})
+            _refuse(gaps(given, root))
+            if repository is not None:
+                if tree is None and given.git_branch != "none":
+                    repository.switch(given.git_branch)
+                project.keep_workspace_out_of_git()
+            write_atomically(layout.readme, campaign_readme(given))
+            write_atomically(layout.quick_bench, script)
+            manifests.save(layout.manifest, given)
+    except _NotReady as error:
         print("not ready, nothing was written:", file=sys.stderr)
-        for gap in missing:
+        for gap in error.gaps:
             print(f"  - {gap}", file=sys.stderr)
         return ExitCode.USAGE
-    if repository is not None:
-        if given.git_branch != "none":
-            repository.switch(given.git_branch)
-        project.keep_workspace_out_of_git()
-    manifests.save(layout.manifest, given)
-    write_atomically(layout.readme, campaign_readme(given))
-    write_atomically(layout.quick_bench, script)
     print(given.to_yaml())
     for line in tips.lines(project.campaign(arguments.name)):
         print(line)
     print(f"written to {layout.manifest}; confirm the fields above, then:")
+    if tree is not None:
+        print(f"  cd {shlex.quote(str(root))}")
     print(f"  pytest --kopt-campaign {arguments.name} --kopt-round 1")
     return ExitCode.OK
+
+
+class _NotReady(Exception):
+    """What is missing for round 1."""
+
+    def __init__(self, gaps: list[str]) -> None:
+        self.gaps = gaps
+        super().__init__(*gaps)
+
+
+def _refuse(missing: list[str]) -> None:
+    if missing:
+        raise _NotReady(missing)
+
+
+@contextmanager
+def _root(
+    tree: Path | None,
+    given: Manifest,
+    layout: Layout,
+    project: Project,
+    repository: Repository | None,
+) -> Iterator[Path]:
+    """Yield the project root where the campaign will run: here, or in a tree that is made for it.
+
+    That tree is gone again when what is done in it fails.
+    """
+    if tree is None:
+        yield project.root
+        return
+    branch = worktrees.branch_of(layout.name, given)
+    worktrees.check_new_tree(tree, branch, repository)
+    assert repository is not None and branch is not None
+    # The new tree has the kernel of HEAD: an edit here would silently stay behind.
+    _refuse(tree_gaps(given, project.root, repository))
+    with worktrees.made(tree, branch, repository):
+        yield worktrees.counterpart(project.root, tree, repository)
 
 
 def _place(name: str, root: Path) -> int:

@@ -72,7 +72,7 @@ class HarnessWatch:
             kernel=tuple(campaign.manifest.kernel_source),
             folders=self._setup.folders,
             plugins=self._setup.plugins,
-            ignored=(campaign.layout.directory.parent,),
+            ignored=(campaign.layout.workspace,),
         )
         recorded = list(self._baseline.files) if self._baseline else []
         if (campaign.root / policy).is_file():

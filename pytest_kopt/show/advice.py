@@ -96,7 +96,7 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
 def _rooflines(campaign: Campaign) -> list[Roofline]:
     """Return the rooflines of the incumbent, under the ceilings that are known by now."""
     number = campaign.state.incumbent_round
-    workspace = campaign.layout.directory.parent
+    workspace = campaign.layout.workspace
     return rooflines(campaign.results(number), workspace) if number else []
 
 
