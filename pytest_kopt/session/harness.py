@@ -129,11 +129,15 @@ def _section(path: Path | None) -> dict[str, Any]:
 
 
 def _plain(value: Any, root: Path) -> Any:
-    """Return a setting as JSON can hold it, paths below the root relative to it."""
+    """Return a setting as JSON can hold it, paths in and beside the root relative to it.
+
+    A project is found under other paths on another machine; what lies far from it is not.
+    """
     if isinstance(value, list | tuple):
         return [_plain(item, root) for item in value]
     if isinstance(value, dict):
         return {str(key): _plain(item, root) for key, item in value.items()}
     if isinstance(value, Path):
-        return value.relative_to(root).as_posix() if value.is_relative_to(root) else str(value)
+        near = value.is_relative_to(root.parent)
+        return Path(os.path.relpath(value, root)).as_posix() if near else str(value)
     return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -11,6 +11,7 @@ from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.decide.gates import checked_shape
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.session.collector import Collector
 
@@ -114,6 +115,19 @@ def fail_rows_of_failed_tests(collector: Collector) -> None:
             collector.results[nodeid] = replace(
                 result, check="FAIL", cells=dict(cells), diagnosis=text
             )
+
+
+def machine_flags(incumbent: Mapping[str, Any]) -> list[str]:
+    """Return what to know about a stored comparison with another machine's session."""
+    where = elsewhere(incumbent)
+    return (
+        [
+            f"the incumbent was measured on {where}: stored figures of two machines differ without "
+            "any change; --kopt-compare paired measures both versions here"
+        ]
+        if where
+        else []
+    )
 
 
 def device_flags(results: Sequence[CaseResult], expected: Mapping[str, ExpectedCase]) -> list[str]:

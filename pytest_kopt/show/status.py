@@ -15,6 +15,7 @@ from pytest_kopt.campaign.counters import count
 from pytest_kopt.campaign.memory import unmasked_rounds, version_of
 from pytest_kopt.campaign.state import Round, chain_breaks
 from pytest_kopt.campaign.stops import Stop
+from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.errors import BadInput
 from pytest_kopt.show import standing
 from pytest_kopt.show.words import figure, percent
@@ -50,6 +51,7 @@ def status(campaign: Campaign, here: Path | None = None) -> dict[str, Any]:
         "root": str(campaign.root),
         "obstacle": obstacle,
         "edited": lineage.edited(campaign),
+        "measured_elsewhere": _measured_elsewhere(campaign),
         "ended": state.ended,
         "incumbent_round": state.incumbent_round,
         "next_round": None if stops.holding(ends) else state.next_round,
@@ -106,6 +108,11 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
         yield (
             f"in the tree, {', '.join(document['edited'])} is not as round "
             f"{document['incumbent_round']} had it: the next round measures it"
+        )
+    if document["measured_elsewhere"]:
+        yield (
+            f"the last accepted round was measured on {document['measured_elsewhere']}: paired "
+            "rounds measure both versions here and hold, stored ones do not"
         )
     yield from _counter_text(document)
     yield from standing.review_lines(
@@ -187,6 +194,16 @@ def _obstacle(campaign: Campaign) -> str | None:
     except BadInput as error:
         return str(error)
     return None
+
+
+def _measured_elsewhere(campaign: Campaign) -> str:
+    """Return which other machine measured the incumbent, "" where none did or it is not known."""
+    if campaign.state.incumbent is None:
+        return ""
+    try:
+        return elsewhere(campaign.incumbent_session())
+    except BadInput:  # named as an obstacle, or when a round needs it
+        return ""
 
 
 def _allowed(
