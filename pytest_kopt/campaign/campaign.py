@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -81,15 +82,38 @@ class Campaign:
         self.layout = layout
         self.root = root
         self.manifest: Manifest = manifests.load(layout.manifest)
-        self.repository = Repository.around(root)
+        # A workspace lies inside its upstream's repository but has no history there: its
+        # snapshots carry the lineage.
+        self.repository = None if self._is_workspace else Repository.around(root)
         self.state: CampaignState = fold(ledger.read(layout.ledger))
 
     @property
     def name(self) -> str:
         return self.layout.name
 
+    @property
+    def home(self) -> Path:
+        """The project's root, where what outlives a campaign lies: upstream's for a workspace."""
+        if not self._is_workspace or self.manifest.upstream is None:
+            return self.root
+        return (self.root / self.manifest.upstream.root).resolve()
+
+    @property
+    def _is_workspace(self) -> bool:
+        return self.root.resolve() == self.layout.directory.resolve()
+
+    def check_place(self) -> None:
+        """Raise BadInput when rounds do not run in this project."""
+        if self.manifest.upstream is not None and not self._is_workspace:
+            raise BadInput(
+                f"rounds of {self.name} run in its workspace",
+                where="execution_mode",
+                legal=f"cd {shlex.quote(str(self.layout.directory))}; here only --kopt-round final",
+            )
+
     def check_ready(self) -> None:
         """Raise BadInput when the tree is in no state for a round."""
+        self.check_place()
         inside = self.repository.root if self.repository else self.root
         manifests.check_kernel_paths(self.manifest, self.root, inside)
         if self.repository is None or not self.manifest.git_commit:
@@ -443,19 +467,21 @@ class Campaign:
         known = self.state.rounds[before].verdict if before else None
         files = sorted({*decided.kernel, *(known.kernel if known else {}), *map(str, beside)})
         paths = [self.repository.relative(self.root, path) for path in files]
+        return self.repository.commit(paths, self._message(item, decided.reason))
+
+    def _message(self, item: Round, result: str) -> str:
         notes = item.notes
         summary = notes.summary or notes.change or notes.hypothesis or "kernel change"
         target = f"{self.manifest.target_op} {self.manifest.target_backend}"
         log = self.layout.optimize_log
         # Of a tree beside the main one the way to the main one's workspace is nobody's business.
         log = log.relative_to(self.root if log.is_relative_to(self.root) else self.layout.workspace)
-        message = (
+        return (
             f"[optimize] {target} round-{item.number}: {summary.splitlines()[0]}\n\n"
             f"Hypothesis: {notes.hypothesis or 'not stated'}\n"
-            f"Result: {decided.reason}\n"
+            f"Result: {result}\n"
             f"Details: {notes.details or log.as_posix()}\n"
         )
-        return self.repository.commit(paths, message)
 
 
 def _sha256(content: bytes) -> str:

@@ -42,6 +42,17 @@ class Layout:
         return self.directory / "baseline.md"
 
     @property
+    def upstream(self) -> Path:
+        """The kernel as a workspace campaign took it from upstream."""
+        return self.directory / "upstream"
+
+    @property
+    def records(self) -> tuple[Path, ...]:
+        """What sessions and commands wrote: no part of a workspace's project."""
+        names = ("rounds", "final", "memory", "profiles", "logs", "upstream")
+        return tuple(self.directory / name for name in names)
+
+    @property
     def lock(self) -> Path:
         return self.directory / ".lock"
 
@@ -106,7 +117,8 @@ def check_name(name: str) -> str:
 
 def campaigns(workspace: Path) -> list[str]:
     """Return the names of the campaigns in a workspace."""
-    return sorted(path.parent.name for path in workspace.glob("*/manifest.yaml"))
+    found = (path.parent.name for path in workspace.glob("*/manifest.yaml"))
+    return sorted(name for name in found if _LEGAL_NAME.fullmatch(name))
 
 
 def find(workspace: Path, name: str) -> Layout:

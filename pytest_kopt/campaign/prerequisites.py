@@ -24,12 +24,14 @@ _PROBE = "from pytest_kopt.session.probe import main; main()"
 class Probe:
     """What collecting the tests in a fresh process showed.
 
-    `modules` are the files of every imported module, `cases` the node ids marked kopt.
+    `modules` are the files of every imported module, `cases` the node ids marked kopt, `path` the
+    folders in which modules were looked for.
     """
 
     cases: tuple[str, ...]
     modules: tuple[str, ...]
     failure: str = ""
+    path: tuple[str, ...] = ()
 
 
 def gaps(given: Manifest, root: Path) -> list[str]:
@@ -69,7 +71,8 @@ def probe(given: Manifest, root: Path) -> Probe:
         if not answer.exists():
             return Probe((), (), (done.stdout + done.stderr)[-1500:].strip())
         document = json.loads(answer.read_text())
-        return Probe(tuple(document["cases"]), tuple(document["modules"]), document["failure"])
+        found = {name: tuple(document[name]) for name in ("cases", "modules", "path")}
+        return Probe(**found, failure=document["failure"])
 
 
 def tree_gaps(given: Manifest, root: Path, repository: Repository | None) -> list[str]:

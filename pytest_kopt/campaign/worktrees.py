@@ -34,7 +34,12 @@ def keeper(root: Path) -> Path:
 
 
 def root_of(layout: Layout, manifest: Manifest, here: Path) -> Path:
-    """Return the project root in the tree that is on the campaign's branch; `here` if none is."""
+    """Return where a campaign's rounds run: its workspace, or the tree that is on its branch.
+
+    `here` is a project root of the repository, and the answer where no tree is on that branch.
+    """
+    if manifest.upstream is not None:
+        return layout.directory
     repository, branch = Repository.around(here), branch_of(layout.name, manifest)
     if repository is None or branch is None or repository.branch == branch:
         return here

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_kopt import policies
+from pytest_kopt.campaign import extraction, worktrees
 from pytest_kopt.campaign import manifest as manifests
-from pytest_kopt.campaign import worktrees
 from pytest_kopt.campaign.layout import Layout, check_name
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.prerequisites import gaps, tree_gaps
@@ -25,6 +25,7 @@ from pytest_kopt.documents import validate
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.schema.table import write_atomically
+from pytest_kopt.session.harness import pytest_section
 from pytest_kopt.show import tips
 from pytest_kopt.show.campaign_readme import campaign_readme
 
@@ -60,6 +61,14 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--worktree", metavar="DIR", help="make a work tree of git's at DIR and run there"
     )
+    parser.add_argument(
+        "--mode",
+        choices=("repo", "workspace"),
+        help="run here (repo), or on copies of kernel and tests in the campaign's directory",
+    )
+    parser.add_argument(
+        "--bench", action="append", metavar="PATH", help="benchmark to copy into the workspace"
+    )
     parser.add_argument("--env", action="append", metavar="NAME=VALUE", help="set in every worker")
     parser.add_argument("--rebuild", metavar="COMMAND", help="run before every round")
     parser.add_argument("--format", metavar="COMMAND", help="run before every round")
@@ -82,16 +91,18 @@ def run(arguments: argparse.Namespace) -> int:
     policies.load(given.policy)
     try:
         with _root(tree, given, layout, project, repository) as root:
-            script, command = quick_bench.script(root, layout.quick_bench)
-            given = given.model_copy(update={"quick_command": command})
             _refuse(gaps(given, root))
-            if repository is not None:
-                if tree is None and given.git_branch != "none":
-                    repository.switch(given.git_branch)
-                project.keep_workspace_out_of_git()
-            write_atomically(layout.readme, campaign_readme(given))
-            write_atomically(layout.quick_bench, script)
-            manifests.save(layout.manifest, given)
+            with _directory(arguments, given, layout, project, root) as (place, given):
+                home = root if given.upstream is None else layout.directory
+                script, command = quick_bench.script(home, layout.quick_bench)
+                given = given.model_copy(update={"quick_command": command})
+                if repository is not None:
+                    if tree is None and given.git_branch != "none":
+                        repository.switch(given.git_branch)
+                    project.keep_workspace_out_of_git()
+                write_atomically(place.readme, campaign_readme(given))
+                write_atomically(place.quick_bench, script)
+                manifests.save(place.manifest, given)
     except _NotReady as error:
         print("not ready, nothing was written:", file=sys.stderr)
         for gap in error.gaps:
@@ -101,8 +112,8 @@ def run(arguments: argparse.Namespace) -> int:
     for line in tips.lines(project.campaign(arguments.name)):
         print(line)
     print(f"written to {layout.manifest}; confirm the fields above, then:")
-    if tree is not None:
-        print(f"  cd {shlex.quote(str(root))}")
+    if home != project.root:
+        print(f"  cd {shlex.quote(str(home))}")
     print(f"  pytest --kopt-campaign {arguments.name} --kopt-round 1")
     return ExitCode.OK
 
@@ -144,6 +155,26 @@ def _root(
         yield worktrees.counterpart(project.root, tree, repository)
 
 
+@contextmanager
+def _directory(
+    arguments: argparse.Namespace, given: Manifest, layout: Layout, project: Project, root: Path
+) -> Iterator[tuple[Layout, Manifest]]:
+    """Yield where the campaign's documents are written, and its manifest."""
+    if arguments.mode != "workspace":
+        if arguments.bench:
+            raise BadInput(
+                "benchmarks are copied into a workspace only",
+                where="--bench",
+                legal="--mode workspace",
+            )
+        yield layout, given
+        return
+    benchmarks = [_relative(path, project.root, "--bench") for path in arguments.bench or []]
+    settings = pytest_section(project.settings and root / project.settings)
+    with extraction.extracted(given, root, layout, benchmarks, settings) as made:
+        yield made
+
+
 def _place(name: str, root: Path) -> int:
     placed = templates.place(name, root)
     for path in placed:
@@ -160,8 +191,13 @@ def _document(
     if arguments.old:
         old = project.campaign(arguments.old).manifest
         document = old.model_dump(mode="json", by_alias=True)
+        upstream = document.pop("upstream") or {}
+        for key in ("kernel_source", "tests", "test_command") if upstream else ():
+            document[key] = upstream[key]
         for key in ("schema", "created", "git_branch", "quick_command", "representative_shapes"):
             document.pop(key)
+        arguments.mode = arguments.mode or document["execution_mode"]
+        document["execution_mode"] = "repo"
     given = {
         "target_op": arguments.op,
         "target_backend": arguments.backend,
@@ -169,7 +205,9 @@ def _document(
         "target_gpu": arguments.gpu,
         "performance_target": arguments.target,
         "primary_metric": arguments.metric,
-        "kernel_source": [_relative(path, project.root) for path in arguments.kernel or []] or None,
+        "kernel_source": [_relative(path, project.root, "--kernel") for path in arguments.kernel]
+        if arguments.kernel
+        else None,
         "tests": arguments.tests,
         "test_command": arguments.test,
         "max_iterations": arguments.max_iterations,
@@ -188,14 +226,14 @@ def _document(
     return document
 
 
-def _relative(path: str, root: Path) -> str:
+def _relative(path: str, root: Path, option: str) -> str:
     found = Path(path)
     absolute = found if found.is_absolute() else Path.cwd() / found
     try:
         return absolute.relative_to(root).as_posix()
     except ValueError:
         raise BadInput(
-            f"kernel {path!r} lies outside the project", where="--kernel", legal=f"below {root}"
+            f"{path!r} lies outside the project", where=option, legal=f"below {root}"
         ) from None
 
 

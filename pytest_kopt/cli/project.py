@@ -20,10 +20,14 @@ from pytest_kopt.options.settings import DEFAULT_WORKSPACE, workspace_of
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """Root and workspace, as a pytest run from here would see them."""
+    """Root and workspace, as a pytest run from here would see them.
+
+    `settings` is pytest's configuration file, relative to the root; None where there is none.
+    """
 
     root: Path
     workspace: Path
+    settings: Path | None = None
 
     @classmethod
     def here(cls) -> Project:
@@ -33,7 +37,8 @@ class Project:
             workspace = workspace_of(config)
         except (ValueError, KeyError):  # the plugin is switched off here: no ini of ours
             workspace = keeper(config.rootpath) / DEFAULT_WORKSPACE
-        return cls(config.rootpath, workspace)
+        file = config.inipath
+        return cls(config.rootpath, workspace, file and file.relative_to(config.rootpath))
 
     def keep_workspace_out_of_git(self) -> None:
         """List the workspace in `.git/info/exclude` where it lies inside the repository.

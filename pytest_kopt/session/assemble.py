@@ -93,8 +93,9 @@ def _trial(config: pytest.Config, settings: Settings) -> Trial | None:
         return PullRequestGate(config, settings)
     if settings.round == "final":
         from pytest_kopt.session.final import FinalComparison
+        from pytest_kopt.session.integration import Integration, is_integration
 
-        return FinalComparison(settings)
+        return (Integration if is_integration(settings) else FinalComparison)(settings)
     if settings.round is not None:
         from pytest_kopt.session.harness import PytestSetup
         from pytest_kopt.session.round import CampaignRound

@@ -51,13 +51,7 @@ class CampaignTrial:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self.campaign = Campaign(
-            find(
-                settings.workspace,
-                choose_campaign(settings.campaign, settings.root, settings.workspace),
-            ),
-            settings.root,
-        )
+        self.campaign = self._open(settings)
         self.policy: Policy = policies.load(settings.policy or self.campaign.manifest.policy)
         self.frozen: dict[str, ExpectedCase] = {}
         self.expected: dict[str, ExpectedCase] = {}
@@ -69,6 +63,10 @@ class CampaignTrial:
         self._validate()
         self.started = now()
         self._stack = contextlib.ExitStack()
+
+    def _open(self, settings: Settings) -> Campaign:
+        name = choose_campaign(settings.campaign, settings.root, settings.workspace)
+        return Campaign(find(settings.workspace, name), settings.root)
 
     def _validate(self) -> None:
         """Raise BadInput when this session cannot run on the campaign as it stands now."""

@@ -5,6 +5,7 @@ Every accepted round carries a small error, and they add up along the chain; thi
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from pytest_kopt.campaign import levels
@@ -98,10 +99,23 @@ class FinalComparison(CampaignTrial):
                 legal="a campaign with an accepted round",
             )
         campaign.check_ready()
+        self._check_tree()
+        self._freeze_cases()
+
+    def _check_tree(self) -> None:
+        """Raise BadInput when the tree does not hold the best version."""
+        campaign = self.campaign
+        if campaign.manifest.upstream is not None:
+            raise BadInput(
+                "the final comparison of a workspace campaign is its integration upstream",
+                where="--kopt-round final",
+                legal=f"cd {shlex.quote(str(campaign.home))} && pytest --kopt-campaign "
+                f"{campaign.name} --kopt-round final",
+            )
         if not campaign.candidate().same_content(campaign.incumbent()):
             raise BadInput(
-                f"the kernel files are not those of round {best}, the last accepted",
+                f"the kernel files are not those of round {campaign.state.incumbent_round}, the "
+                "last accepted",
                 where="--kopt-round final",
                 legal="the accepted version in the tree, or measure the edit as a round first",
             )
-        self._freeze_cases()

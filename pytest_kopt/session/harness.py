@@ -40,7 +40,7 @@ class PytestSetup:
     @classmethod
     def of(cls, config: pytest.Config) -> PytestSetup:
         """Read the set-up of a configured session."""
-        section = _section(config.inipath)
+        section = pytest_section(config.inipath)
         settings = {k: v for k, v in section.items() if not k.startswith(_IDLE)}
         settings |= {name: _plain(config.getini(name), config.rootpath) for name in _EFFECTIVE}
         settings["--noconftest"] = bool(config.option.noconftest)
@@ -72,7 +72,9 @@ class HarnessWatch:
             kernel=tuple(campaign.manifest.kernel_source),
             folders=self._setup.folders,
             plugins=self._setup.plugins,
-            ignored=(campaign.layout.workspace,),
+            ignored=campaign.layout.records
+            if campaign.manifest.upstream
+            else (campaign.layout.workspace,),
         )
         recorded = list(self._baseline.files) if self._baseline else []
         if (campaign.root / policy).is_file():
@@ -104,7 +106,7 @@ class HarnessWatch:
         return [paths[path] for path in repository.dirty(paths) if path in paths] if paths else []
 
 
-def _section(path: Path | None) -> dict[str, Any]:
+def pytest_section(path: Path | None) -> dict[str, Any]:
     """Return pytest's section of its configuration file, without importing anything of pytest's."""
     if path is None or not path.is_file():
         return {}

@@ -71,6 +71,7 @@ def status(campaign: Campaign, here: Path | None = None) -> dict[str, Any]:
         "recent_regressions": [asdict(item) for item in counted.recent],
         "stagnation": asdict(review) if review else None,
         "termination_check": [{"title": stop.title, **asdict(stop)} for stop in ends],
+        "integration": _integration(campaign),
         "allowed": list(_allowed(campaign, ends, obstacle, way)),
         "next": _next(campaign, last, ends, obstacle, way),
         "quick": _quick(campaign),
@@ -114,6 +115,8 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
             f"the last accepted round was measured on {document['measured_elsewhere']}: paired "
             "rounds measure both versions here and hold, stored ones do not"
         )
+    if document["integration"]:
+        yield document["integration"]
     yield from _counter_text(document)
     yield from standing.review_lines(
         stagnation.Review(**document["stagnation"]) if document["stagnation"] else None,
@@ -196,6 +199,24 @@ def _obstacle(campaign: Campaign) -> str | None:
     return None
 
 
+def _integration(campaign: Campaign) -> str | None:
+    """Return how a workspace stands with its upstream, None for a campaign without one."""
+    state, upstream = campaign.state, campaign.manifest.upstream
+    if upstream is None:
+        return None
+    if state.integrating:
+        return (
+            f"the integration of round {state.integrating.round} was cut off: `--kopt-round final` "
+            f"in {campaign.home} first finishes or undoes it"
+        )
+    if state.integrated and state.integrated.git_commit:
+        return f"integrated upstream as commit {state.integrated.git_commit[:12]}"
+    return (
+        f"accepted rounds are provisional: only `--kopt-round final` in {campaign.home} accepts "
+        "upstream"
+    )
+
+
 def _measured_elsewhere(campaign: Campaign) -> str:
     """Return which other machine measured the incumbent, "" where none did or it is not known."""
     if campaign.state.incumbent is None:
@@ -214,7 +235,8 @@ def _allowed(
         yield f"{way}{_run(campaign)}"
     final = standing.final_command(campaign)
     if final and not obstacle:
-        yield f"{way}{final}"
+        workspace = campaign.manifest.upstream is not None
+        yield f"{f'cd {shlex.quote(str(campaign.home))} && ' if workspace else way}{final}"
     yield from (f"kopt {word} {campaign.name}" for word in ("advise", "report"))
     if not campaign.state.ended:
         yield f"kopt stop {campaign.name}"

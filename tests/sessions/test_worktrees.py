@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from pytest_kopt.cli.main import main
 
-from .project import CAMPAIGN, INIT, KERNEL, Project
+from .project import CAMPAIGN, CASES, INIT, KERNEL, Project, Run
 from .sources import doubled_kernel, write_doubled
 
 BRANCH = f"optimize/{CAMPAIGN}"
@@ -86,6 +87,45 @@ def test_a_campaign_in_a_tree_of_its_own(ready: Project) -> None:
     assert run.code == 0 and "round 2: ACCEPTED" in run.out
     assert f"git switch {BRANCH}" in run.out
     assert ready.git("show", f"{BRANCH}:{KERNEL}") == doubled_kernel(187.5)
+
+
+SECOND = "second_torch_cpu_20260101"
+
+
+@pytest.mark.long
+def test_two_campaigns_at_the_same_time_in_trees_of_their_own(ready: Project) -> None:
+    """Of different kernels in one repository: they take turns at timing, and nothing gets mixed."""
+    for path in (KERNEL, CASES):
+        text = ready.read(path).replace("kernels.doubled", "kernels.second")
+        ready.write(path.replace("doubled", "second"), text)
+    ready.commit_all("Add a second kernel")
+    kernels = {CAMPAIGN: KERNEL, SECOND: "kernels/second.py"}
+    trees = {}
+    for name, path in kernels.items():
+        cases = ("--tests", f"tests/test_{Path(path).stem}.py")
+        words = (
+            (*INIT, *cases) if name == CAMPAIGN else ("init", name, *INIT[2:4], "--kernel", path)
+        )
+        trees[name] = in_tree(ready, words if name == CAMPAIGN else (*words, *INIT[6:], *cases))
+    before = users_state(ready)
+
+    def play(name: str, number: int) -> Run:
+        return trees[name].pytest("--kopt-round", str(number))
+
+    for number in (1, 2):
+        with ThreadPoolExecutor() as pool:
+            runs = list(pool.map(lambda name: play(name, number), kernels))
+        assert [run.code for run in runs] == [0, 0], "".join(run.text for run in runs)
+        for name, path in kernels.items():
+            trees[name].write(path, doubled_kernel(187.5))
+    for name, path in kernels.items():
+        assert ready.git("show", f"optimize/{name}:{path}") == doubled_kernel(187.5)
+        words = ("log", "--format=", "--name-only", f"main..optimize/{name}")
+        assert ready.git(*words).split() == [path], "its own commits and no others"
+        run = ready.kopt("status", name)
+        assert "1 accepted, 0 rolled back" in run.out and str(trees[name].root) in run.out
+    assert users_state(ready) == before
+    assert ready.read(".git/info/exclude").splitlines().count("/agent/workspace/") == 1
 
 
 def dirty_kernel(project: Project) -> None:

@@ -1,0 +1,66 @@
+"""The gate behind a workspace: its best kernel, put upstream, meets upstream's own there (C13).
+
+Full level, upstream's cases and test_command; only this accepts, and a failure puts upstream back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.choice import choose_campaign
+from pytest_kopt.campaign.layout import find
+from pytest_kopt.campaign.manifest import load
+from pytest_kopt.campaign.upstream import UpstreamCampaign
+from pytest_kopt.decide.verdict import Applied
+from pytest_kopt.options.settings import Settings
+from pytest_kopt.session.collector import Collector
+from pytest_kopt.session.final import FinalComparison
+from pytest_kopt.session.trial import Closing, Laboratory
+from pytest_kopt.show import projections
+
+
+def is_integration(settings: Settings) -> bool:
+    """Say whether the final comparison is that of a workspace campaign, which runs upstream."""
+    name = choose_campaign(settings.campaign, settings.root, settings.workspace)
+    layout = find(settings.workspace, name)
+    inside = settings.root.resolve() == layout.directory.resolve()
+    return load(layout.manifest).upstream is not None and not inside
+
+
+class Integration(FinalComparison):
+    """`--kopt-round final` of a workspace campaign, run in the upstream project."""
+
+    campaign: UpstreamCampaign
+
+    @property
+    def title(self) -> str:
+        best = self.campaign.state.incumbent_round
+        return f"campaign {self.campaign.name}, integration of round {best} (best) upstream"
+
+    def close(self, collector: Collector, lab: Laboratory, interrupted: str = "") -> Closing:
+        """Judge and record, then commit upstream or put it back."""
+        closing = super().close(collector, lab, interrupted)
+        self.campaign.settle(apply=self._settings.apply)
+        projections.refresh(self.campaign, [])
+        done = self.campaign.state.integrated
+        assert done is not None
+        applied = Applied(git_commit=done.git_commit, restored=done.restored)
+        return replace(closing, verdict=closing.verdict.model_copy(update={"applied": applied}))
+
+    def _open(self, settings: Settings) -> Campaign:
+        campaign = super()._open(settings)
+        return UpstreamCampaign(campaign.layout, campaign.root)
+
+    def _check_tree(self) -> None:
+        """Nothing more: the best version is put into the tree once the campaign is held."""
+
+    def _run_commands(self) -> str:
+        # What stops the session from here on, short of a kill, puts upstream back.
+        self._stack.callback(self.campaign.settle)
+        self.campaign.put_in()
+        return super()._run_commands()
+
+    def _session(self, collector: Collector) -> dict[str, Any]:
+        return {**super()._session(collector), "integration": True}
