@@ -102,19 +102,16 @@ def test_two_campaigns_at_the_same_time_in_trees_of_their_own(ready: Project) ->
     kernels = {CAMPAIGN: KERNEL, SECOND: "kernels/second.py"}
     trees = {}
     for name, path in kernels.items():
-        cases = ("--tests", f"tests/test_{Path(path).stem}.py")
-        words = (
-            (*INIT, *cases) if name == CAMPAIGN else ("init", name, *INIT[2:4], "--kernel", path)
-        )
-        trees[name] = in_tree(ready, words if name == CAMPAIGN else (*words, *INIT[6:], *cases))
+        what = ("--op", "doubled", "--kernel", path, "--tests", f"tests/test_{Path(path).stem}.py")
+        trees[name] = in_tree(ready, ("init", name, *what, *INIT[6:]))
     before = users_state(ready)
 
-    def play(name: str, number: int) -> Run:
-        return trees[name].pytest("--kopt-round", str(number))
+    def play(name: str) -> Run:
+        return trees[name].pytest("--kopt-round", "next")
 
-    for number in (1, 2):
+    for _ in ("the baseline", "an accepted round"):
         with ThreadPoolExecutor() as pool:
-            runs = list(pool.map(lambda name: play(name, number), kernels))
+            runs = list(pool.map(play, kernels))
         assert [run.code for run in runs] == [0, 0], "".join(run.text for run in runs)
         for name, path in kernels.items():
             trees[name].write(path, doubled_kernel(187.5))
