@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from pytest_kopt import policies
-from pytest_kopt.campaign import ledger, stops
+from pytest_kopt.campaign import ledger, lineage, stops
 from pytest_kopt.campaign import manifest as manifests
 from pytest_kopt.campaign.archive import Archive, Evidence
 from pytest_kopt.campaign.kernel import KernelVersion
@@ -23,6 +24,7 @@ from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.repository import Repository
 from pytest_kopt.campaign.state import Attempt, CampaignState, Round, fold
 from pytest_kopt.campaign.stops import Stop
+from pytest_kopt.campaign.worktrees import branch_of, way_to
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.clock import now
 from pytest_kopt.decide.policy import Policy
@@ -65,15 +67,43 @@ class Campaign:
         self.root = root
         self.manifest: Manifest = manifests.load(layout.manifest)
         self.archive = Archive(layout)
-        self.repository = Repository.around(root)
+        # A workspace lies inside its upstream's repository but has no history there: its
+        # snapshots carry the lineage.
+        self.repository = None if self._is_workspace else Repository.around(root)
         self.state: CampaignState = fold(ledger.read(layout.ledger))
 
     @property
     def name(self) -> str:
         return self.layout.name
 
+    @property
+    def home(self) -> Path:
+        """The project's root, where what outlives a campaign lies: upstream's for a workspace."""
+        if not self._is_workspace or self.manifest.upstream is None:
+            return self.root
+        return (self.root / self.manifest.upstream.root).resolve()
+
+    @property
+    def is_upstream(self) -> bool:
+        """Whether the campaign has a workspace, and this is the project it was extracted from."""
+        return self.manifest.upstream is not None and not self._is_workspace
+
+    @property
+    def _is_workspace(self) -> bool:
+        return self.root.resolve() == self.layout.directory.resolve()
+
+    def check_place(self) -> None:
+        """Raise BadInput when rounds do not run in this project."""
+        if self.is_upstream:
+            raise BadInput(
+                f"rounds of {self.name} run in its workspace",
+                where="execution_mode",
+                legal=f"cd {shlex.quote(str(self.layout.directory))}; here only --kopt-round final",
+            )
+
     def check_ready(self) -> None:
         """Raise BadInput when the tree is in no state for a round."""
+        self.check_place()
         inside = self.repository.root if self.repository else self.root
         manifests.check_kernel_paths(self.manifest, self.root, inside)
         if self.repository is None or not self.manifest.git_commit:
@@ -81,15 +111,14 @@ class Campaign:
         busy = self.repository.operation_in_progress()
         if busy:
             raise BadInput(f"{busy} is in progress", where="git", legal="finish or abort it first")
-        branch = self.repository.branch
-        if branch is None:
-            raise BadInput("HEAD is detached", where="git", legal=f"git switch {self._branch()}")
-        if self._branch() != "none" and branch != self._branch():
+        branch, own = self.repository.branch, branch_of(self.name, self.manifest)
+        if branch is None or (own is not None and branch != own):
             raise BadInput(
-                f"the tree is on branch {branch!r}",
+                "HEAD is detached" if branch is None else f"the tree is on branch {branch!r}",
                 where="git",
-                legal=f"git switch {self._branch()}",
+                legal=way_to(own, self.repository) if own else "git switch BRANCH",
             )
+        lineage.check_branch(self)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -105,11 +134,15 @@ class Campaign:
             ) from None
         try:
             owner.write_text(f"process {os.getpid()} on {socket.gethostname()} since {now()}")
-            self.state = fold(ledger.read(self.layout.ledger))
+            self.read_again()
             yield
         finally:
             owner.unlink(missing_ok=True)
             lock.release()
+
+    def read_again(self) -> None:
+        """Take in what another session, or another view of the campaign, added to the ledger."""
+        self.state = fold(ledger.read(self.layout.ledger))
 
     def candidate(self) -> KernelVersion:
         """Return the kernel files of the working tree."""
@@ -321,11 +354,7 @@ class Campaign:
 
     def _append(self, *events: ledger.Event) -> None:
         ledger.append(self.layout.ledger, *events)
-        self.state = fold(ledger.read(self.layout.ledger))
-
-    def _branch(self) -> str:
-        branch = self.manifest.git_branch
-        return f"optimize/{self.name}" if branch == "auto" else branch
+        self.read_again()
 
     def _baseline_attempt(self) -> Attempt:
         baseline = self.state.baseline
@@ -369,16 +398,21 @@ class Campaign:
         files: dict[str, Path | None] = dict.fromkeys(known.kernel if known else ())
         files |= self.archive.kernel_paths(item.number, attempt)
         files |= {str(path): path for path in beside}
+        return self._commit_round(item, files, decided.reason)
+
+    def _commit_round(self, item: Round, files: Mapping[str, Path | None], result: str) -> str:
         notes = item.notes
         summary = notes.summary or notes.change or notes.hypothesis or "kernel change"
-        log = self.layout.optimize_log.relative_to(self.root).as_posix()
+        log = self.layout.optimize_log
+        # Of a tree beside the main one the way to the main one's workspace is nobody's business.
+        log = log.relative_to(self.root if log.is_relative_to(self.root) else self.layout.workspace)
         return self._commit_files(
             files,
             f"round-{item.number}: {summary.splitlines()[0]}",
             {
                 "Hypothesis": notes.hypothesis or "not stated",
-                "Result": decided.reason,
-                "Details": notes.details or log,
+                "Result": result,
+                "Details": notes.details or log.as_posix(),
             },
         )
 

@@ -22,6 +22,10 @@ class Layout:
         return self.directory.name
 
     @property
+    def workspace(self) -> Path:
+        return self.directory.parent
+
+    @property
     def manifest(self) -> Path:
         return self.directory / "manifest.yaml"
 
@@ -36,6 +40,17 @@ class Layout:
     @property
     def baseline_report(self) -> Path:
         return self.directory / "baseline.md"
+
+    @property
+    def upstream(self) -> Path:
+        """The kernel as a workspace campaign took it from upstream."""
+        return self.directory / "upstream"
+
+    @property
+    def records(self) -> tuple[Path, ...]:
+        """What sessions and commands wrote: no part of a workspace's project."""
+        names = ("rounds", "final", "memory", "profiles", "logs", "upstream")
+        return tuple(self.directory / name for name in names)
 
     @property
     def lock(self) -> Path:
@@ -107,7 +122,8 @@ def check_name(name: str) -> str:
 
 def campaigns(workspace: Path) -> list[str]:
     """Return the names of the campaigns in a workspace."""
-    return sorted(path.parent.name for path in workspace.glob("*/manifest.yaml"))
+    found = (path.parent.name for path in workspace.glob("*/manifest.yaml"))
+    return sorted(name for name in found if _LEGAL_NAME.fullmatch(name))
 
 
 def find(workspace: Path, name: str) -> Layout:

@@ -173,6 +173,26 @@ class Final(Event):
     report: FinalReport | None = None
 
 
+class Integrating(Event):
+    """Upstream gets the best version of a workspace, that of `round`.
+
+    `kernel` are the SHA-256 of its files by their path upstream. A `final` follows; until
+    `integrated` does too, the next session upstream finishes or undoes it.
+    """
+
+    event: Literal["integrating"] = "integrating"
+    round: Annotated[int, Field(ge=1)]
+    kernel: dict[str, str]
+
+
+class Integrated(Event):
+    """An integration is over: committed upstream, or upstream was put back."""
+
+    event: Literal["integrated"] = "integrated"
+    git_commit: str | None = None
+    restored: list[str] = []
+
+
 class ManifestChanged(Event):
     """Keys of the manifest have changed; their new values."""
 
@@ -209,6 +229,8 @@ AnyEvent = Annotated[
     | ApplyWaived
     | Note
     | Final
+    | Integrating
+    | Integrated
     | ManifestChanged
     | Masking
     | Ended,

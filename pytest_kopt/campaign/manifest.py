@@ -7,7 +7,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from pytest_kopt.campaign.targets import architecture, language, parse_target
 from pytest_kopt.documents import dump_yaml, load_yaml, validate
@@ -34,6 +41,32 @@ class FrozenSchema(BaseModel):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
+class Extracted(BaseModel):
+    """A file of the workspace as it was taken: its path upstream and its SHA-256."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: Annotated[str, Field(min_length=1)]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Upstream(BaseModel):
+    """What a workspace was extracted from (execution_mode workspace).
+
+    `root` is the upstream project's, relative to the campaign's directory. `kernel_source`, `tests`
+    and `test_command` are what they are there; `files` are by their path in the workspace.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    root: Text
+    commit: str | None
+    kernel_source: list[Text]
+    tests: str = ""
+    test_command: Text | None = None
+    files: dict[str, Extracted]
+
+
 class Manifest(BaseModel):
     """The keys of manifest.yaml.
 
@@ -48,6 +81,7 @@ class Manifest(BaseModel):
     target_lang: Word
     target_gpu: Word
     execution_mode: Literal["repo", "workspace"] = "repo"
+    upstream: Upstream | None = Field(default=None, validate_default=True)
     project_skill: Text | None = None
     performance_target: Text | None = None
     primary_metric: Text | None = None
@@ -79,6 +113,15 @@ class Manifest(BaseModel):
             if found:
                 return {**document, "target_lang": found}
         return document
+
+    @field_validator("upstream")
+    @classmethod
+    def _of_a_workspace(cls, value: Upstream | None, info: ValidationInfo) -> Upstream | None:
+        if (value is not None) != (info.data.get("execution_mode") == "workspace"):
+            raise ValueError(
+                "null with execution_mode repo; `kopt init --mode workspace` writes the other"
+            )
+        return value
 
     @field_validator("kernel_source", mode="before")
     @classmethod

@@ -13,6 +13,7 @@ from pathlib import Path
 from pytest_kopt.campaign import commands, manifest
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.repository import Repository
+from pytest_kopt.campaign.worktrees import counterpart
 from pytest_kopt.errors import BadInput
 
 _COMPILED = {".cu", ".cpp", ".cc", ".cxx", ".hip", ".c"}
@@ -23,18 +24,20 @@ _PROBE = "from pytest_kopt.session.probe import main; main()"
 class Probe:
     """What collecting the tests in a fresh process showed.
 
-    `modules` are the files of every imported module, `cases` the node ids marked kopt.
+    `modules` are the files of every imported module, `cases` the node ids marked kopt, `path` the
+    folders in which modules were looked for.
     """
 
     cases: tuple[str, ...]
     modules: tuple[str, ...]
     failure: str = ""
+    path: tuple[str, ...] = ()
 
 
 def gaps(given: Manifest, root: Path) -> list[str]:
     """Return one sentence for everything that is missing; empty when round 1 may run."""
     repository = Repository.around(root)
-    found = _tree_gaps(given, root, repository)
+    found = tree_gaps(given, root, repository)
     try:
         manifest.check_kernel_paths(given, root, repository.root if repository else root)
     except BadInput as error:
@@ -49,7 +52,7 @@ def gaps(given: Manifest, root: Path) -> list[str]:
                 commands.split(text)
             except BadInput as error:
                 found.append(f"{key}: {error}")
-    return found + _test_gaps(given, root, probe(given, root))
+    return found + _test_gaps(given, root, repository, probe(given, root))
 
 
 def probe(given: Manifest, root: Path) -> Probe:
@@ -68,10 +71,12 @@ def probe(given: Manifest, root: Path) -> Probe:
         if not answer.exists():
             return Probe((), (), (done.stdout + done.stderr)[-1500:].strip())
         document = json.loads(answer.read_text())
-        return Probe(tuple(document["cases"]), tuple(document["modules"]), document["failure"])
+        found = {name: tuple(document[name]) for name in ("cases", "modules", "path")}
+        return Probe(**found, failure=document["failure"])
 
 
-def _tree_gaps(given: Manifest, root: Path, repository: Repository | None) -> list[str]:
+def tree_gaps(given: Manifest, root: Path, repository: Repository | None) -> list[str]:
+    """Return what of the tree's state keeps a campaign from beginning here."""
     if repository is None or not given.git_commit:
         return []
     found = []
@@ -92,7 +97,9 @@ def _tree_gaps(given: Manifest, root: Path, repository: Repository | None) -> li
     return found
 
 
-def _test_gaps(given: Manifest, root: Path, seen: Probe) -> list[str]:
+def _test_gaps(
+    given: Manifest, root: Path, repository: Repository | None, seen: Probe
+) -> list[str]:
     if seen.failure:
         return [f"the tests cannot be collected: {seen.failure}"]
     if not seen.cases:
@@ -114,4 +121,13 @@ def _test_gaps(given: Manifest, root: Path, seen: Probe) -> list[str]:
                 f"kernel {source!r} is imported from {elsewhere[0]}, not from this tree: "
                 "install the project editable (pip install -e .)"
             )
+        if repository is None:
+            continue
+        others = [counterpart(root, tree.path, repository) / source for tree in repository.trees]
+        found += [
+            f"kernel {source!r} is imported from {other}, not from this tree: put the tree on the "
+            'path through pytest\'s own settings (pythonpath = ["."])'
+            for other in others
+            if str(other) in seen.modules
+        ]
     return found

@@ -6,6 +6,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +36,14 @@ class Change:
     path: str
     existed: bool
     is_submodule: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A work tree of a repository; `branch` is None on a detached HEAD."""
+
+    path: Path
+    branch: str | None
 
 
 class Repository:
@@ -68,6 +77,34 @@ class Repository:
         return self._repo.head.commit.hexsha if self._repo.head.is_valid() else None
 
     @property
+    def trees(self) -> list[Tree]:
+        """The work trees that this repository has on disk, the main one first where it has one."""
+        found = []
+        for block in self._repo.git.worktree("list", "--porcelain").split("\n\n"):
+            fields = dict(line.partition(" ")[::2] for line in block.splitlines())
+            path = Path(fields.get("worktree", ""))
+            # For a submodule git names the folder of its database, which is no tree.
+            if "bare" not in fields and "prunable" not in fields and (path / ".git").exists():
+                branch = fields.get("branch", "").removeprefix("refs/heads/")
+                found.append(Tree(path, branch or None))
+        return found
+
+    @property
+    def main_tree(self) -> Path | None:
+        """The root of the main work tree, as every tree finds it: where `.git` is the database.
+
+        None where there is none: a bare repository, a submodule, a `.git` kept elsewhere.
+        """
+        common = Path(self._repo.common_dir).resolve()
+        roots = [tree.path.resolve() for tree in self.trees]
+        return common.parent if common.name == ".git" and common.parent in roots else None
+
+    @property
+    def is_submodule(self) -> bool:
+        """Whether the repository is part of another one."""
+        return bool(self._repo.git.rev_parse("--show-superproject-working-tree"))
+
+    @property
     def is_shallow(self) -> bool:
         """Whether history was cut off when this clone was made."""
         return bool(self._repo.git.rev_parse("--is-shallow-repository") == "true")
@@ -83,6 +120,16 @@ class Repository:
         except git.GitCommandError:
             return None
         return str(found)
+
+    def holds(self, commit: str) -> bool:
+        """Say whether a commit is HEAD or one of its ancestors."""
+        import git
+
+        try:
+            self._repo.git.merge_base("--is-ancestor", commit, "HEAD")
+        except git.GitCommandError:
+            return False
+        return True
 
     def merge_base(self, commit: str) -> str | None:
         """Return the last common ancestor of a commit and HEAD, None when none is known here."""
@@ -117,6 +164,19 @@ class Repository:
         )
         return found
 
+    def committed(self, paths: Iterable[str]) -> dict[str, bytes]:
+        """Return what HEAD holds of files, b"" for one that it lacks; without what git ignores."""
+        import git
+
+        paths = list(paths)
+        found = {}
+        for path in sorted(set(paths) - set(self._repo.ignored(*paths))):
+            try:
+                found[path] = self.content("HEAD", path)
+            except git.GitCommandError:
+                found[path] = b""
+        return found
+
     def operation_in_progress(self) -> str | None:
         """Return "a merge", "a rebase", … where git waits for the user to finish one."""
         directory = Path(self._repo.git_dir)
@@ -132,16 +192,51 @@ class Repository:
         """Check out a branch, made from HEAD when it does not exist; edits stay in the tree."""
         import git
 
-        known = branch in {head.name for head in self._repo.heads}
         try:
-            self._repo.git.switch(*([branch] if known else ["-c", branch]))
+            self._repo.git.switch(*([branch] if self.has_branch(branch) else ["-c", branch]))
         except git.GitCommandError as error:
             raise BadInput(
                 f"git cannot switch to {branch!r}: {str(error.stderr).strip()}", where="git_branch"
             ) from None
 
+    def add_tree(self, path: Path, branch: str) -> None:
+        """Add a work tree on a branch, made from HEAD when it does not exist.
+
+        Raises BadInput with git's own words when git refuses.
+        """
+        import git
+
+        place = [str(path), branch] if self.has_branch(branch) else ["-b", branch, str(path)]
+        try:
+            self._repo.git.worktree("add", "--quiet", *place)
+        except git.GitCommandError as error:
+            raise BadInput(
+                f"git cannot make a tree at {path}: {str(error.stderr).strip()}", where="--worktree"
+            ) from None
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a work tree with whatever is in it; its branch stays."""
+        self._repo.git.worktree("remove", "--force", str(path))
+
+    def lock_tree(self, reason: str) -> None:
+        """Have git refuse to remove this work tree, and say why."""
+        import git
+
+        # A tree that somebody locked before keeps their reason, and is as safe.
+        with suppress(git.GitCommandError):
+            self._repo.git.worktree("lock", "--reason", reason, str(self.root))
+
+    def has_branch(self, branch: str) -> bool:
+        return branch in {head.name for head in self._repo.heads}
+
+    def delete_branch(self, branch: str) -> None:
+        self._repo.git.branch("--quiet", "-D", branch)
+
     def exclude(self, path: Path) -> None:
-        """Keep a path out of git through `.git/info/exclude`, which is this clone's own."""
+        """Keep a path out of git through `.git/info/exclude`, which is this clone's own.
+
+        The file is one for all trees, and its paths are relative to the root of each.
+        """
         line = "/" + path.resolve().relative_to(self.root.resolve()).as_posix() + "/"
         file = Path(self._repo.common_dir) / "info" / "exclude"
         file.parent.mkdir(exist_ok=True)

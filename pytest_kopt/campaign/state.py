@@ -67,10 +67,17 @@ class Round:
 
 @dataclass(slots=True)
 class CampaignState:
-    """Everything the ledger tells; `masked` are versions of the iteration memory."""
+    """Everything the ledger tells; `masked` are versions of the iteration memory.
+
+    `integrating` is an integration that is not over, `integration_final` its verdict once there is
+    one; `integrated` how the last one ended.
+    """
 
     rounds: dict[int, Round] = field(default_factory=dict)
     finals: list[ledger.Final] = field(default_factory=list)
+    integrating: ledger.Integrating | None = None
+    integration_final: ledger.Final | None = None
+    integrated: ledger.Integrated | None = None
     manifest_changes: dict[str, Any] = field(default_factory=dict)
     ended: str | None = None
     masked: set[int] = field(default_factory=set)
@@ -185,6 +192,11 @@ def fold(events: Iterable[ledger.AnyEvent]) -> CampaignState:
             state.manifest_changes |= event.values
         elif isinstance(event, ledger.Final):
             state.finals.append(event)
+            state.integration_final = event if state.integrating else None
+        elif isinstance(event, ledger.Integrating):
+            state.integrating, state.integration_final = event, None
+        elif isinstance(event, ledger.Integrated):
+            state.integrating, state.integrated = None, event
         elif isinstance(event, ledger.Masking):
             change = state.masked.update if event.masked else state.masked.difference_update
             change(event.versions)

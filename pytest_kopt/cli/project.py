@@ -9,19 +9,25 @@ from typing import TypeAlias
 
 import pytest
 
+from pytest_kopt.campaign import manifest
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.choice import choose_campaign
 from pytest_kopt.campaign.layout import find
 from pytest_kopt.campaign.repository import Repository
+from pytest_kopt.campaign.worktrees import keeper, root_of
 from pytest_kopt.options.settings import DEFAULT_WORKSPACE, workspace_of
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """Root and workspace, as a pytest run from here would see them."""
+    """Root and workspace, as a pytest run from here would see them.
+
+    `settings` is pytest's configuration file, relative to the root; None where there is none.
+    """
 
     root: Path
     workspace: Path
+    settings: Path | None = None
 
     @classmethod
     def here(cls) -> Project:
@@ -30,19 +36,28 @@ class Project:
         try:
             workspace = workspace_of(config)
         except (ValueError, KeyError):  # the plugin is switched off here: no ini of ours
-            workspace = config.rootpath / DEFAULT_WORKSPACE
-        return cls(config.rootpath, workspace)
+            workspace = keeper(config.rootpath) / DEFAULT_WORKSPACE
+        file = config.inipath
+        return cls(config.rootpath, workspace, file and file.relative_to(config.rootpath))
 
     def keep_workspace_out_of_git(self) -> None:
-        """List the workspace in `.git/info/exclude` where it lies inside the repository."""
-        repository = Repository.around(self.root)
+        """List the workspace in `.git/info/exclude` where it lies inside the repository.
+
+        Where that tree is not the main one, git is told not to remove it either.
+        """
+        repository = Repository.around(keeper(self.root))
         if repository and self.workspace.resolve().is_relative_to(repository.root.resolve()):
             repository.exclude(self.workspace)
+            if repository.main_tree is None:
+                repository.lock_tree(f"{self.workspace} holds campaigns of pytest-kopt")
 
     def campaign(self, name: str | None) -> Campaign:
-        """Open a campaign: the named one, else the branch's, else the only one."""
-        chosen = choose_campaign(name, self.root, self.workspace)
-        return Campaign(find(self.workspace, chosen), self.root)
+        """Open a campaign: the named one, else the branch's, else the only one.
+
+        It is opened where it runs, which may be another tree than this one.
+        """
+        layout = find(self.workspace, choose_campaign(name, self.root, self.workspace))
+        return Campaign(layout, root_of(layout, manifest.load(layout.manifest), self.root))
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"

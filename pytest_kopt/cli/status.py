@@ -19,7 +19,8 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    document = status(Project.here().campaign(arguments.name))
+    project = Project.here()
+    document = status(project.campaign(arguments.name), project.root)
     if arguments.json:
         print(json.dumps(document, indent=1))
     else:

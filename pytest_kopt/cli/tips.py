@@ -47,7 +47,7 @@ def add_parser(commands: Commands) -> None:
 
 def _show(arguments: argparse.Namespace) -> int:
     campaign = Project.here().campaign(arguments.name)
-    path = tips.path_of(campaign.root, campaign.manifest)
+    path = tips.path_of(campaign.home, campaign.manifest)
     known = tips.entries(path)
     if not known:
         print(f"no tips yet; the first goes to {path}")
@@ -66,13 +66,13 @@ def _add(arguments: argparse.Namespace) -> int:
     if campaign.state.rounds[arguments.round].is_open:
         print("noted; it is appended when the round is decided")
     else:
-        print(f"appended to {tips.path_of(campaign.root, campaign.manifest)}")
+        print(f"appended to {tips.path_of(campaign.home, campaign.manifest)}")
     return 0
 
 
 def _correct(arguments: argparse.Namespace) -> int:
     campaign = Project.here().campaign(arguments.name)
-    path = tips.path_of(campaign.root, campaign.manifest)
+    path = tips.path_of(campaign.home, campaign.manifest)
     with campaign.locked():
         more = tips.correction(arguments.tip, arguments.text, now(), tips.entries(path))
         projections.append(path, lambda _: more)

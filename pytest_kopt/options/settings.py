@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
+from pytest_kopt.campaign.worktrees import keeper
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import ENGINES, GATES
 
@@ -139,8 +140,8 @@ _SUITES = {"deterministic": "--kopt-deterministic-only", "multigpu": "--kopt-dis
 
 
 def workspace_of(config: pytest.Config) -> Path:
-    """Return the directory of the campaigns."""
-    return config.rootpath / (config.getini("kopt_workspace") or DEFAULT_WORKSPACE)
+    """Return the directory of the campaigns, which all trees of a repository share."""
+    return keeper(config.rootpath) / (config.getini("kopt_workspace") or DEFAULT_WORKSPACE)
 
 
 def device_option(config: pytest.Config) -> str:

@@ -31,6 +31,10 @@ def take_from_manifest(config: pytest.Config, args: list[str]) -> None:
     named = known.kopt_campaign or config.getini("kopt_campaign")
     try:
         name = choose_campaign(named, config.rootpath, workspace)
-        args[:0] = shlex.split(manifest.load(find(workspace, name).manifest).tests)
+        layout = find(workspace, name)
+        given = manifest.load(layout.manifest)
+        inside = config.rootpath.resolve() == layout.directory.resolve()
+        tests = given.upstream.tests if given.upstream and not inside else given.tests
+        args[:0] = shlex.split(tests)
     except (BadInput, ValueError):
         return

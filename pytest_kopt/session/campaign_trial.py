@@ -19,6 +19,7 @@ from pytest_kopt.clock import now
 from pytest_kopt.decide.gates import metrics_verdict
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.devices.machine import this_machine
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
@@ -300,7 +301,7 @@ class CampaignTrial:
         return {
             "started": self.started,
             "ended": now(),
-            "host": platform.node(),
+            **this_machine(),
             "python": platform.python_version(),
             "pytest_kopt": version("pytest-kopt"),
             "skipped": sorted(collector.skipped),

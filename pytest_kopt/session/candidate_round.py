@@ -242,6 +242,7 @@ class CandidateRound(CampaignRound):
         results = collector.in_order()
         engines = sorted({str(r.evidence.get("engine", "-")) for r in results})
         flags = [*verdict.flags, *judging.device_flags(results, self.expected)]
+        flags += judging.machine_flags(self.campaign.incumbent_session())
         alone = [row for row in table.rows if row.key not in known]
         if alone:
             flags.append(

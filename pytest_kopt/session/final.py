@@ -6,6 +6,7 @@ round that turned out to serve the benchmark alone is taken back first.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from pytest_kopt.campaign import levels
@@ -16,13 +17,14 @@ from pytest_kopt.decide.gates import checked_shape
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.session import judging
 from pytest_kopt.session.campaign_trial import EDITED_HARNESS, CampaignTrial
 from pytest_kopt.session.collector import Collector
 from pytest_kopt.session.harness import HarnessWatch, PytestSetup
-from pytest_kopt.session.lineage import Overfit, overfit, withdraw
 from pytest_kopt.session.trial import Closing, Laboratory
+from pytest_kopt.session.withdrawal import Overfit, overfit, withdraw
 from pytest_kopt.show import final_report, performance_log, projections
 
 _NEXT = {
@@ -77,7 +79,7 @@ class FinalComparison(CampaignTrial):
     def _judge(self, collector: Collector, lab: Laboratory) -> Verdict:
         results = collector.in_order()
         policy = judging.with_directions(self.policy, results)
-        edited = self._watch.edits(self._watch.take(self.frozen))
+        edited = self._harness_edits()
         if edited:
             return judging.overfit(
                 results, edited, policy, "put it back and run it again", EDITED_HARNESS
@@ -130,7 +132,8 @@ class FinalComparison(CampaignTrial):
 
     def _prepare(self) -> None:
         """Take back what the lineage should not have, and carry that out."""
-        self._overfit = overfit(self.campaign)
+        lineage = self._lineage()
+        self._overfit = overfit(lineage)
         if self._overfit is None:
             return
         if not self._settings.apply:
@@ -139,9 +142,18 @@ class FinalComparison(CampaignTrial):
                 where="--kopt-no-apply",
                 legal="a final round that may restore the kernel files",
             )
-        self._withdrawn = withdraw(self.campaign, self._overfit)
-        self._settle()
+        self._withdrawn = withdraw(lineage, self._overfit)
+        lineage.settle(beside=projections.performance)
+        projections.refresh(lineage)
+        self.campaign.read_again()
         self._validate()
+
+    def _lineage(self) -> Campaign:
+        """Return the campaign with the tree that its rounds ran in."""
+        return self.campaign
+
+    def _harness_edits(self) -> list[Finding]:
+        return self._watch.edits(self._watch.take(self.frozen))
 
     def _validate(self) -> None:
         campaign = self.campaign
@@ -156,14 +168,27 @@ class FinalComparison(CampaignTrial):
                 legal="a campaign with an accepted round",
             )
         campaign.check_ready()
+        self._check_tree()
+        self._freeze_cases()
+
+    def _check_tree(self) -> None:
+        """Raise BadInput when the tree does not hold the best version."""
+        campaign = self.campaign
+        if campaign.manifest.upstream is not None:
+            raise BadInput(
+                "the final comparison of a workspace campaign is its integration upstream",
+                where="--kopt-round final",
+                legal=f"cd {shlex.quote(str(campaign.home))} && pytest --kopt-campaign "
+                f"{campaign.name} --kopt-round final",
+            )
         if not campaign.candidate().same_content(campaign.incumbent()):
             raise BadInput(
-                f"the kernel files are not those of round {best}, the last accepted",
+                f"the kernel files are not those of round {campaign.state.incumbent_round}, the "
+                "last accepted",
                 where="--kopt-round final",
                 legal="the accepted version in the tree, or measure the edit as a round first",
             )
         self._check_diff()
-        self._freeze_cases()
 
     def _check_diff(self) -> None:
         """Raise BadInput where the campaign's commits hold more than kernel files (D0)."""

@@ -40,7 +40,7 @@ class PytestSetup:
     @classmethod
     def of(cls, config: pytest.Config) -> PytestSetup:
         """Read the set-up of a configured session."""
-        section = _section(config.inipath)
+        section = pytest_section(config.inipath)
         settings = {k: v for k, v in section.items() if not k.startswith(_IDLE)}
         settings |= {name: _plain(config.getini(name), config.rootpath) for name in _EFFECTIVE}
         settings["--noconftest"] = bool(config.option.noconftest)
@@ -72,7 +72,9 @@ class HarnessWatch:
             kernel=tuple(campaign.manifest.kernel_source),
             folders=self._setup.folders,
             plugins=self._setup.plugins,
-            ignored=(campaign.layout.directory.parent,),
+            ignored=campaign.layout.records
+            if campaign.manifest.upstream
+            else (campaign.layout.workspace,),
         )
         recorded = list(self._baseline.files) if self._baseline else []
         if (campaign.root / policy).is_file():
@@ -104,7 +106,7 @@ class HarnessWatch:
         return [paths[path] for path in repository.dirty(paths) if path in paths] if paths else []
 
 
-def _section(path: Path | None) -> dict[str, Any]:
+def pytest_section(path: Path | None) -> dict[str, Any]:
     """Return pytest's section of its configuration file, without importing anything of pytest's."""
     if path is None or not path.is_file():
         return {}
@@ -129,11 +131,15 @@ def _section(path: Path | None) -> dict[str, Any]:
 
 
 def _plain(value: Any, root: Path) -> Any:
-    """Return a setting as JSON can hold it, paths below the root relative to it."""
+    """Return a setting as JSON can hold it, paths in and beside the root relative to it.
+
+    A project is found under other paths on another machine; what lies far from it is not.
+    """
     if isinstance(value, list | tuple):
         return [_plain(item, root) for item in value]
     if isinstance(value, dict):
         return {str(key): _plain(item, root) for key, item in value.items()}
     if isinstance(value, Path):
-        return value.relative_to(root).as_posix() if value.is_relative_to(root) else str(value)
+        near = value.is_relative_to(root.parent)
+        return Path(os.path.relpath(value, root)).as_posix() if near else str(value)
     return value if isinstance(value, str | int | float | bool | None) else str(value)

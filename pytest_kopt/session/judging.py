@@ -11,6 +11,7 @@ from pytest_kopt.cases.result import CaseResult, Check, ExpectedCase
 from pytest_kopt.decide.gates import checked_shape
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.session.collector import Collector
 
@@ -125,6 +126,19 @@ def failed(result: CaseResult, check: Check, diagnosis: str) -> CaseResult:
     """Return the result of a case that turned out to be wrong after it was measured."""
     cells = {name: None if cell is None else math.nan for name, cell in result.cells.items()}
     return replace(result, check=check, cells=dict(cells), diagnosis=diagnosis)
+
+
+def machine_flags(incumbent: Mapping[str, Any]) -> list[str]:
+    """Return what to know about a stored comparison with another machine's session."""
+    where = elsewhere(incumbent)
+    return (
+        [
+            f"the incumbent was measured on {where}: stored figures of two machines differ without "
+            "any change; --kopt-compare paired measures both versions here"
+        ]
+        if where
+        else []
+    )
 
 
 def device_flags(results: Sequence[CaseResult], expected: Mapping[str, ExpectedCase]) -> list[str]:

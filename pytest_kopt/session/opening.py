@@ -5,18 +5,23 @@ from __future__ import annotations
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.choice import choose_campaign
 from pytest_kopt.campaign.layout import find
+from pytest_kopt.campaign.upstream import UpstreamCampaign
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.session.baseline_round import BaselineRound
 from pytest_kopt.session.campaign_round import CampaignRound
 from pytest_kopt.session.candidate_round import CandidateRound
 from pytest_kopt.session.final import FinalComparison
 from pytest_kopt.session.harness import PytestSetup
+from pytest_kopt.session.integration import Integration
 
 
 def open_trial(settings: Settings, setup: PytestSetup) -> CampaignRound | FinalComparison:
     """Return the trial that `--kopt-round` asks for; BadInput where it cannot run now."""
     name = choose_campaign(settings.campaign, settings.root, settings.workspace)
-    campaign = Campaign(find(settings.workspace, name), settings.root)
+    layout = find(settings.workspace, name)
+    campaign = Campaign(layout, settings.root)
+    if settings.round == "final" and campaign.is_upstream:
+        return Integration(settings, UpstreamCampaign(layout, settings.root), setup)
     if settings.round == "final":
         return FinalComparison(settings, campaign, setup)
     assert settings.round is not None

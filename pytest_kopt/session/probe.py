@@ -36,6 +36,7 @@ def main() -> None:
     document = {
         "cases": plugin.cases,
         "modules": sorted(str(Path(file).resolve()) for file in files if file),
+        "path": list(dict.fromkeys(str(Path(entry).resolve()) for entry in sys.path)),
         "failure": "\n".join(plugin.failures)[-1500:],
     }
     Path(answer).write_text(json.dumps(document))

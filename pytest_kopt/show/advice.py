@@ -40,7 +40,7 @@ def advice(campaign: Campaign) -> dict[str, Any]:
     measured = _rooflines(campaign)
     reached = efficiency(measured)
     share = band(reached.pct) if reached.pct is not None else None
-    tips_file = tips.path_of(campaign.root, manifest)
+    tips_file = tips.path_of(campaign.home, manifest)
     return {
         "schema_version": ADVICE_VERSION,
         "campaign": campaign.name,
@@ -53,7 +53,7 @@ def advice(campaign: Campaign) -> dict[str, Any]:
             {"number": entry.number, "title": entry.title, **tips.fields(entry.text)}
             for entry in tips.entries(tips_file)
         ],
-        "tips_file": str(tips_file.relative_to(campaign.root)) if tips_file.exists() else None,
+        "tips_file": str(tips_file.relative_to(campaign.home)) if tips_file.exists() else None,
         "reading": [
             {"path": str(found.root / item.path), "page": item.path, "why": item.why}
             for item in found.readings
@@ -96,7 +96,7 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
 def _rooflines(campaign: Campaign) -> list[Roofline]:
     """Return the rooflines of the incumbent, under the ceilings that are known by now."""
     number = campaign.state.incumbent_round
-    workspace = campaign.layout.directory.parent
+    workspace = campaign.layout.workspace
     return rooflines(campaign.results(number), workspace) if number else []
 
 

@@ -55,7 +55,7 @@ def _shown(campaign: Campaign) -> int:
 def append_logs(campaign: Campaign) -> None:
     """Append to tips, trend, optimize.md and performance.md what they lack."""
     append(
-        tips.path_of(campaign.root, campaign.manifest),
+        tips.path_of(campaign.home, campaign.manifest),
         lambda text: tips.missing_text(text, campaign.name, campaign.manifest, campaign.state),
     )
     append(campaign.layout.trend, lambda text: trend.missing_text(text, campaign.state))
@@ -69,7 +69,9 @@ def performance(campaign: Campaign) -> list[Path]:
     attempts = [attempt.decided for item in rounds for attempt in item.attempts.values()]
     if not any(decided and decided.performance_log for decided in attempts):
         return []
-    path = campaign.root / performance_log.NAME
+    # A workspace keeps its own: upstream gets the kernel and nothing else.
+    workspace = campaign.manifest.upstream is not None
+    path = (campaign.layout.directory if workspace else campaign.root) / performance_log.NAME
     append(path, lambda text: performance_log.missing_text(text, campaign))
     return [path]
 

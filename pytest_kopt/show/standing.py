@@ -32,11 +32,14 @@ def termination_lines(found: Sequence[Stop]) -> Iterator[str]:
     yield from stops.lines(stops.holding(found), rest)
 
 
-def going_on_lines(campaign: Campaign, found: Sequence[Stop]) -> Iterator[str]:
-    """Yield what is left to do where the campaign has ended, and how to go on all the same."""
+def going_on_lines(campaign: Campaign, found: Sequence[Stop], way: str = "") -> Iterator[str]:
+    """Yield what is left to do where the campaign has ended, and how to go on all the same.
+
+    `way` is what brings one to where it runs.
+    """
     final = final_command(campaign)
     if final:
-        yield f"the campaign ends here; its best against the baseline: {final}"
+        yield f"the campaign ends here; its best against the baseline: {way}{final}"
     else:
         yield "the campaign ends here"
     yield from (f"to go on: {stop.go_on}" for stop in found if stop.holds)

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from pytest_kopt import policies
-from pytest_kopt.campaign import stagnation, stops
+from pytest_kopt.campaign import lineage, stagnation, stops
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.counters import count
 from pytest_kopt.campaign.memory import unmasked_rounds, version_of
 from pytest_kopt.campaign.state import Round, chain_breaks
 from pytest_kopt.campaign.stops import Stop
+from pytest_kopt.devices.machine import elsewhere
+from pytest_kopt.errors import BadInput
 from pytest_kopt.show import standing
 from pytest_kopt.show.words import figure, percent
 
 STATUS_VERSION = 1
 
 
-def status(campaign: Campaign) -> dict[str, Any]:
-    """Return the status as JSON-able data; the key names are part of the agents' contract."""
+def status(campaign: Campaign, here: Path | None = None) -> dict[str, Any]:
+    """Return the status as JSON-able data; the key names are part of the agents' contract.
+
+    `here` is the project root that the commands are for, the campaign's own by default.
+    """
+    away = here is not None and here.resolve() != campaign.root.resolve()
+    way = f"cd {shlex.quote(str(campaign.root))} && " if away else ""
+    obstacle = _obstacle(campaign)
     state, manifest = campaign.state, campaign.manifest
     policy = policies.load(manifest.policy)
     counted, ends = count(state, policy), campaign.termination_check(policy)
@@ -38,6 +48,10 @@ def status(campaign: Campaign) -> dict[str, Any]:
         "gpu": manifest.target_gpu,
         "kernel": manifest.kernel_source,
         "branch": manifest.git_branch,
+        "root": str(campaign.root),
+        "obstacle": obstacle,
+        "edited": lineage.edited(campaign),
+        "measured_elsewhere": _measured_elsewhere(campaign),
         "ended": state.ended,
         "incumbent_round": state.incumbent_round,
         "next_round": None if stops.holding(ends) else state.next_round,
@@ -57,8 +71,9 @@ def status(campaign: Campaign) -> dict[str, Any]:
         "recent_regressions": [asdict(item) for item in counted.recent],
         "stagnation": asdict(review) if review else None,
         "termination_check": [{"title": stop.title, **asdict(stop)} for stop in ends],
-        "allowed": list(_allowed(campaign, ends)),
-        "next": _next(campaign, last, ends),
+        "integration": _integration(campaign),
+        "allowed": list(_allowed(campaign, ends, obstacle, way)),
+        "next": _next(campaign, last, ends, obstacle, way),
         "quick": _quick(campaign),
         "masked": [f"v{version}" for version in sorted(state.masked)],
         "rounds": rounds,
@@ -72,6 +87,7 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
         f"branch {document['branch']}"
     )
     yield f"kernel: {', '.join(document['kernel'])}"
+    yield f"runs in {document['root']}"
     for item in document["rounds"]:
         tries = f", attempt {item['attempts']}" if item["attempts"] > 1 else ""
         tries += ", quick" if item["level"] == "quick" else ""
@@ -89,6 +105,18 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
         yield f"masked, not shown: {', '.join(document['masked'])} (v0 is round 1)"
     if document["unapplied"]:
         yield f"round {document['unapplied']} is decided but not carried out: the next run does it"
+    if document["edited"]:
+        yield (
+            f"in the tree, {', '.join(document['edited'])} is not as round "
+            f"{document['incumbent_round']} had it: the next round measures it"
+        )
+    if document["measured_elsewhere"]:
+        yield (
+            f"the last accepted round was measured on {document['measured_elsewhere']}: paired "
+            "rounds measure both versions here and hold, stored ones do not"
+        )
+    if document["integration"]:
+        yield document["integration"]
     yield from _counter_text(document)
     yield from standing.review_lines(
         stagnation.Review(**document["stagnation"]) if document["stagnation"] else None,
@@ -160,13 +188,55 @@ def _counter_text(document: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _allowed(campaign: Campaign, ends: Sequence[Stop]) -> Iterator[str]:
+def _obstacle(campaign: Campaign) -> str | None:
+    """Return why the tree, or what is kept of the campaign, is in no state for a round."""
+    try:
+        campaign.check_ready()
+        if campaign.state.baseline:
+            campaign.incumbent()
+    except BadInput as error:
+        return str(error)
+    return None
+
+
+def _integration(campaign: Campaign) -> str | None:
+    """Return how a workspace stands with its upstream, None for a campaign without one."""
+    state, upstream = campaign.state, campaign.manifest.upstream
+    if upstream is None:
+        return None
+    if state.integrating:
+        return (
+            f"the integration of round {state.integrating.round} was cut off: `--kopt-round final` "
+            f"in {campaign.home} first finishes or undoes it"
+        )
+    if state.integrated and state.integrated.git_commit:
+        return f"integrated upstream as commit {state.integrated.git_commit[:12]}"
+    return (
+        f"accepted rounds are provisional: only `--kopt-round final` in {campaign.home} accepts "
+        "upstream"
+    )
+
+
+def _measured_elsewhere(campaign: Campaign) -> str:
+    """Return which other machine measured the incumbent, "" where none did or it is not known."""
+    if campaign.state.incumbent is None:
+        return ""
+    try:
+        return elsewhere(campaign.incumbent_session())
+    except BadInput:  # named as an obstacle, or when a round needs it
+        return ""
+
+
+def _allowed(
+    campaign: Campaign, ends: Sequence[Stop], obstacle: str | None, way: str
+) -> Iterator[str]:
     """Yield the commands that would not be refused now."""
-    if not stops.holding(ends):
-        yield _run(campaign)
+    if not stops.holding(ends) and not obstacle:
+        yield f"{way}{_run(campaign)}"
     final = standing.final_command(campaign)
-    if final:
-        yield final
+    if final and not obstacle:
+        workspace = campaign.manifest.upstream is not None
+        yield f"{f'cd {shlex.quote(str(campaign.home))} && ' if workspace else way}{final}"
     yield from (f"kopt {word} {campaign.name}" for word in ("advise", "report"))
     if not campaign.state.ended:
         yield f"kopt stop {campaign.name}"
@@ -176,11 +246,19 @@ def _run(campaign: Campaign) -> str:
     return f"pytest --kopt-campaign {campaign.name} --kopt-round {campaign.state.next_round}"
 
 
-def _next(campaign: Campaign, last: dict[str, Any] | None, ends: Sequence[Stop]) -> str:
+def _next(
+    campaign: Campaign,
+    last: dict[str, Any] | None,
+    ends: Sequence[Stop],
+    obstacle: str | None,
+    way: str,
+) -> str:
     held = stops.holding(ends)
     if held:
-        return "; ".join(["nothing", *standing.going_on_lines(campaign, ends)])
-    run = _run(campaign)
+        return "; ".join(["nothing", *standing.going_on_lines(campaign, ends, way)])
+    if obstacle:
+        return f"mend what is in the way: {obstacle}"
+    run = f"{way}{_run(campaign)}"
     if last is None:
         return f"measure the baseline: {run}"
     if last["open"]:

@@ -25,7 +25,10 @@ PAGES = sorted(
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
 )
 #: Pages whose commands are real rounds, or sessions in Triton's interpreter.
-SLOW = {"README.md", "docs/cases.md", "docs/many-gpus.md", "docs/pull-requests.md"}
+SLOW = {
+    *("README.md", "docs/campaigns-elsewhere.md", "docs/cases.md", "docs/many-gpus.md"),
+    "docs/pull-requests.md",
+}
 _STEP = re.compile(
     r"(?:<!-- (?P<order>[^\n]*?) -->\n)?(?:^```(?P<language>\w*)\n(?P<text>.*?)^```$)?",
     re.MULTILINE | re.DOTALL,
