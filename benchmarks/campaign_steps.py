@@ -1,7 +1,7 @@
 """The steps of a campaign in `campaigns/`: what each tries, and how it changes the kernel.
 
-A campaign is a small project with `campaign.yaml` and one file a step. A step's edits are applied to
-the version that was kept last, whatever that is: what is tried is written down beforehand, what
+A campaign is a small project with `campaign.yaml` and one file a step. A step's edits are applied
+to the version that was kept last, whatever that is: what is tried is written down beforehand, what
 becomes of it is measured. Nothing here knows pytest or git.
 """
 
@@ -73,9 +73,9 @@ def names() -> list[str]:
     return sorted(path.parent.name for path in CAMPAIGNS.glob("*/campaign.yaml"))
 
 
-def load(name: str) -> Plan:
+def load(name: str, campaigns: Path = CAMPAIGNS) -> Plan:
     """Read a campaign."""
-    directory = CAMPAIGNS / name
+    directory = campaigns / name
     settings = yaml.safe_load((directory / "campaign.yaml").read_text())
     steps = tuple(_step(path) for path in sorted((directory / "steps").glob("*.yaml")))
     return Plan(name, directory, settings, steps)
@@ -97,8 +97,8 @@ def _step(path: Path) -> Step:
 def edited(source: str, edits: Iterable[Mapping[str, str]]) -> str:
     """Return a kernel with edits applied in order.
 
-    `replace` TEXT `with` TEXT: the text stands there exactly once. `define` NAME `as` SOURCE: instead
-    of that top-level definition. `insert` SOURCE `before` NAME. `remove` NAME.
+    `replace` TEXT `with` TEXT: the text stands there exactly once. `define` NAME `as` SOURCE:
+    instead of that top-level definition. `insert` SOURCE `before` NAME. `remove` NAME.
     Raises NotApplicable.
     """
     for edit in edits:
@@ -123,7 +123,7 @@ def _edited(source: str, edit: Mapping[str, str]) -> str:
 
 
 def _span(source: str, name: str) -> tuple[int, int]:
-    """Return where a top-level function, class or constant begins, decorators included, and ends."""
+    """Return where a top-level function, class or constant begins (its decorators) and ends."""
     lines = source.splitlines(keepends=True)
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:

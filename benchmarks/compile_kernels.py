@@ -3,8 +3,8 @@
 python benchmarks/compile_kernels.py [NAME...]
 
 Walks the steps as if each were kept, calls each version at its real shapes without memory behind
-them, and has Triton and its assembler translate what would be launched. Prints registers, spills and
-shared memory of each kernel; ends with status 1 where something does not compile.
+them, and has Triton and its assembler translate what would be launched. Prints registers, stack
+(spills) and shared memory of each kernel; ends with status 1 where something does not compile.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def compiled(source: str, call: Callable[[Any], None]) -> list[dict[str, Any]]:
     """Return what each kernel that `call` launches needs, once for all equal ones."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
 
-    def compile_only(self: JITFunction[Any], *args: Any, grid: Any, warmup: bool, **kw: Any) -> None:
+    def compile_only(
+        self: JITFunction[Any], *args: Any, grid: Any, warmup: bool, **kw: Any
+    ) -> None:
         given = [Shape(a) if isinstance(a, torch.Tensor) else a for a in args]
         kernel = real(self, *given, grid=(1,), warmup=True, **kw)
         if kernel is None:

@@ -2,13 +2,14 @@
 
 python benchmarks/peers.py OUT [--repeats N] [--changes aa,+1,…] [--device cpu] [--limit-minutes M]
 
-A call launches a product 200 times, the candidate a few times more or less: that is the truth. Every
-judge says whether the candidate is kept. Right is to keep what is faster and has no shape that lost
-5 %. OUT/peers.json is written after every judgement; `peers_table.py` renders it.
+A call launches a product 200 times, the candidate a few times more or less: that is the truth.
+Every judge says whether the candidate is kept. Right is to keep what is faster and has no shape
+that lost 5 %. OUT/peers.json is written after every judgement; `peers_table.py` renders it.
 
 - S0: `quick_test_bench.py` writes its CSV; `kopt decide` applies the seeds' rule to it and to the
   baseline's, with three re-measurements where the rule asks for them.
-- pytest-benchmark: `--benchmark-compare-fail=mean:2%` against the baseline's run; kept when it passes.
+- pytest-benchmark: `--benchmark-compare-fail=mean:2%` against the baseline's run; kept when it
+  passes.
 - kopt: a round of a campaign.
 """
 
@@ -103,7 +104,12 @@ class Judges:
         said = found[judge](name)
         said["wall_seconds"] = round(time.monotonic() - start, 1)
         shutil.rmtree(self._directory / name)
-        return {"judge": judge, "change": change, "right": said["kept"] == should_keep(change), **said}
+        return {
+            "judge": judge,
+            "change": change,
+            "right": said["kept"] == should_keep(change),
+            **said,
+        }
 
     def _judge_s0(self, name: str) -> dict[str, Any]:
         first = self._directory / f"{name}.csv"

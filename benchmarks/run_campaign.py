@@ -26,7 +26,6 @@ from campaign_steps import NotApplicable, Plan, Step, edited, load, names
 #: What is collected besides the rounds' verdicts, summaries and tables.
 RECORDS = ("manifest.yaml", "ledger.jsonl", "README.md", "baseline.md", "logs")
 EACH_ROUND = ("verdict.json", "summary.md", "kernel_snapshot", "artifacts/benchmark.csv")
-SETTINGS = '[tool.pytest.ini_options]\npythonpath = ["."]\ntestpaths = ["tests"]\n'
 _KEPT = ("ACCEPTED", "ACCEPTED_WITH_NOTE")
 _OPEN = ("REPAIR", "INCOMPLETE")
 #: What becomes of a step in Triton's interpreter.
@@ -79,12 +78,8 @@ class Runner:
 
     def _make(self) -> None:
         settings = self.plan.settings
-        shutil.copytree(
-            self.plan.directory, self.root, ignore=shutil.ignore_patterns("steps", "__pycache__")
-        )
-        (self.root / "pyproject.toml").write_text(SETTINGS)
-        (self.root / "kernels/__init__.py").touch()
-        (self.root / ".gitignore").write_text("__pycache__/\n.pytest_cache/\n")
+        beside = shutil.ignore_patterns("steps", "campaign.yaml", "__pycache__")
+        shutil.copytree(self.plan.directory, self.root, ignore=beside)
         for words in (
             ("init", "--quiet", "--initial-branch", "main"),
             ("config", "user.name", "kopt campaign"),
@@ -94,7 +89,8 @@ class Runner:
         ):
             subprocess.run(["git", *words], cwd=self.root, check=True)
         words = ["init", self.plan.name, "--op", settings["op"], "--kernel", self.plan.kernel]
-        words += ["--backend", "TRITON", "--gpu", self._asked.gpu, "--tests", settings["tests"]]
+        words += ["--backend", settings["backend"], "--gpu", self._asked.gpu]
+        words += ["--tests", settings["tests"]]
         for key in ("target", "classes"):
             words += [f"--{key}", settings[key]] if key in settings else []
         self._call("-m", "pytest_kopt.cli", *words)
@@ -124,7 +120,7 @@ class Runner:
             if decision != "REPAIR":
                 break
         if decision == "INCOMPLETE" and interpreted:
-            # Nothing is decided without a GPU; the steps that follow are checked on top of this one.
+            # Nothing is decided without a GPU; what follows is checked on top of this one.
             decision, self.progress["base"] = _CHECKED, candidate
         elif decision in _OPEN:
             # The hypothesis is given up: its round ends with what was kept before.
@@ -153,7 +149,7 @@ class Runner:
         # The final comparison is to fit in as well.
         self._mind_the_time(1 if round == "final" else 2)
         (self.out / "verdict.json").unlink(missing_ok=True)
-        # With "=": pytest takes a path after a space for one of tests, and looks for its root there.
+        # With "=": a path after a space is one of tests to pytest, and moves its root directory.
         words += (f"--kopt-verdict={self.out / 'verdict.json'}",)
         words += ("-n", str(self._asked.workers)) if self._asked.workers else ()
         words += ("--kopt-device", self._asked.device) if self._asked.device else ()
@@ -202,7 +198,9 @@ class Runner:
         notes = dict(step.notes)
         if "target_class" in notes:
             where = "cpu" if self._asked.gpu == "cpu" else "gpu"
-            notes["target_class"] = self.plan.settings["target_classes"][notes["target_class"]][where]
+            notes["target_class"] = self.plan.settings["target_classes"][notes["target_class"]][
+                where
+            ]
         path = self.out / "notes.yaml"
         path.write_text(yaml.safe_dump(notes))
         return (f"--kopt-notes={path}",)
@@ -220,7 +218,9 @@ class Runner:
         if "base" in self.progress:
             return str(self.progress["base"])
         number = self.status()["incumbent_round"]
-        return (self.campaign / f"rounds/round-{number}/kernel_snapshot" / self.plan.kernel).read_text()
+        return (
+            self.campaign / f"rounds/round-{number}/kernel_snapshot" / self.plan.kernel
+        ).read_text()
 
     def _write(self, kernel: str) -> None:
         (self.root / self.plan.kernel).write_text(kernel)
@@ -236,7 +236,7 @@ class Runner:
         rounds = sorted((self.campaign / "rounds").glob("round-*"))
         wanted = [self.campaign / name for name in RECORDS]
         wanted += [one / name for one in rounds for name in EACH_ROUND]
-        wanted += [p for p in (self.campaign / "final").glob("attempt-*/verdict.json")]
+        wanted += (self.campaign / "final").glob("attempt-*/verdict.json")
         for path in wanted:
             goal = target / path.relative_to(self.campaign)
             goal.parent.mkdir(parents=True, exist_ok=True)
@@ -271,7 +271,9 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--limit-minutes", type=float, help="start no session that might end later")
     parser.add_argument("--workers", type=int, help="pytest -n")
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: the GPU where there is one")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), help="default: the GPU where there is one"
+    )
     parser.add_argument("--gpu", help="the campaign's GPU (default H200, cpu with --device cpu)")
     asked = parser.parse_args()
     asked.gpu = asked.gpu or ("cpu" if asked.device == "cpu" else "H200")
