@@ -26,6 +26,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
 TARGET = GPUTarget("cuda", 90, 32)
+_PRODUCTS = re.compile(r"\b([HQ]G?MMA)\b")
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
 
 
@@ -99,16 +100,20 @@ def compiled(source: str, call: Callable[[Any], None]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def usage(cubin: bytes) -> dict[str, int]:
-    """Return registers a thread and bytes of stack (spills) from an assembled kernel."""
-    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+def usage(cubin: bytes) -> dict[str, Any]:
+    """Return what an assembled kernel needs: registers a thread, bytes of stack, tensor cores."""
+    tools = Path(triton.__file__).parent / "backends/nvidia/bin"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        text = subprocess.check_output([tool, "--dump-resource-usage", file.name], text=True)
+        text = subprocess.check_output(
+            [tools / "cuobjdump", "--dump-resource-usage", file.name], text=True
+        )
+        code = subprocess.check_output([tools / "nvdisasm", file.name], text=True)
     numbers = _USAGE.search(text)
     assert numbers, text
-    return {"registers": int(numbers[1]), "stack": int(numbers[2])}
+    products = " ".join(sorted(set(_PRODUCTS.findall(code))))
+    return {"registers": int(numbers[1]), "stack": int(numbers[2]), "products": products}
 
 
 def rmsnorm(module: Any) -> None:
