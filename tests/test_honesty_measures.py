@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import cProfile
 import json
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import pytest
 import torch
@@ -65,6 +68,24 @@ def test_a_memo_of_what_numpy_computes_is_less_work_too() -> None:
 
     fresh, known = work.work_of(memo), work.work_of(memo)
     assert work.saves(known, fresh)
+
+
+def test_what_tritons_interpreter_calls_is_no_work_that_a_cache_could_save() -> None:
+    """It depends on the content: a smaller group of rows is fewer programs that do anything."""
+    interpreter: dict[str, Any] = {"__name__": "triton.runtime.interpreter", "max": max}
+    exec("def run(rows):\n    for row in range(rows):\n        max(row, 1)\n", interpreter)
+    many, few = (work.work_of(partial(interpreter["run"], rows)) for rows in (100, 3))
+    assert not work.saves(few, many)
+
+
+def test_counting_goes_on_under_a_profiler() -> None:
+    profiler = cProfile.Profile()
+    profiler.enable()
+    try:
+        assert work.work_of(lambda: torch.ones(3).exp()).ops == 2
+        assert cast(object, sys.getprofile()) is profiler
+    finally:
+        profiler.disable()
 
 
 def test_an_exception_leaves_no_counter_behind() -> None:

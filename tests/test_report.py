@@ -7,7 +7,7 @@ import gzip
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -320,14 +320,16 @@ def test_terminal_json_and_report_show_the_same_numbers(
 
 @pytest.mark.long
 def test_119_rounds_of_50_shapes_are_built_in_5_and_opened_in_2_seconds(
-    tmp_path: Path, browser: Page
+    tmp_path: Path, browser: Page, record_property: Callable[[str, object], None]
 ) -> None:
     big = a_campaign(
         tmp_path, rounds=119, shapes=50, processes=8, kernel="x = 1  # the same\n" * 300
     )
     start = time.process_time()
     text = page.campaign_page(big)
-    assert time.process_time() - start < 5
+    seconds = time.process_time() - start
+    record_property("report, 119 rounds of 50 cases", seconds)
+    assert seconds < 5
     assert len(text.encode()) <= 2_000_000
     assert "left out" not in text
     file = tmp_path / "big.html"

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-_MODULE = "triton.runtime.interpreter"
+from pytest_kopt.honesty.work import INTERPRETER
+from pytest_kopt.profile_hook import profile_hook
 
 
 class InterpreterWatch:
@@ -26,18 +27,14 @@ def watch_interpreter() -> Iterator[InterpreterWatch]:
     Triton has to be patched for it.
     """
     watch = InterpreterWatch()
-    if _MODULE not in sys.modules:
+    if INTERPRETER not in sys.modules:
         yield watch
         return
 
     def hook(frame: FrameType, event: str, argument: Any) -> None:
-        if event == "call" and frame.f_globals.get("__name__") == _MODULE:
+        if event == "call" and frame.f_globals.get("__name__") == INTERPRETER:
             watch.seen = True
-            sys.setprofile(previous)
+            put_back()
 
-    previous = sys.getprofile()
-    sys.setprofile(hook)
-    try:
+    with profile_hook(hook) as put_back:
         yield watch
-    finally:
-        sys.setprofile(previous)

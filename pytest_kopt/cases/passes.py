@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import CodeType, FrameType
@@ -20,6 +19,7 @@ from pytest_kopt.honesty.guards import is_library
 from pytest_kopt.honesty.outputs import taken
 from pytest_kopt.numerics.compare import Comparison, compare
 from pytest_kopt.numerics.determinism import tensors
+from pytest_kopt.profile_hook import profile_hook
 
 #: What a list of measurements looks like; nobody but a forger has reason to touch it.
 _BAIT = (1.2034, 1.1987, 1.2101, 0.2)
@@ -252,13 +252,6 @@ def _producers(
         if event == "return" and not is_library(frame.f_code.co_filename):
             returned.append((frame.f_code, argument))
 
-    previous: Any = sys.getprofile()
-    sys.setprofile(hook)
-    try:
+    with profile_hook(hook):
         result = reference(*given)
-    finally:
-        # What cProfile has set is itself no function, and goes on by being enabled again.
-        sys.setprofile(previous if callable(previous) else None)
-        if previous is not None and not callable(previous):
-            previous.enable()
     return result, frozenset(code for code, value in returned if value is result)

@@ -54,6 +54,9 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--lang", help="language, where the backend does not say it")
     parser.add_argument("--metric", help="primary metric (default: combined step or forward)")
     parser.add_argument("--tests", metavar="'ARGS'", help="pytest arguments that select the cases")
+    parser.add_argument(
+        "--classes", metavar="COLUMNS", help="dims that tell classes of cases apart, as M or M,N"
+    )
     parser.add_argument("--target", help="performance target, such as '>500 TFLOPS'")
     parser.add_argument("--max-iterations", type=int, metavar="N")
     parser.add_argument("--policy", help="decision policy")
@@ -212,6 +215,7 @@ def _document(
         "test_command": arguments.test,
         "max_iterations": arguments.max_iterations,
         "policy": arguments.policy,
+        "classes": _columns(arguments.classes),
         "env": _environment(arguments.env),
         "rebuild_command": arguments.rebuild,
         "format_command": arguments.format,
@@ -235,6 +239,12 @@ def _relative(path: str, root: Path, option: str) -> str:
         raise BadInput(
             f"{path!r} lies outside the project", where=option, legal=f"below {root}"
         ) from None
+
+
+def _columns(words: str | None) -> list[str] | None:
+    if words is None:
+        return None
+    return [word.strip() for word in words.split(",") if word.strip()]
 
 
 def _environment(words: list[str] | None) -> dict[str, str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +15,10 @@ from pytest_kopt.options.declare import ENGINES, GATES
 
 Gate = Literal["no-regression", "improve"]
 Suite = Literal["standard", "deterministic", "multigpu"]
+PATH_OPTIONS = (
+    *("--kopt-notes", "--kopt-verdict", "--kopt-comment", "--kopt-policy"),
+    *("--summary-csv", "--kopt-summary-csv"),
+)
 DEFAULT_TIMEOUT = 300.0
 DEFAULT_GPU_WAIT = 60.0
 DEFAULT_WORKSPACE = "agent/workspace"
@@ -87,6 +92,8 @@ class Settings:
             iterations=_count("--kopt-iters-per-repeat", option.kopt_iters_per_repeat),
         )
         settings._check(option)
+        if settings.round is not None:
+            _check_root(config)
         return settings
 
     def _check(self, option: Any) -> None:
@@ -142,6 +149,26 @@ _SUITES = {"deterministic": "--kopt-deterministic-only", "multigpu": "--kopt-dis
 def workspace_of(config: pytest.Config) -> Path:
     """Return the directory of the campaigns, which all trees of a repository share."""
     return keeper(config.rootpath) / (config.getini("kopt_workspace") or DEFAULT_WORKSPACE)
+
+
+def _check_root(config: pytest.Config) -> None:
+    """Raise BadInput where a path after one of our options has moved pytest's root directory.
+
+    Before pytest knows the options of its plugins it takes the word after them for one of tests,
+    and where that is a file outside of the project it looks for the project around both.
+    """
+    here, words = Path(config.invocation_params.dir), config.invocation_params.args
+    if config.inipath or config.option.rootdir or config.rootpath not in here.parents:
+        return
+    for option, word in pairwise(map(str, words)):
+        path = here / word
+        if option in PATH_OPTIONS and path.exists() and here not in path.parents:
+            raise BadInput(
+                f"pytest took {word} for a path to tests and looks for the project in "
+                f"{config.rootpath}",
+                where=option,
+                legal=f"{option}={word}",
+            )
 
 
 def device_option(config: pytest.Config) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from pytest_kopt.profile_hook import profile_hook
 from pytest_kopt.versions.errors import NotLoadable
 
 
@@ -29,12 +30,8 @@ def files_run(call: Callable[[], object]) -> set[str]:
             if code is not None:
                 seen.add(code.co_filename)
 
-    previous = sys.getprofile()
-    sys.setprofile(hook)
-    try:
+    with profile_hook(hook):
         call()
-    finally:
-        sys.setprofile(previous)
     return seen
 
 

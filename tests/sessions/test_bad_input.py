@@ -40,6 +40,15 @@ def says(message: str, *parts: str) -> None:
 BOTH = [SERIAL, TWO_WORKERS]
 
 
+def test_notes_outside_of_the_project_do_not_hide_it(baseline: Project, tmp_path: Path) -> None:
+    notes = tmp_path / "notes.yaml"
+    notes.write_text("nonsense: 1\n")
+    message = refused(baseline, *named("--kopt-round", "2", "--kopt-notes", str(notes)))
+    says(message, f"took {notes} for a path", f"--kopt-notes={notes}")
+    message = refused(baseline, *named("--kopt-round", "2", f"--kopt-notes={notes}"))
+    says(message, "nonsense")
+
+
 @pytest.mark.parametrize(
     ("name", "parts", "ways"),
     [

@@ -42,7 +42,7 @@ def test_a_campaign_is_set_up(ready: Project) -> None:
     """The tree may be dirty but for the kernel; what was not given is filled in and printed."""
     ready.write("notes.txt", "edited\n")
     words = ("--kernel", KERNEL, "--tests", CASES, "--env", "TUNE=1", "--max-iterations", "119")
-    run = ready.kopt("init", CAMPAIGN, *GIVEN, *words)
+    run = ready.kopt("init", CAMPAIGN, *GIVEN, *words, "--classes", "n, kind")
     assert run.code == 0, run.text
 
     manifest = yaml.safe_load((ready.campaign / "manifest.yaml").read_text())
@@ -55,6 +55,7 @@ def test_a_campaign_is_set_up(ready: Project) -> None:
         "tests": CASES,
         "env": {"TUNE": "1"},
         "max_iterations": 119,
+        "classes": ["n", "kind"],
     }
     defaults = {
         "execution_mode": "repo",

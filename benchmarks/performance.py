@@ -1,0 +1,234 @@
+"""What the tool itself costs, and what it resolves: one command, one page.
+
+python benchmarks/performance.py docs/performance.md
+
+Measures here what needs no GPU: idle overhead, overhead a case, decision, status, trend and report
+at scale. What needs a GPU is read from `docs/results/`, where the scripts named beside it put it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "docs/results"
+sys.path.insert(0, str(ROOT))
+
+from tests.sessions.test_idle import STOPWATCH  # noqa: E402
+
+Rows = list[dict[str, Any]]
+REPEATS, MANY = 5, 21
+CASES = """\
+import pytest
+import torch
+
+
+def plus_one(x):
+    return x + 1
+
+
+@pytest.mark.kopt(schema="single")
+@pytest.mark.parametrize("n", range(2, {many} + 2))
+def test_plus_one(kopt, n):
+    kopt(
+        plus_one,
+        inputs=lambda: (torch.randn(n),),
+        reference=lambda x: x.double() + 1,
+        dims={{"n": n}},
+    )
+"""
+
+
+def run(*words: str, cwd: Path = ROOT, legal: int = 0, **variables: str) -> str:
+    kept = {key: text for key, text in os.environ.items() if key != "PYTEST_ADDOPTS"}
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=cwd,
+        env=kept | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode > legal:
+        sys.exit(f"{' '.join(words)} ended with {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def idle() -> Rows:
+    """Import, options and configuration in a run that uses nothing of kopt."""
+    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    found = [float(run("-c", STOPWATCH, **alone)) for _ in range(REPEATS)]
+    return [
+        {
+            "a run without kopt": "the plugin's own share",
+            "best ms": min(found),
+            "median ms": statistics.median(found),
+        }
+    ]
+
+
+def cases() -> Rows:
+    """Check, time and record cases that cost nothing themselves; start-up is in both sessions."""
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        (root / "pytest.ini").write_text("[pytest]\n")
+        seconds: dict[int, list[float]] = {1: [], MANY: []}
+        for number in range(REPEATS):
+            for many, times in seconds.items():
+                (root / "test_it.py").write_text(CASES.format(many=many))
+                start = time.perf_counter()
+                words = ("-p", "no:cacheprovider", "--kopt-device", "cpu")
+                run("-m", "pytest", *words, f"--summary-csv={number}-{many}.csv", cwd=root)
+                times.append(time.perf_counter() - start)
+    one, all_of_them = (statistics.median(times) for times in seconds.values())
+    return [
+        {
+            "session on the CPU": f"1 case and {MANY} cases",
+            "1 case s": one,
+            f"{MANY} cases s": all_of_them,
+            "a case more s": (all_of_them - one) / (MANY - 1),
+        }
+    ]
+
+
+def scale() -> Rows:
+    """What the suite's tests of large campaigns measured, whether it met their limits or not."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "junit.xml"
+        chosen = ("tests/test_scale.py", "tests/test_report.py", "-k", "scale or 119")
+        run("-m", "pytest", *chosen, "-p", "no:cacheprovider", "-o", "junit_family=xunit1",
+            f"--junitxml={path}", legal=1)  # fmt: skip
+        return [
+            {
+                "at scale": entry.attrib["name"],
+                "processor s": float(entry.attrib["value"]),
+                "its test": "failed" if test.find("failure") is not None else "passed",
+            }
+            for test in ET.parse(path).iter("testcase")
+            for entry in test.iter("property")
+        ]
+
+
+def read(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def paired() -> Rows:
+    """Rounds of identical code: what a verdict costs, and how far from nothing it was at most."""
+    rows = []
+    for name, where in (
+        ("paired_aa_h200", "H200, 5 cases, before the checks of honesty"),
+        ("paired_aa_checked_h200", "H200, 5 cases"),
+        ("paired_cpu", "CPU, 3 cases, every core kept busy"),
+    ):
+        found = read(name)
+        said = found if isinstance(found, list) else found.get("verdicts", found.get("aa"))
+        said = [entry for entry in said if entry.get("compare", "paired") == "paired"]
+        changes = [
+            entry["aggregate"]["change_pct"] if "aggregate" in entry else entry["change_pct"]
+            for entry in said
+        ]
+        walls = [entry.get("wall_seconds", entry.get("seconds")) for entry in said]
+        wall = statistics.median([w for w in walls if w] or [float("nan")])
+        rows.append(
+            {
+                "identical code": where,
+                "rounds": len(said),
+                "accepted": sum(entry["decision"].startswith("ACCEPTED") for entry in said),
+                "worst geomean %": max(abs(change) for change in changes),
+                "wall s a round": wall,
+            }
+        )
+    return rows
+
+
+def resolution() -> Rows:
+    """Changes that were made on purpose, and the smallest gain that a calibration would accept."""
+    rows = [
+        {
+            "known change (H200)": ", ".join(f"{pct:+.2f}" for pct in entry["truth_pct"].values()),
+            "seen %": entry["aggregate"]["change_pct"],
+            "decision": entry["decision"],
+            "processes": entry["comparison"]["replicas"],
+        }
+        for entry in read("paired_known_h200")["verdicts"]
+    ]
+    noise = read("paired_noise_h200")
+    least = min(pct for pct in noise["resolvable_pct"].values() if pct is not None)
+    rows.append(
+        {
+            "known change (H200)": f"calibration: resolves {least:.2f} % at best",
+            "seen %": noise["geomean_sd_pct"],
+            "decision": "(sd of the geomean between processes)",
+            "processes": noise["processes"],
+        }
+    )
+    return rows
+
+
+def workers() -> Rows:
+    found = read("gpu_scaling_h200")
+    serial = found["sessions"][0]["after_startup_s"]
+    return [
+        {
+            "16 cases": entry["session"],
+            "GPUs": len(entry["devices"]),
+            "wall s": entry["wall_s"],
+            "after start-up s": entry["after_startup_s"],
+            "of serial": entry["after_startup_s"] / serial,
+        }
+        for entry in found["sessions"]
+    ]
+
+
+def device() -> Rows:
+    total = read("gpu_overhead_h200")["total"]
+    return [{"device-busy time (H200)": f"{total['device busy ms']:.0f} ms", **total}]
+
+
+SECTIONS = (
+    ("Idle", "measured here", idle),
+    ("A case", "measured here", cases),
+    ("Decision, status and report", "measured here", scale),
+    ("A paired verdict", "`benchmarks/paired_gpu.py`, `benchmarks/paired_cpu.py`", paired),
+    ("Resolution", "`benchmarks/paired_gpu.py`, `pytest --kopt-calibrate`", resolution),
+    ("Workers", "`benchmarks/gpu_scaling.py`", workers),
+    ("The device's time", "`benchmarks/gpu_overhead.py`", device),
+)
+
+
+def main() -> None:
+    cores = len(os.sched_getaffinity(0))
+    load = os.getloadavg()[0]
+    parts = [
+        "# What the tool costs\n\n"
+        '`python benchmarks/performance.py docs/performance.md` writes this page. "Measured here": '
+        f"{cores} cores, {platform.machine()}, Python {platform.python_version()}, torch "
+        f"{version('torch')}, load {load:.1f} at the start, {time.strftime('%Y-%m-%d')}. The rest "
+        "is read from [results/](results); the devices are named in [paired.md](paired.md) and "
+        "[gpu.md](gpu.md)."
+    ]
+    for title, source, measure in SECTIONS:
+        table = tabulate(measure(), headers="keys", tablefmt="github", floatfmt=".3g")
+        parts.append(
+            f"## {title}\n\nFrom {source}.\n\n{table}".replace("From measured", "Measured")
+        )
+        print(f"{title}\n{table}\n", flush=True)
+    Path(sys.argv[1]).write_text("\n\n".join(parts) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,285 @@
+"""Run a campaign of `campaigns/` with nothing but the plugin, and collect what it leaves.
+
+python benchmarks/run_campaign.py NAME OUT [--limit-minutes M] [--workers N] [--device cpu]
+
+Makes the project in a git repository of its own in OUT/project, then: `kopt init`, the baseline, a
+round for every step (repairs included), `kopt note`, the final comparison and `kopt report`.
+Whatever a verdict says the next step starts from what was kept. Run the same command again to go on
+where it stopped. OUT/campaign holds the records, OUT/progress.json what ran and how long it took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+from campaign_steps import NotApplicable, Plan, Step, edited, load, names
+
+#: What is collected besides the rounds' verdicts, summaries and tables.
+RECORDS = ("manifest.yaml", "ledger.jsonl", "README.md", "baseline.md", "logs")
+EACH_ROUND = ("verdict.json", "summary.md", "kernel_snapshot", "artifacts/benchmark.csv")
+_KEPT = ("ACCEPTED", "ACCEPTED_WITH_NOTE")
+_OPEN = ("REPAIR", "INCOMPLETE")
+#: What becomes of a step in Triton's interpreter.
+_CHECKED = "CHECKED"
+#: A session that could not decide is run so often in all.
+_TRIES = 2
+_NO_IDLE_GPU = 10
+
+
+class OutOfTime(Exception):
+    """The next session might not end within the limit."""
+
+
+class Runner:
+    """One campaign in one directory."""
+
+    def __init__(self, plan: Plan, out: Path, asked: argparse.Namespace) -> None:
+        self.plan, self.out, self._asked = plan, out.resolve(), asked
+        self.root = self.out / "project"
+        self._began = time.monotonic()
+        self._record = self.out / "progress.json"
+        known = json.loads(self._record.read_text()) if self._record.exists() else {}
+        self.progress: dict[str, Any] = {"sessions": [], "steps": {}, **known}
+        self.campaign = self.root / "agent/workspace" / plan.name
+
+    def run(self) -> None:
+        """Go on where the last run stopped, as far as time allows."""
+        try:
+            if not self.campaign.exists():
+                self._make()
+            if self.status()["incumbent_round"] is None:
+                self._session("baseline", "1")
+            for step in self.plan.steps:
+                if self.progress["steps"].get(step.name, {}).get("over"):
+                    continue
+                if self.status()["next_round"] is None:
+                    print(f"the campaign has ended: {self.status()['next']}", flush=True)
+                    break
+                self._play(step)
+            self._finish()
+        except OutOfTime as why:
+            print(f"stopped: {why}; the same command goes on", flush=True)
+        self._collect()
+
+    def status(self) -> dict[str, Any]:
+        """Return `kopt status --json`."""
+        done = self._call("-m", "pytest_kopt.cli", "status", self.plan.name, "--json")
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def _make(self) -> None:
+        settings = self.plan.settings
+        beside = shutil.ignore_patterns("steps", "campaign.yaml", "__pycache__")
+        shutil.copytree(self.plan.directory, self.root, ignore=beside)
+        for words in (
+            ("init", "--quiet", "--initial-branch", "main"),
+            ("config", "user.name", "kopt campaign"),
+            ("config", "user.email", "campaign@localhost"),
+            ("add", "."),
+            ("commit", "--quiet", "-m", f"Start with a plain {settings['op']}"),
+        ):
+            subprocess.run(["git", *words], cwd=self.root, check=True)
+        words = ["init", self.plan.name, "--op", settings["op"], "--kernel", self.plan.kernel]
+        words += ["--backend", settings["backend"], "--gpu", self._asked.gpu]
+        words += ["--tests", settings["tests"]]
+        for key in ("target", "classes"):
+            words += [f"--{key}", settings[key]] if key in settings else []
+        self._call("-m", "pytest_kopt.cli", *words)
+
+    def _play(self, step: Step) -> None:
+        """Run a step's round: the candidate, its repairs, and once more what could not decide."""
+        here = self.progress["steps"].setdefault(step.name, {})
+        unmet = [name for name in step.needs if not self._was_kept(name)]
+        if unmet:
+            return self._skip(here, f"needs {', '.join(unmet)}, which was not kept")
+        candidate, decision, number, interpreted = self._base(), "", 0, False
+        for edits in step.attempts:
+            try:
+                candidate = edited(candidate, edits)
+            except NotApplicable as why:
+                if not decision:
+                    return self._skip(here, str(why))
+                break
+            for _ in range(_TRIES):
+                self._write(candidate)
+                verdict = self._session(step.name, "next", *self._notes(step))
+                decision, number = verdict["decision"], verdict["round"]
+                here.setdefault("decisions", []).append(decision)
+                interpreted = "interpreter" in verdict["reason"]
+                if decision != "INCOMPLETE" or interpreted:
+                    break
+            if decision != "REPAIR":
+                break
+        if decision == "INCOMPLETE" and interpreted:
+            # Nothing is decided without a GPU; what follows is checked on top of this one.
+            decision, self.progress["base"] = _CHECKED, candidate
+        elif decision in _OPEN:
+            # The hypothesis is given up: its round ends with what was kept before.
+            self._write(self._base())
+            decision = self._session(f"{step.name}, given up", "next")["decision"]
+            here["decisions"].append(decision)
+        more = step.afterwards(decision in _KEPT)
+        if more and decision not in (*_OPEN, _CHECKED):
+            (self.out / "more.yaml").write_text(yaml.safe_dump(more))
+            self._call("-m", "pytest_kopt.cli", "note", self.plan.name, str(number),
+                       str(self.out / "more.yaml"))  # fmt: skip
+        here |= {"over": True, "round": number, "decision": decision}
+        self._save()
+        return None
+
+    def _finish(self) -> None:
+        best = self.status()["incumbent_round"]
+        if best and best > 1 and self.progress.get("final") != best:
+            self._write(self._base())
+            self._session("final", "final")
+            self.progress["final"] = best
+            self._save()
+
+    def _session(self, what: str, round: str, *words: str) -> dict[str, Any]:
+        """Run pytest for a round; return its verdict. Ends this run where there is none."""
+        # The final comparison is to fit in as well.
+        self._mind_the_time(1 if round == "final" else 2)
+        (self.out / "verdict.json").unlink(missing_ok=True)
+        # With "=": a path after a space is one of tests to pytest, and moves its root directory.
+        words += (f"--kopt-verdict={self.out / 'verdict.json'}",)
+        words += ("-n", str(self._asked.workers)) if self._asked.workers else ()
+        words += ("--kopt-device", self._asked.device) if self._asked.device else ()
+        start = time.monotonic()
+        done = self._call(
+            *("-m", "pytest", "-p", "no:cacheprovider", "--kopt-campaign", self.plan.name),
+            *("--kopt-round", round, *words),
+            check=False,
+        )
+        seconds = float(f"{time.monotonic() - start:.1f}")
+        logs = self.out / "sessions"
+        logs.mkdir(exist_ok=True)
+        log = logs / f"{len(self.progress['sessions']):02d}-{what.replace(', ', '-')}.txt"
+        log.write_text(done.stdout + done.stderr)
+        if not (self.out / "verdict.json").exists():
+            self._collect()
+            print("\n".join((done.stdout + done.stderr).splitlines()[-25:]))
+            sys.exit(f"{what}: pytest ended with {done.returncode} and no verdict; see {log}")
+        verdict: dict[str, Any] = json.loads((self.out / "verdict.json").read_text())
+        change = (verdict.get("aggregate") or {}).get("change_pct")
+        entry = {
+            "what": what,
+            "round": verdict["round"],
+            "decision": verdict["decision"],
+            "change_pct": change,
+            "exit": done.returncode,
+            "seconds": seconds,
+        }
+        self.progress["sessions"].append(entry)
+        self._save()
+        shown = "" if change is None else f" {change:+.3f} %"
+        print(f"{what}: {verdict['decision']}{shown}, {seconds} s: {verdict['reason']}", flush=True)
+        if done.returncode == _NO_IDLE_GPU:
+            self._collect()
+            sys.exit("no idle GPU; the same command goes on")
+        return verdict
+
+    def _mind_the_time(self, sessions: int) -> None:
+        limit = self._asked.limit_minutes
+        longest = max((entry["seconds"] for entry in self.progress["sessions"]), default=60.0)
+        spent = time.monotonic() - self._began
+        if limit is not None and spent + sessions * longest > limit * 60:
+            raise OutOfTime(f"{spent:.0f} s of {limit * 60:.0f} s are spent")
+
+    def _notes(self, step: Step) -> tuple[str, ...]:
+        notes = dict(step.notes)
+        if "target_class" in notes:
+            where = "cpu" if self._asked.gpu == "cpu" else "gpu"
+            notes["target_class"] = self.plan.settings["target_classes"][notes["target_class"]][
+                where
+            ]
+        path = self.out / "notes.yaml"
+        path.write_text(yaml.safe_dump(notes))
+        return (f"--kopt-notes={path}",)
+
+    def _was_kept(self, name: str) -> bool:
+        return self.progress["steps"].get(name, {}).get("decision") in (*_KEPT, _CHECKED)
+
+    def _skip(self, here: dict[str, Any], why: str) -> None:
+        print(f"left out: {why}", flush=True)
+        here |= {"over": True, "left_out": why}
+        self._save()
+
+    def _base(self) -> str:
+        """Return what the next step starts from: the version that was kept last."""
+        if "base" in self.progress:
+            return str(self.progress["base"])
+        number = self.status()["incumbent_round"]
+        return (
+            self.campaign / f"rounds/round-{number}/kernel_snapshot" / self.plan.kernel
+        ).read_text()
+
+    def _write(self, kernel: str) -> None:
+        (self.root / self.plan.kernel).write_text(kernel)
+
+    def _save(self) -> None:
+        self._record.write_text(json.dumps(self.progress, indent=1) + "\n")
+
+    def _collect(self) -> None:
+        """Copy the campaign's records to OUT/campaign, the report among them."""
+        target = self.out / "campaign"
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        rounds = sorted((self.campaign / "rounds").glob("round-*"))
+        wanted = [self.campaign / name for name in RECORDS]
+        wanted += [one / name for one in rounds for name in EACH_ROUND]
+        wanted += (self.campaign / "final").glob("attempt-*/verdict.json")
+        for path in wanted:
+            goal = target / path.relative_to(self.campaign)
+            goal.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_dir():
+                shutil.copytree(path, goal)
+            elif path.exists():
+                shutil.copy2(path, goal)
+        for tips in self.root.glob("agent/historical_experience/*/*/*/tips.md"):
+            shutil.copy2(tips, target / "tips.md")
+        self._call("-m", "pytest_kopt.cli", "report", self.plan.name, "-o",
+                   str(target / "report.html"), check=False)  # fmt: skip
+
+    def _call(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        environment = {key: text for key, text in os.environ.items() if key != "PYTEST_ADDOPTS"}
+        done = subprocess.run(
+            [sys.executable, *words],
+            cwd=self.root,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if check and done.returncode:
+            sys.exit(f"{' '.join(words)} ended with {done.returncode}\n{done.stdout}{done.stderr}")
+        return done
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("name", choices=names())
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--limit-minutes", type=float, help="start no session that might end later")
+    parser.add_argument("--workers", type=int, help="pytest -n")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), help="default: the GPU where there is one"
+    )
+    parser.add_argument("--gpu", help="the campaign's GPU (default H200, cpu with --device cpu)")
+    asked = parser.parse_args()
+    asked.gpu = asked.gpu or ("cpu" if asked.device == "cpu" else "H200")
+    asked.out.mkdir(parents=True, exist_ok=True)
+    Runner(load(asked.name), asked.out, asked).run()
+
+
+if __name__ == "__main__":
+    main()
