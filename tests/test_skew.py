@@ -74,3 +74,23 @@ def test_routing_is_skewed_and_drawn_anew() -> None:
 def test_what_cannot_be_drawn(count: int, total: int, name: str, part: str) -> None:
     with pytest.raises(BadInput, match=part.replace(".", r"\.")):
         skewed_groups(count, total, name)
+
+
+@few_examples
+@given(groups, tokens, st.sampled_from(sorted(DISTRIBUTIONS)), seeds, st.integers(0, 500))
+def test_rows_are_made_full_without_filling_an_empty_group(
+    count: int, total: int, name: str, seed: int, more: int
+) -> None:
+    routed = drawn(count, total, name, seed)
+    rows = int(routed.sum()) + (more if total else 0)
+    generator = torch.Generator().manual_seed(seed)
+    full = skewed_groups(count, total, name, generator, rows=rows)
+    assert int(full.sum()) == rows
+    assert torch.equal(full == 0, routed == 0)
+    assert int((full - routed).min()) >= 0
+
+
+@pytest.mark.parametrize(("total", "rows"), [(64, 10), (0, 1)])
+def test_rows_that_cannot_be_made_full(total: int, rows: int) -> None:
+    with pytest.raises(BadInput, match=f"{rows} rows for {total} tokens"):
+        skewed_groups(8, total, "one_expert", rows=rows)

@@ -8,39 +8,12 @@ import pytest
 import torch
 from kernels.grouped_gemm import grouped_gemm
 
+from pytest_kopt import skewed_groups
+
 ON_GPU = torch.cuda.is_available()
-GROUPS, ROWS, N, K = (16, 16384, 4096, 2048) if ON_GPU else (4, 48, 32, 32)
-DISTRIBUTIONS = ("uniform", "top2_cf1.0", "top1_cf1.25", "one_expert_half")
-
-
-def group_sizes(distribution, rows, groups):
-    """Return int64 (groups,) that add up to `rows`.
-
-    top*_cf*: random routing, what exceeds capacity factor · rows / groups goes to the emptiest.
-    one_expert_half: one group holds at least half of the rows, another none.
-    """
-    if distribution == "uniform":
-        sizes = torch.full((groups,), rows // groups)
-        sizes[: rows % groups] += 1
-        return sizes
-    if distribution == "one_expert_half":
-        weights = torch.rand(groups) + 0.1
-        busy, idle = torch.randperm(groups)[:2].tolist()
-        weights[idle] = 0
-        sizes = torch.bincount(torch.multinomial(weights, rows // 2, True), minlength=groups)
-        sizes[busy] += rows - rows // 2
-        return sizes
-    draws = 2 if distribution.startswith("top2") else 1
-    weights = torch.softmax(torch.randn(groups), 0)
-    tokens = torch.multinomial(weights.expand(rows // draws, groups), draws)
-    sizes = torch.bincount(tokens.flatten(), minlength=groups)
-    sizes[0] += rows - int(sizes.sum())
-    capacity = -(-int(float(distribution.partition("cf")[2]) * rows) // groups)
-    over = int((sizes - capacity).clamp_min(0).sum())
-    sizes = sizes.clamp_max(capacity)
-    for _ in range(over):
-        sizes[sizes.argmin()] += 1
-    return sizes
+GROUPS, ROWS, N, K = (16, 16384, 4096, 2048) if ON_GPU else (4, 24, 16, 16)
+#: Name of a distribution, and how many experts a token goes to there.
+DISTRIBUTIONS = {"uniform": 1, "top2_cf1.0": 2, "top1_cf1.25": 1, "one_expert": 1}
 
 
 def reference(x, w, sizes):
@@ -59,7 +32,9 @@ def test_grouped_gemm(kopt, distribution):
         inputs=lambda: (
             tensor(ROWS, K),
             tensor(GROUPS, K, N),
-            group_sizes(distribution, ROWS, GROUPS).to(kopt.device),
+            skewed_groups(GROUPS, ROWS // DISTRIBUTIONS[distribution], distribution, rows=ROWS).to(
+                kopt.device
+            ),
         ),
         reference=reference,
         dims={"G": GROUPS, "M": ROWS, "N": N, "K": K, "distribution": distribution},

@@ -25,6 +25,8 @@ def skewed_groups(
     tokens: int,
     distribution: str,
     generator: torch.Generator | None = None,
+    *,
+    rows: int | None = None,
 ) -> torch.Tensor:
     """Return the number of rows of every group: int64, shape (groups,), on the CPU.
 
@@ -33,12 +35,33 @@ def skewed_groups(
     `top2_cf1.0` and `top1_cf1.25` route every token to its best 2 (1) of the other groups by
     random scores with an expert bias, and drop what exceeds a group's capacity
     ceil(factor * k * tokens / groups); `one_expert` gives one group at least half of the tokens and
-    spreads the rest. The values come from `generator` (torch's own when None) at run time, so that
+    spreads the rest. With `rows` the sizes add up to that, so that inputs keep their shape from one
+    draw to the next: what was dropped or is left over is dealt out evenly to the groups that are
+    not empty. The values come from `generator` (torch's own when None) at run time, so that
     no kernel can know them when it is compiled.
 
     Raises BadInput for an unknown distribution, fewer than 3 groups (2 where nothing is empty),
-    or a negative number of tokens.
+    a negative number of tokens, or fewer rows than were routed.
     """
+    sizes = _routed(groups, tokens, distribution, generator)
+    if rows is None:
+        return sizes
+    taking = sizes.nonzero().flatten()
+    left = rows - int(sizes.sum())
+    if left < 0 or (left and not len(taking)):
+        raise BadInput(
+            f"{rows} rows for {tokens} tokens",
+            where=f"skewed_groups({distribution!r})",
+            legal=f"tokens, and at least {int(sizes.sum())} rows",
+        )
+    if left:
+        sizes[taking] += skewed_groups(len(taking), left, "uniform")
+    return sizes
+
+
+def _routed(
+    groups: int, tokens: int, distribution: str, generator: torch.Generator | None
+) -> torch.Tensor:
     import torch
 
     if distribution not in DISTRIBUTIONS:
@@ -60,7 +83,7 @@ def skewed_groups(
     if distribution == "one_expert":
         heavy = math.ceil(tokens * _HEAVY_SHARE)
         sizes[order[1]] = heavy
-        sizes[order[2:]] = skewed_groups(groups - 2, tokens - heavy, "uniform")
+        sizes[order[2:]] = _routed(groups - 2, tokens - heavy, "uniform", None)
         return sizes
     wanted, factor = DISTRIBUTIONS[distribution]
     assert factor is not None

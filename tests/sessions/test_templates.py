@@ -38,7 +38,7 @@ def test_every_case_passes_in_the_interpreter(empty: Project) -> None:
         assert f"tests/test_{name}.py" in run.out
     for encoding in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"):
         assert f"float8_{encoding}]" in run.out
-    for distribution in ("uniform", "top2_cf1.0", "top1_cf1.25", "one_expert_half"):
+    for distribution in ("uniform", "top2_cf1.0", "top1_cf1.25", "one_expert"):
         assert f"[{distribution}]" in run.out
 
 

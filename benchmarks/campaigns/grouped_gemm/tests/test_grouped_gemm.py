@@ -16,8 +16,8 @@ REAL = {"G": 16, "N": 1536, "K": 2048, "many": 16384, "few": 512}
 SMALL = {"G": 4, "N": 24, "K": 24, "many": 24, "few": 8}
 SIZES = REAL if torch.cuda.is_available() else SMALL
 G, N, K = (SIZES[name] for name in "GNK")
-TOKENS_TAKE = {"top2_cf1.0": 2}
-DISTRIBUTIONS = ("uniform", "top2_cf1.0", "top1_cf1.25", "one_expert")
+#: Name of a distribution, and how many experts a token goes to there.
+DISTRIBUTIONS = {"uniform": 1, "top2_cf1.0": 2, "top1_cf1.25": 1, "one_expert": 1}
 CASES = [(SIZES["many"], name) for name in DISTRIBUTIONS] + [(SIZES["few"], "uniform")]
 if SIZES is SMALL:
     # An interpreted case takes most of a minute: one of each class.
@@ -25,13 +25,9 @@ if SIZES is SMALL:
 
 
 def group_sizes(M, distribution):
-    """Return int32 (G,) that add up to M: what a capacity drops goes to the groups that take."""
-    sizes = skewed_groups(G, M // TOKENS_TAKE.get(distribution, 1), distribution)
-    taking = (sizes > 0).nonzero().flatten()
-    each, rest = divmod(M - int(sizes.sum()), len(taking))
-    sizes[taking] += each
-    sizes[taking[:rest]] += 1
-    return sizes.to(torch.int32)
+    """Return int32 (G,) that add up to M."""
+    tokens = M // DISTRIBUTIONS[distribution]
+    return skewed_groups(G, tokens, distribution, rows=M).to(torch.int32)
 
 
 def reference(x, w, sizes):
