@@ -5,10 +5,13 @@ from __future__ import annotations
 import cProfile
 import json
 import math
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -76,6 +79,42 @@ def test_what_tritons_interpreter_calls_is_no_work_that_a_cache_could_save() -> 
     exec("def run(rows):\n    for row in range(rows):\n        max(row, 1)\n", interpreter)
     many, few = (work.work_of(partial(interpreter["run"], rows)) for rows in (100, 3))
     assert not work.saves(few, many)
+
+
+#: A kernel that calls another function as often as its second argument's content says.
+_LOOP = """
+import torch, triton, triton.language as tl
+from pytest_kopt.honesty.work import work_of
+
+@triton.jit
+def more(x):
+    return x + 1
+
+@triton.jit
+def kernel(out, count, BLOCK: tl.constexpr):
+    total = tl.zeros((BLOCK,), tl.float32)
+    for _ in range(tl.load(count)):
+        total = more(total)
+    tl.store(out + tl.arange(0, BLOCK), total)
+
+for count in (5, 2):
+    given = (torch.empty(16), torch.tensor(count), 16)
+    print(work_of(lambda: kernel[(1,)](*given)).launches)
+"""
+
+
+def test_a_function_that_an_interpreted_kernel_calls_is_no_launch(tmp_path: Path) -> None:
+    """How often it is called depends on the content: a loop over the rows of a group."""
+    pytest.importorskip("triton")
+    (tmp_path / "loop.py").write_text(_LOOP)
+    interpreted = subprocess.run(
+        [sys.executable, str(tmp_path / "loop.py")],
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert interpreted.stdout.split() == ["1", "1"]
 
 
 def test_counting_goes_on_under_a_profiler() -> None:

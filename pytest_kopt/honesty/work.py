@@ -107,13 +107,18 @@ def work_of(call: Callable[[], object]) -> Work:
             code.add(frame.f_code)
             home = frame.f_globals.get("__name__")
             interpreted |= home == INTERPRETER
-            launches += _LAUNCHERS.get(str(home)) == frame.f_code.co_name
+            launches += _LAUNCHERS.get(str(home)) == frame.f_code.co_name and not _is_inlined(frame)
 
     with counter, profile_hook(hook):
         call()
     # What Triton's interpreter calls depends on the content: on a mask, or on the size of a group.
     calls = 0 if interpreted else calls
     return Work(counter.ops, launches, counter.nbytes, calls, frozenset(code))
+
+
+def _is_inlined(frame: FrameType) -> bool:
+    """Say whether the interpreter runs a function that a kernel calls, which is no launch."""
+    return type(frame.f_locals.get("self")).__name__ == "InterpretedFunction"
 
 
 def saves(known: Work, fresh: Work) -> bool:
