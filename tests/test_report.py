@@ -13,14 +13,17 @@ from typing import Any
 
 import pytest
 
+from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.cli.main import main
-from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.roofline import Limits, roofline
+from pytest_kopt.show import final_report
 from pytest_kopt.show.report import charts, page
 from pytest_kopt.show.terminal import verdict_lines
 from pytest_kopt.show.words import figure, interval, percent
+from tests.builders import NOW
 from tests.chromium import Page, chromium
 from tests.whole_campaign import KERNEL, a_campaign
 
@@ -80,6 +83,31 @@ def test_the_file_stands_alone(html: str) -> None:
     assert re.findall(r"""<[^>]*(?:src|href)=(\S+)""", frame) == ['"data:,">']
     assert "http" not in frame
     assert "refresh" not in frame
+
+
+def test_the_final_report_stands_in_it(tmp_path: Path) -> None:
+    own = a_campaign(tmp_path, rounds=3, shapes=1)
+    assert 'id="final"' not in page.campaign_page(own)
+    ledger.append(
+        own.layout.ledger,
+        ledger.Final(
+            time=NOW,
+            best=2,
+            decision=Decision.ACCEPTED,
+            reason="it stands",
+            evidence={},
+            report=final_report.compose(own),
+        ),
+    )
+    own.read_again()
+    found = page.campaign_page(own)
+    table = re.findall(r'<table id="final">.*?</table>', found, re.S)[0]
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", table)
+    gain = own.state.rounds[2].verdict
+    assert gain is not None and gain.aggregate is not None
+    shown = percent(gain.aggregate.change_pct)
+    assert cells[:5] == ["2", "K2", shown, shown, "ACCEPT-as-real"]
+    assert "inflation gap 0.000 points" in found
 
 
 def test_a_live_report_loads_itself_anew(campaign: Campaign) -> None:

@@ -160,6 +160,17 @@ class FinalReport(BaseModel):
     headline_pct: float
     next_directions: list[str]
 
+    @property
+    def real_pct(self) -> float:
+        """The gain that real training is expected to have."""
+        return self.s_real_pct + self.w_real_pct + self.r_real_pct
+
+    @property
+    def gap_pct(self) -> float:
+        """The inflation gap: headline minus real-training-equivalent gain."""
+        # Compounding the same gains in two ways differs in the last bits: no "-0.000" for that.
+        return round(self.headline_pct - self.real_pct, 9) + 0.0
+
 
 class Final(Event):
     """The best version (of round `best`) met the baseline; `evidence` as in `measured`."""

@@ -74,7 +74,8 @@ class FinalComparison(CampaignTrial):
         report = final_report.compose(self.campaign)
         verdict = self.campaign.record_final(self._evidence(collector, table), verdict, report)
         projections.refresh(self.campaign)
-        return Closing(verdict, table, self._detail)
+        outlook = final_report.outlook(report)
+        return Closing(verdict, table, self._detail, outlook=tuple(outlook))
 
     def _judge(self, collector: Collector, lab: Laboratory) -> Verdict:
         results = collector.in_order()

@@ -47,6 +47,21 @@ def compose(campaign: Campaign) -> FinalReport:
     )
 
 
+def outlook(report: FinalReport) -> list[str]:
+    """Return what the terminal says of a report: the re-attribution and where to look next."""
+    parts = {
+        "S_real": report.s_real_pct,
+        "W_real": report.w_real_pct,
+        "R_real": report.r_real_pct,
+    }
+    shown = ", ".join(f"{name} {percent(value)}" for name, value in parts.items())
+    return [
+        f"real-training gain {percent(report.real_pct)} ({shown}), inflation gap "
+        f"{report.gap_pct:.3f} points",
+        *(f"next direction: {item}" for item in report.next_directions),
+    ]
+
+
 def text(campaign: str, final: Final) -> str:
     """Return the section of optimize.md."""
     return "## Final Report\n\n" + "".join(f"{line}\n" for line in _lines(campaign, final))
@@ -92,17 +107,15 @@ def _audit_lines(campaign: str, report: FinalReport) -> Iterator[str]:
         ]
         for item in report.audit
     ]
-    real = report.s_real_pct + report.w_real_pct + report.r_real_pct
-    gap = report.headline_pct - real
     yield markdown_table(header, rows)
     yield ""
     yield f"- S_real (K rounds): {percent(report.s_real_pct)}"
     yield f"- W_real (W1 rounds, at most quant time / step time): {percent(report.w_real_pct)}"
     yield f"- R_real (benchmark loop alone): {percent(report.r_real_pct)}"
     yield f"- Headline benchmark gain, the rounds' multiplied: {percent(report.headline_pct)}"
-    yield f"- Real-training-equivalent gain: {percent(real)}"
-    yield f"- Inflation gap: {gap:.3f} points"
-    if gap > ALLOWED_GAP_PCT + 1e-9:
+    yield f"- Real-training-equivalent gain: {percent(report.real_pct)}"
+    yield f"- Inflation gap: {report.gap_pct:.3f} points"
+    if report.gap_pct > ALLOWED_GAP_PCT + 1e-9:
         yield (
             f"- The gap is above {ALLOWED_GAP_PCT:g} %: that part is benchmark-loop residual. Roll "
             "back the rounds that have it instead of shipping the headline."

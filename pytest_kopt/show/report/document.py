@@ -10,6 +10,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.state import Attempt, Round
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.errors import BadInput
+from pytest_kopt.show import final_report
 from pytest_kopt.show.status import status
 from pytest_kopt.show.words import figure, interval, percent
 
@@ -38,7 +39,31 @@ def document(campaign: Campaign) -> dict[str, Any]:
         "rooflines": next(
             (item["rooflines"] for item in reversed(rounds) if item["rooflines"]), []
         ),
+        "final": _final(campaign),
         "environment": environment(campaign, last),
+    }
+
+
+def _final(campaign: Campaign) -> dict[str, Any] | None:
+    """Return the last final report, None before the first."""
+    final = campaign.state.finals[-1] if campaign.state.finals else None
+    if final is None or final.report is None:
+        return None
+    report = final.report
+    return {
+        "time": final.time,
+        "best": final.best,
+        "outlook": final_report.outlook(report),
+        "audit": [
+            {
+                "round": item.round,
+                "bucket": item.bucket or "—",
+                "benchmark": percent(item.benchmark_pct),
+                "real": percent(item.credited_pct),
+                "decision": item.decision,
+            }
+            for item in report.audit
+        ],
     }
 
 
