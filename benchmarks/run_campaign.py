@@ -94,6 +94,9 @@ class Runner:
         for key in ("target", "classes"):
             words += [f"--{key}", settings[key]] if key in settings else []
         self._call("-m", "pytest_kopt.cli", *words)
+        if self._asked.gpu != "cpu":
+            # Rooflines take what this card reaches, not what its data sheet says.
+            print(self._call("-m", "pytest_kopt.cli", "calibrate", "--ceilings").stdout, flush=True)
 
     def _play(self, step: Step) -> None:
         """Run a step's round: the candidate, its repairs, and once more what could not decide."""
@@ -153,6 +156,7 @@ class Runner:
         words += (f"--kopt-verdict={self.out / 'verdict.json'}",)
         words += ("-n", str(self._asked.workers)) if self._asked.workers else ()
         words += ("--kopt-device", self._asked.device) if self._asked.device else ()
+        words += ("--kopt-gpu-wait", "2")
         start = time.monotonic()
         done = self._call(
             *("-m", "pytest", "-p", "no:cacheprovider", "--kopt-campaign", self.plan.name),
