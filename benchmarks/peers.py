@@ -61,7 +61,7 @@ class Judges:
 
     def __init__(self, directory: Path, device: str | None, sizes: list[int]) -> None:
         self._directory, self._sizes = directory, sizes
-        self._device = () if device is None else ("--kopt-device", device)
+        self._options = ("--kopt-gpu-wait", "2", *(("--kopt-device", device) if device else ()))
         self._hide = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
         self._arch = "cpu" if device == "cpu" else "H200"
         self._count = 0
@@ -87,7 +87,7 @@ class Judges:
         self._run("base", "-m", "pytest_kopt.cli", "init", CAMPAIGN, *words, "--gpu", self._arch,
                   "--tests", "tests")  # fmt: skip
         start = time.monotonic()
-        done = self._run("base", "-m", "pytest", "--kopt-round", "1", *self._device)
+        done = self._run("base", "-m", "pytest", "--kopt-round", "1", *self._options)
         self.baselines["kopt"] = time.monotonic() - start
         if done.returncode:
             sys.exit(f"the baseline ended with {done.returncode}\n{done.stdout}{done.stderr}")
@@ -146,7 +146,7 @@ class Judges:
     def _judge_kopt(self, name: str) -> dict[str, Any]:
         path = self._directory / f"{name}.verdict.json"
         done = self._run(
-            name, "-m", "pytest", "--kopt-round", "next", f"--kopt-verdict={path}", *self._device
+            name, "-m", "pytest", "--kopt-round", "next", f"--kopt-verdict={path}", *self._options
         )
         if not path.exists():
             sys.exit(f"the round ended with {done.returncode}\n{done.stdout}{done.stderr}")

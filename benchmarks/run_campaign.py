@@ -39,6 +39,10 @@ class OutOfTime(Exception):
     """The next session might not end within the limit."""
 
 
+class Refused(Exception):
+    """A session ended without a verdict; holds the last lines that it printed."""
+
+
 class Runner:
     """One campaign in one directory."""
 
@@ -58,17 +62,24 @@ class Runner:
                 self._make()
             if self.status()["incumbent_round"] is None:
                 self._session("baseline", "1")
+            if self.status()["incumbent_round"] is None:
+                sys.exit(f"there is no baseline; see {self.out / 'sessions'}")
             for step in self.plan.steps:
                 if self.progress["steps"].get(step.name, {}).get("over"):
                     continue
                 if self.status()["next_round"] is None:
                     print(f"the campaign has ended: {self.status()['next']}", flush=True)
                     break
-                self._play(step)
+                try:
+                    self._play(step)
+                except Refused as why:
+                    self._write(self._base())
+                    self._skip(self.progress["steps"][step.name], f"refused: {why}")
             self._finish()
-        except OutOfTime as why:
+        except (OutOfTime, Refused) as why:
             print(f"stopped: {why}; the same command goes on", flush=True)
-        self._collect()
+        finally:
+            self._collect()
 
     def status(self) -> dict[str, Any]:
         """Return `kopt status --json`."""
@@ -94,6 +105,9 @@ class Runner:
         for key in ("target", "classes"):
             words += [f"--{key}", settings[key]] if key in settings else []
         self._call("-m", "pytest_kopt.cli", *words)
+        if self._asked.gpu != "cpu":
+            # Rooflines take what this card reaches, not what its data sheet says.
+            print(self._call("-m", "pytest_kopt.cli", "calibrate", "--ceilings").stdout, flush=True)
 
     def _play(self, step: Step) -> None:
         """Run a step's round: the candidate, its repairs, and once more what could not decide."""
@@ -145,7 +159,7 @@ class Runner:
             self._save()
 
     def _session(self, what: str, round: str, *words: str) -> dict[str, Any]:
-        """Run pytest for a round; return its verdict. Ends this run where there is none."""
+        """Run pytest for a round; return its verdict. Raises Refused where there is none."""
         # The final comparison is to fit in as well.
         self._mind_the_time(1 if round == "final" else 2)
         (self.out / "verdict.json").unlink(missing_ok=True)
@@ -153,6 +167,9 @@ class Runner:
         words += (f"--kopt-verdict={self.out / 'verdict.json'}",)
         words += ("-n", str(self._asked.workers)) if self._asked.workers else ()
         words += ("--kopt-device", self._asked.device) if self._asked.device else ()
+        words += (
+            () if self._asked.gpu == "cpu" else ("--kopt-gpu-wait", "2", "--kopt-timeout", "120")
+        )
         start = time.monotonic()
         done = self._call(
             *("-m", "pytest", "-p", "no:cacheprovider", "--kopt-campaign", self.plan.name),
@@ -165,9 +182,10 @@ class Runner:
         log = logs / f"{len(self.progress['sessions']):02d}-{what.replace(', ', '-')}.txt"
         log.write_text(done.stdout + done.stderr)
         if not (self.out / "verdict.json").exists():
-            self._collect()
-            print("\n".join((done.stdout + done.stderr).splitlines()[-25:]))
-            sys.exit(f"{what}: pytest ended with {done.returncode} and no verdict; see {log}")
+            if done.returncode == _NO_IDLE_GPU:
+                sys.exit("no idle GPU; the same command goes on")
+            last = "\n".join((done.stdout + done.stderr).splitlines()[-5:])
+            raise Refused(f"{what}: pytest ended with {done.returncode}, see {log}\n{last}")
         verdict: dict[str, Any] = json.loads((self.out / "verdict.json").read_text())
         change = (verdict.get("aggregate") or {}).get("change_pct")
         entry = {
@@ -182,9 +200,6 @@ class Runner:
         self._save()
         shown = "" if change is None else f" {change:+.3f} %"
         print(f"{what}: {verdict['decision']}{shown}, {seconds} s: {verdict['reason']}", flush=True)
-        if done.returncode == _NO_IDLE_GPU:
-            self._collect()
-            sys.exit("no idle GPU; the same command goes on")
         return verdict
 
     def _mind_the_time(self, sessions: int) -> None:

@@ -42,6 +42,10 @@ STEPS: dict[str, dict[str, Any]] = {
     "05_on_slower": {"edits": [cost(OLD, FASTER)], "needs": ["04_slower"]},
     "06_unrepaired": {"edits": [{"replace": RIGHT, "with": WRONG}]},
     "07_unfitting": {"edits": [cost(OLD, FASTER)]},
+    "08_refused": {
+        "edits": [cost(FASTEST, FASTER)],
+        "notes": {"summary": "no such class", "target_class": "none"},
+    },
 }
 SETTINGS_OF_IT = {
     "op": "plain",
@@ -49,6 +53,7 @@ SETTINGS_OF_IT = {
     "kernel": PLAIN,
     "tests": "tests",
     "classes": "rows",
+    "target_classes": {"none": {"cpu": "rows=7"}},
 }
 
 
@@ -60,11 +65,12 @@ def test_a_campaign_is_run_to_its_end(tmp_path: Path, monkeypatch: pytest.Monkey
     written.write("campaign.yaml", yaml.safe_dump(SETTINGS_OF_IT))
     for name, step in STEPS.items():
         notes = {"summary": name, "change": name, "bucket": "K2"}
-        written.write(f"steps/{name}.yaml", yaml.safe_dump({"notes": notes, **AFTERWARDS, **step}))
+        text = {"notes": notes, **AFTERWARDS, **step}
+        written.write(f"steps/{name}.yaml", yaml.safe_dump(text))
     out = tmp_path / "out"
     out.mkdir()
-    for name, text in written.environment().items():
-        monkeypatch.setenv(name, text)
+    for variable, value in written.environment().items():
+        monkeypatch.setenv(variable, value)
     monkeypatch.setenv("PYTHONPATH", str(out / "project"))
     monkeypatch.setenv("PYTEST_PLUGINS", Path(SCRIPT).stem)
     monkeypatch.setenv("TRACE", str(tmp_path / "trace"))
@@ -92,6 +98,7 @@ def test_a_campaign_is_run_to_its_end(tmp_path: Path, monkeypatch: pytest.Monkey
     ]
     assert "needs 04_slower" in progress["steps"]["05_on_slower"]["left_out"]
     assert "stands 0 times" in progress["steps"]["07_unfitting"]["left_out"]
+    assert "'rows=7' is no class" in progress["steps"]["08_refused"]["left_out"]
 
     kept = out / "campaign"
     assert _cost((kept / "rounds/round-3/kernel_snapshot" / PLAIN).read_text()) == FASTEST
