@@ -96,7 +96,8 @@ class Campaign:
         """The project's root, where what outlives a campaign lies: upstream's for a workspace."""
         if not self._is_workspace or self.manifest.upstream is None:
             return self.root
-        return (self.root / self.manifest.upstream.root).resolve()
+        home = (self.root / self.manifest.upstream.root).resolve()
+        return home if home.is_dir() else self.root
 
     @property
     def _is_workspace(self) -> bool:

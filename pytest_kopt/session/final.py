@@ -6,7 +6,7 @@ Every accepted round carries a small error, and they add up along the chain; thi
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pytest_kopt.campaign import levels
 from pytest_kopt.campaign.chain import chain_of_best
@@ -34,6 +34,8 @@ _NEXT = {
 
 class FinalComparison(CampaignTrial):
     """`--kopt-round final`: judges and records; carries nothing out."""
+
+    next_steps: Mapping[Decision, str] = _NEXT
 
     @property
     def title(self) -> str:
@@ -81,7 +83,7 @@ class FinalComparison(CampaignTrial):
         )
         return verdict.model_copy(
             update={
-                "next_step": _NEXT.get(verdict.decision, verdict.next_step),
+                "next_step": self.next_steps.get(verdict.decision, verdict.next_step),
                 "flags": [*verdict.flags, *flags],
             }
         )

@@ -13,7 +13,7 @@ from pytest_kopt.campaign.choice import choose_campaign
 from pytest_kopt.campaign.layout import find
 from pytest_kopt.campaign.manifest import load
 from pytest_kopt.campaign.upstream import UpstreamCampaign
-from pytest_kopt.decide.verdict import Applied
+from pytest_kopt.decide.verdict import Applied, Decision
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.session.collector import Collector
 from pytest_kopt.session.final import FinalComparison
@@ -29,9 +29,20 @@ def is_integration(settings: Settings) -> bool:
     return load(layout.manifest).upstream is not None and not inside
 
 
+_NEXT = {
+    Decision.ACCEPTED: "upstream takes it: review the branch and merge it",
+    Decision.ACCEPTED_WITH_NOTE: "upstream takes it: mind the slower case, review and merge",
+    Decision.INCONCLUSIVE: "no gain can be shown upstream: go on in the workspace",
+    Decision.SPLIT: "one class pays for another's gain upstream: specialise and dispatch in the "
+    "workspace",
+    Decision.ROLLED_BACK: "upstream it is slower: look for what the workspace lacks",
+}
+
+
 class Integration(FinalComparison):
     """`--kopt-round final` of a workspace campaign, run in the upstream project."""
 
+    next_steps = _NEXT
     campaign: UpstreamCampaign
 
     @property
