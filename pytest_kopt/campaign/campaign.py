@@ -105,11 +105,21 @@ class Campaign:
 
     def check_place(self) -> None:
         """Raise BadInput when rounds do not run in this project."""
+        self.check_not_integrated()
         if self.manifest.upstream is not None and not self._is_workspace:
             raise BadInput(
                 f"rounds of {self.name} run in its workspace",
                 where="execution_mode",
                 legal=f"cd {shlex.quote(str(self.layout.directory))}; here only --kopt-round final",
+            )
+
+    def check_not_integrated(self) -> None:
+        """Raise BadInput when upstream has the best version: it is no longer what was extracted."""
+        if self.state.is_integrated:
+            raise BadInput(
+                "upstream has this campaign's best version",
+                where=self.name,
+                legal=f"kopt init NEW --from {self.name}, which extracts upstream as it is now",
             )
 
     def check_ready(self) -> None:
