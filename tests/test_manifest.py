@@ -53,11 +53,41 @@ def leaves(value: Any) -> list[Any]:
     return [leaf for item in inner for leaf in leaves(item)]
 
 
+UPSTREAM: dict[str, Any] = {
+    "root": "../../..",
+    "commit": None,
+    "kernel_source": ["k.py"],
+    "files": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("mode", "upstream", "is_legal"),
+    [
+        ("repo", None, True),
+        ("workspace", UPSTREAM, True),
+        ("workspace", None, False),
+        ("repo", UPSTREAM, False),
+    ],
+)
+def test_a_workspace_and_only_it_has_an_upstream(
+    mode: str, upstream: dict[str, Any] | None, is_legal: bool
+) -> None:
+    document = manifest_document(execution_mode=mode, upstream=upstream)
+    if is_legal:
+        assert (validate(Manifest, document, "m").upstream is None) == (upstream is None)
+    else:
+        assert "key 'upstream'" in refusal_of(document) and "--mode workspace" in refusal_of(
+            document
+        )
+
+
 def test_what_is_not_given_has_its_default() -> None:
     found = read()
     assert found.model_dump(exclude=set(manifest_document())) == {
         "target_lang": "TRITON",
         "execution_mode": "repo",
+        "upstream": None,
         "project_skill": None,
         "performance_target": None,
         "primary_metric": None,
@@ -88,7 +118,6 @@ def test_what_is_not_given_has_its_default() -> None:
         ("target_backend", "CuteDSL"),
         ("target_gpu", "gfx942"),
         ("target_gpu", "cpu"),
-        ("execution_mode", "workspace"),
         ("project_skill", "skills/turbo.md"),
         ("performance_target", ">60% peak efficiency"),
         ("primary_metric", "Forward TFLOPS"),

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytest_kopt.campaign.repository import Repository
+from pytest_kopt.campaign.worktrees import keeper
 from pytest_kopt.errors import BadInput, CannotFinish
 
 KERNEL = "kernels/a.py"
@@ -359,6 +360,20 @@ def test_excluding_keeps_the_lines_that_were_there(work: Work, before: str | Non
     work.repository().exclude(work.root / "agent")
     kept = ["*.log"] if before else []
     assert path.read_text().splitlines() == [*kept, "/agent/"]
+
+
+def test_the_main_tree_keeps_the_campaigns_of_all_trees(work: Work, tmp_path: Path) -> None:
+    """Of a project in a folder of the repository, too; without a main tree each keeps its own."""
+    linked, bare = tmp_path / "linked", tmp_path / "bare.git"
+    work.git("worktree", "add", "--quiet", "-b", "side", str(linked))
+    assert keeper(linked / "kernels") == work.root / "kernels"
+    assert keeper(work.root / "kernels") == work.root / "kernels"
+    assert keeper(tmp_path) == tmp_path
+    work.git("clone", "--quiet", "--bare", str(work.root), str(bare))
+    subprocess.run(["git", "worktree", "add", "-q", str(tmp_path / "own")], cwd=bare, check=True)
+    assert keeper(tmp_path / "own") == tmp_path / "own"
+    work.git("clone", "--quiet", "--separate-git-dir", "../data", str(work.root), "../apart")
+    assert keeper(tmp_path / "apart") == tmp_path / "apart"
 
 
 def test_a_linked_worktree_has_its_own_branch_and_shares_the_excluded_paths(work: Work) -> None:

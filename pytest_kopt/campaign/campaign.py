@@ -81,7 +81,8 @@ class Campaign:
         """The project's root, where what outlives a campaign lies: upstream's for a workspace."""
         if not self._is_workspace or self.manifest.upstream is None:
             return self.root
-        return (self.root / self.manifest.upstream.root).resolve()
+        home = (self.root / self.manifest.upstream.root).resolve()
+        return home if home.is_dir() else self.root
 
     @property
     def is_upstream(self) -> bool:
@@ -94,11 +95,21 @@ class Campaign:
 
     def check_place(self) -> None:
         """Raise BadInput when rounds do not run in this project."""
+        self.check_not_integrated()
         if self.is_upstream:
             raise BadInput(
                 f"rounds of {self.name} run in its workspace",
                 where="execution_mode",
                 legal=f"cd {shlex.quote(str(self.layout.directory))}; here only --kopt-round final",
+            )
+
+    def check_not_integrated(self) -> None:
+        """Raise BadInput when upstream has the best version: it is no longer what was extracted."""
+        if self.state.is_integrated:
+            raise BadInput(
+                "upstream has this campaign's best version",
+                where=self.name,
+                legal=f"kopt init NEW --from {self.name}, which extracts upstream as it is now",
             )
 
     def check_ready(self) -> None:

@@ -176,9 +176,10 @@ def _settings(
         if Path(entry).is_relative_to(root) and "site-packages" not in entry
     ]
     folders = [
-        PurePosixPath(room if any(place != path for place, path in files.items()) else "", entry)
+        PurePosixPath("" if all(place == path for place, path in files.items()) else room, entry)
         for entry in entries
         for room, files in rooms.items()
+        if any(_below(path, PurePosixPath(entry)) for path in files.values())
     ]
     given = {
         "pythonpath": list(dict.fromkeys(str(folder) for folder in folders)),

@@ -124,6 +124,11 @@ class CampaignState:
         return None
 
     @property
+    def is_integrated(self) -> bool:
+        """Whether upstream took the best version of a workspace, and has it."""
+        return self.integrated is not None and not self.integrated.restored
+
+    @property
     def first_quick_round(self) -> int | None:
         """The first round that was measured at the quick level: its cases are frozen since then."""
         quick = [

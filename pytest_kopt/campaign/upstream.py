@@ -36,6 +36,7 @@ class UpstreamCampaign(Campaign):
 
     def check_place(self) -> None:
         """Raise BadInput when upstream has moved on, or the workspace has not finished."""
+        self.check_not_integrated()
         pending = self.state.pending
         if pending is not None:
             raise BadInput(

@@ -7,7 +7,7 @@ round that turned out to serve the benchmark alone is taken back first.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pytest_kopt.campaign import levels
 from pytest_kopt.campaign.campaign import Campaign
@@ -55,6 +55,8 @@ class FinalComparison(CampaignTrial):
             f"round {self._overfit.round} is REJECT-as-overfit: {self._overfit.why}",
             f"it is taken back, with all that stands on it: {_named(self._withdrawn)}",
         ]
+
+    next_steps: Mapping[Decision, str] = _NEXT
 
     @property
     def title(self) -> str:
@@ -116,7 +118,7 @@ class FinalComparison(CampaignTrial):
             flags.append(f"withdrawn: {_named(self._withdrawn)} ({self._overfit.why})")
         return verdict.model_copy(
             update={
-                "next_step": _NEXT.get(verdict.decision, verdict.next_step),
+                "next_step": self.next_steps.get(verdict.decision, verdict.next_step),
                 "flags": [*verdict.flags, *flags],
             }
         )

@@ -10,17 +10,27 @@ from typing import Any
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.upstream import UpstreamCampaign
-from pytest_kopt.decide.verdict import Applied
+from pytest_kopt.decide.verdict import Applied, Decision
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.session.collector import Collector
 from pytest_kopt.session.final import FinalComparison
 from pytest_kopt.session.trial import Closing, Laboratory
 from pytest_kopt.show import projections
 
+_NEXT = {
+    Decision.ACCEPTED: "upstream takes it: review the branch and merge it",
+    Decision.ACCEPTED_WITH_NOTE: "upstream takes it: mind the slower case, review and merge",
+    Decision.INCONCLUSIVE: "no gain can be shown upstream: go on in the workspace",
+    Decision.SPLIT: "one class pays for another's gain upstream: specialise and dispatch in the "
+    "workspace",
+    Decision.ROLLED_BACK: "upstream it is slower: look for what the workspace lacks",
+}
+
 
 class Integration(FinalComparison):
     """`--kopt-round final` of a workspace campaign, run in the upstream project."""
 
+    next_steps = _NEXT
     campaign: UpstreamCampaign
 
     @property

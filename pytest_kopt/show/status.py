@@ -209,8 +209,9 @@ def _integration(campaign: Campaign) -> str | None:
             f"the integration of round {state.integrating.round} was cut off: `--kopt-round final` "
             f"in {campaign.home} first finishes or undoes it"
         )
-    if state.integrated and state.integrated.git_commit:
-        return f"integrated upstream as commit {state.integrated.git_commit[:12]}"
+    if state.integrated and state.is_integrated:
+        commit = state.integrated.git_commit
+        return f"integrated upstream{f' as commit {commit[:12]}' if commit else ', not committed'}"
     return (
         f"accepted rounds are provisional: only `--kopt-round final` in {campaign.home} accepts "
         "upstream"

@@ -93,7 +93,6 @@ def test_a_workspace_is_a_minimal_project_that_says_where_it_comes_from(upstream
 
     run = upstream.project.kopt("status")
     assert run.code == 0 and f"cd {place} && pytest" in run.out and "provisional" in run.out
-    assert upstream.workspace.kopt("status").code == 0
     run = upstream.project.pytest("--kopt-round", "1", **upstream.variables)
     assert run.code == 4 and f"cd {place}" in run.refusal
 
@@ -130,6 +129,9 @@ def test_only_the_gate_upstream_accepts(upstream: Upstream) -> None:
     assert events[-6:] == ["integrating", "final", "integrated"] * 2
     assert upstream.project.ledger()[-1]["git_commit"] == upstream.project.head()
     assert upstream.project.head()[:12] in upstream.project.kopt("status").out
+    for place in (upstream.project, upstream.workspace):
+        run = place.pytest("--kopt-campaign", CAMPAIGN, "--kopt-round", "final")
+        assert run.code == 4 and f"kopt init NEW --from {CAMPAIGN}" in run.refusal
 
 
 @pytest.mark.long

@@ -169,7 +169,7 @@ def nothing(project: Project) -> None:
         (taken_branch, (), rf"branch '{BRANCH}' is checked out in \S+/elsewhere"),
         (unborn, (), r"no commit yet"),
         (no_repository, (), r"no git repository"),
-        (uncommitted_cases, (), r"no test marked kopt"),
+        pytest.param(uncommitted_cases, (), r"no test marked kopt", marks=pytest.mark.long),
         (imported_from_the_users_tree, (), r"is imported from \S+, not from this tree"),
         (nothing, ("--branch", "none"), r"needs a branch"),
         (nothing, ("--worktree", "trees/inside"), r"lies inside the tree"),
@@ -199,6 +199,7 @@ def is_ours(path: Path) -> bool:
     return "__pycache__" not in path.parts and ".git" not in path.parts
 
 
+@pytest.mark.long
 def test_a_bare_repository_and_a_submodule_are_named(ready: Project, tmp_path: Path) -> None:
     """Where no main tree would keep the campaign; a plain campaign in such a tree holds it fast."""
     bare = tmp_path / "bare.git"
