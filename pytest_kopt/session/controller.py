@@ -116,7 +116,7 @@ class Controller:
         # A CI runner ends a job with SIGTERM: it shall leave as little behind as Ctrl-C does.
         if self.trial and threading.current_thread() is threading.main_thread():
             self._former = signal.signal(signal.SIGTERM, _interrupt)
-        with _told("nothing was measured or changed"):
+        with told("nothing was measured or changed"):
             self._take_place()
             blocked = self.trial.begin() if self.trial else ""
         if blocked:
@@ -187,7 +187,7 @@ class Controller:
 
     def close(self, interrupted: str = "") -> None:
         """Have the round judged and write what was asked for; UsageError for unusable input."""
-        with _told("nothing is lost: the next session finishes what this one began"):
+        with told("nothing is lost: the next session finishes what this one began"):
             if self.trial:
                 if not interrupted:
                     self._second_runs()
@@ -386,7 +386,7 @@ class Controller:
 
 
 @contextmanager
-def _told(consequence: str) -> Iterator[None]:
+def told(consequence: str) -> Iterator[None]:
     """Turn what a user can mend into pytest's own ways of ending with a message and a code."""
     try:
         with storage_told():
