@@ -55,8 +55,11 @@ class Steps:
             if event == "os.mkdir" and os.path.isdir(given[0]):
                 return
             paths = [item for item in given if isinstance(item, (str, bytes, os.PathLike))]
-            # Removal of a whole directory names its members by their descriptors.
-            if any(self._is_inside(path) or not os.path.isabs(path) for path in paths):
+            folder = given[-1] if event in _REMOVALS else -1
+            if folder >= 0:
+                # Removal of a whole directory names its members by their directory's descriptor.
+                paths = [os.path.join(os.readlink(f"/proc/self/fd/{folder}"), given[0])]
+            if any(self._is_inside(path) for path in paths):
                 self._step(event, os.fsdecode(paths[-1]))
         elif event == "subprocess.Popen" and "git" in os.path.basename(str(given[0])):
             self._step(f"git {' '.join(map(str, given[1][1:4]))}", "")

@@ -70,6 +70,17 @@ def test_what_was_measured_is_committed_after_a_kill(tmp_path: Path) -> None:
     assert project.kernel() == {KERNEL: b"MINE = 1\n"}
 
 
+def test_nothing_is_finished_while_git_waits_for_the_user(tmp_path: Path) -> None:
+    project = project_at(tmp_path / "project", in_git=True)
+    play_and_die_before_settling(project, "faster")
+    (project.root / ".git/MERGE_HEAD").write_text(project.git("rev-parse", "HEAD"))
+    assert "a merge is in progress" in play(project, "faster").refusal
+    assert project.opened().state.pending
+    (project.root / ".git/MERGE_HEAD").unlink()
+    assert "no further round" in play(project, "faster").refusal
+    assert project.git("show", f"HEAD:{KERNEL}") == "NEW = 1\n"
+
+
 def test_files_that_a_kill_left_unwritten_are_written_by_the_next_session(
     project: DrivenCampaign,
 ) -> None:

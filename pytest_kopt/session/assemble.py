@@ -8,11 +8,10 @@ import pytest
 
 from pytest_kopt.cases.seeds import fresh_session_seed
 from pytest_kopt.devices.choice import choose
-from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import SERVE, WORKERINPUT
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.session.brief import Brief
-from pytest_kopt.session.controller import Controller
+from pytest_kopt.session.controller import Controller, told
 from pytest_kopt.session.worker import Worker
 
 if TYPE_CHECKING:
@@ -57,10 +56,8 @@ def assemble(config: pytest.Config) -> None:
     if orders is not None:
         manager.register(Worker(Brief.from_json(orders)), _WORKER)
         return
-    try:
+    with told("nothing was measured; what was decided is carried out by the next session"):
         _assemble_main(config, Settings.from_config(config))
-    except BadInput as error:
-        raise pytest.UsageError(str(error)) from None
 
 
 def _assemble_main(config: pytest.Config, settings: Settings) -> None:

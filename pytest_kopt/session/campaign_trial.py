@@ -63,6 +63,7 @@ class CampaignTrial:
         self._tried: list[Tried] = []
         if self.campaign.state.pending:
             # First of all: a campaign that has ended refuses every further session.
+            self.campaign.check_ready()
             with self.campaign.locked():
                 self._settle()
         self._validate()

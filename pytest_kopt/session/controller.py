@@ -89,7 +89,7 @@ class Controller:
         self.lab.session = session
         if self.trial:
             self._interruption.take_over()
-        with _told("nothing was measured or changed"):
+        with told("nothing was measured or changed"):
             self.lab.take_place(self.wait_minutes, self.say, serves_itself=self.trial is None)
             blocked = self.trial.begin() if self.trial else ""
         if blocked:
@@ -160,7 +160,7 @@ class Controller:
     def close(self, interrupted: str = "") -> None:
         """Have the round judged and write what was asked for; UsageError for unusable input."""
         undisturbed = self._interruption.held_off() if interrupted else nullcontext()
-        with undisturbed, _told("nothing is lost: the next session finishes what this one began"):
+        with undisturbed, told("nothing is lost: the next session finishes what this one began"):
             if self.trial:
                 if not interrupted:
                     self.lab.second_runs()
@@ -200,7 +200,7 @@ class Controller:
 
 
 @contextmanager
-def _told(consequence: str) -> Iterator[None]:
+def told(consequence: str) -> Iterator[None]:
     """Turn what a user can mend into pytest's own ways of ending with a message and a code."""
     try:
         with storage_told():

@@ -187,3 +187,22 @@ import os
                     pass
             except OSError:
                 pass"""
+
+
+def test_a_cut_off_commit_waits_for_git(started: Project) -> None:
+    """The session that has to finish it ends with a message as long as git's index is locked."""
+    started.write(KERNEL, FASTER)
+    assert started.round("next").code == 0
+    decided = started.ledger_bytes().splitlines(keepends=True)[:-2]
+    (started.campaign / "ledger.jsonl").write_bytes(b"".join(decided))
+    started.git("reset", "--quiet", "HEAD~1")
+    lock = started.root / ".git/index.lock"
+    lock.touch()
+    run = started.round("next")
+    assert run.code == 11 and "git cannot commit" in run.text, run.text
+    assert "Traceback" not in run.text and "INTERNALERROR" not in run.text
+    lock.unlink()
+    assert started.round(2).code == 4
+    assert started.git("show", f"HEAD:{KERNEL}") == FASTER
+    assert started.git("status", "--porcelain", "--", KERNEL) == ""
+    assert [event["event"] for event in started.ledger()][-1] == "applied"
