@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from pytest_kopt import policies
 from pytest_kopt.campaign import ledger, stops
 from pytest_kopt.campaign import manifest as manifests
+from pytest_kopt.campaign.hold import hold
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import FrozenSchema, Manifest
@@ -28,7 +25,7 @@ from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.clock import now
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Applied, Decision, Level, Verdict
-from pytest_kopt.errors import BadInput
+from pytest_kopt.errors import BadInput, CannotFinish
 from pytest_kopt.roofline import efficiency
 from pytest_kopt.schema.profile import fingerprint
 from pytest_kopt.schema.table import Table, format_csv, parse_csv, write_atomically
@@ -101,30 +98,18 @@ class Campaign:
             raise BadInput("HEAD is detached", where="git", legal=f"git switch {self._branch()}")
         if self._branch() != "none" and branch != self._branch():
             raise BadInput(
-                f"the tree is on branch {branch!r}",
+                f"the tree is on branch {branch!r}, campaign {self.name!r} on {self._branch()!r}",
                 where="git",
-                legal=f"git switch {self._branch()}",
+                legal=f"git switch {self._branch()}; for two campaigns at a time a tree each "
+                "(git worktree add), or git_branch: none",
             )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the campaign for this process; BadInput names the one that holds it."""
-        owner = self.layout.directory / ".lock-owner"
-        lock = FileLock(self.layout.lock)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            who = owner.read_text() if owner.exists() else "another process"
-            raise BadInput(
-                f"campaign {self.name!r} is in use by {who}", legal="one session at a time"
-            ) from None
-        try:
-            owner.write_text(f"process {os.getpid()} on {socket.gethostname()} since {now()}")
+        with hold(self.layout):
             self.state = fold(ledger.read(self.layout.ledger))
             yield
-        finally:
-            owner.unlink(missing_ok=True)
-            lock.release()
 
     def candidate(self) -> KernelVersion:
         """Return the kernel files of the working tree."""
@@ -290,6 +275,7 @@ class Campaign:
         self._append(ledger.Applying(time=now(), action=action, **common))  # type: ignore[arg-type]
         commit, restored = None, []
         if action == "commit":
+            self._check_still_there()
             commit = self._commit(item, attempt, beside(self))
         elif action == "restore":
             directory = self.layout.attempt(item.number, attempt.number) / "kernel_snapshot"
@@ -437,6 +423,16 @@ class Campaign:
         if not decided.decision.keeps:
             return "restore"
         return "commit" if self.manifest.git_commit and self.repository else "none"
+
+    def _check_still_there(self) -> None:
+        """Raise CannotFinish when somebody has switched branches since the session began."""
+        assert self.repository is not None
+        branch = self.repository.branch
+        if self._branch() not in ("none", branch):
+            raise CannotFinish(
+                f"git: the tree went from branch {self._branch()!r} to {branch or 'no branch'!r} "
+                f"meanwhile, git switch {self._branch()} puts it back"
+            )
 
     def _commit(self, item: Round, attempt: Attempt, beside: Sequence[Path]) -> str:
         decided = attempt.decided

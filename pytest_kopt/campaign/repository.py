@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,10 @@ _IN_PROGRESS = {
     "BISECT_LOG": "a bisection",
 }
 
+
+#: What git says while another git holds the index or a ref.
+_LOCKED = re.compile(r"\.lock': File exists|cannot lock ref")
+_TRIES, _PAUSE_SECONDS = 50, 0.1
 
 _ABSENT, _SUBMODULE = "000000", "160000"
 
@@ -156,19 +162,29 @@ class Repository:
         paths = [path for path in paths if path not in ignored]
         if not paths or not self.dirty(paths):
             return self.head or ""
+        for left in reversed(range(_TRIES)):
+            try:
+                return self._commit_only(paths, message)
+            except GitCommandError as error:
+                said = str(error.stderr).strip()
+                # Another git is at work here, that of a second campaign perhaps; it takes moments.
+                if not (left and _LOCKED.search(said)):
+                    raise CannotFinish(f"git cannot commit: {said}") from None
+            time.sleep(_PAUSE_SECONDS)
+        raise AssertionError("the last try returns or raises")
+
+    def _commit_only(self, paths: Sequence[str], message: str) -> str:
         git = self._repo.git
         present = [path for path in paths if (self.root / path).exists()]
-        try:
-            if present:
-                git.add("--intent-to-add", "--", *present)
-            with git.custom_environment(**self._identity()):
-                git(c="core.hooksPath=/dev/null").commit(
-                    *("--quiet", "--only", "--no-verify", "--no-gpg-sign", "-m", message, "--"),
-                    *paths,
-                )
-        except GitCommandError as error:
-            raise CannotFinish(f"git cannot commit: {str(error.stderr).strip()}") from None
-        return self.head or ""
+        if present:
+            git.add("--intent-to-add", "--", *present)
+        with git.custom_environment(**self._identity()):
+            git(c="core.hooksPath=/dev/null").commit(
+                *("--quiet", "--only", "--no-verify", "--no-gpg-sign", "-m", message, "--"),
+                *paths,
+            )
+        # HEAD may be another's commit by now; the last one of these files is not.
+        return str(git.rev_list("-1", "HEAD", "--", *paths))
 
     def relative(self, root: Path, path: str) -> str:
         """Return a path given relative to `root` as one relative to the work tree."""

@@ -9,7 +9,8 @@ from typing import Any
 
 from pytest_kopt import policies
 from pytest_kopt.campaign import manifest as manifests
-from pytest_kopt.campaign.layout import Layout, check_name
+from pytest_kopt.campaign.hold import hold
+from pytest_kopt.campaign.layout import Layout, campaigns, check_name
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.prerequisites import gaps
 from pytest_kopt.campaign.repository import Repository
@@ -79,7 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"  - {gap}", file=sys.stderr)
         return ExitCode.USAGE
     if repository is not None:
-        if given.git_branch != "none":
+        if given.git_branch not in ("none", repository.branch):
+            _check_nobody_works_here(project)
             repository.switch(given.git_branch)
         project.keep_workspace_out_of_git()
     manifests.save(layout.manifest, given)
@@ -91,6 +93,13 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"written to {layout.manifest}; confirm the fields above, then:")
     print(f"  pytest --kopt-campaign {arguments.name} --kopt-round 1")
     return ExitCode.OK
+
+
+def _check_nobody_works_here(project: Project) -> None:
+    """Raise BadInput when a session on another campaign would find its branch gone."""
+    for name in campaigns(project.workspace):
+        with hold(Layout(project.workspace / name)):
+            pass
 
 
 def _place(name: str, root: Path) -> int:
