@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_kopt.campaign.kernel import KernelVersion
-from pytest_kopt.errors import BadInput
+from pytest_kopt.errors import BadInput, CannotFinish
 from tests.builders import few_examples
 
 SOURCES = ["kernels", "extra/tiles.json"]
@@ -243,3 +243,42 @@ def test_restoring_gives_the_old_version_whatever_the_new_one_was(
         assert KernelVersion.take(root, ["kernels"]) == incumbent
     differing = {name for name in old | new if old.get(name) != new.get(name)}
     assert {Path(path).name for path in changed} == differing
+
+
+def test_work_since_the_decision_is_nobodys_to_undo(root: Path) -> None:
+    """A round that was cut off is finished later; what was edited meanwhile stays."""
+    incumbent = KernelVersion.take(root, SOURCES)
+    (root / "kernels/a.py").write_text("A = 2\n")
+    (root / "kernels/new.py").write_text("NEW = 1\n")
+    candidate = KernelVersion.take(root, SOURCES)
+    (root / "kernels/a.py").write_text("A = 3  # the next idea\n")
+    (root / "kernels/new.py").write_text("NEW = 2\n")
+    assert incumbent.restore(root, over=candidate) == []
+    assert (root / "kernels/a.py").read_text() == "A = 3  # the next idea\n"
+    assert (root / "kernels/new.py").read_text() == "NEW = 2\n"
+
+
+def test_nothing_is_restored_through_a_link_that_was_swapped_in(root: Path, tmp_path: Path) -> None:
+    incumbent = KernelVersion.take(root, SOURCES)
+    (root / "kernels/a.py").write_text("A = 2\n")
+    candidate = KernelVersion.take(root, SOURCES)
+    outside = tmp_path / "outside.py"
+    outside.write_text("A = 2\n")
+    (root / "kernels/a.py").unlink()
+    (root / "kernels/a.py").symlink_to(outside)
+    with pytest.raises(CannotFinish, match=r"kernels/a\.py leads outside"):
+        incumbent.restore(root, over=candidate)
+    assert outside.read_text() == "A = 2\n"
+
+
+def test_nothing_is_restored_below_a_directory_that_became_a_link(
+    root: Path, tmp_path: Path
+) -> None:
+    incumbent = KernelVersion.take(root, SOURCES)
+    elsewhere = tmp_path / "elsewhere"
+    (root / "kernels").rename(elsewhere)
+    (root / "kernels").symlink_to(elsewhere)
+    (elsewhere / "a.py").write_text("A = 2\n")
+    with pytest.raises(CannotFinish, match="leads outside"):
+        incumbent.restore(root, over=KernelVersion.take(root, SOURCES))
+    assert (elsewhere / "a.py").read_text() == "A = 2\n"

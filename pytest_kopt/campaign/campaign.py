@@ -280,7 +280,8 @@ class Campaign:
         elif action == "restore":
             directory = self.layout.attempt(item.number, attempt.number) / "kernel_snapshot"
             rejected = KernelVersion.load(directory, decided.kernel)
-            restored = self.incumbent().restore(self.root, over=rejected)
+            inside = self.repository.root if self.repository else self.root
+            restored = self.incumbent().restore(self.root, over=rejected, inside=inside)
         elif self.repository is not None:
             commit = self.repository.head
         self._append(ledger.Applied(time=now(), git_commit=commit, restored=restored, **common))

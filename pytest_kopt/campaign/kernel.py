@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_kopt.errors import BadInput
+from pytest_kopt.errors import BadInput, CannotFinish
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class KernelVersion:
         """
         files = {}
         for source in sources:
-            for path in _expand(root / source):
+            for path in files_of(root / source):
                 relative = path.relative_to(root).as_posix()
                 try:
                     mode = stat.S_IMODE(path.stat().st_mode)
@@ -86,21 +86,32 @@ class KernelVersion:
                 )
         return version
 
-    def restore(self, root: Path, over: KernelVersion) -> list[str]:
+    def restore(self, root: Path, over: KernelVersion, inside: Path | None = None) -> list[str]:
         """Put this version into the tree in place of `over`; return the paths that changed.
 
-        Files that only `over` has are removed: the caller has kept them. A file is replaced
-        whole, so that a kill leaves one version or the other.
+        Files that only `over` has are removed: the caller has kept them. A file that is neither
+        version's is somebody's work since then and stays. A file is replaced whole, so that a kill
+        leaves one version or the other.
+
+        Raises CannotFinish, with nothing written, for a path that leads outside of `inside` (the
+        root, unless given).
         """
+        home = (inside or root).resolve()
+        for relative in self.files:
+            if not (root / relative).resolve().is_relative_to(home):
+                raise CannotFinish(f"{relative} leads outside of {home}: nothing is restored there")
         changed = []
         for relative in sorted(set(over.files) - set(self.files)):
             path = root / relative
-            if path.is_file():
+            if path.is_file() and path.read_bytes() == over.files[relative].content:
                 path.unlink()
                 changed.append(relative)
                 _remove_empty(path.parent, root)
         for relative, file in sorted(self.files.items()):
             path = (root / relative).resolve()
+            known = {file.content, over.sources.get(relative)}
+            if path.is_file() and path.read_bytes() not in known:
+                continue
             if not path.is_file() or path.read_bytes() != file.content:
                 put(path, file)
                 changed.append(relative)
@@ -133,7 +144,8 @@ def _remove_empty(directory: Path, root: Path) -> None:
         directory = directory.parent
 
 
-def _expand(path: Path) -> Iterator[Path]:
+def files_of(path: Path) -> Iterator[Path]:
+    """Yield a kernel's source file, or those below a directory."""
     if not path.is_dir():
         yield path
         return
