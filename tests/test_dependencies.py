@@ -65,7 +65,8 @@ def test_every_licence_lets_others_use_it() -> None:
         about = importlib.metadata.metadata(name)
         classifiers = [c for c in about.get_all("Classifier") or [] if c.startswith("License")]
         # The field License may hold a whole text; its first line names it.
-        first = (about.get("License") or "").strip().splitlines()[:1]
-        licence = "; ".join(filter(None, [about.get("License-Expression"), *classifiers, *first]))
+        first = [text.strip().splitlines()[0] for text in about.get_all("License") or [] if text]
+        named = [*(about.get_all("License-Expression") or []), *classifiers, *first]
+        licence = "; ".join(named)
         assert licence, f"{name} says nothing of its licence"
         assert "GPL" not in licence, f"{name}: {licence}"

@@ -12,7 +12,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.show.report import charts
 from pytest_kopt.show.report.document import document
 from pytest_kopt.show.report.evidence import kernels, packed, packed_text, pairs
-from pytest_kopt.show.words import all_visible
+from pytest_kopt.show.words import all_visible, visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -45,7 +45,7 @@ def campaign_page(campaign: Campaign, *, live: bool = False) -> str:
     kept: dict[int, str] = {}
     left_out: list[int] = []
     for number in reversed(numbers):
-        measured = all_visible(pairs(campaign, number))
+        measured = {visible(name): found for name, found in pairs(campaign, number).items()}
         if not measured:
             continue
         text = packed(measured)
