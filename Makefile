@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 HAS_TORCH := $(shell $(PYTHON) -c "import torch" 2>/dev/null && echo yes)
 
-.PHONY: demo test test-all lint types clean
+.PHONY: demo test test-all lint types audit clean
 
 demo: $(VENV)/demo-installed
 	rm -rf .demo
@@ -25,8 +25,14 @@ lint: $(VENV)/test-installed
 types: $(VENV)/test-installed
 	$(BIN)/mypy
 
+# Asks pypi.org for advisories on what a user installs; needs more network than a package index.
+audit:
+	$(PYTHON) -m venv .audit
+	.audit/bin/pip install --quiet pip-audit
+	.audit/bin/pip-audit --strict .
+
 clean:
-	rm -rf $(VENV) .demo
+	rm -rf $(VENV) .audit .demo
 
 $(VENV)/created:
 	$(PYTHON) -m venv $(if $(HAS_TORCH),--system-site-packages) $(VENV)

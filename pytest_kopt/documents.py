@@ -13,12 +13,18 @@ from pytest_kopt.errors import BadInput
 
 #: Larger files are refused before they are parsed: no document of ours comes near it.
 MAX_BYTES = 200_000
+#: Deeper nesting is refused where it begins: to read it would take long, and a deep stack.
+MAX_DEPTH = 50
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without object tags, aliases (which can blow a file up) or doubled keys."""
+    """YAML without object tags, aliases (which can blow a file up), doubled keys or great depth."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -32,7 +38,14 @@ class _Loader(yaml.SafeLoader):
             raise yaml.composer.ComposerError(
                 None, None, f"tags are not allowed: {tag}", event.start_mark
             )
-        return super().compose_node(parent, index)
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise yaml.composer.ComposerError(
+                None, None, f"nested more than {MAX_DEPTH} deep", event.start_mark
+            )
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -83,19 +96,22 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
         raise BadInput(f"is no usable YAML{line}: {error.problem}", where=where) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise BadInput(f"is no usable YAML: {' '.join(str(error).split())}", where=where) from None
-    if _has_surrogate(document):
+    if _has(document, "\ud800", "\udfff"):
         raise BadInput("holds half of a character (a lone surrogate)", where=where)
+    if _has(document, "\0", "\0"):
+        raise BadInput("holds NUL, which no file name, argument or commit can", where=where)
     if not isinstance(document, dict):
         raise BadInput(f"holds {type(document).__name__}", where=where, legal="a mapping")
     return document
 
 
-def _has_surrogate(value: Any) -> bool:
+def _has(value: Any, first: str, last: str) -> bool:
+    """Say whether a document holds a character from `first` to `last`."""
     if isinstance(value, str):
-        return any("\ud800" <= character <= "\udfff" for character in value)
+        return any(first <= character <= last for character in value)
     if isinstance(value, dict):
-        return any(_has_surrogate(item) for pair in value.items() for item in pair)
-    return isinstance(value, list) and any(_has_surrogate(item) for item in value)
+        return any(_has(item, first, last) for pair in value.items() for item in pair)
+    return isinstance(value, list) and any(_has(item, first, last) for item in value)
 
 
 def dump_yaml(document: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_kopt.campaign.kernel import KernelVersion
-from pytest_kopt.errors import BadInput
+from pytest_kopt.errors import BadInput, CannotFinish
 from tests.builders import few_examples
 from tests.crash import Killed, Steps, watched
 
@@ -282,3 +282,29 @@ def test_what_a_kill_leaves_half_written_is_no_kernel_and_goes(
         if not steps.dead:
             break
     assert litter >= 2 and not steps.dead
+
+
+def test_nothing_is_restored_through_a_link_that_was_swapped_in(root: Path, tmp_path: Path) -> None:
+    incumbent = KernelVersion.take(root, SOURCES)
+    (root / "kernels/a.py").write_text("A = 2\n")
+    candidate = KernelVersion.take(root, SOURCES)
+    outside = tmp_path / "outside.py"
+    outside.write_text("A = 2\n")
+    (root / "kernels/a.py").unlink()
+    (root / "kernels/a.py").symlink_to(outside)
+    with pytest.raises(CannotFinish, match=r"kernels/a\.py leads outside"):
+        incumbent.restore(root, over=candidate)
+    assert outside.read_text() == "A = 2\n"
+
+
+def test_nothing_is_restored_below_a_directory_that_became_a_link(
+    root: Path, tmp_path: Path
+) -> None:
+    incumbent = KernelVersion.take(root, SOURCES)
+    elsewhere = tmp_path / "elsewhere"
+    (root / "kernels").rename(elsewhere)
+    (root / "kernels").symlink_to(elsewhere)
+    (elsewhere / "a.py").write_text("A = 2\n")
+    with pytest.raises(CannotFinish, match="leads outside"):
+        incumbent.restore(root, over=KernelVersion.take(root, SOURCES))
+    assert (elsewhere / "a.py").read_text() == "A = 2\n"

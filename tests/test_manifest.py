@@ -359,11 +359,20 @@ def test_a_kernel_has_to_exist_inside_the_repository(tmp_path: Path) -> None:
 
     check("kernels/own.py")
     check("kernels/alias.py")
-    check("kernels")
     with pytest.raises(BadInput, match=r"'kernels/none.py' does not exist"):
         check("kernels/none.py")
     with pytest.raises(BadInput, match=r"'kernels/link.py' lies outside the repository"):
         check("kernels/link.py")
+    with pytest.raises(BadInput, match=r"'kernels/link.py' lies outside the repository"):
+        check("kernels")
+    (repository / "kernels" / "link.py").unlink()
+    check("kernels")
+    (repository / ".git").mkdir()
+    (repository / ".git" / "config").touch()
+    (repository / "kernels" / "config").symlink_to("../.git/config")
+    for source in (".git/config", "kernels/config", "kernels", ".git"):
+        with pytest.raises(BadInput, match="lies outside the repository"):
+            check(source)
 
 
 @pytest.mark.parametrize("name", ["softmax_triton_sm90_20261120", "a", "0.1", "A-b_c.d", "x" * 128])

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
+from pytest_kopt.campaign import repository
 from pytest_kopt.campaign.repository import Repository
 from pytest_kopt.campaign.worktrees import keeper
 from pytest_kopt.errors import BadInput, CannotFinish
@@ -387,3 +389,23 @@ def test_a_linked_worktree_has_its_own_branch_and_shares_the_excluded_paths(work
     assert work.read(KERNEL) == "A = 1\n"
     found.exclude(linked / "agent")
     assert "/agent/" in work.read(".git/info/exclude").splitlines()
+
+
+def test_a_commit_waits_for_another_git(work: Work) -> None:
+    """That of a second campaign in the same repository, say, holds the index for a moment."""
+    lock = work.root / ".git" / "index.lock"
+    lock.touch()
+    work.write(KERNEL, "A = 2\n")
+    threading.Timer(0.5, lock.unlink).start()
+    assert work.repository().commit(as_in_the_tree(work.root, KERNEL), "round-2") == work.git(
+        "rev-parse", "HEAD"
+    )
+    assert work.files_of_head() == [KERNEL]
+
+
+def test_a_lock_that_stays_is_told(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repository, "_TRIES", 2)
+    (work.root / ".git" / "index.lock").touch()
+    work.write(KERNEL, "A = 2\n")
+    with pytest.raises(CannotFinish, match=r"index\.lock"):
+        work.repository().commit(as_in_the_tree(work.root, KERNEL), "round-2")

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from pytest_kopt import policies
 from pytest_kopt.campaign import ledger, lineage, stops
 from pytest_kopt.campaign import manifest as manifests
 from pytest_kopt.campaign.archive import Archive, Evidence
+from pytest_kopt.campaign.hold import hold
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import FrozenSchema, Manifest
@@ -29,7 +26,7 @@ from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.clock import now
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Applied, Decision, Level, Verdict
-from pytest_kopt.errors import BadInput
+from pytest_kopt.errors import BadInput, CannotFinish
 from pytest_kopt.roofline import efficiency
 from pytest_kopt.schema.profile import fingerprint
 from pytest_kopt.schema.table import Table
@@ -125,31 +122,23 @@ class Campaign:
         branch, own = self.repository.branch, branch_of(self.name, self.manifest)
         if branch is None or (own is not None and branch != own):
             raise BadInput(
-                "HEAD is detached" if branch is None else f"the tree is on branch {branch!r}",
+                "HEAD is detached"
+                if branch is None
+                else f"the tree is on branch {branch!r}, campaign {self.name!r} on {own!r}",
                 where="git",
-                legal=way_to(own, self.repository) if own else "git switch BRANCH",
+                legal=f"{way_to(own, self.repository)}; for two campaigns at a time a tree each "
+                "(kopt init --worktree), or git_branch: none"
+                if own
+                else "git switch BRANCH",
             )
         lineage.check_branch(self)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the campaign for this process; BadInput names the one that holds it."""
-        owner = self.layout.directory / ".lock-owner"
-        lock = FileLock(self.layout.lock)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            who = owner.read_text() if owner.exists() else "another process"
-            raise BadInput(
-                f"campaign {self.name!r} is in use by {who}", legal="one session at a time"
-            ) from None
-        try:
-            owner.write_text(f"process {os.getpid()} on {socket.gethostname()} since {now()}")
+        with hold(self.layout):
             self.read_again()
             yield
-        finally:
-            owner.unlink(missing_ok=True)
-            lock.release()
 
     def read_again(self) -> None:
         """Take in what another session, or another view of the campaign, added to the ledger."""
@@ -303,10 +292,12 @@ class Campaign:
             self._append(ledger.Applying(time=now(), action=action, **common))  # type: ignore[arg-type]
             commit, restored = None, []
             if action == "commit":
+                self._check_still_there()
                 commit = self._commit(item, attempt, beside(self))
             elif action == "restore":
                 rejected = self.archive.kernel(item.number, attempt)
-                restored = self.incumbent().restore(self.root, over=rejected)
+                inside = self.repository.root if self.repository else self.root
+                restored = self.incumbent().restore(self.root, over=rejected, inside=inside)
                 commit = self._commit_withdrawal(item, attempt.decided)
             elif self.repository is not None:
                 commit = self.repository.head
@@ -399,6 +390,16 @@ class Campaign:
         if not decided.decision.keeps:
             return "restore"
         return "commit" if self.manifest.git_commit and self.repository else "none"
+
+    def _check_still_there(self) -> None:
+        """Raise CannotFinish when somebody has switched branches since the session began."""
+        assert self.repository is not None
+        branch, own = self.repository.branch, branch_of(self.name, self.manifest)
+        if own not in (None, branch):
+            raise CannotFinish(
+                f"git: the tree went from branch {own!r} to {branch or 'no branch'!r} meanwhile, "
+                f"git switch {own} puts it back"
+            )
 
     def _commit(self, item: Round, attempt: Attempt, beside: Sequence[Path]) -> str:
         decided = attempt.decided

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_kopt.errors import BadInput
+from pytest_kopt.errors import BadInput, CannotFinish
 
 #: How the name of a file ends that is being written.
 _UNFINISHED = ".kopt-new"
@@ -43,7 +43,7 @@ class KernelVersion:
         """
         files = {}
         for source in sources:
-            for path in _expand(root / source):
+            for path in files_of(root / source):
                 relative = path.relative_to(root).as_posix()
                 try:
                     mode = stat.S_IMODE(path.stat().st_mode)
@@ -89,13 +89,20 @@ class KernelVersion:
                 )
         return version
 
-    def restore(self, root: Path, over: KernelVersion) -> list[str]:
+    def restore(self, root: Path, over: KernelVersion, inside: Path | None = None) -> list[str]:
         """Put this version into the tree in place of `over`; return the paths that changed.
 
         Only a file that is still as `over` has it is replaced, or removed where this version has
         none: the caller has kept that one. Any other was edited since, and nobody has kept it. A
         file is replaced whole, so that a kill leaves one version or the other.
+
+        Raises CannotFinish, with nothing written, for a path that leads outside of `inside` (the
+        root, unless given).
         """
+        home = (inside or root).resolve()
+        for relative in self.files:
+            if not (root / relative).resolve().is_relative_to(home):
+                raise CannotFinish(f"{relative} leads outside of {home}: nothing is restored there")
         for relative in {*self.files, *over.files}:
             _temporary((root / relative).resolve()).unlink(missing_ok=True)
         changed = []
@@ -156,7 +163,8 @@ def _remove_empty(directory: Path, root: Path) -> None:
         directory = directory.parent
 
 
-def _expand(path: Path) -> Iterator[Path]:
+def files_of(path: Path) -> Iterator[Path]:
+    """Yield a kernel's source file, or those below a directory."""
     if not path.is_dir():
         yield path
         return

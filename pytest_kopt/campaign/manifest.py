@@ -16,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from pytest_kopt.campaign.kernel import files_of
 from pytest_kopt.campaign.targets import architecture, language, parse_target
 from pytest_kopt.documents import dump_yaml, load_yaml, validate
 from pytest_kopt.errors import BadInput
@@ -227,9 +228,13 @@ def check_kernel_paths(manifest: Manifest, root: Path, repository: Path) -> None
         path = root / source
         if not path.exists():
             raise BadInput(f"kernel {source!r} does not exist", where="kernel_source")
-        if not path.resolve().is_relative_to(repository.resolve()):
-            raise BadInput(
-                f"kernel {source!r} lies outside the repository",
-                where="kernel_source",
-                legal=f"paths below {repository}",
-            )
+        home = repository.resolve()
+        for file in (path, *files_of(path)):
+            found = file.resolve()
+            if not found.is_relative_to(home) or ".git" in found.relative_to(home).parts:
+                name = file.relative_to(root).as_posix()
+                raise BadInput(
+                    f"kernel {name!r} lies outside the repository",
+                    where="kernel_source",
+                    legal=f"paths below {repository}",
+                )

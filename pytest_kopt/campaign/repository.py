@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tempfile
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +27,10 @@ _IN_PROGRESS = {
     "BISECT_LOG": "a bisection",
 }
 
+
+#: What git says while another git holds the index or a ref.
+_LOCKED = re.compile(r"\.lock': File exists|cannot lock ref")
+_TRIES, _PAUSE_SECONDS = 50, 0.1
 
 _ABSENT, _SUBMODULE = "000000", "160000"
 
@@ -260,14 +266,22 @@ class Repository:
         if busy:
             raise CannotFinish(f"git cannot commit: {busy} is in progress")
         ignored = set(self._repo.ignored(*files))
-        try:
-            changes = self._index_changes({p: f for p, f in files.items() if p not in ignored})
-            commit = self._commit_of_changes(changes, message) if changes else ""
-            if changes:
-                self._repo.git.update_index(*changes)
-        except GitCommandError as error:
-            raise CannotFinish(f"git cannot commit: {str(error.stderr).strip()}") from None
-        return commit or self.head or ""
+        kept = {path: file for path, file in files.items() if path not in ignored}
+        for left in reversed(range(_TRIES)):
+            try:
+                changes = self._index_changes(kept)
+                commit = self._commit_of_changes(changes, message) if changes else ""
+                if changes:
+                    self._repo.git.update_index(*changes)
+            except GitCommandError as error:
+                said = str(error.stderr).strip()
+                # Another git is at work here, that of a second campaign perhaps; it takes moments.
+                if not (left and _LOCKED.search(said)):
+                    raise CannotFinish(f"git cannot commit: {said}") from None
+                time.sleep(_PAUSE_SECONDS)
+            else:
+                return commit or self.head or ""
+        raise AssertionError("the last try returns or raises")
 
     def _index_changes(self, files: Mapping[str, Path | None]) -> list[str]:
         """Store the contents and return the words with which `update-index` takes them up."""

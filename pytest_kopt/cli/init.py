@@ -14,7 +14,8 @@ from typing import Any
 from pytest_kopt import policies
 from pytest_kopt.campaign import extraction, worktrees
 from pytest_kopt.campaign import manifest as manifests
-from pytest_kopt.campaign.layout import Layout, check_name
+from pytest_kopt.campaign.hold import hold
+from pytest_kopt.campaign.layout import Layout, campaigns, check_name
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.prerequisites import gaps, tree_gaps
 from pytest_kopt.campaign.repository import Repository
@@ -100,7 +101,8 @@ def run(arguments: argparse.Namespace) -> int:
                 script, command = quick_bench.script(home, layout.quick_bench)
                 given = given.model_copy(update={"quick_command": command})
                 if repository is not None:
-                    if tree is None and given.git_branch != "none":
+                    if tree is None and given.git_branch not in ("none", repository.branch):
+                        _check_nobody_works_here(project)
                         repository.switch(given.git_branch)
                     project.keep_workspace_out_of_git()
                 write_atomically(place.readme, campaign_readme(given))
@@ -132,6 +134,13 @@ class _NotReady(Exception):
 def _refuse(missing: list[str]) -> None:
     if missing:
         raise _NotReady(missing)
+
+
+def _check_nobody_works_here(project: Project) -> None:
+    """Raise BadInput when a session on another campaign would find its branch gone."""
+    for name in campaigns(project.workspace):
+        with hold(Layout(project.workspace / name)):
+            pass
 
 
 @contextmanager

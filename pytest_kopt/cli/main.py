@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
+from typing import TextIO
 
 from pytest_kopt.cli import (
     advise,
@@ -21,6 +24,7 @@ from pytest_kopt.cli import (
 )
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
+from pytest_kopt.show.words import visible
 
 _COMMANDS = (
     demo,
@@ -35,6 +39,23 @@ _COMMANDS = (
     memory,
     lifecycle,
 )
+
+
+class _Visible(io.TextIOBase):
+    """A stream that shows what documents hold; escape sequences in them do nothing."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(visible(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,7 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         return int(ExitCode.USAGE) if stop.code else 0
     try:
-        return int(arguments.run(arguments))
+        with redirect_stdout(_Visible(sys.stdout)):
+            return int(arguments.run(arguments))
     except BadInput as error:
-        print(f"ERROR: {error}", file=sys.stderr)
+        print(f"ERROR: {visible(str(error))}", file=sys.stderr)
         return int(ExitCode.USAGE)

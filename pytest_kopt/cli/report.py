@@ -57,6 +57,9 @@ def write(
     """Write the report of one campaign, or an index and the reports of several; print the paths."""
     from pytest_kopt.show.report.page import campaign_page, index_page
 
+    if output is not None and output.suffix.lower() not in (".html", ".htm"):
+        # Whatever else lies there is no report to be written anew.
+        raise BadInput(f"{output} is no name of a report", where="-o", legal="NAME.html")
     campaigns = [project.campaign(name) for name in names]
     if len(campaigns) == 1:
         target = output or campaigns[0].layout.directory / "report.html"

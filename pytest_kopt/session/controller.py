@@ -61,9 +61,11 @@ class Controller:
 
     def say(self, line: str) -> None:
         """Show a line at once."""
+        from pytest_kopt.show.terminal import write
+
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
-            reporter.write_line(line)
+            write(reporter, [line])
             reporter.flush()
 
     def collected(self, ids: list[str]) -> list[str]:
@@ -83,7 +85,10 @@ class Controller:
             return []
         if self.trial is None:
             return [f"kopt: {self.brief.device}, rows go to {self.settings.summary_csv}"]
-        return [f"kopt: {self.trial.title}, {self.brief.device}", *self.trial.preface]
+        from pytest_kopt.show.words import printed
+
+        lines = [f"kopt: {self.trial.title}, {self.brief.device}", *self.trial.preface]
+        return [piece for line in lines for piece in printed(line)]
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         self.lab.session = session

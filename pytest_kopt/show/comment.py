@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_kopt.decide.verdict import Decision, Shape, Verdict
-from pytest_kopt.show.words import figure, interval, markdown_table, one_line, percent
+from pytest_kopt.show.words import figure, interval, markdown_table, one_line, percent, visible
 
 _SIGNS = {
     Decision.BASELINE: "⚪",
@@ -35,7 +35,7 @@ def _lines(verdict: Verdict) -> Iterator[str]:
             ["Geomean", "Before", "Now", "Change", "Interval (%)"],
             [
                 [
-                    total.metric,
+                    _safe(total.metric),
                     figure(total.incumbent),
                     figure(total.candidate),
                     percent(total.change_pct),
@@ -98,7 +98,7 @@ def _badness(shape: Shape) -> tuple[bool, float]:
 
 def _safe(text: str) -> str:
     """Return text that GitHub shows as it is: no HTML, no links, no mentions, no emphasis."""
-    text = one_line(text).replace("\\|", "|")[:1000]
+    text = one_line(visible(text)).replace("\\|", "|")[:1000]
     for character in "\\`*_[]~|#!":
         text = text.replace(character, f"\\{character}")
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

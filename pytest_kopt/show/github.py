@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.show.words import interval, percent
+from pytest_kopt.show.words import interval, percent, visible
 
 #: Where a flag says it was found: `… (kernels/gemm.py:12) …`.
 _PLACE = re.compile(r"\(([^()\s:][^():\n]*):(\d+)\)")
@@ -59,6 +59,7 @@ def _command(level: str, message: str, **properties: str) -> str:
 
 def _escaped(text: str, more: str = "") -> str:
     """Return text that stays inside its command: what GitHub's toolkit calls escapeData."""
-    for character in "%\r\n" + more:
+    text = visible(text.replace("\r\n", "\n").replace("\r", "\n"))
+    for character in "%\n" + more:
         text = text.replace(character, f"%{ord(character):02X}")
     return text

@@ -16,7 +16,7 @@ from pytest_kopt.schema.table import cell
 from pytest_kopt.show.bars import bar, scale_of
 from pytest_kopt.show.profiles import profile_lines
 from pytest_kopt.show.rooflines import roofline_lines
-from pytest_kopt.show.words import figure, interval, percent
+from pytest_kopt.show.words import figure, interval, percent, printed
 
 if TYPE_CHECKING:
     import pytest
@@ -43,9 +43,13 @@ class Line(str):
 
 
 def write(reporter: pytest.TerminalReporter, lines: Iterable[str]) -> None:
-    """Write lines through pytest's reporter, which colours them on a terminal only."""
+    """Write lines through pytest's reporter, which colours them on a terminal only.
+
+    Labels, notes and the output of commands are shown; they do nothing to the terminal.
+    """
     for line in lines:
-        reporter.write_line(line, **(line.markup if isinstance(line, Line) else {}))
+        for piece in printed(line):
+            reporter.write_line(piece, **(line.markup if isinstance(line, Line) else {}))
 
 
 def result_lines(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from tabulate import tabulate
 
@@ -21,6 +23,38 @@ def figure(number: float | None, missing: str = "-") -> str:
 def interval(low: float | None, high: float | None) -> str:
     """Return `[-0.1, +0.2]` in percent, nothing where there is no interval."""
     return "" if low is None or high is None else f"[{low:+.2f}, {high:+.2f}]"
+
+
+#: What moves a cursor, colours, rings, ends a line elsewhere or turns the direction of writing.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
+)
+
+
+def visible(text: str) -> str:
+    r"""Return text with control and direction characters as `\u001b`: it shows what it holds.
+
+    Tab and newline stay.
+    """
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def all_visible(data: Any) -> Any:
+    """Return a document (mappings, sequences, texts) with every text in it visible."""
+    if isinstance(data, str):
+        return visible(data)
+    if isinstance(data, dict):
+        return {visible(key): all_visible(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [all_visible(item) for item in data]
+    return data
+
+
+def printed(text: str) -> list[str]:
+    """Return the lines in which text is printed: visible, and no command to a CI runner."""
+    lines = [visible(line) for line in text.splitlines()] or [""]
+    # A runner looks for `::command::` at the start of a line; a word joiner is not seen.
+    return [f"\u2060{line}" if line.lstrip().startswith("::") else line for line in lines]
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -72,13 +72,13 @@ def goes_on(project: Project, version: str) -> None:
     ("interrupt", "words", "codes"),
     [
         (ctrl_c, SERIAL, {2}),
-        (sigterm, TWO_WORKERS, {2}),
         (sigkill, SERIAL, {-signal.SIGKILL}),
         pytest.param(ctrl_c, TWO_WORKERS, {2}, marks=LONG),
         # pytest's own summing up is cut short by the second one; what we record is not.
         pytest.param(ctrl_c_twice, SERIAL, {2, -signal.SIGINT}, marks=LONG),
         pytest.param(ctrl_c_twice, TWO_WORKERS, {2, -signal.SIGINT}, marks=LONG),
         pytest.param(sigterm, SERIAL, {2}, marks=LONG),
+        pytest.param(sigterm, TWO_WORKERS, {2}, marks=LONG),
         pytest.param(sighup, SERIAL, {2}, marks=LONG),
         pytest.param(sighup, TWO_WORKERS, {2}, marks=LONG),
         pytest.param(sigkill, TWO_WORKERS, {-signal.SIGKILL}, marks=LONG),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,9 +87,20 @@ def detached(project: Project) -> Callable[[], None]:
 
 
 def merging(project: Project) -> Callable[[], None]:
-    marker = project.root / ".git" / "MERGE_HEAD"
-    marker.write_text(project.head() + "\n")
-    return marker.unlink
+    branch = project.git("branch", "--show-current").strip()
+    project.git("stash", "--quiet")
+    project.git("switch", "--quiet", "-c", "elsewhere")
+    project.write("more.py", "MORE = 1\n")
+    project.git("add", "more.py")
+    project.git("commit", "--quiet", "-m", "More")
+    project.git("switch", "--quiet", branch)
+    project.git("stash", "pop", "--quiet")
+    project.git("merge", "--quiet", "--no-commit", "--no-ff", "elsewhere")
+
+    def finish() -> None:
+        project.git("commit", "--quiet", "--no-edit")
+
+    return finish
 
 
 def rebasing(project: Project) -> Callable[[], None]:
@@ -118,6 +130,42 @@ def test_what_git_waits_for_is_named_and_nothing_is_touched(
     assert started.contents() == before and not started.was_measured
     finish()
     assert started.round("next").code == 0
+
+
+@pytest.mark.long
+def test_line_ends_that_git_converts(started: Project) -> None:
+    """The commit has git's line ends, the tree keeps its own, to the byte."""
+    started.git("config", "core.autocrlf", "true")
+    kernel = started.root / KERNEL
+    kernel.write_bytes(FASTER.replace("\n", "\r\n").encode())
+    assert started.round("next").code == 0
+    assert started.git("show", f"HEAD:{KERNEL}") == FASTER
+    assert started.git("status", "--porcelain", "--", KERNEL) == ""
+    kernel.write_bytes(SLOWER.replace("\n", "\r\n").encode())
+    is_rolled_back(started, FASTER.replace("\n", "\r\n").encode())
+
+
+@pytest.mark.long
+def test_names_that_differ_only_in_case(fresh: Project) -> None:
+    """Two files here, and two campaigns."""
+    other = "kernels/Doubled.py"
+    fresh.write(other, "SCALE = 1\n")
+    fresh.git("add", other)
+    fresh.git("commit", "--quiet", "-m", "Another of that name")
+    fresh.edit_manifest(kernel_source=["kernels"])
+    twin = fresh.campaign.with_name(fresh.campaign.name.upper())
+    assert fresh.round(1).code == 0
+    fresh.write(KERNEL, FASTER)
+    fresh.write(other, "SCALE = 2\n")
+    assert fresh.round("next").code == 0
+    assert fresh.git("show", f"HEAD:{KERNEL}") == FASTER
+    assert fresh.git("show", f"HEAD:{other}") == "SCALE = 2\n"
+    fresh.write(KERNEL, SLOWER)
+    fresh.write(other, "SCALE = 3\n")
+    is_rolled_back(fresh, FASTER.encode())
+    assert fresh.read(other) == "SCALE = 2\n"
+    run = fresh.pytest("--kopt-campaign", twin.name, "--kopt-round", "1")
+    assert run.code == 4 and fresh.campaign.name in run.refusal
 
 
 @pytest.mark.long
@@ -176,6 +224,34 @@ def test_a_full_disk_ends_the_session_and_loses_nothing(
         assert "the next session finishes" in run.text and "INTERNALERROR" not in run.text
         (disk / "filling").unlink()
         is_rolled_back(project, doubled_kernel().encode())
+
+
+def test_a_file_that_may_not_grow_ends_the_session_and_loses_nothing(started: Project) -> None:
+    """A quota, without root: no file may be larger than 4 kB, and the evidence is."""
+    started.write(KERNEL, SLOWER)
+    before = started.ledger_bytes()
+    words = ("--kopt-campaign", started.campaign.name, "--kopt-round", "next")
+    limited = ("sh", "-c", 'ulimit -f 8; exec "$@"', "sh", sys.executable, "-m", "pytest")
+    run = started.run(*limited, *words, PYTHONDONTWRITEBYTECODE="1")
+    assert run.code == 11 and "File too large" in run.text, run.text
+    assert "Traceback" not in run.text and "INTERNALERROR" not in run.text
+    assert started.ledger_bytes() == before and started.read(KERNEL) == SLOWER
+    is_rolled_back(started, doubled_kernel().encode())
+
+
+@pytest.mark.long
+def test_what_was_edited_after_a_kill_stays(started: Project) -> None:
+    """The round that was decided is finished; the edit is the next round's candidate."""
+    started.write(KERNEL, SLOWER)
+    assert started.round("next").code == 8
+    ledger = started.campaign / "ledger.jsonl"
+    lines = ledger.read_text().splitlines(keepends=True)
+    (decided,) = (i for i, line in enumerate(lines) if "ROLLED_BACK" in line)
+    ledger.write_text("".join(lines[: decided + 1]))
+    started.write(KERNEL, FASTER)
+    run = started.round("next")
+    assert run.code == 0 and started.verdict(3)["decision"] == "ACCEPTED", run.text
+    assert started.git("show", f"HEAD:{KERNEL}") == FASTER
 
 
 FILLS = """\

@@ -12,6 +12,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.show.report import charts
 from pytest_kopt.show.report.document import document
 from pytest_kopt.show.report.evidence import kernels, packed, packed_text, pairs
+from pytest_kopt.show.words import all_visible, visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -23,7 +24,7 @@ _HERE = Path(__file__).parent
 
 def campaign_page(campaign: Campaign, *, live: bool = False) -> str:
     """Return a campaign's report; a live one loads itself anew every few seconds."""
-    found = document(campaign)
+    found = all_visible(document(campaign))
     rounds = found["rounds"]
     specs = {
         "timeline": charts.timeline(rounds),
@@ -37,14 +38,14 @@ def campaign_page(campaign: Campaign, *, live: bool = False) -> str:
         "page": found,
         "live": live,
         "data": packed({"rounds": rounds, "charts": specs}),
-        "kernels": packed(kernels(campaign, numbers)),
+        "kernels": packed(all_visible(kernels(campaign, numbers))),
     }
     frame = _render("campaign.html.j2", **given, pairs={}, left_out=[])
     room = LIMIT - len(frame.encode()) - 10_000
     kept: dict[int, str] = {}
     left_out: list[int] = []
     for number in reversed(numbers):
-        measured = pairs(campaign, number)
+        measured = {visible(name): found for name, found in pairs(campaign, number).items()}
         if not measured:
             continue
         text = packed(measured)
@@ -58,7 +59,7 @@ def campaign_page(campaign: Campaign, *, live: bool = False) -> str:
 
 def index_page(campaigns: Sequence[Campaign], files: Sequence[str], *, live: bool = False) -> str:
     """Return the page over several campaigns, each with a link to its own file."""
-    found = [document(campaign) for campaign in campaigns]
+    found = [all_visible(document(campaign)) for campaign in campaigns]
     chart = {"comparison": charts.comparison(found)}
     return _render(
         "index.html.j2",
