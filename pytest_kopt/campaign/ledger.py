@@ -197,9 +197,10 @@ class Integrating(Event):
 
 
 class Integrated(Event):
-    """An integration is over: committed upstream, or upstream was put back."""
+    """An integration is over: `kept` upstream, and committed where git is used, or put back."""
 
     event: Literal["integrated"] = "integrated"
+    kept: bool = False
     git_commit: str | None = None
     restored: list[str] = []
 

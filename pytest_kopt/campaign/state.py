@@ -126,7 +126,7 @@ class CampaignState:
     @property
     def is_integrated(self) -> bool:
         """Whether upstream took the best version of a workspace, and has it."""
-        return self.integrated is not None and not self.integrated.restored
+        return self.integrated is not None and self.integrated.kept
 
     @property
     def first_quick_round(self) -> int | None:

@@ -98,11 +98,12 @@ class UpstreamCampaign(Campaign):
         if begun is None:
             return
         commit, restored = None, []
-        if apply and final is not None and final.decision.keeps:
+        kept = apply and final is not None and final.decision.keeps
+        if kept and final is not None:
             commit = self._commit_best(begun, final)
         else:
             restored = self.baseline().restore(self.root, over=self.incumbent())
-        self._append(ledger.Integrated(time=now(), git_commit=commit, restored=restored))
+        self._append(ledger.Integrated(time=now(), kept=kept, git_commit=commit, restored=restored))
 
     def _commit_best(self, begun: ledger.Integrating, final: ledger.Final) -> str | None:
         if self.repository is None or not self.manifest.git_commit:
