@@ -289,7 +289,8 @@ class Histories(RuleBasedStateMachine):
             meanwhile()
             if outcome.touched:
                 edits["kernels/b.py"] = self._text()
-                self.project.write("kernels/b.py", edits["kernels/b.py"])
+                with steps.aside():
+                    self.project.write("kernels/b.py", edits["kernels/b.py"])
 
         asked = model.next_round if by_number else "next"
         known, stops, rates = self.project.ledger(), model.stops, model.rates(outcome)
