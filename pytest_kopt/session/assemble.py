@@ -9,10 +9,11 @@ import pytest
 from pytest_kopt.cases.seeds import fresh_session_seed
 from pytest_kopt.devices.choice import choose
 from pytest_kopt.errors import BadInput
-from pytest_kopt.options.declare import SERVE, WORKERINPUT
+from pytest_kopt.options.declare import BELOW, SERVE, WORKERINPUT
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.controller import Controller
+from pytest_kopt.session.orphan import end_with_parent
 from pytest_kopt.session.worker import Worker
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ def assemble(config: pytest.Config) -> None:
         manager.register(Worker(serve.brief, serve), _WORKER)
         return
     if orders is not None:
+        if config.workerinput.get(BELOW):  # type: ignore[attr-defined]
+            end_with_parent()
         manager.register(Worker(Brief.from_json(orders)), _WORKER)
         return
     try:
