@@ -134,6 +134,8 @@ def is_asked_for(config: pytest.Config) -> bool:
 #: Names under which processes of ours find their orders: a child's plugin, an xdist worker's input.
 SERVE = "kopt-serve"
 WORKERINPUT = "kopt_brief"
+#: Beside it: whether the worker is a child of the process that decides.
+BELOW = "kopt-below"
 
 #: The process's own stderr, kept before pytest redirects it: where a stuck case's stacks go.
 STDERR: pytest.StashKey[int] = pytest.StashKey()

@@ -8,10 +8,11 @@ import pytest
 
 from pytest_kopt.cases.seeds import fresh_session_seed
 from pytest_kopt.devices.choice import choose
-from pytest_kopt.options.declare import SERVE, WORKERINPUT
+from pytest_kopt.options.declare import BELOW, SERVE, WORKERINPUT
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.controller import Controller, told
+from pytest_kopt.session.orphan import end_with_parent
 from pytest_kopt.session.worker import Worker
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ def assemble(config: pytest.Config) -> None:
         manager.register(Worker(serve.brief, serve), _WORKER)
         return
     if orders is not None:
+        if config.workerinput.get(BELOW):  # type: ignore[attr-defined]
+            end_with_parent()
         manager.register(Worker(Brief.from_json(orders)), _WORKER)
         return
     with told("nothing was measured; what was decided is carried out by the next session"):

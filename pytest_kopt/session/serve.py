@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
@@ -18,9 +16,7 @@ from pytest_kopt.options.declare import SERVE
 from pytest_kopt.session.assemble import worker_of
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.channel import Channel
-
-#: Of Linux's prctl(2).
-_PR_SET_PDEATHSIG = 1
+from pytest_kopt.session.orphan import end_with_parent
 
 
 class Serve:
@@ -137,15 +133,6 @@ def _keep_from_children(*descriptors: int) -> None:
     os.register_at_fork(after_in_child=let_go)
 
 
-def _end_with_parent() -> None:
-    """Have the kernel end this process with the one that started it, however that ends.
-
-    A case that hangs would otherwise keep the device for as long as it may take. Strictly it is the
-    thread that started it whose end counts, and every thread that starts a child waits for it.
-    """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 class Leave:
     """Ends the process with the session: what pytest would still do is to sum up for nobody."""
 
@@ -166,7 +153,7 @@ def main() -> None:
     Orders are waited for when the device named third is awake.
     """
     reader, writer = (int(text) for text in sys.argv[1:3])
-    _end_with_parent()
+    end_with_parent()
     _keep_from_children(reader, writer)
     channel = Channel(Connection(reader, writable=False), Connection(writer, readable=False))
     if sys.argv[3]:

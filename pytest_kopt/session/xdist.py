@@ -17,7 +17,7 @@ import pytest
 
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
-from pytest_kopt.options.declare import WORKERINPUT
+from pytest_kopt.options.declare import BELOW, WORKERINPUT
 from pytest_kopt.session.child import MAX_DEATHS
 from pytest_kopt.session.controller import Controller
 
@@ -76,12 +76,14 @@ class XdistBridge:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
+        spec = node.gateway.spec
         self._gateways.append(node.gateway)
         brief = self._controller.brief
-        pinned = self._pinned.get(id(node.gateway.spec))
+        pinned = self._pinned.get(id(spec))
         if pinned:
             brief = replace(brief, device=pinned["kind"])
         node.workerinput[WORKERINPUT] = brief.to_json()
+        node.workerinput[BELOW] = id(spec) not in self._remote and not spec.via
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
