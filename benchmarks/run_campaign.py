@@ -79,6 +79,7 @@ class Runner:
         except (OutOfTime, Refused) as why:
             print(f"stopped: {why}; the same command goes on", flush=True)
         finally:
+            self._save()
             self._collect()
 
     def status(self) -> dict[str, Any]:
@@ -116,13 +117,18 @@ class Runner:
         if unmet:
             return self._skip(here, f"needs {', '.join(unmet)}, which was not kept")
         candidate, decision, number, interpreted = self._base(), "", 0, False
-        for edits in step.attempts:
+        failed = here.get("decisions", []).count("REPAIR")
+        for place, edits in enumerate(step.attempts):
             try:
                 candidate = edited(candidate, edits)
             except NotApplicable as why:
                 if not decision:
                     return self._skip(here, str(why))
                 break
+            if place < failed:
+                # It was run before this command was started again.
+                decision = "REPAIR"
+                continue
             for _ in range(_TRIES):
                 self._write(candidate)
                 verdict = self._session(step.name, "next", *self._notes(step))
@@ -139,7 +145,8 @@ class Runner:
         elif decision in _OPEN:
             # The hypothesis is given up: its round ends with what was kept before.
             self._write(self._base())
-            decision = self._session(f"{step.name}, given up", "next")["decision"]
+            verdict = self._session(f"{step.name}, given up", "next")
+            decision, number = verdict["decision"], verdict["round"]
             here["decisions"].append(decision)
         more = step.afterwards(decision in _KEPT)
         if more and decision not in (*_OPEN, _CHECKED):

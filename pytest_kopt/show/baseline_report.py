@@ -20,7 +20,7 @@ def baseline_report(campaign: Campaign, table: Table) -> str:
     sections = [
         ("Measured", _measured(campaign, results, session)),
         ("Cases", _cases(table)),
-        ("Roofline", _rooflines(verdict.rooflines)),
+        ("Roofline", _rooflines(verdict.rooflines, results)),
     ]
     body = "\n".join(f"## {title}\n\n{text}\n" for title, text in sections)
     return f"# Baseline of {campaign.name}\n\n{body}"
@@ -53,7 +53,9 @@ def _cases(table: Table) -> str:
     )
 
 
-def _rooflines(found: Sequence[Roofline]) -> str:
+def _rooflines(found: Sequence[Roofline], results: Sequence[CaseResult]) -> str:
+    if not found and any(result.evidence.get("interpreted") for result in results):
+        return "Triton's interpreter ran the cases: their times mean nothing."
     if not found:
         return "No case declares FLOPs or bytes."
     header = ("Case", "Direction", "Bound", "Attainable", "Achieved", "Of it", "Target (T2)")

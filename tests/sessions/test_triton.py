@@ -70,6 +70,8 @@ def test_rounds_in_the_interpreter_check_but_never_decide(empty: Project) -> Non
     assert [(result["check"], result["evidence"]["engine"]) for result in results] == [
         ("PASS", "interpreter")
     ] * 2
+    told = (empty.campaign / "baseline.md").read_text().partition("## Roofline")[2]
+    assert MEANINGLESS.search(told), told
 
     changed = ADDED.format(factor=1) + "# another version\n"
     empty.write(KERNEL, changed)
