@@ -217,7 +217,8 @@ def main() -> None:
     busy = ", so wall times are longer than on a quiet machine" if load > 1 else ""
     parts = [
         "# What the tool costs\n\n"
-        "`python benchmarks/performance.py docs/performance.md` writes this page. Measured here means\n"
+        "`python benchmarks/performance.py docs/performance.md` writes this page. Measured here "
+        "means\n"
         f"{cores} cores, {platform.machine()}, Python {platform.python_version()}, torch "
         f"{version('torch')}, {time.strftime('%Y-%m-%d')}. The load at the start\n"
         f"was {load:.1f}{busy}. What needs a GPU is read from\n"
