@@ -165,6 +165,7 @@ def resolution() -> Rows:
             "processes": entry["comparison"]["replicas"],
         }
         for entry in read("paired_known_h200")["verdicts"]
+        if entry["compare"] == "paired"
     ]
     noise = read("paired_noise_h200")
     least = min(pct for pct in noise["resolvable_pct"].values() if pct is not None)
@@ -196,7 +197,7 @@ def workers() -> Rows:
 
 def device() -> Rows:
     total = read("gpu_overhead_h200")["total"]
-    return [{"device-busy time (H200)": f"{total['device busy ms']:.0f} ms", **total}]
+    return [{"device (paired session)": "H200", **total}]
 
 
 SECTIONS = (
@@ -213,13 +214,15 @@ SECTIONS = (
 def main() -> None:
     cores = len(os.sched_getaffinity(0))
     load = os.getloadavg()[0]
+    busy = ", so wall times are longer than on a quiet machine" if load > 1 else ""
     parts = [
         "# What the tool costs\n\n"
-        '`python benchmarks/performance.py docs/performance.md` writes this page. "Measured here": '
+        "`python benchmarks/performance.py docs/performance.md` writes this page. Measured here "
+        "means\n"
         f"{cores} cores, {platform.machine()}, Python {platform.python_version()}, torch "
-        f"{version('torch')}, load {load:.1f} at the start, {time.strftime('%Y-%m-%d')}. The rest "
-        "is read from [results/](results); the devices are named in [paired.md](paired.md) and "
-        "[gpu.md](gpu.md)."
+        f"{version('torch')}, {time.strftime('%Y-%m-%d')}. The load at the start\n"
+        f"was {load:.1f}{busy}. What needs a GPU is read from\n"
+        "[results/](results); the devices are named in [paired.md](paired.md) and [gpu.md](gpu.md)."
     ]
     for title, source, measure in SECTIONS:
         table = tabulate(measure(), headers="keys", tablefmt="github", floatfmt=".3g")

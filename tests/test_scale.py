@@ -64,7 +64,7 @@ def test_ten_thousand_rows_are_decided_in_two_seconds(
 ) -> None:
     new = write_table(tmp_path / "new.csv", a_table(103.0))
     old = write_table(tmp_path / "old.csv", a_table(100.0))
-    with Stopwatch(f"kopt decide {' '.join(words)}, 10,000 rows", record_property) as watch:
+    with Stopwatch(f"{' '.join(('kopt decide', *words))}, 10,000 rows", record_property) as watch:
         code = main(["decide", "--candidate", str(new), "--incumbent", str(old), *words])
     assert code == 0
     assert "ACCEPTED" in capsys.readouterr().out
@@ -96,7 +96,7 @@ def test_the_status_of_119_rounds_is_there_in_a_second(
     a_ledger(layout.ledger)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     monkeypatch.chdir(tmp_path)
-    with Stopwatch(f"kopt status {' '.join(words)}, 119 rounds", record_property) as watch:
+    with Stopwatch(f"{' '.join(('kopt status', *words))}, 119 rounds", record_property) as watch:
         assert main(["status", "long", *words]) == 0
     out = capsys.readouterr().out
     if words:
