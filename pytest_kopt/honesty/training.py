@@ -191,6 +191,7 @@ class _Loop:
         self._count = counting
         self._parameters: dict[int, Any] = {}
         self._before: dict[int, Any] = {}
+        self._last: tuple[_Forward, _Backward] | None = None
         # Memory that is in use is not handed out again: what is new has a new address as well.
         self._kept: list[Any] = []
 
@@ -242,10 +243,15 @@ class _Loop:
         return _Backward(dict(zip(leaves, found, strict=True)), work)
 
     def step(self, number: int, seeds: Callable[[str], int]) -> Step:
-        """Run one step: two micro-batches, then what is only there to be compared with them."""
+        """Run one step: two micro-batches, then what is only there to be compared with them.
+
+        The first has the content of the last step's second, in tensors of its own, and updated
+        parameters: what a call costs may depend on the content, on the size of a group for one.
+        """
         step = Step()
         self._kept.clear()
-        first, second = (self.given(seeds(f"step {number} {half}")) for half in ("a", "b"))
+        first = self.given(seeds(f"batch {number}"))
+        second = self.given(seeds(f"batch {number + 1}"))
         if number:
             self.update(first)
         else:
@@ -280,16 +286,18 @@ class _Loop:
         again: Sequence[_Forward],
     ) -> None:
         subject = self.subject
-        (first, first_back), (second, second_back) = micro
+        (first, first_back), (second, _) = micro
+        last, self._last = self._last, micro[1]
         if len(subject.weights) < len(tensors(list(second.used))):
             step.lookups[ACTIVATION], step.hits[ACTIVATION] = 2, 0
             step.saved[ACTIVATION] = any(saves(call.work, second.work) for call in again)
             step.share = min(call.work.nbytes for call in again) / max(second.work.nbytes, 1)
-        if subject.weights:
-            ways = [saves(second.work, first.work)]
+        if subject.weights and last:
+            before, before_back = last
+            ways = [saves(before.work, first.work)]
             step.lookups[WEIGHT] = 2
             if subject.backward:
-                ways.append(saves(second_back.work, first_back.work))
+                ways.append(saves(before_back.work, first_back.work))
             step.hits[WEIGHT] = int(any(ways))
             step.saved[WEIGHT] = any(ways)
         if subject.backward:
