@@ -42,11 +42,17 @@ EDITED_HARNESS = "the harness is not the baseline's"
 CAUGHT_STEP = "the incumbent is back; only gains that a real step has are kept"
 
 
+def carry_out(campaign: Campaign, settings: Settings) -> None:
+    """Do what was decided, also by an earlier session that was cut off at it."""
+    campaign.settle(apply=settings.apply, beside=projections.performance)
+    projections.refresh(campaign)
+
+
 class CampaignTrial:
     """A session on a campaign; a round and the final comparison differ in what they judge.
 
-    Made while pytest is configured (finishes what an earlier kill cut off, reads and validates),
-    begun when the session starts (locks), closed when all cases have run.
+    Made while pytest is configured (reads and validates, changes nothing), begun when the session
+    starts (locks, finishes what an earlier kill cut off), closed when all cases have run.
     """
 
     def __init__(self, settings: Settings, campaign: Campaign) -> None:
@@ -61,11 +67,6 @@ class CampaignTrial:
         self._detail = ""
         self._nearby: list[Finding] = []
         self._tried: list[Tried] = []
-        if self.campaign.state.pending:
-            # First of all: a campaign that has ended refuses every further session.
-            self.campaign.check_ready()
-            with self.campaign.locked():
-                self._settle()
         self._validate()
         self.started = now()
         self._stack = contextlib.ExitStack()
@@ -111,7 +112,7 @@ class CampaignTrial:
         """
         self._stack.enter_context(self.campaign.locked())
         try:
-            self._settle()
+            carry_out(self.campaign, self._settings)
             self._validate()
             self._prepare()
             self._detail = self._blocked = self._run_commands()
@@ -120,11 +121,6 @@ class CampaignTrial:
             self.release()
             raise
         return self._blocked
-
-    def _settle(self) -> None:
-        """Carry out what was decided, also by an earlier session that was cut off at it."""
-        self.campaign.settle(apply=self._settings.apply, beside=projections.performance)
-        projections.refresh(self.campaign)
 
     def _prepare(self) -> None:
         """Do what the trial has to do to the campaign before it measures."""

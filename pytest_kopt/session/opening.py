@@ -9,6 +9,7 @@ from pytest_kopt.campaign.upstream import UpstreamCampaign
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.session.baseline_round import BaselineRound
 from pytest_kopt.session.campaign_round import CampaignRound
+from pytest_kopt.session.campaign_trial import carry_out
 from pytest_kopt.session.candidate_round import CandidateRound
 from pytest_kopt.session.final import FinalComparison
 from pytest_kopt.session.harness import PytestSetup
@@ -21,10 +22,21 @@ def open_trial(settings: Settings, setup: PytestSetup) -> CampaignRound | FinalC
     layout = find(settings.workspace, name)
     campaign = Campaign(layout, settings.root)
     if settings.round == "final" and campaign.is_upstream:
-        return Integration(settings, UpstreamCampaign(layout, settings.root), setup)
+        upstream = UpstreamCampaign(layout, settings.root)
+        _finish(upstream, settings)
+        return Integration(settings, upstream, setup)
+    _finish(campaign, settings)
     if settings.round == "final":
         return FinalComparison(settings, campaign, setup)
     assert settings.round is not None
     first = campaign.state.check_round(settings.round) == 1
     kind = BaselineRound if first else CandidateRound
     return kind(settings, campaign, setup)
+
+
+def _finish(campaign: Campaign, settings: Settings) -> None:
+    """Carry out a decision that was cut off: a campaign that has ended refuses all that follows."""
+    if campaign.state.pending:
+        campaign.check_ready()
+        with campaign.locked():
+            carry_out(campaign, settings)

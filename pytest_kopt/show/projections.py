@@ -28,6 +28,8 @@ def refresh(campaign: Campaign) -> None:
     by the next call, and without that count everything is written anew.
     """
     shown = _shown(campaign)
+    if shown == campaign.state.events:
+        return
     news = [item for item in campaign.state.rounds.values() if item.last_event > shown]
     for item in news:
         if item.verdict is not None:
@@ -40,8 +42,7 @@ def refresh(campaign: Campaign) -> None:
         if item in news:
             _memory(campaign, item)
     append_logs(campaign)
-    if shown != campaign.state.events:
-        write_atomically(campaign.layout.shown, f"{campaign.state.events}\n")
+    write_atomically(campaign.layout.shown, f"{campaign.state.events}\n")
 
 
 def _shown(campaign: Campaign) -> int:

@@ -134,7 +134,7 @@ def test_two_campaigns_with_branches_cannot_share_a_tree(fresh: Project) -> None
     before = fresh.contents()
     run = fresh.pytest(*round_words(number="1", campaign="one"))
     assert run.code == 4, run.text
-    for part in ("'optimize/two'", "git switch optimize/one", "git worktree add", "none"):
+    for part in ("'optimize/two'", "git switch optimize/one", "kopt init --worktree", "none"):
         assert part in run.refusal
     assert fresh.contents() == before
 
