@@ -11,9 +11,8 @@ import yaml
 
 from .paired import FASTER, PLAIN, cases, write_paired
 from .paired import kernel as paired_kernel
-from .project import KERNEL, SERIAL, Project, Run
+from .project import KERNEL, SERIAL, TWO_WORKERS, Project, Run
 from .sources import doubled_kernel as kernel
-from .story import MODES
 
 SEGFAULT = "x.shape[0] == 2 and __import__('ctypes').string_at(0)"
 HANG = "x.shape[0] == 4 and __import__('threading').Event().wait()"
@@ -38,7 +37,9 @@ def rows(project: Project) -> list[str]:
 ERROR_CELLS = "ERROR" + ",nan" * 8
 
 
-@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.mark.parametrize(
+    "mode", [SERIAL, pytest.param(TWO_WORKERS, marks=pytest.mark.long)], ids=["serial", "n2"]
+)
 def test_a_segfault_and_a_hang_are_error_rows(started: Project, mode: tuple[str, ...]) -> None:
     version = kernel(first=f"({SEGFAULT}) or ({HANG})")
     started.write(KERNEL, version)

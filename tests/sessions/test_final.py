@@ -50,6 +50,7 @@ class Played:
 STORED = ("--kopt-compare", "stored")
 
 
+@long
 def test_the_best_version_meets_the_baseline(tmp_path: Path) -> None:
     played = Played(tmp_path)
     assert played.round(1).code == 0

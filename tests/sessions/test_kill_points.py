@@ -96,7 +96,7 @@ def survives(
     assert project.kopt("status", CAMPAIGN).code == 0, point
 
 
-@pytest.mark.parametrize("what", ["accepted", "rolled back"])
+@pytest.mark.parametrize("what", ["accepted", pytest.param("rolled back", marks=pytest.mark.long)])
 def test_a_few_kills(what: str, tmp_path: Path) -> None:
     """A sample of the long test below: while a decision is written, and while it is carried out."""
     template = prepared(tmp_path / "template", what)

@@ -87,6 +87,7 @@ def directory(project: Project, name: str) -> Path:
     return project.campaign.with_name(name)
 
 
+@pytest.mark.long
 def test_two_campaigns_in_one_tree_without_branches(fresh: Project) -> None:
     """Both decide at the same time, and each has only its own: kernel, commits, ledger, times."""
     names = two_campaigns(fresh, "--branch", "none")

@@ -56,6 +56,7 @@ def upstream(tmp_path: Path) -> Upstream:
     return Upstream(tmp_path)
 
 
+@pytest.mark.long
 def test_a_workspace_is_a_minimal_project_that_says_where_it_comes_from(upstream: Upstream) -> None:
     commit = upstream.project.head()
     upstream.init("--bench", "benchmarks/bench_plain.py")
