@@ -127,7 +127,9 @@ def test_the_time_to_read_a_mapping_grows_with_its_size_and_no_faster() -> None:
         parse_yaml(text, "here")
         return time.process_time() - start
 
-    assert seconds(8_000) < 2.6 * seconds(4_000)
+    # The least of a few: what else the machine does only ever adds.
+    once, twice = (min(seconds(keys) for _ in range(4)) for keys in (4_000, 8_000))
+    assert twice < 3 * once
 
 
 @pytest.mark.parametrize(

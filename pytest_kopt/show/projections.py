@@ -27,9 +27,9 @@ def refresh(campaign: Campaign) -> None:
     How far the files go is kept beside them and written last: what a kill cut off is made up for
     by the next call, and without that count everything is written anew.
     """
-    shown = _shown(campaign)
-    if shown == campaign.state.events:
+    if not campaign.state.events:
         return
+    shown = _shown(campaign)
     news = [item for item in campaign.state.rounds.values() if item.last_event > shown]
     for item in news:
         if item.verdict is not None:
@@ -42,7 +42,8 @@ def refresh(campaign: Campaign) -> None:
         if item in news:
             _memory(campaign, item)
     append_logs(campaign)
-    write_atomically(campaign.layout.shown, f"{campaign.state.events}\n")
+    if shown != campaign.state.events:
+        write_atomically(campaign.layout.shown, f"{campaign.state.events}\n")
 
 
 def _shown(campaign: Campaign) -> int:
