@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .project import CASES, KERNEL, SCRIPT, Project
+from .project import CAMPAIGN, CASES, KERNEL, SCRIPT, Project
 
 ROWS = (2, 4)
 
@@ -114,6 +114,20 @@ def doubled_kernel(
     """
     costs = dict(cost_ms) if isinstance(cost_ms, Mapping) else dict.fromkeys(ROWS, cost_ms)
     return DOUBLED.format(cost_ms=costs, factor=factor, first=first)
+
+
+def begun(project: Project, cases: str, kernel: str) -> Project:
+    """Write a project of this test file and kernel, and measure its baseline by a real clock."""
+    project.write("pyproject.toml", SETTINGS)
+    project.write("kernels/__init__.py", "")
+    project.write(CASES, cases)
+    project.write(KERNEL, kernel)
+    project.write(".gitignore", "__pycache__/\n")
+    project.commit_all()
+    assert project.init().code == 0
+    baseline = project.pytest("--kopt-campaign", CAMPAIGN, "--kopt-round", "1")
+    assert baseline.code == 0, baseline.text
+    return project
 
 
 def write_doubled(project: Project) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from .project import CAMPAIGN, KERNEL, Project
-from .sources import SETTINGS
+from .project import KERNEL, Project
+from .sources import begun
 
 CASES = """\
 import pytest
@@ -55,16 +55,7 @@ def doubled(x):
 @pytest.fixture
 def slow(empty: Project) -> Project:
     """A campaign whose baseline is slow and supports every shape."""
-    empty.write("pyproject.toml", SETTINGS)
-    empty.write("kernels/__init__.py", "")
-    empty.write("tests/test_doubled.py", CASES)
-    empty.write(KERNEL, SLOW)
-    empty.write(".gitignore", "__pycache__/\n")
-    empty.commit_all()
-    assert empty.init().code == 0
-    baseline = empty.pytest("--kopt-campaign", CAMPAIGN, "--kopt-round", "1")
-    assert baseline.code == 0, baseline.text
-    return empty
+    return begun(empty, CASES, SLOW)
 
 
 @pytest.mark.long

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from .project import CAMPAIGN, KERNEL, Project
-from .sources import SETTINGS
+from .project import KERNEL, Project
+from .sources import begun
 
 CASES = """\
 import pytest
@@ -51,15 +51,7 @@ def doubled(x):
 
 @pytest.mark.long
 def test_a_gain_that_fresh_tensors_do_not_have_is_rolled_back(empty: Project) -> None:
-    empty.write("pyproject.toml", SETTINGS)
-    empty.write("kernels/__init__.py", "")
-    empty.write("tests/test_doubled.py", CASES)
-    empty.write(KERNEL, PLAIN)
-    empty.write(".gitignore", "__pycache__/\n")
-    empty.commit_all()
-    assert empty.init().code == 0
-    baseline = empty.pytest("--kopt-campaign", CAMPAIGN, "--kopt-round", "1")
-    assert baseline.code == 0, baseline.text
+    begun(empty, CASES, PLAIN)
     empty.write(KERNEL, FAMILIAR)
     run = empty.round(2)
     assert run.code == 8, run.text
