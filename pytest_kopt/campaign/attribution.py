@@ -37,8 +37,8 @@ def shown(campaign: Campaign, item: Round, verdict: Verdict) -> Shown:
 def accepted(campaign: Campaign) -> list[Credit]:
     """Return the accepted rounds after the baseline, oldest first, with their claims."""
     found = []
-    for item in campaign.state.decided_rounds():
+    for item in campaign.state.kept_rounds()[1:]:
         verdict = campaign.verdict(item)
-        if verdict is not None and verdict.decision.keeps and item.number > 1:
+        if verdict is not None:
             found.append(Credit(item.number, item.notes.claim, shown(campaign, item, verdict)))
     return found

@@ -26,8 +26,8 @@ def chain_to(state: CampaignState, last: Decided) -> Chain | None:
     """
     accepted = [
         item.verdict
-        for item in state.decided_rounds()
-        if item.verdict and item.verdict.decision.keeps and 1 < item.number < last.round
+        for item in state.kept_rounds()
+        if item.verdict and 1 < item.number < last.round
     ]
     links = [*accepted, last]
     level: Level = "quick" if any(link.level == "quick" for link in links) else "full"

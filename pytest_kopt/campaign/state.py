@@ -57,6 +57,11 @@ class Round:
         return verdict.decision.leaves_open
 
     @property
+    def is_kept(self) -> bool:
+        """Whether its latest verdict keeps its version; the baseline's does."""
+        return self.verdict is not None and self.verdict.decision.keeps
+
+    @property
     def failed_checks(self) -> int:
         """How many attempts failed their checks: the first failure and the failed repairs."""
         return sum(
@@ -92,14 +97,14 @@ class CampaignState:
     @property
     def incumbent(self) -> Attempt | None:
         """The last accepted attempt."""
-        found = [item for item in self.decided_rounds() if _keeps(item)]
+        found = self.kept_rounds()
         return found[-1].last if found else None
 
     @property
     def incumbent_round(self) -> int | None:
         """The number of the last accepted round."""
-        found = [item.number for item in self.decided_rounds() if _keeps(item)]
-        return found[-1] if found else None
+        found = self.kept_rounds()
+        return found[-1].number if found else None
 
     @property
     def next_round(self) -> int:
@@ -140,7 +145,7 @@ class CampaignState:
 
     def incumbent_as_of(self, number: int) -> int | None:
         """Return the last accepted round up to and including `number`."""
-        found = [item for item in self.decided_rounds() if _keeps(item) and item.number <= number]
+        found = [item for item in self.kept_rounds() if item.number <= number]
         return found[-1].number if found else None
 
     def decided_rounds(self) -> list[Round]:
@@ -148,6 +153,10 @@ class CampaignState:
         return [
             self.rounds[number] for number in sorted(self.rounds) if not self.rounds[number].is_open
         ]
+
+    def kept_rounds(self) -> list[Round]:
+        """Return the baseline and the accepted rounds in their order."""
+        return [item for item in self.decided_rounds() if item.is_kept]
 
     def check_round(self, asked: int | str) -> int:
         """Return the number of the round that may run now.
@@ -178,10 +187,10 @@ class CampaignState:
 def chain_breaks(state: CampaignState, noise_pct: float) -> list[str]:
     """Name the accepted rounds whose primary metric fell by more than the noise (C4)."""
     breaks = []
-    for item in state.decided_rounds():
+    for item in state.kept_rounds():
         verdict = item.verdict
         change = verdict.aggregate.change_pct if verdict and verdict.aggregate else None
-        if _keeps(item) and change is not None and change < -noise_pct - 1e-9:
+        if change is not None and change < -noise_pct - 1e-9:
             breaks.append(f"round {item.number} was accepted although it fell by {-change:.3f} %")
     return breaks
 
@@ -233,7 +242,3 @@ def _fold_attempt(state: CampaignState, event: ledger.AttemptEvent) -> None:
         attempt.settled = True
     elif isinstance(event, ledger.ApplyWaived):
         attempt.settled = True
-
-
-def _keeps(item: Round) -> bool:
-    return item.verdict is not None and item.verdict.decision.keeps

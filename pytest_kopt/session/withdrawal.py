@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_kopt.campaign import attribution
 from pytest_kopt.campaign.campaign import AttemptRecord, Campaign
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.clock import now
 from pytest_kopt.decide.verdict import Applied, Decision
-from pytest_kopt.honesty.transfer import REJECT, decision
+from pytest_kopt.honesty.transfer import OVERFIT
 from pytest_kopt.session.auditing import audit_candidate
 
 
@@ -29,23 +28,19 @@ class Overfit:
 def overfit(campaign: Campaign) -> Overfit | None:
     """Return the first accepted round that is REJECT-as-overfit, by its notes or by the audit."""
     before = campaign.baseline()
-    for credit in attribution.accepted(campaign):
-        if decision(credit.claim, credit.shown) == REJECT:
+    for item in campaign.state.kept_rounds()[1:]:
+        bucket = item.notes.bucket
+        if bucket in OVERFIT:
             return Overfit(
-                credit.round,
-                f"its notes put the gain into {credit.claim.bucket}, which no real step has",
+                item.number, f"its notes put the gain into {bucket}, which no real step has"
             )
-        attempt = campaign.state.rounds[credit.round].last
-        version = campaign.archive.kernel(credit.round, attempt)
-        found = audit_candidate(
-            version.sources,
-            before.sources,
-            campaign.results(credit.round),
-            campaign.manifest.target_lang,
-        )
-        rejecting = [item for item in found if item.rejects]
+        version = campaign.archive.kernel(item.number, item.last)
+        results = campaign.results(item.number)
+        lang = campaign.manifest.target_lang
+        found = audit_candidate(version.sources, before.sources, results, lang)
+        rejecting = [finding for finding in found if finding.rejects]
         if rejecting:
-            return Overfit(credit.round, str(rejecting[0]))
+            return Overfit(item.number, str(rejecting[0]))
         before = version
     return None
 
@@ -55,11 +50,8 @@ def withdraw(campaign: Campaign, found: Overfit) -> list[int]:
 
     A kill in between leaves a chain that is shorter by the rounds done, whose first is found again.
     """
-    numbers = [
-        item.number
-        for item in campaign.state.decided_rounds()
-        if item.number >= found.round and item.verdict and item.verdict.decision.keeps
-    ]
+    kept = campaign.state.kept_rounds()
+    numbers = [item.number for item in kept if item.number >= found.round]
     for number in reversed(numbers):
         _decide_anew(campaign, campaign.state.rounds[number], found)
     return numbers

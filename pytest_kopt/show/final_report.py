@@ -20,8 +20,8 @@ NEXT_DIRECTIONS = 3
 def compose(campaign: Campaign) -> FinalReport:
     """Return the report on a campaign as it stands."""
     rounds = [item for item in campaign.state.decided_rounds() if item.number > 1]
-    kept = [item for item in rounds if item.verdict and item.verdict.decision.keeps]
-    lost = [item for item in rounds if item not in kept]
+    kept = [item for item in rounds if item.is_kept]
+    lost = [item for item in rounds if not item.is_kept]
     credits = attribution.accepted(campaign)
     found = attribute(credits)
     return FinalReport(

@@ -62,8 +62,8 @@ def status(campaign: Campaign, here: Path | None = None) -> dict[str, Any]:
         else None,
         "chain_breaks": chain_breaks(state, policy.chain_noise_pct),
         "counters": {
-            "accepted": sum(_kept(item) for item in state.decided_rounds()) - bool(state.baseline),
-            "rolled_back": sum(not _kept(item) for item in state.decided_rounds()),
+            "accepted": len(state.kept_rounds()) - bool(state.baseline),
+            "rolled_back": len(state.decided_rounds()) - len(state.kept_rounds()),
             "rollbacks_in_a_row": stagnation.rollbacks_in_a_row(looked_at),
             "regressions_in_a_row": counted.regressions,
             "max_regressions": policy.max_regressions,
@@ -156,10 +156,6 @@ def _round(item: Round) -> dict[str, Any]:
         "flags": decided.flags if decided else [],
         "notes": item.notes.given(),
     }
-
-
-def _kept(item: Round) -> bool:
-    return item.verdict is not None and item.verdict.decision.keeps
 
 
 def _story(notes: dict[str, Any]) -> Iterator[str]:
