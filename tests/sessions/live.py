@@ -18,6 +18,12 @@ from .project import CAMPAIGN, Project, Run
 _MARK = "SESSION_MARK"
 
 
+def _hear_signals() -> None:
+    """Begin as at a terminal: what a shell starts in the background ignores Ctrl-C for good."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Live:
     """A started session."""
 
@@ -33,6 +39,7 @@ class Live:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=_hear_signals,
             )
 
     def until(self, condition: Callable[[], bool], seconds: float = 120) -> None:
