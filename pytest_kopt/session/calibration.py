@@ -7,9 +7,8 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from scipy.special import ndtri, stdtrit
-
 from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide import student
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, percent
 from pytest_kopt.session.replica import CaseQuads, measured_under
 
@@ -59,7 +58,7 @@ def resolvable_pct(spread: float, processes: int) -> float:
     noncentral t of the test is approximated by shifting the central one.
     """
     look = max((count for count in LOOKS if count <= processes), default=min(LOOKS))
-    quantile = float(stdtrit(look - 1, 1 - LOOKS[look])) + float(ndtri(POWER))
+    quantile = student.quantile(look - 1, 1 - LOOKS[look]) + statistics.NormalDist().inv_cdf(POWER)
     return percent(quantile * spread / math.sqrt(min(processes, FINAL_LOOK)))
 
 
