@@ -120,12 +120,9 @@ class CandidateRound(CampaignRound):
         assert table is not None
         policy = judging.with_directions(self.policy, results)
         failed = correctness_verdict(table, policy, self._failed_repairs())
-        found = [found for found in self._examination.found(results) if found.rejects]
-        if not judging.rejecting(results) and any(item.check == "ERROR" for item in results):
-            # A kernel that ended its process is one that crashed, until it runs.
-            found = [item for item in found if item.check != "process-exit"]
-        if found:
-            return judging.overfit(results, found, policy, CAUGHT_STEP)
+        damning = judging.damning(results, self._examination.found(results))
+        if damning:
+            return judging.overfit(results, damning, policy, CAUGHT_STEP)
         if failed:
             return failed
         if judging.is_interpreted(results):

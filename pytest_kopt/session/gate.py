@@ -14,8 +14,10 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.gates import checked_shape
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.session import judging
+from pytest_kopt.session.auditing import audit_candidate
 from pytest_kopt.session.base import Base
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.collector import Collector
@@ -27,6 +29,9 @@ from pytest_kopt.session.trees import overlays, why_not_in_place
 from pytest_kopt.session.trial import Closing, Laboratory
 
 _STEP = PairedMetric("step speed", "step")
+_COMPUTE = "compute what the cases ask for"
+#: Without a manifest nobody says which language a kernel is to be written in: torch will do.
+_ANY_LANGUAGE = "TORCH"
 _NEXT = {
     Decision.ACCEPTED_WITH_NOTE: "mind the slower case",
     Decision.ROLLED_BACK: "the change makes a case slower; mend it, or ask for less",
@@ -120,9 +125,13 @@ class PullRequestGate:
 
     def _judge(self, results: Sequence[CaseResult], lab: Laboratory) -> Verdict:
         policy = self.policy
-        found = judging.rejecting(results)
-        if found:
-            return judging.overfit(results, found, policy, "compute what the cases ask for")
+        harness = [self._in_tree(result.nodeid.partition("::")[0]) for result in results]
+        changed = self._base.kernel_changes(harness, self._config.getini("python_files"))
+        found = [item for result in results for item in result.findings]
+        found += self._audit(results, changed)
+        damning = judging.damning(results, found)
+        if damning:
+            return judging.overfit(results, damning, policy, _COMPUTE)
         failed = [result for result in results if result.check != "PASS"]
         if failed:
             names = ", ".join(result.nodeid for result in failed[:3])
@@ -135,20 +144,25 @@ class PullRequestGate:
         here = {result.nodeid for result in results}
         known = [r for r in results if not self._base.old or r.nodeid in self._then.ids]
         new = [result for result in results if result not in known]
-        flags = [f"new case, not compared: {result.nodeid}" for result in new]
+        flags = [str(item) for item in found]
+        flags += [f"new case, not compared: {result.nodeid}" for result in new]
         if not any("::" in arg for arg in self._config.args):
             flags += [f"removed case: {nodeid}" for nodeid in self._then.ids if nodeid not in here]
-        harness = [nodeid.partition("::")[0] for nodeid in here]
-        changed = self._base.kernel_changes(
-            [self._in_tree(path) for path in harness], self._config.getini("python_files")
-        )
         if not changed or not known:
             what = "no kernel code changed" if not changed else "every case is new"
             verdict = self._nothing(results, f"{what} since {self._named()}")
         else:
             verdict = self._compare(known, changed, lab)
         shapes = verdict.shapes + [checked_shape(result.row()) for result in new if changed]
-        return verdict.model_copy(update={"flags": [*verdict.flags, *flags], "shapes": shapes})
+        return judging.flagged(verdict, flags).model_copy(update={"shapes": shapes})
+
+    def _audit(self, results: Sequence[CaseResult], changed: Sequence[str]) -> list[Finding]:
+        """Audit the changed sources that the cases have loaded, and no other script's."""
+        loaded = {file for result in results for file in result.evidence.get("loaded", ())}
+        paths = sorted(set(changed) & {self._in_tree(file) for file in loaded})
+        now = {path: (self._base.root / path).read_bytes() for path in paths}
+        then = {path: self._base.old[path] or b"" for path in paths}
+        return audit_candidate(now, then, results, _ANY_LANGUAGE)
 
     def _compare(
         self, results: Sequence[CaseResult], changed: Sequence[str], lab: Laboratory
@@ -165,8 +179,7 @@ class PullRequestGate:
                 comparison = lab.compare([result.nodeid for result in results], versions)
                 found = judge(comparison, results, [_STEP], self.policy, gate=self._settings.gate)
         except Caught as caught:
-            step = "compute what the cases ask for"
-            return judging.overfit(results, caught.findings, self.policy, step)
+            return judging.overfit(results, caught.findings, self.policy, _COMPUTE)
         except CandidateDied as death:
             known = [
                 judging.failed(result, "ERROR", str(death))

@@ -88,6 +88,15 @@ def rejecting(results: Sequence[CaseResult]) -> list[Finding]:
     return [found for result in results for found in result.findings if found.rejects]
 
 
+def damning(results: Sequence[CaseResult], found: Sequence[Finding]) -> list[Finding]:
+    """Return the findings that reject a candidate.
+
+    Code that ends the process is one that crashed, until it runs.
+    """
+    crashed = not rejecting(results) and any(result.check == "ERROR" for result in results)
+    return [f for f in found if f.rejects and not (crashed and f.check == "process-exit")]
+
+
 def is_interpreted(results: Sequence[CaseResult]) -> bool:
     """Say whether a Triton kernel ran in Triton's interpreter."""
     return any(result.evidence.get("interpreted") for result in results)

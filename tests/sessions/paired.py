@@ -104,6 +104,21 @@ def cases(*kernels: tuple[str, str]) -> str:
     return CASES + "".join(texts)
 
 
+#: A kernel's last words: it runs well until it is compared, which is when so many calls are noted.
+DIES_LATE = """
+import ctypes
+import os
+
+_unharmed = plain
+
+
+def plain(x):
+    result = _unharmed(x)
+    trace = os.environ["TRACE"]
+    if os.path.exists(trace + ".deadly") and len(open(trace).readlines()) > 160:
+        ctypes.string_at(0)
+    return result
+"""
 PLAIN = "kernels/plain.py"
 PLAIN_CASES = cases(("kernels.plain", "plain"))
 

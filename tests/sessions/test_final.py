@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .paired import FASTER, OLD, PLAIN, SLOWER, Gate, kernel, project_at
+from .paired import DIES_LATE, FASTER, OLD, PLAIN, SLOWER, Gate, kernel, project_at
 from .project import CAMPAIGN, Run
 from .story import items, sections
 
@@ -73,6 +74,22 @@ def test_the_best_version_meets_the_baseline(tmp_path: Path) -> None:
     report = items(sections(log)["Final Report"])
     assert report["Best version"] == "round-2" and report["Decision"].startswith("ACCEPTED")
     assert "+33.333%" in report["Best against baseline, side by side"]
+
+
+@long
+def test_the_best_version_dies_beside_the_baseline(tmp_path: Path) -> None:
+    played = Played(tmp_path)
+    assert played.round(1).code == 0
+    played.project.write(PLAIN, kernel(FASTER, "round 2") + DIES_LATE)
+    assert played.round(2, *STORED).code == 0
+    played.private.trace.unlink()
+    played.private.trace.with_name("trace.deadly").touch()
+    run, event = played.final()
+    assert run.code == 1, run.text
+    assert (event["event"], event["decision"]) == ("final", "REPAIR")
+    assert "the accepted version fails 1 case(s)" in event["reason"]
+    assert "SIGSEGV" in run.out and 'kernels/plain.py", line' in run.out, run.out
+    assert "final" in " ".join(json.loads(played.project.kopt("status", "--json").out)["allowed"])
 
 
 def refuses_without_an_accepted_round(played: Played) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from .paired import (
     A_LITTLE_SLOWER,
+    DIES_LATE,
     FASTER,
     OLD,
     PLAIN,
@@ -140,6 +141,45 @@ def test_a_wrong_result_is_not_compared(gate: Gate) -> None:
     assert done.run.code == 1, done.run.text
     assert done.judged["decision"] == "REPAIR" and done.shapes[1]["check"] == "FAIL"
     assert len(done.processes) == 1
+
+
+@long
+@pytest.mark.parametrize("words", [(), TWO_WORKERS], ids=["serial", "n2"])
+def test_a_kernel_that_dies_while_it_is_compared(gate: Gate, words: tuple[str, ...]) -> None:
+    gate.trace.with_name("trace.deadly").touch()
+    gate.project.write(PLAIN, kernel(FASTER, "new") + DIES_LATE)
+    done = gate(*words)
+    assert done.run.code == 1, done.run.text
+    assert done.judged["decision"] == "REPAIR" and done.shapes[1]["check"] == "ERROR"
+    assert "SIGSEGV" in done.judged["reason"], done.judged["reason"]
+    assert 'kernels/plain.py", line' in done.run.out
+
+
+LOOKS_AT_ITS_CALLER = """\
+import sys
+
+
+def is_timed():
+    return sys._getframe(2).f_code.co_name == "block"
+"""
+
+
+def test_a_kernel_that_only_reading_gives_away_is_refused(gate: Gate) -> None:
+    project = gate.project
+    project.write("tools/who.py", LOOKS_AT_ITS_CALLER)
+    project.write(PLAIN, kernel(SAME, "new"))
+    done = gate()
+    assert done.run.code == 0, done.run.text
+    assert not any("stack-inspection" in flag for flag in done.judged["flags"])
+
+    asks = kernel(SAME, "new", imports="from tools.who import is_timed")
+    project.write(PLAIN, asks.replace("    spend(", "    is_timed()\n    spend("))
+    done = gate()
+    assert done.run.code == 8, done.run.text
+    assert done.judged["decision"] == "REJECTED_OVERFIT"
+    assert any(f.startswith("stack-inspection: ") for f in done.judged["flags"])
+    assert "tools/who.py:5" in done.judged["reason"]
+    assert len(done.processes) == 1, "the cases are checked, and no replica runs"
 
 
 @long
