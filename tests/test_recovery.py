@@ -92,3 +92,19 @@ def test_files_that_a_kill_left_unwritten_are_written_by_the_next_session(
     assert not any(path.exists() for path in missing)
     assert play(project, "equal").verdict
     assert all(path.exists() for path in missing)
+
+
+def test_an_attempt_of_which_only_the_beginning_is_on_record_is_none(
+    project: DrivenCampaign,
+) -> None:
+    """The ledger's last line was being written: the attempt has begun there, and no evidence."""
+    project.edit_manifest(max_iterations=None)
+    assert play(project, "a case missing").verdict
+    before = project.layout.ledger.read_bytes()
+    assert play(project, "a case missing").verdict
+    began, measured, *_ = project.layout.ledger.read_bytes().removeprefix(before).splitlines(True)
+    for torn in (b"", measured[:100]):
+        project.layout.ledger.write_bytes(before + began + torn)
+        ran = play(project, "faster")
+        assert ran.verdict and (ran.verdict.round, ran.verdict.attempt) == (2, 3), ran
+        project.layout.ledger.write_bytes(before)

@@ -39,14 +39,17 @@ class Round:
 
     @property
     def last(self) -> Attempt:
-        """The latest attempt."""
-        return self.attempts[max(self.attempts)]
+        """The latest attempt with a verdict; the latest of all where no attempt came so far.
+
+        A kill can leave a later one in the ledger without its evidence.
+        """
+        decided = [number for number, attempt in self.attempts.items() if attempt.decided]
+        return self.attempts[max(decided or self.attempts)]
 
     @property
     def verdict(self) -> ledger.Decided | None:
         """The latest verdict, None before the first."""
-        found = [attempt.decided for attempt in self.attempts.values() if attempt.decided]
-        return found[-1] if found else None
+        return self.last.decided if self.attempts else None
 
     @property
     def is_open(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.state import Attempt, Round
+from pytest_kopt.campaign.state import Round
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.show import final_report
@@ -74,7 +74,7 @@ def best_gain(rounds: list[dict[str, Any]]) -> float:
 
 def environment(campaign: Campaign, item: Round) -> list[tuple[str, str]]:
     """Return where and with what a round was measured."""
-    path = campaign.layout.attempt(item.number, _shown(item).number) / "evidence.json"
+    path = campaign.layout.attempt(item.number, item.last.number) / "evidence.json"
     try:
         evidence = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -117,7 +117,7 @@ def _rounds(campaign: Campaign) -> Iterator[dict[str, Any]]:
 
 
 def _round(item: Round, verdict: Verdict) -> dict[str, Any]:
-    attempt = _shown(item)
+    attempt = item.last
     total = verdict.aggregate
     return {
         "number": item.number,
@@ -191,9 +191,3 @@ def _aggregate(total: Aggregate) -> dict[str, str]:
         "change": percent(total.change_pct),
         "interval": interval(total.low_pct, total.high_pct),
     }
-
-
-def _shown(item: Round) -> Attempt:
-    """Return the attempt that spoke last."""
-    decided = [attempt for attempt in item.attempts.values() if attempt.decided]
-    return decided[-1] if decided else item.last
