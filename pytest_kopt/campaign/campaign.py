@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pytest_kopt import policies
 from pytest_kopt.campaign import ledger, lineage, stops
 from pytest_kopt.campaign import manifest as manifests
 from pytest_kopt.campaign.archive import Archive, Evidence
+from pytest_kopt.campaign.commits import Commits
 from pytest_kopt.campaign.hold import hold
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.layout import Layout
@@ -26,7 +27,7 @@ from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.clock import now
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Applied, Decision, Level, Verdict
-from pytest_kopt.errors import BadInput, CannotFinish
+from pytest_kopt.errors import BadInput
 from pytest_kopt.roofline import efficiency
 from pytest_kopt.schema.profile import fingerprint
 from pytest_kopt.schema.table import Table
@@ -288,17 +289,21 @@ class Campaign:
                 self._append(ledger.ApplyWaived(time=now(), **common))
                 continue
             assert attempt.decided is not None
-            action = self._action(item, attempt.decided)
-            self._append(ledger.Applying(time=now(), action=action, **common))  # type: ignore[arg-type]
+            commits = Commits.made_by(self)
+            action = _action(attempt.decided, commits)
+            self._append(ledger.Applying(time=now(), action=action, **common))
             commit, restored = None, []
-            if action == "commit":
-                self._check_still_there()
-                commit = self._commit(item, attempt, beside(self))
+            if action == "commit" and commits:
+                commits.check_still_there()
+                commit = commits.keep(item, attempt, beside(self))
             elif action == "restore":
+                undone = commits if commits and commits.undoes(item) else None
+                if undone:
+                    undone.check_still_there()
                 rejected = self.archive.kernel(item.number, attempt)
                 inside = self.repository.root if self.repository else self.root
                 restored = self.incumbent().restore(self.root, over=rejected, inside=inside)
-                commit = self._commit_withdrawal(item, attempt.decided)
+                commit = undone.withdraw(item, attempt.decided) if undone else None
             elif self.repository is not None:
                 commit = self.repository.head
             self._append(ledger.Applied(time=now(), git_commit=commit, restored=restored, **common))
@@ -384,70 +389,12 @@ class Campaign:
         self.manifest = self.manifest.model_copy(update=update)
         manifests.save(self.layout.manifest, self.manifest)
 
-    def _action(self, item: Round, decided: ledger.Decided) -> str:
-        if decided.decision is Decision.BASELINE:
-            return "none"
-        if not decided.decision.keeps:
-            return "restore"
-        return "commit" if self.manifest.git_commit and self.repository else "none"
 
-    def _check_still_there(self) -> None:
-        """Raise CannotFinish when somebody has switched branches since the session began."""
-        assert self.repository is not None
-        branch, own = self.repository.branch, branch_of(self.name, self.manifest)
-        if own not in (None, branch):
-            raise CannotFinish(
-                f"git: the tree went from branch {own!r} to {branch or 'no branch'!r} meanwhile, "
-                f"git switch {own} puts it back"
-            )
-
-    def _commit(self, item: Round, attempt: Attempt, beside: Sequence[Path]) -> str:
-        decided = attempt.decided
-        assert decided is not None
-        # A file that the candidate removed belongs to the commit as well.
-        before = self.state.incumbent_as_of(item.number - 1)
-        known = self.state.rounds[before].verdict if before else None
-        files: dict[str, Path | None] = dict.fromkeys(known.kernel if known else ())
-        files |= self.archive.kernel_paths(item.number, attempt)
-        files |= {str(path): path for path in beside}
-        return self._commit_round(item, files, decided.reason)
-
-    def _commit_round(self, item: Round, files: Mapping[str, Path | None], result: str) -> str:
-        notes = item.notes
-        summary = notes.summary or notes.change or notes.hypothesis or "kernel change"
-        log = self.layout.optimize_log
-        # Of a tree beside the main one the way to the main one's workspace is nobody's business.
-        log = log.relative_to(self.root if log.is_relative_to(self.root) else self.layout.workspace)
-        return self._commit_files(
-            files,
-            f"round-{item.number}: {summary.splitlines()[0]}",
-            {
-                "Hypothesis": notes.hypothesis or "not stated",
-                "Result": result,
-                "Details": notes.details or log.as_posix(),
-            },
-        )
-
-    def _commit_withdrawal(self, item: Round, decided: ledger.Decided) -> str | None:
-        """Commit the restored version where a commit had the one that was taken back."""
-        was_kept = any(
-            attempt.decided and attempt.decided.decision.keeps for attempt in item.attempts.values()
-        )
-        number, best = self.state.incumbent_round, self.state.incumbent
-        if not (was_kept and self.manifest.git_commit and self.repository and number and best):
-            return None
-        files: dict[str, Path | None] = dict.fromkeys(decided.kernel)
-        return self._commit_files(
-            files | self.archive.kernel_paths(number, best),
-            f"round-{item.number}: withdrawn, back to round-{number}",
-            {"Result": decided.reason},
-        )
-
-    def _commit_files(
-        self, files: Mapping[str, Path | None], subject: str, details: Mapping[str, str]
-    ) -> str:
-        assert self.repository is not None
-        target = f"{self.manifest.target_op} {self.manifest.target_backend}"
-        lines = "".join(f"{name}: {text}\n" for name, text in details.items())
-        found = {self.repository.relative(self.root, path): file for path, file in files.items()}
-        return self.repository.commit(found, f"[optimize] {target} {subject}\n\n{lines}")
+def _action(
+    decided: ledger.Decided, commits: Commits | None
+) -> Literal["none", "commit", "restore"]:
+    if decided.decision is Decision.BASELINE:
+        return "none"
+    if not decided.decision.keeps:
+        return "restore"
+    return "commit" if commits else "none"
