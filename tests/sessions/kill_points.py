@@ -23,8 +23,16 @@ import signal
 import sys
 
 _ROOT = os.path.dirname(os.path.realpath(__file__)) + os.sep
-_CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.symlink"}
-_CHANGES.add("os.truncate")
+# Where in an event's arguments the paths are, and the directories that they may be relative to.
+_CHANGES = {
+    "os.rename": ((0, 2), (1, 3)),
+    "os.link": ((0, 2), (1, 3)),
+    "os.symlink": ((1, 2),),
+    "os.remove": ((0, 1),),
+    "os.rmdir": ((0, 1),),
+    "os.mkdir": ((0, 2),),
+    "os.truncate": ((0, None),),
+}
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # Children have the variables too, and are left alone.
 _mine = os.environ.setdefault("KILL_PID", str(os.getpid())) == str(os.getpid())
@@ -43,10 +51,13 @@ def _step(what, descriptor=None):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _inside(path):
+def _inside(path, directory=-1):
     if not isinstance(path, (str, bytes, os.PathLike)):
         return False
-    text = os.path.abspath(os.fsdecode(path))
+    text = os.fsdecode(path)
+    if directory != -1:
+        text = os.path.join(os.readlink(f"/proc/self/fd/{directory}"), text)
+    text = os.path.abspath(text)
     return text.startswith(_ROOT) and "__pycache__" not in text and not text.endswith(".log")
 
 
@@ -56,7 +67,8 @@ def _hook(event, given):
             _step(f"open {os.fsdecode(given[0])}")
     elif event in _CHANGES:
         again = event == "os.mkdir" and os.path.isdir(given[0])
-        if not again and any(_inside(item) for item in given):
+        places = [(given[i], -1 if j is None else given[j]) for i, j in _CHANGES[event]]
+        if not again and any(_inside(*place) for place in places):
             _step(f"{event} {given[0]}")
     elif event == "subprocess.Popen" and "git" in os.path.basename(str(given[0])):
         _step(f"git {given[1][1:4]}")
