@@ -124,7 +124,7 @@ class Project:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=900,
             check=False,
         )
         return Run(done.returncode, done.stdout, done.stderr)
