@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import pytest
 
+from pytest_kopt.honesty.clock import Span
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.channel import Channel, Message
 
@@ -121,6 +123,7 @@ class Child:
             moved(str(config.invocation_params.dir)),
             brief.device if brief.arms and brief.device == "cuda" else "",
         )
+        self.spans: dict[str, list[Span]] = {}
         self._interpreter = interpreter
         self._process, self._channel = interpreter.process, interpreter.channel
         self._log = interpreter.log
@@ -150,10 +153,14 @@ class Child:
 
     def block(self, arm: str) -> tuple[float, float | None]:
         """Have a block of an arm run; return its forward and backward time in ms per call."""
+        start = perf_counter()
         self._tell("block", arm=arm)
         message = self.receive()
         if message["kind"] != "time":
             raise ChildDied(f"sent {message['kind']} instead of a time")
+        self.spans.setdefault(arm, []).append(
+            Span((perf_counter() - start) * 1e3, float(message["spent"]))
+        )
         backward = message["backward"]
         return float(message["forward"]), None if backward is None else float(backward)
 

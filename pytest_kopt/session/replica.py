@@ -14,6 +14,7 @@ from pytest_kopt.decide.inference import QUADS, replica_ratio
 from pytest_kopt.devices.conditions import Conditions, steadily
 from pytest_kopt.devices.lock import timing_lock
 from pytest_kopt.devices.vendor import Device
+from pytest_kopt.honesty.clock import slow_clock
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.session.child import Child, ChildDied
@@ -193,14 +194,16 @@ class Replica:
             clear()
             for arm, child in arms.items():
                 child.block(arm)
+                child.spans.clear()
             (quads, control), conditions = steadily(
                 lambda: _quads(arms, order), lambda: placement.read(device)
             )
+            found = slow_clock(arms[CANDIDATE].spans.pop(CANDIDATE, ()))
             for child in self._children:
                 child.release()
-                told = _wait(child, "caught")["findings"]
-                if told:
-                    raise Caught([Finding(**found) for found in told])
+                found += [Finding(**told) for told in _wait(child, "caught")["findings"]]
+                if found:
+                    raise Caught(found)
                 self._read_tried(child, nodeid)
             timed = (since, time.time())
         self.held_seconds += timed[1] - timed[0]

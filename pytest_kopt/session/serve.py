@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
@@ -29,6 +30,7 @@ class Serve:
         self._channel = channel
         self._args = args
         self._config: pytest.Config | None = None
+        self._ordered = 0.0
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_cmdline_main(self, config: pytest.Config) -> None:
@@ -100,11 +102,13 @@ class Serve:
             message = self._channel.receive()
         except EOFError:
             return None
+        self._ordered = time.perf_counter()
         return message["arm"] if message and message["kind"] == "block" else None
 
     def timed(self, forward_ms: float, backward_ms: float | None) -> None:
-        """Return the times of a block."""
-        self._channel.send("time", forward=forward_ms, backward=backward_ms)
+        """Return the times of a block, and how long it took from the order on."""
+        spent = (time.perf_counter() - self._ordered) * 1e3
+        self._channel.send("time", forward=forward_ms, backward=backward_ms, spent=spent)
 
     def caught(self, nodeid: str, findings: Sequence[Finding]) -> None:
         """Return what the candidate gave away while it was timed."""

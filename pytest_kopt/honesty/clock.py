@@ -1,0 +1,43 @@
+"""The clock of a process that runs kernel code, held against one that such code cannot reach.
+
+Below Python the clock of a process can be rewritten without a trace that Python sees: every
+function that tells the time then tells the same. The process that decides has a clock of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_kopt.honesty.finding import Finding
+
+#: A busy machine lets a message wait this long now and then, in ms, but not every one.
+_WAITING_MS = 5.0
+#: Time that a process does not know of, as a share of what it says that it has spent.
+_HIDDEN = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One block as two processes saw it, in ms: the one that ordered it and the one that ran it."""
+
+    outside: float
+    inside: float
+
+
+def slow_clock(spans: Sequence[Span]) -> list[Finding]:
+    """Return a finding when every block took far longer outside than inside of its process."""
+    if not spans:
+        return []
+    hidden = min(span.outside - span.inside for span in spans)
+    inside = min(span.inside for span in spans)
+    if hidden <= max(_WAITING_MS, _HIDDEN * inside):
+        return []
+    return [
+        Finding(
+            "tampered-clock",
+            f"blocks that took {min(span.outside for span in spans):.1f} ms and more took "
+            f"{inside:.1f} ms by the clock of their own process",
+            advice="a kernel leaves clocks alone",
+        )
+    ]
