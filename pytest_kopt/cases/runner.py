@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ from pytest_kopt.cases.passes import grad_out, make_inputs
 from pytest_kopt.cases.rehearsal import rehearse
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.seeds import derive
-from pytest_kopt.cases.spots import Backward, Looks, Recorder, Spotted, floors
+from pytest_kopt.cases.spots import Backward, Forward, Looks, Recorder, Spotted, floors
 from pytest_kopt.devices.conditions import Conditions, steadily
 from pytest_kopt.devices.lock import Waiting, checking_lock, timing_lock
 from pytest_kopt.devices.model import device_model
@@ -28,10 +27,11 @@ from pytest_kopt.honesty.background import taken_threads
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.physics import too_fast
 from pytest_kopt.honesty.precision import Accuracy
+from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.honesty.watch import Watch
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import InputPool, input_pool, launch_stream
-from pytest_kopt.measure.engine import Block, Call, Timing, time_block
+from pytest_kopt.measure.engine import Block, Timing, time_block
 from pytest_kopt.measure.wall import WallEngine, one_thread
 from pytest_kopt.schema.classes import NO_CLASSES, Classes
 from pytest_kopt.schema.profile import Scalar, gate_holds, parse_gate
@@ -271,21 +271,22 @@ def prepare_blocks(
     frozen = (bench.expected or {}).get(case.nodeid)
     engines = frozen.engine.split("+") if frozen and frozen.engine else [bench.engine] * 2
 
-    def spotted(
-        engine: str, calls: Sequence[Call], contents: Sequence[Sequence[Any] | Backward]
-    ) -> Spotted:
+    def spotted(engine: str, calls: Sequence[Forward | Backward]) -> Spotted:
         recorders = [Recorder(call, bench.device) for call in calls]
-        block = prepare(engine, bench.device, interpreted, recorders, pool.flush, bench.cpu)
-        return Spotted(block, case, recorders, contents, looks)
+        renewal = None
+        if bench.device == "cpu" and not interpreted:
+            renewal = Renewal((tensor for call in calls for tensor in call.changing), looks.seed)
+        before = renewal or pool.flush
+        block = prepare(engine, bench.device, interpreted, recorders, before, bench.cpu)
+        return Spotted(block, case, recorders, looks, renewal)
 
-    sets = pool.sets
-    forward = spotted(engines[0], [functools.partial(function, *given) for given in sets], sets)
+    forward = spotted(engines[0], [Forward(function, s, case.weights) for s in pool.sets])
     if not case.backward:
         return forward, None
     # Autograd runs a backward on its forward's stream, and only there can it be captured.
     with launch_stream(bench.device):
-        back = [Backward(function, given, lambda out: grad_out(out, seed)) for given in sets]
-    return forward, spotted(engines[-1], back, back)
+        back = [Backward(function, given, lambda out: grad_out(out, seed)) for given in pool.sets]
+    return forward, spotted(engines[-1], back)
 
 
 def _flops(case: Case) -> float:

@@ -1,14 +1,14 @@
 """Spot checks: results of timed calls, taken at random and judged when the clock has stopped.
 
-A block is timed with the same calls whether it will be looked at or not. Before a block that will
-be, new content is written where the old one was, behind the back of every counter.
+A block is timed with the same calls whether it will be looked at or not. The call that is looked at
+gets new content where the old one was, behind the back of every counter.
 """
 
 from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from pytest_kopt.honesty import inputs
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.outputs import taken
 from pytest_kopt.honesty.precision import Accuracy
+from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.measure.engine import Block
 from pytest_kopt.numerics.compare import Comparison
 from pytest_kopt.numerics.determinism import fresh_copy, tensors
@@ -45,34 +46,33 @@ class Looks:
         return frozenset(dice.sample(range(self.runs), self.count)), dice
 
 
-class Recorder:
-    """A call whose result can be kept without the call's knowledge.
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """What a call worked on, a backward with its incoming gradients, and what it returned."""
 
-    On a GPU results stay in place: replays of a graph write to the memory that the captured call
-    returned. On the CPU one call of a block is copied the moment it returns, which the median of
-    the block does not notice.
-    """
+    given: list[Any]
+    incoming: list[torch.Tensor] | None
+    results: list[Any]
 
-    __slots__ = ("_call", "_is_kept_in_place", "_left", "result")
 
-    def __init__(self, call: Callable[[], Any], device: str) -> None:
-        self._call = call
-        self._is_kept_in_place = device == "cuda"
-        self._left = 0
-        self.result: list[Any] = []
+class Forward:
+    """A forward call on arguments of its own, of which those at `weights` stay as they are."""
 
-    def wait_for(self, number: int) -> None:
-        """Keep the result of the call of this number, counted from 1."""
-        self._left = number
+    def __init__(
+        self, function: Callable[..., Any], given: Sequence[Any], weights: Container[int]
+    ) -> None:
+        self._function = function
+        self.given = given
+        self.incoming: list[torch.Tensor] | None = None
+        self.changing = [
+            tensor
+            for place, item in enumerate(given)
+            if place not in weights
+            for tensor in inputs.all_tensors(item)
+        ]
 
-    def __call__(self) -> object:
-        result = self._call()
-        self._left -= 1
-        if self._is_kept_in_place:
-            self.result = _as_list(result)
-        elif self._left == 0:
-            self.result = taken(_as_list(result))
-        return result
+    def __call__(self) -> Any:
+        return self._function(*self.given)
 
 
 class Backward:
@@ -83,7 +83,8 @@ class Backward:
         self.given = [fresh_copy(item) for item in given]
         self._outputs = [out for out in tensors(function(*self.given)) if out.requires_grad]
         self.leaves = list(leaves(self.given).values())
-        self.incoming = [seeds(out) for out in self._outputs]
+        self.incoming: list[torch.Tensor] | None = [seeds(out) for out in self._outputs]
+        self.changing = self.incoming
 
     def __call__(self) -> tuple[torch.Tensor, ...]:
         found: tuple[torch.Tensor, ...] = torch.autograd.grad(
@@ -92,11 +93,47 @@ class Backward:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Spot:
-    content: list[Any]
-    incoming: list[torch.Tensor] | None
-    results: list[Any]
+class Recorder:
+    """A call whose result can be kept without the call's knowledge, with what it worked on.
+
+    On a GPU results stay in place: replays of a graph write to the memory that the captured call
+    returned. On the CPU one call of a block is copied the moment it returns, which the median of
+    the block does not notice.
+    """
+
+    __slots__ = ("_is_kept_in_place", "_left", "_result", "_spot", "call")
+
+    def __init__(self, call: Forward | Backward, device: str) -> None:
+        self.call = call
+        self._is_kept_in_place = device == "cuda"
+        self._left = 0
+        self._result: list[Any] = []
+        self._spot = Spot([], None, [])
+
+    def wait_for(self, number: int) -> None:
+        """Keep the result of the call of this number, counted from 1."""
+        self._left = number
+
+    def __call__(self) -> object:
+        result = self.call()
+        self._left -= 1
+        if self._is_kept_in_place:
+            self._result = _as_list(result)
+        elif self._left == 0:
+            self._spot = self._take(_as_list(result))
+        return result
+
+    def spot(self) -> Spot:
+        """Return what was kept."""
+        return self._take(self._result) if self._is_kept_in_place else self._spot
+
+    def _take(self, result: list[Any]) -> Spot:
+        given, incoming = self.call.given, self.call.incoming
+        return Spot(
+            [fresh_copy(item) for item in given],
+            None if incoming is None else [item.clone() for item in incoming],
+            taken(result),
+        )
 
 
 class Spotted(Block):
@@ -107,37 +144,33 @@ class Spotted(Block):
         inner: Block,
         case: Case,
         recorders: Sequence[Recorder],
-        contents: Sequence[Sequence[Any] | Backward],
         looks: Looks,
+        renewal: Renewal | None,
     ) -> None:
-        """Wrap a block of the recorders' calls; `contents` are what those work on."""
+        """Wrap a block of the recorders' calls; `renewal` is called before each, None: nothing."""
         self.engine, self.calls = inner.engine, inner.calls
         self._inner = inner
         self._case = case
         self._recorders = recorders
-        self._contents = contents
+        self._renewal = renewal
         self._chosen, self._dice = looks.drawn()
         self._run = 0
-        self._spots: list[_Spot] = []
+        self._spots: list[Spot] = []
 
     def run(self) -> float:
         number, self._run = self._run, self._run + 1
         if number not in self._chosen:
             return self._undisturbed()
-        place = self._dice.randrange(len(self._recorders))
-        recorder, content = self._recorders[place], self._contents[place]
-        self._renew(content)
-        recorder.wait_for(1 + self._dice.randrange(max(1, self.calls // len(self._recorders))))
+        recorder = self._dice.choice(self._recorders)
+        write = self._new_content(recorder.call)
+        place = 1 + self._dice.randrange(max(1, self.calls // len(self._recorders)))
+        if self._renewal is None:
+            write()
+        else:
+            self._renewal.instead(place, write)
+        recorder.wait_for(place)
         milliseconds = self._undisturbed()
-        given = content.given if isinstance(content, Backward) else content
-        incoming = content.incoming if isinstance(content, Backward) else None
-        self._spots.append(
-            _Spot(
-                [fresh_copy(item) for item in given],
-                None if incoming is None else [item.clone() for item in incoming],
-                taken(recorder.result),
-            )
-        )
+        self._spots.append(recorder.spot())
         return milliseconds
 
     def findings(self, floors: Mapping[str, float]) -> list[Finding]:
@@ -172,25 +205,30 @@ class Spotted(Block):
         self.queue_full = self._inner.queue_full
         return milliseconds
 
-    def _renew(self, content: Sequence[Any] | Backward) -> None:
+    def _new_content(self, call: Forward | Backward) -> Callable[[], None]:
+        """Draw content as the case draws it; return what writes it where the call looks."""
         seed = self._dice.getrandbits(62)
-        if isinstance(content, Backward):
-            generator = torch.Generator().manual_seed(seed)
-            for incoming in content.incoming:
-                fresh = torch.randn(incoming.shape, generator=generator)
-                incoming.data.copy_(fresh)
-            return
-        fresh_inputs = make_inputs(self._case, seed)
-        inputs.overwrite(content, fresh_inputs, self._case.weights, only_activations=True)
+        if call.incoming is None:
+            given, drawn = call.given, make_inputs(self._case, seed)
+            weights = self._case.weights
+            return lambda: inputs.overwrite(given, drawn, weights, only_activations=True)
+        generator = torch.Generator().manual_seed(seed)
+        pairs = [(old, torch.randn(old.shape, generator=generator)) for old in call.incoming]
 
-    def _judged(self, spot: _Spot) -> list[Comparison]:
+        def write() -> None:
+            for old, new in pairs:
+                old.data.copy_(new)
+
+        return write
+
+    def _judged(self, spot: Spot) -> list[Comparison]:
         reference = Reference(self._case)
         nothing: dict[int, torch.Tensor | None] = {}
         if spot.incoming is None:
-            expected = reference.forward(spot.content)
+            expected = reference.forward(spot.given)
             return judge(self._case, Pass(expected, nothing), Pass(spot.results, nothing))
-        wanted = reference.backward(spot.content, spot.incoming)
-        positions = leaves(spot.content)
+        wanted = reference.backward(spot.given, spot.incoming)
+        positions = leaves(spot.given)
         gradients = dict(zip(positions, spot.results, strict=True))
         return judge(self._case, Pass([], wanted), Pass([], gradients))
 

@@ -67,26 +67,28 @@ def disturbed(
     result = [fresh_copy(item) for item in given]
     for position, item in enumerate(result):
         for tensor in all_tensors(item) if position not in weights else ():
-            if _has_room(tensor):
-                _swap(tensor.data, generator)
+            if has_room(tensor):
+                exchange(tensor.data, generator)
     return result
 
 
 def can_be_disturbed(given: Sequence[Any], weights: Container[int]) -> bool:
     """Say whether some activation has enough elements to change a few unnoticed."""
     return any(
-        _has_room(tensor)
+        has_room(tensor)
         for position, item in enumerate(given)
         if position not in weights
         for tensor in all_tensors(item)
     )
 
 
-def _has_room(tensor: torch.Tensor) -> bool:
+def has_room(tensor: torch.Tensor) -> bool:
+    """Say whether a tensor has enough elements for a few to change places."""
     return tensor.is_floating_point() and tensor.numel() >= 4 * _LEAST
 
 
-def _swap(tensor: torch.Tensor, generator: torch.Generator) -> None:
+def exchange(tensor: torch.Tensor, generator: torch.Generator) -> None:
+    """Have a few elements of a tensor change places, in place and of whatever dtype."""
     count = tensor.numel()
     flat = bits(tensor).flatten().clone()
     wanted = min(max(_LEAST, int(count * _SHARE)), _MOST)

@@ -14,9 +14,12 @@ from typing import Any
 import torch
 
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.numerics.determinism import fresh_copy, tensors
 
 MOST_PAIRS, LEAST_PAIRS, SECONDS = 5, 3, 0.02
+#: Calls in front of a timed one, as far as time allows: a cache may wake after many equal calls.
+MOST_CALLS = 64
 #: A known tensor has to halve the time in every single pair, twice over, before it counts as a
 #: cache: branch prediction and warm translation buffers are worth less than that.
 CACHED_RATIO = 0.5
@@ -33,15 +36,17 @@ def reuse_ratios(
     """Return log-ratios of the time of a call with fresh tensors over one with known tensors.
 
     Fresh tensors are new objects with new content (a slightly scaled copy, so that sorted, positive
-    or definite inputs stay so); known ones were the arguments of the call before. All are read once
-    in front of the timed call, so that the processor's caches hold either. Parameters stay the same
-    objects.
+    or definite inputs stay so); known ones were the arguments of the calls before. In front of a
+    fresh call stand as many calls as in front of a known one, each on other content. All are read
+    once in front of the timed call, so that the processor's caches hold either. Parameters stay the
+    same objects.
     """
     clock = _Clock(function, synchronize, backward)
     known = [fresh_copy(item) for item in given]
     grads = clock.run(known)[1]
-    once = clock.run(known, grads)[0]
-    pairs = max(LEAST_PAIRS, min(MOST_PAIRS, int(SECONDS / max(4 * once, 1e-9))))
+    once = max(clock.run(known, grads)[0], 1e-9)
+    pairs = max(LEAST_PAIRS, min(MOST_PAIRS, int(SECONDS / (4 * once))))
+    calls = max(1, min(MOST_CALLS, int(SECONDS / once)))
 
     def fresh(number: int) -> tuple[list[Any], list[torch.Tensor]]:
         scale = 1 + number / 128
@@ -57,7 +62,12 @@ def reuse_ratios(
                 if name == "known"
                 else [fresh(2 * number), fresh(2 * number + 1)]
             )
-            clock.run(*before)
+            activations = [x for i, x in enumerate(before[0]) if i not in weights]
+            renew = Renewal(tensors([*activations, *before[1]]), number)
+            for _ in range(calls):
+                if name == "fresh":
+                    renew()
+                clock.run(*before)
             times[name] = clock.run(*timed)[0]
         ratios.append(math.log(times["fresh"] / times["known"]))
     return ratios

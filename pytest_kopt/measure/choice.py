@@ -18,7 +18,7 @@ def prepare(
     device: str,
     interpreted: bool,
     calls: Sequence[Call],
-    flush: Callable[[], object] | None = None,
+    before: Callable[[], object] | None = None,
     cpu: WallEngine = WallEngine(),  # noqa: B008 - immutable
 ) -> Block:
     """Return a block timed by the engine that `option` names ("auto": the best there is).
@@ -32,12 +32,12 @@ def prepare(
     if device == "cpu":
         if option not in ("auto", "wall"):
             raise BadInput(f"engine {option!r} needs a GPU", where="--kopt-engine", legal="wall")
-        return cpu.prepare(calls)
+        return cpu.prepare(calls, before)
     if option == "auto":
         try:
-            return GraphEngine().prepare(calls, flush)
+            return GraphEngine().prepare(calls, before)
         except CaptureFailed:
-            return EventsEngine().prepare(calls, flush)
+            return EventsEngine().prepare(calls, before)
     engines: dict[str, Engine] = {
         "graph": GraphEngine(),
         "events": EventsEngine(),
@@ -46,4 +46,4 @@ def prepare(
     }
     if option not in engines:
         raise BadInput(f"engine {option!r} is unknown", where="--kopt-engine", legal=engines)
-    return engines[option].prepare(calls, flush)
+    return engines[option].prepare(calls, before)

@@ -22,7 +22,7 @@ _MOST_QUEUED = 256
 _HEADROOM = 1.5
 _LONGEST_SPIN_MS = 200.0
 
-Flush = Callable[[], object] | None
+Before = Callable[[], object] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,10 @@ class GraphEngine(Engine):
     block_ms: float = 5.0
     name = "graph"
 
-    def prepare(self, calls: Sequence[Call], flush: Flush = None) -> Block:
+    def prepare(self, calls: Sequence[Call], before: Before = None) -> Block:
         """Capture `calls` one after the other into one graph.
 
-        With `flush` that is called, untimed, before every replay. Raises CaptureFailed when the
+        With `before` that is called, untimed, before every replay. Raises CaptureFailed when the
         calls cannot be captured or nothing lands in the graph.
         """
         _warm_up(calls)
@@ -51,7 +51,7 @@ class GraphEngine(Engine):
         # The only sign that torch gives: kernels launched on a stream outside of the capture.
         if any("graph is empty" in str(warning.message).lower() for warning in said):
             raise CaptureFailed("nothing that the calls launch lands in the graph")
-        block = _GraphBlock(graph, kept, len(calls), flush)
+        block = _GraphBlock(graph, kept, len(calls), before)
         block.calibrate(self.block_ms)
         return block
 
@@ -78,12 +78,12 @@ class _GraphBlock(Block):
     engine = "graph"
 
     def __init__(
-        self, graph: torch.cuda.CUDAGraph, kept: list[Any], launches: int, flush: Flush
+        self, graph: torch.cuda.CUDAGraph, kept: list[Any], launches: int, before: Before
     ) -> None:
         self._graph = graph
         self.kept = kept
         self._launches = launches
-        self._flush = flush
+        self._before = before
         self._set_replays(1)
 
     def calibrate(self, block_ms: float) -> None:
@@ -94,12 +94,12 @@ class _GraphBlock(Block):
     def run(self) -> float:
         """Replay once untimed, so that every block starts from the same state, then the block."""
         self._graph.replay()
-        if self._flush is None:
+        if self._before is None:
             spans = [_timed(self._graph.replay, self._replays)]
         else:
             spans = []
             for _ in range(self._replays):
-                self._flush()
+                self._before()
                 spans.append(_timed(self._graph.replay, 1))
         torch.cuda.current_stream().synchronize()
         total: float = sum(start.elapsed_time(end) for start, end in spans)
@@ -126,9 +126,9 @@ class EventsEngine(Engine):
     block_ms: float = 5.0
     name = "events"
 
-    def prepare(self, calls: Sequence[Call], flush: Flush = None) -> Block:
+    def prepare(self, calls: Sequence[Call], before: Before = None) -> Block:
         _warm_up(calls)
-        block = _EventsBlock(calls, flush)
+        block = _EventsBlock(calls, before)
         block.calibrate(self.block_ms)
         return block
 
@@ -138,11 +138,11 @@ class _EventsBlock(Block):
 
     engine = "events"
 
-    def __init__(self, calls: Sequence[Call], flush: Flush) -> None:
+    def __init__(self, calls: Sequence[Call], before: Before) -> None:
         self.calls = 1
         self.queue_full = False
         self._sequence = calls
-        self._flush = flush
+        self._before = before
         self._place = 0
         self._spin_ms = 1.0
 
@@ -151,7 +151,7 @@ class _EventsBlock(Block):
 
         A call of many kernels fills CUDA's queue early; then fewer calls make a block.
         """
-        most = min(_MOST_QUEUED, len(self._sequence)) if self._flush else _MOST_QUEUED
+        most = min(_MOST_QUEUED, len(self._sequence)) if self._before else _MOST_QUEUED
         self.run()
         self.calls = max(1, min(most, math.ceil(block_ms / max(self.run(), 1e-4))))
         while True:
@@ -167,8 +167,8 @@ class _EventsBlock(Block):
 
     def run(self) -> float:
         self._next()
-        if self._flush:
-            self._flush()
+        if self._before:
+            self._before()
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         _spin(self._spin_ms)
         began = perf_counter()

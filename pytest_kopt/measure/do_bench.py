@@ -18,7 +18,7 @@ class DoBenchEngine(Engine):
     rep_ms: int = 100
     name = "do_bench"
 
-    def prepare(self, calls: Sequence[Call], flush: Callable[[], object] | None = None) -> Block:
+    def prepare(self, calls: Sequence[Call], before: Callable[[], object] | None = None) -> Block:
         """Return a block that goes round `calls`; do_bench clears the cache by itself."""
         for call in calls:
             call()

@@ -65,10 +65,11 @@ class Engine(ABC):
     name: str
 
     @abstractmethod
-    def prepare(self, calls: Sequence[Call], flush: Callable[[], object] | None = None) -> Block:
+    def prepare(self, calls: Sequence[Call], before: Callable[[], object] | None = None) -> Block:
         """Warm up and return a block that goes round `calls`, each on inputs of its own.
 
-        `flush` empties the device's cache, untimed, where going round does not.
+        `before` is called, untimed, before all that is timed as one: a call on the CPU, a replay
+        or a block on a GPU.
 
         Compilation and autotuning happen here, outside of every timed region.
         """

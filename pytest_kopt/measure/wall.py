@@ -27,14 +27,14 @@ class WallEngine(Engine):
     name = "wall"
 
     def prepare(
-        self, calls: Sequence[Call], flush: Callable[[], object] | None = None
+        self, calls: Sequence[Call], before: Callable[[], object] | None = None
     ) -> WallBlock:
         for call in calls:
             call()
         trial = WallBlock(calls, 1, self.synchronize)
         once = min(trial.run(), trial.run()) * 1e-3
         fitting = math.ceil(self.block_seconds / max(once, 1e-9))
-        return WallBlock(calls, max(3, min(self.iterations, fitting)), self.synchronize, flush)
+        return WallBlock(calls, max(3, min(self.iterations, fitting)), self.synchronize, before)
 
 
 class WallBlock(Block):
@@ -47,10 +47,10 @@ class WallBlock(Block):
         calls: Sequence[Call],
         count: int,
         synchronize: Callable[[], None] | None,
-        flush: Callable[[], object] | None = None,
+        before: Callable[[], object] | None = None,
     ) -> None:
         self.calls = count
-        self._flush = flush
+        self._before = before
         self._next: Iterator[Call] = cycle(calls)
         self._synchronize = synchronize
 
@@ -59,8 +59,8 @@ class WallBlock(Block):
 
     def _whole(self) -> float:
         assert self._synchronize is not None
-        if self._flush is not None:
-            self._flush()
+        if self._before is not None:
+            self._before()
         self._synchronize()
         start = perf_counter()
         for _ in range(self.calls):
@@ -72,6 +72,8 @@ class WallBlock(Block):
         times = []
         for _ in range(self.calls):
             call = next(self._next)
+            if self._before is not None:
+                self._before()
             start = perf_counter()
             call()
             times.append(perf_counter() - start)
@@ -84,7 +86,7 @@ class InterpreterEngine(Engine):
 
     name = "interpreter"
 
-    def prepare(self, calls: Sequence[Call], flush: Callable[[], object] | None = None) -> Block:
+    def prepare(self, calls: Sequence[Call], before: Callable[[], object] | None = None) -> Block:
         return _InterpreterBlock(calls[0])
 
 

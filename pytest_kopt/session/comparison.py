@@ -5,6 +5,7 @@ Every block is commanded from here and every statistic computed here, where no k
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import threading
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
+from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.vendor import Device
 from pytest_kopt.honesty.heldout import Tried, merged
 from pytest_kopt.session.brief import Brief
@@ -96,6 +98,7 @@ class Comparison:
         self._config = config
         self.progress = progress
         self._brief = brief
+        self._numbers = itertools.count()
         self._env = env
         self._spares = spares
         self._versions = versions
@@ -173,33 +176,41 @@ class Comparison:
         With `near` they also try shapes near the declared ones.
         """
         versions, how = self._versions, self.how
+        # No content comes in two replicas: a kernel's processes could pass answers on.
+        seed = derive(self._brief.session_seed, "", f"replica {next(self._numbers)}")
+        brief = replace(self._brief, session_seed=seed)
         names = [CANDIDATE, INCUMBENT, PLACEBO]
         self.random.shuffle(names)
         if how == ONE_PROCESS:
             trees = tuple(str(tree) for tree in versions.trees)
             root = str(versions.root)
             order = ArmsOrder(tuple(names), root, trees, versions.changed, near)
-            children = [self._child(order, None, device, ids)]
+            children = [self._child(replace(brief, arms=order), None, device, ids)]
         else:
             tree_of = {CANDIDATE: None, INCUMBENT: versions.trees[0], PLACEBO: versions.trees[1]}
-            held = {name: self._alone(name, tree_of[name], device, ids, near) for name in names}
+            held = {
+                name: self._alone(name, tree_of[name], device, ids, near, brief) for name in names
+            }
             return Replica(list(held.values()), how, device, self._placement, alone=held[CANDIDATE])
         return Replica(children, how, device, self._placement)
 
     def _alone(
-        self, name: str, tree: Path | None, device: Device, ids: Sequence[str], near: bool
+        self,
+        name: str,
+        tree: Path | None,
+        device: Device,
+        ids: Sequence[str],
+        near: bool,
+        brief: Brief,
     ) -> Child:
         """Start a process that holds one arm, in a tree of the incumbent or in the project."""
         versions = self._versions
         order = ArmsOrder((name,), held_out=near)
         if tree is not None:
             order = replace(order, root=str(versions.root), changed=versions.changed)
-        return self._child(order, tree, device, ids)
+        return self._child(replace(brief, arms=order), tree, device, ids)
 
-    def _child(
-        self, order: ArmsOrder, tree: Path | None, device: Device, ids: Sequence[str]
-    ) -> Child:
-        brief = replace(self._brief, arms=order)
+    def _child(self, brief: Brief, tree: Path | None, device: Device, ids: Sequence[str]) -> Child:
         env = replica_environment(self._env, self._placement, device)
         if tree is None:
             return Child(self._config, brief, env, ids, waiting=self._spares.take(env))

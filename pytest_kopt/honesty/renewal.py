@@ -1,0 +1,62 @@
+"""New content for every timed call: whatever a kernel keeps, it never meets the same content again.
+
+A memo that compares every byte, and wakes after a dozen equal calls only, is right in every check
+and answers nothing while it is timed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+
+import torch
+
+from pytest_kopt.honesty import inputs
+
+#: How far from one the factors lie by which content is scaled, up and down in turns, so that the
+#: rounding of a narrow dtype does not undo it. A few elements change places as well: of a product
+#: the answer to a multiple is known.
+_NEAREST, _FARTHEST = 0.03, 0.125
+_SCALABLE = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+class Renewal:
+    """Changes tensors in place, behind autograd's back, each time it is called."""
+
+    def __init__(self, tensors: Iterable[torch.Tensor], seed: int) -> None:
+        """Take the floating-point ones; integers can be a structure."""
+        found = [_once(tensor.data) for tensor in tensors if tensor.is_floating_point()]
+        self._scaled = [tensor for tensor in found if tensor.dtype in _SCALABLE]
+        self._mixed = [tensor for tensor in found if inputs.has_room(tensor)]
+        self._dice = random.Random(seed)
+        self._generator = torch.Generator().manual_seed(seed)
+        self._scale = 1.0
+        self._left = 0
+        self._instead: Callable[[], None] | None = None
+
+    def instead(self, number: int, write: Callable[[], None]) -> None:
+        """Have `write` bring the content at the call of this number, counted from 1."""
+        self._left, self._instead = number, write
+
+    def __call__(self) -> None:
+        """Write content that was not there before."""
+        self._left -= 1
+        if self._left == 0 and self._instead is not None:
+            self._instead()
+            self._scale, self._instead = 1.0, None
+            return
+        step = self._dice.uniform(_NEAREST, _FARTHEST)
+        scale = 1 - step if self._scale > 1 else 1 + step
+        for tensor in self._scaled:
+            tensor.mul_(scale / self._scale)
+        self._scale = scale
+        for tensor in self._mixed:
+            inputs.exchange(tensor, self._generator)
+
+
+def _once(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the part of an expanded tensor that holds every element once."""
+    for dimension, step in enumerate(tensor.stride()):
+        if step == 0 and tensor.shape[dimension] > 1:
+            tensor = tensor.narrow(dimension, 0, 1)
+    return tensor

@@ -1,0 +1,115 @@
+"""Content that is new at every timed call, and what of a tensor stays as it is."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_kopt.cases.case import declare
+from pytest_kopt.cases.passes import make_inputs
+from pytest_kopt.cases.spots import Forward, Looks, Recorder, Spotted
+from pytest_kopt.honesty.renewal import Renewal
+from pytest_kopt.measure.wall import WallEngine
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.float8_e4m3fn)
+
+
+def content(tensor: torch.Tensor) -> bytes:
+    return bytes(tensor.detach().contiguous().view(torch.uint8).flatten().tolist())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_no_content_comes_twice(dtype: torch.dtype) -> None:
+    tensor = torch.randn(16, 16).to(dtype)
+    renewal = Renewal([tensor], 1)
+    seen = {content(tensor)}
+    for number in range(300):
+        renewal()
+        seen.add(content(tensor))
+        assert len(seen) == number + 2
+
+
+def test_nothing_drifts_away_and_no_content_is_a_multiple_of_another() -> None:
+    before = torch.linspace(1, 3, 32)
+    tensor = before.clone().requires_grad_()
+    renewal = Renewal([tensor], 2)
+    last = before
+    for _ in range(1000):
+        renewal()
+        ratios = tensor.detach() / last
+        assert float(ratios.max() - ratios.min()) > 1e-3
+        last = tensor.detach().clone()
+    assert 0.87 < float(tensor.min()) <= float(tensor.max()) < 3.38
+
+
+def test_integers_stay_and_an_expanded_tensor_changes_as_one() -> None:
+    index, wide = torch.arange(8), torch.ones(1, 4).expand(8, 4)
+    Renewal([index, wide], 3)()
+    assert torch.equal(index, torch.arange(8))
+    assert float(wide.min()) == float(wide.max()) != 1.0
+
+
+def test_a_call_that_is_looked_at_gets_content_of_the_cases_own() -> None:
+    """Any other content is scaled, and no test has said that the kernel can work with that."""
+
+    def whole(x: torch.Tensor) -> torch.Tensor:
+        return torch.where(x == x.round(), x, torch.nan)
+
+    case = declare(
+        "t.py::test_whole",
+        "single",
+        whole,
+        inputs=lambda: (torch.randint(1, 9, (64,)).float(),),
+        reference=lambda x: x,
+        dims={"n": 64},
+        label=None,
+        backward=False,
+        weights=(),
+        flops=None,
+        nbytes=None,
+        gate=None,
+    )
+    seen: list[bytes] = []
+
+    def told(x: torch.Tensor) -> Any:
+        seen.append(content(x))
+        return whole(x)
+
+    call = Forward(told, make_inputs(case, 0), ())
+    recorder = Recorder(call, "cpu")
+    renewal = Renewal(call.changing, 4)
+    block = WallEngine(iterations=9).prepare([recorder], renewal)
+    spotted = Spotted(block, case, [recorder], Looks(4, 4, 5), renewal)
+    seen.clear()
+    for _ in range(4):
+        spotted.run()
+    assert spotted.findings({}) == []
+    assert len(set(seen)) == len(seen) == 4 * block.calls
+
+
+def test_a_wrong_result_at_any_call_is_seen() -> None:
+    case = functools.partial(
+        declare,
+        "t.py::test_twice",
+        "single",
+        inputs=lambda: (torch.randn(64),),
+        reference=lambda x: 2 * x,
+        dims={"n": 64},
+        label=None,
+        backward=False,
+        weights=(),
+        flops=None,
+        nbytes=None,
+        gate=None,
+    )
+    wrong = case(lambda x: -x)
+    call = Forward(wrong.function, make_inputs(wrong, 0), ())
+    recorder = Recorder(call, "cpu")
+    renewal = Renewal(call.changing, 4)
+    block = WallEngine(iterations=9).prepare([recorder], renewal)
+    spotted = Spotted(block, wrong, [recorder], Looks(1, 1, 5), renewal)
+    spotted.run()
+    assert [found.check for found in spotted.findings({})] == ["timed-result"]
