@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_kopt.honesty.heldout import (
-    KINDS,
+    SHAPES,
     Kind,
     Outcome,
     Tried,
@@ -48,7 +48,7 @@ def test_an_uneven_size_is_close_and_loses_its_power_of_two(value: int, seed: in
 
 
 @few_examples
-@given(st.lists(sizes, min_size=1, max_size=3), seeds, st.sampled_from(KINDS))
+@given(st.lists(sizes, min_size=1, max_size=3), seeds, st.sampled_from(SHAPES))
 def test_parameters_that_are_dims_move_together(values: list[int], seed: int, kind: Kind) -> None:
     dims = {f"d{i}": value for i, value in enumerate(values)}
     parameters = {"shape": tuple(values), "copy": values[0], "causal": True, "mode": "x", "k": 1}
@@ -145,6 +145,14 @@ def test_only_what_the_incumbent_supports_counts(
     assert findings(tried(candidate, incumbent)) == expected
 
 
+def test_larger_inputs_are_named_for_what_they_are() -> None:
+    found = held_out_findings([tried("wrong", "right", "large")], "new", "old")
+    assert [(f.check, f.rejects) for f in found] == [("held-out-range", True)]
+    assert "wrong for inputs 32 times as large" in str(found[0])
+    assert findings(tried("raises", "right", "large")) == [("held-out-range", False)]
+    assert findings(tried("wrong", "wrong", "large")) == []
+
+
 def test_a_case_has_one_finding_the_worst() -> None:
     both = [tried("raises", "right"), tried("wrong", "right", "aligned"), tried("right", "right")]
     assert findings(*both) == [("held-out-shape", True)]
@@ -214,6 +222,10 @@ def strict(x):
     return 2 * x
 
 
+def timid(x):
+    return torch.where(x.abs() > 20, float("inf"), 2 * x)
+
+
 @pytest.fixture
 def kopt(request):
     def declare(fn, **declared):
@@ -222,7 +234,7 @@ def kopt(request):
                        weights=(), flops=None, nbytes=None, gate=None, **declared)
         seen = {}
         for kind, near in held_out_cases(request.node, case, "cpu", 5):
-            assert near.dims != case.dims
+            assert (near.dims == case.dims) == (kind == "large")
             assert near.inputs()[0].shape[0] == near.dims["n"]
             versions = {"incumbent": good, "candidate": request.module.VERSION}
             seen[kind] = try_shape(kind, case, near, versions, "cpu", 5)
@@ -254,7 +266,9 @@ def test_unsupported(kopt, n, monkeypatch):
 
     SEEN.clear()
     kopt(good, inputs=lambda: (torch.randn(n, 4),), reference=reference, dims={"n": n})
+    large = SEEN[0].pop("large")
     assert set(SEEN[0].values()) == {None}
+    assert large.outcomes == {"incumbent": "right", "candidate": "right"}
 
 
 @pytest.mark.parametrize("n", [64])
@@ -262,7 +276,7 @@ def test_raising_inputs(kopt, n):
     SEEN.clear()
     kopt(good, inputs=lambda: (torch.randn(64, 4) if n == 64 else 1 / 0,),
          reference=lambda x: 2 * x.double(), dims={"n": n})
-    assert SEEN == [{}]
+    assert [*SEEN[0]] == ["large"]
 
 
 @pytest.mark.parametrize("n", [64])
@@ -273,11 +287,21 @@ def test_refusing(kopt, n, request):
          dims={"n": n})
     assert SEEN[0]["uneven"].outcomes["candidate"] == "raises"
     assert "AssertionError" in SEEN[0]["uneven"].what["candidate"]
+
+
+@pytest.mark.parametrize("n", [64])
+def test_a_narrow_range(kopt, n, request):
+    SEEN.clear()
+    request.module.VERSION = timid
+    kopt(good, inputs=lambda: (torch.randn(n, 4).requires_grad_(),),
+         reference=lambda x: 2 * x.double(), dims={"n": n})
+    assert SEEN[0]["large"].outcomes == {"incumbent": "right", "candidate": "wrong"}
+    assert SEEN[0]["aligned"].outcomes == {"incumbent": "right", "candidate": "right"}
 """
 
 
 def test_a_test_is_asked_for_nearby_shapes(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
     run: Any = pytester.runpytest_inprocess("-p", "no:cacheprovider")
-    run.assert_outcomes(passed=4)
+    run.assert_outcomes(passed=5)
     assert Path(pytester.path).exists()

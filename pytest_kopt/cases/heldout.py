@@ -1,4 +1,4 @@
-"""A case tried at shapes near its own: the test is asked for them, both versions compute them."""
+"""A case tried near its own: at shapes that its test is asked for, and with larger inputs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.cases.passes import Candidate, Reference, judge, make_inputs
 from pytest_kopt.cases.seeds import derive
-from pytest_kopt.honesty.heldout import KINDS, Kind, Outcome, Tried, perturbed
+from pytest_kopt.honesty.heldout import LARGER, SHAPES, Kind, Outcome, Tried, perturbed
 from pytest_kopt.numerics.determinism import fresh_copy
+from pytest_kopt.numerics.gates import snr
 from pytest_kopt.schema.profile import Schema
 
 _TRIES, _PAIRS = 3, 7
+#: A tenth of the result may be error with larger inputs, whatever the dtype.
+_PLAINLY_RIGHT_DB = 20.0
+_SCALABLE = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 class Declared(Exception):
@@ -51,15 +55,17 @@ class ShapeProbe:
 def held_out_cases(
     item: pytest.Function, case: Case, device: str, seed: int
 ) -> Iterator[tuple[Kind, Case]]:
-    """Yield the case at nearby shapes, one of each kind where the test can be asked for it.
+    """Yield the case with larger inputs, and at a nearby shape of each kind.
 
-    The test function is called again with some of its parameters moved; fixtures stay as they are.
+    For a shape the test function is called again with some of its parameters moved, where it has
+    any that are sizes; fixtures stay as they are.
     """
+    yield "large", _larger(case)
     parameters = dict(item.callspec.params) if hasattr(item, "callspec") else {}
     parameters = {name: value for name, value in parameters.items() if name in item.funcargs}
     names = [name for name, value in item.funcargs.items() if value is not parameters.get(name)]
     dice = random.Random(seed)
-    for kind in KINDS:
+    for kind in SHAPES:
         for _ in range(_TRIES):
             moved = perturbed(parameters, case.dims, kind, dice)
             if moved is None:
@@ -78,7 +84,7 @@ def try_shape(
     device: str,
     seed: int,
 ) -> Tried | None:
-    """Run the versions of a case at a shape near its own; None where that is not supported.
+    """Run the versions of a case near its own; None where that is not supported.
 
     Where all are right at an aligned shape they are timed there, and at the case's own in the same
     way: launching is in both times or in neither.
@@ -121,6 +127,28 @@ def _declared(
     except (Exception, pytest.skip.Exception, pytest.fail.Exception):
         return None
     return None
+
+
+def _larger(case: Case) -> Case:
+    """Return the case with larger activations, and a gate for what is plainly wrong only."""
+
+    def inputs() -> list[Any]:
+        given = case.inputs()
+        return [x if i in case.weights else _enlarged(x) for i, x in enumerate(given)]
+
+    return replace(case, inputs=inputs, gate=snr(_PLAINLY_RIGHT_DB))
+
+
+def _enlarged(item: Any) -> Any:
+    if isinstance(item, list | tuple):
+        return type(item)(map(_enlarged, item)) if type(item) in (list, tuple) else item
+    if not isinstance(item, torch.Tensor) or item.dtype not in _SCALABLE:
+        return item
+    # A power of two: exact in every dtype, short of infinity.
+    larger = item.detach() * LARGER
+    if larger.ndim > 1 and len(larger) > 1:
+        larger[0] = 0
+    return larger.requires_grad_(item.requires_grad)
 
 
 def _has_inputs(case: Case, seed: int) -> bool:

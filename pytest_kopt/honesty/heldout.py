@@ -1,7 +1,7 @@
-"""Shapes near the declared ones: a kernel is to be right, and fast, there as well.
+"""Shapes and contents near the declared ones: a kernel is to be right, and fast, there as well.
 
-A test's own parameters are moved a step, unpredictably. What a shape says is only how the candidate
-differs from the incumbent there: a shape that neither supports says nothing.
+A test's own parameters are moved a step, unpredictably, and its inputs made larger. What that says
+is only how the candidate differs from the incumbent there: what neither supports says nothing.
 """
 
 from __future__ import annotations
@@ -14,9 +14,14 @@ from typing import Any, Literal
 
 from pytest_kopt.honesty.finding import Finding
 
-#: `aligned` keeps the power of two that divides a size, `uneven` does not.
-Kind = Literal["aligned", "uneven"]
-KINDS: tuple[Kind, ...] = ("aligned", "uneven")
+#: `aligned` keeps the power of two that divides a size, `uneven` does not; `large` are the declared
+#: sizes with inputs so much larger, and a row of zeros (padding) among them.
+Kind = Literal["aligned", "uneven", "large"]
+SHAPES: tuple[Kind, ...] = ("aligned", "uneven")
+#: The findings that say where a candidate supports less than the incumbent.
+SUPPORT = ("held-out-shape", "held-out-range")
+#: Standard normal inputs then reach beyond 88, where exp overflows in float32.
+LARGER = 32.0
 Outcome = Literal["right", "wrong", "raises"]
 _GRAIN = 256
 #: A speed-up at the declared shape from this on is expected nearby: half of it, as a logarithm.
@@ -29,7 +34,7 @@ _CASES = 2
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One shape and what became of the versions there.
+    """One shape, or larger content, and what became of the versions there.
 
     `outcomes` by version's name, `what` the first line of what went wrong; `seconds` of a call
     here, and `declared_seconds` of one at the declared shape, where they were measured.
@@ -139,6 +144,15 @@ def merged(tried: Iterable[Tried]) -> list[Tried]:
 def _finding(item: Tried, outcome: Outcome, what: str) -> Finding | None:
     if outcome == "right":
         return None
+    if item.kind == "large":
+        return Finding(
+            "held-out-range",
+            f"{outcome} for inputs {LARGER:g} times as large, the first row zeros, where the "
+            f"incumbent is right: {what}",
+            where=item.nodeid,
+            advice="what the cases draw is an example: keep the range that the incumbent has",
+            rejects=outcome == "wrong",
+        )
     shape = ", ".join(f"{name}={value}" for name, value in item.dims.items())
     return Finding(
         "held-out-shape",

@@ -16,6 +16,7 @@ from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.promotion import asks_for_full
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
 from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.honesty.heldout import SUPPORT
 from pytest_kopt.honesty.inflation import gap_finding
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.profiling.table import CaseProfile, gpu_step_us
@@ -153,7 +154,7 @@ class CandidateRound(CampaignRound):
         verdict = judging.flagged(verdict, [str(item) for item in found if not item.rejects])
         if verdict.decision is not Decision.ACCEPTED:
             return verdict
-        narrower = [item for item in self._nearby if item.check == "held-out-shape"]
+        narrower = [item for item in self._nearby if item.check in SUPPORT]
         if self._examination.gains_by_weight_cache(results):
             bound = self._own_notes().claim.bound_pct
             return _noted(verdict, f"a weight cache (W1): a real step gains at most {bound:.3f} %")

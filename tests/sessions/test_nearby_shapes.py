@@ -66,7 +66,8 @@ def test_a_kernel_for_the_declared_shapes_only_is_refused(slow: Project) -> None
     verdict = slow.verdict(2)
     assert verdict["decision"] == "REJECTED_OVERFIT"
     assert "held-out-shape: wrong at rows=" in verdict["reason"]
-    aligned, uneven = slow.evidence(2)["session"]["held_out"]
+    near = {found["kind"]: found for found in slow.evidence(2)["session"]["held_out"]}
+    aligned, uneven = near["aligned"], near["uneven"]
     assert aligned["outcomes"] == {"incumbent": "right", "candidate": "right"}
     assert uneven["outcomes"] == {"incumbent": "right", "candidate": "wrong"}
     seconds = aligned["seconds"]
