@@ -32,7 +32,9 @@ def watch_interpreter() -> Iterator[InterpreterWatch]:
         return
 
     def hook(frame: FrameType, event: str, argument: Any) -> None:
-        if event == "call" and frame.f_globals.get("__name__") == INTERPRETER:
+        # torch.compile asks that module for things; a launch is a call of its executor.
+        where = frame.f_globals.get("__name__"), frame.f_code.co_name
+        if event == "call" and where == (INTERPRETER, "__call__"):
             watch.seen = True
             put_back()
 

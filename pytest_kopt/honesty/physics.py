@@ -20,7 +20,7 @@ from pytest_kopt.honesty.finding import Finding
 _MARGIN = 4.0
 _COPY_BYTES = (1 << 15, 1 << 20, 1 << 25)
 _SIDE = {"cpu": 256, "cuda": 4096}
-_SECONDS = 0.004
+_SECONDS, _AGAIN = 0.004, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,9 @@ def written_bytes(outputs: Sequence[torch.Tensor]) -> int:
 def too_fast(name: str, ms: float, nbytes: float, flops: float, device: str) -> list[Finding]:
     """Return a finding when a call took less time than its output or its product can take."""
     least = floor_ms(nbytes, flops, ceilings(device))
+    # A busy host shows less than the device can do: it is looked at again before anything is said.
+    for _ in range(_AGAIN if ms < least else 0):
+        least = min(least, floor_ms(nbytes, flops, _measured(device)))
     if ms >= least:
         return []
     return [
@@ -64,7 +67,12 @@ def too_fast(name: str, ms: float, nbytes: float, flops: float, device: str) -> 
 
 @functools.cache
 def ceilings(device: str) -> Ceilings:
-    """Measure a device's ceilings once: the best of copies of three sizes, and a float32 product.
+    """Return a device's ceilings, measured once in a process."""
+    return _measured(device)
+
+
+def _measured(device: str) -> Ceilings:
+    """Measure a device's ceilings: the best of copies of three sizes, and of a float32 product.
 
     On the CPU one thread's rate counts for every core. A product in a narrower dtype may be far
     faster, so the FLOPs of a GPU are those of bfloat16.

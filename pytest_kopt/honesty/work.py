@@ -55,10 +55,18 @@ class Work:
 
 
 class _Counter(TorchDispatchMode):
+    #: torch.cond and its like run their operators under the mode.
+    supports_higher_order_operators = True
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops = 0
         self.nbytes = 0
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Have torch.compile go on as without it: it refuses to compile under a mode of users'."""
+        return True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -69,6 +77,8 @@ class _Counter(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
+        if not isinstance(func, torch._ops.OpOverload):
+            return result
         name = func.name().partition("::")[2].partition(".")[0]
         if not func.is_view and name not in _ALLOCATIONS and not name.startswith(_FREE):
             self.ops += 1
@@ -91,8 +101,7 @@ def _counter() -> _Counter:
 def work_of(call: Callable[[], object]) -> Work:
     """Run `call` once and return what it did; whatever it raises is passed on.
 
-    torch.compile stands back while operators are counted: a compiled function runs the operators it
-    was compiled from, and afterwards its compiled code again.
+    A compiled function runs its compiled code, of which only the calls are counted.
     """
     counter = _counter()
     launches = calls = 0

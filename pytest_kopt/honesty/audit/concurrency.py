@@ -18,6 +18,8 @@ _AT_ONCE = names(
 )
 _WAITS = names("join wait communicate result shutdown map close terminate exception")
 _WAITING = names("concurrent.futures.wait concurrent.futures.as_completed")
+#: What else can be waited for, and whose `get` waits.
+_SIGNALS = "Event", "Condition", "Semaphore", "BoundedSemaphore", "Barrier"
 _ADVICE = "wait for all work before returning"
 
 
@@ -28,23 +30,20 @@ def suspicions(evidence: Evidence) -> Iterator[Suspicion]:
 
 
 def _workers(evidence: Evidence) -> Iterator[Suspicion]:
-    waits: dict[tuple[str, str], list[Site]] = defaultdict(list)
-    entered: set[tuple[str, str]] = set()
+    # By the call of the kernel in which it happens, in whatever function: helpers start and join.
+    waits: dict[int, list[Site]] = defaultdict(list)
+    entered: set[int] = set()
     for call in evidence.trace.calls:
-        place = call.site.path, call.site.function
-        last = call.name.rpartition(".")[2]
-        if call.name in _WAITING or (last in _WAITS and _made_by(call, _WORKERS + _EXECUTORS)):
-            waits[place].append(call.site)
+        if call.name in _WAITING or _waits(call):
+            waits[call.site.root.number].append(call.site)
     for read in evidence.trace.reads:
         if read.name.startswith("with ") and any(f"{e}()" in read.name for e in _EXECUTORS):
-            entered.add((read.site.path, read.site.function))
+            entered.add(read.site.root.number)
     for call in evidence.trace.calls:
-        place = call.site.path, call.site.function
+        root = call.site.root.number
         if not evidence.runs(call.site) or not _starts(call):
             continue
-        joined = place in entered or any(
-            wait.controls <= call.site.controls for wait in waits[place]
-        )
+        joined = root in entered or any(wait.controls <= call.site.controls for wait in waits[root])
         if not joined or call.name in _AT_ONCE:
             yield Suspicion(
                 "background-work",
@@ -52,6 +51,13 @@ def _workers(evidence: Evidence) -> Iterator[Suspicion]:
                 call.site,
                 _ADVICE,
             )
+
+
+def _waits(call: Call) -> bool:
+    last = call.name.rpartition(".")[2]
+    if last == "get":
+        return _made_by(call, _EXECUTORS)
+    return last in _WAITS and _made_by(call, _WORKERS + _EXECUTORS + _SIGNALS)
 
 
 def _starts(call: Call) -> bool:

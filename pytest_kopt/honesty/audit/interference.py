@@ -43,7 +43,7 @@ _HOOKS = names(
     " sys.monitoring.register_callback sys.monitoring.use_tool_id"
 )
 _IMPORT_HOOKS = tuple(f"sys.{n}." for n in ("meta_path", "path_hooks", "path_importer_cache"))
-_EXITS = names("os._exit os.abort os.kill os.killpg signal.raise_signal signal.signal")
+_EXITS = names("os._exit os.abort os.kill os.killpg signal.raise_signal")
 _RAW_OUTPUT = names("os.write os.dup2 os.pwrite os.writev")
 _DISPATCHER = names("torch.library.Library().impl torch.library.impl torch.library.register_kernel")
 _STREAM_ATTRIBUTES = names("cudaStreamSetAttribute cuStreamSetAttribute")
