@@ -214,6 +214,24 @@ def test_a_mode_that_hears_every_call_is_named() -> None:
         assert "torch modes" in changed(before)
 
 
+def test_how_the_system_runs_the_process_is_its_state(tmp_path: Path) -> None:
+    """In a process of its own: an ordinary user cannot come back from the idle class."""
+    program = (
+        "import os, signal\n"
+        "from pytest_kopt.honesty import state\n"
+        "before = state.look()\n"
+        "assert state.changes(before, state.look()) == []\n"
+        "signal.signal(signal.SIGALRM, signal.SIG_IGN)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 9.0, 9.0)\n"
+        "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\n"
+        "os.nice(1)\n"
+        "print(state.changes(before, state.look())[0])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    for name in ("niceness was 0, is 1", "interval timer was 0.0, is 9.0", "scheduling class"):
+        assert name in done.stdout, done.stdout + done.stderr
+
+
 def test_a_default_device_is_no_foreign_mode() -> None:
     before = state.look()
     with torch.device("cpu"):
@@ -231,13 +249,14 @@ sys.path.insert(0, str(root))
 import kernel
 kernel.honest(root)
 print([f.check for f in wire.findings()])
-for step in (kernel.conftest, kernel.ledger, kernel.own_source, kernel.rename, kernel.heap):
+steps = (kernel.conftest, kernel.ledger, kernel.own_source, kernel.rename, kernel.bytecode)
+for step in (*steps, kernel.heap):
     step(root)
     print([(f.check, f.message) for f in wire.findings()])
 Path(root, "conftest.py").write_text("")
 """
 TRIPPING = """
-import gc, json, logging, os, shutil, tempfile
+import gc, importlib.util, json, logging, os, shutil, tempfile
 
 def honest(root):
     gc.collect()
@@ -246,6 +265,16 @@ def honest(root):
     (root / "cache" / "generated.py").write_text("x = 1")
     tempfile.NamedTemporaryFile().close()
     (root / "conftest.py").read_text()
+    import conftest
+
+def bytecode(root):
+    import py_compile
+    (root / "other.py").write_text("inputs = zeros")
+    cached = importlib.util.cache_from_source(root / "conftest.py")
+    try:
+        py_compile.compile(root / "other.py", cached)
+    except PermissionError:
+        pass
 
 def conftest(root):
     with open(root / "conftest.py", "a") as file:
@@ -284,5 +313,6 @@ def test_the_tripwire_hears_what_kernel_code_writes_and_searches(tmp_path: Path)
     written = ("conftest.py", "agent/c/rounds/verdict.json", "kernel.py", "pyproject.toml")
     for line, name in zip(steps[:4], written, strict=True):
         assert line == f"[('harness-written', 'kernel code wrote to {name}')]"
-    assert "heap-search" in steps[4]
+    assert "kernel code wrote to __pycache__/conftest.cpython" in steps[4]
+    assert "heap-search" in steps[5]
     assert not (tmp_path / "agent/c/rounds/verdict.json").exists()

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.check import CheckReport, check_case
+from pytest_kopt.honesty import outputs
 from pytest_kopt.numerics.gates import Gate, snr, tolerance
 
 ROWS, COLUMNS = 24, 64
@@ -122,6 +123,20 @@ def test_a_memo_of_the_whole_content_is_right_but_cached() -> None:
     assert report.check == "PASS"
 
 
+def test_a_memo_that_wakes_late_is_cached() -> None:
+    held: list[Any] = [torch.zeros(1), None, 0]
+
+    def kernel(x: Tensor, w: Tensor) -> Tensor:
+        same = held[0].shape == x.shape and torch.equal(held[0], x)
+        held[0], held[2] = x.clone(), held[2] + 1 if same else 0
+        if held[2] < 12:
+            held[1] = honest(x, w)
+        result: Tensor = held[1].clone()
+        return result
+
+    assert names(check(kernel)) == {"cached-result"}
+
+
 def test_comparing_with_the_call_before_is_cached() -> None:
     last: list[Tensor] = []
 
@@ -131,6 +146,45 @@ def test_comparing_with_the_call_before_is_cached() -> None:
         return last[1].clone()
 
     assert names(check(kernel)) == {"cached-result"}
+
+
+def test_the_first_reader_does_no_work_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages that fill themselves when they are touched, as `taken` does it."""
+    waiting: set[int] = set()
+    genuine = outputs.taken
+
+    def touch(results: list[Any]) -> list[Any]:
+        if results and id(results[0]) in waiting:
+            waiting.remove(id(results[0]))
+            time.sleep(0.002)
+        return genuine(results)
+
+    def call() -> list[Tensor]:
+        result = torch.zeros(4)
+        waiting.add(id(result))
+        return [result]
+
+    assert outputs.read_late(lambda: [honest(*inputs())]) == []
+    monkeypatch.setattr(outputs, "taken", touch)
+    (finding,) = outputs.read_late(call)
+    assert finding.check == "late-result" and "for the first time" in finding.message
+
+
+@pytest.mark.parametrize("many", [3, 64])
+def test_a_ring_of_buffers_is_handed_out_again_while_it_is_in_use(many: int) -> None:
+    ring = itertools.cycle([torch.empty(ROWS, COLUMNS) for _ in range(many)])
+    report = check(lambda x, w: torch.tanh(x * w, out=next(ring)))
+    assert names(report) == {"output-shared"}
+
+
+def test_a_kernel_may_keep_its_last_result() -> None:
+    last: list[Tensor] = []
+
+    def kernel(x: Tensor, w: Tensor) -> Tensor:
+        last[:] = [honest(x, w)]
+        return last[0]
+
+    assert names(check(kernel)) == set()
 
 
 def test_one_buffer_for_all_results_is_overwritten_under_its_reader() -> None:
@@ -428,8 +482,10 @@ def test_lists_of_tensors_are_inputs_as_well() -> None:
 
 
 @pytest.mark.long
-def test_a_compiled_kernel_is_honest() -> None:
-    compiled = torch.compile(honest, dynamic=False)
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_a_compiled_kernel_is_honest(fullgraph: bool) -> None:
+    """Its compiled code is what is checked: with `fullgraph` torch refuses to run any other."""
+    compiled = torch.compile(honest, dynamic=False, fullgraph=fullgraph)
     report = check(compiled)
     assert (report.check, names(report)) == ("PASS", set())
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import all_tensors
@@ -14,6 +17,10 @@ from pytest_kopt.numerics.determinism import bits
 #: torch's own methods, bound before kernel code could replace them.
 _clone, _detach = torch.Tensor.clone, torch.Tensor.detach
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+#: How many results are held at most to see whether their memory is handed out again.
+_HELD_CALLS, _HELD_BYTES, _HELD_SECONDS = 1024, 1 << 30, 2.0
+#: How often a result is read for the first time, and what that may take beyond a second reading.
+_READS, _READING_SECONDS, _WORK_SHARE = 5, 1e-4, 0.5
 #: A reference that changed by less could give the same bits in a coarse output.
 _MATERIAL = 0.25
 
@@ -86,33 +93,90 @@ def overwritten(
 def shared(
     earlier: Sequence[torch.Tensor], later: Sequence[torch.Tensor], held: Container[int]
 ) -> list[Finding]:
-    """Return a finding when two calls handed out the same memory while both results live."""
+    """Return a finding when two calls handed out the same memory while both results live.
 
-    def places(items: Sequence[torch.Tensor]) -> set[int]:
-        return {t.untyped_storage().data_ptr() for t in items if t.numel()}
+    `held` are the inputs' storages, of which a result may be a view.
+    """
+    return [_SHARED] if _places(earlier, held) & _places(later, held) else []
 
+
+def recycled(call: Callable[[], Sequence[torch.Tensor]], held: Container[int]) -> list[Finding]:
+    """Return a finding when results come in memory of earlier ones that are still in use.
+
+    Two calls do not show a ring of buffers. Where a result lives on when nobody here holds it any
+    more, many are held.
+    """
+    if not _lives_on(call, held):
+        return []
+    results: list[Sequence[torch.Tensor]] = []
+    places: set[int] = set()
+    nbytes, end = 0, perf_counter() + _HELD_SECONDS
+    while len(results) < _HELD_CALLS and nbytes < _HELD_BYTES and perf_counter() < end:
+        results.append(call())
+        found = _places(results[-1], held)
+        if places & found:
+            return [_SHARED]
+        places |= found
+        nbytes += sum(item.untyped_storage().nbytes() for item in results[-1])
+    return []
+
+
+def _places(items: Sequence[torch.Tensor], held: Container[int]) -> set[int]:
+    """Return where results lie that are no views of inputs; nothing for what refuses to be read."""
     try:
-        common = {place for place in places(earlier) & places(later) if place not in held}
+        found = {t.untyped_storage().data_ptr() for t in items if t.numel()}
     except RuntimeError:
-        return []
-    if not common - {0}:
-        return []
-    return [
-        Finding(
-            "output-shared",
-            "two calls returned the same memory while both results were in use",
-            advice="a result belongs to its call: compute it into memory of its own",
-            bucket="W2",
-        )
-    ]
+        return set()
+    return {place for place in found if place and place not in held}
 
 
+def _lives_on(call: Callable[[], Sequence[torch.Tensor]], held: Container[int]) -> bool:
+    """Say whether a call's result, but for views of its inputs, is kept by somebody else."""
+    storages = [item.untyped_storage() for item in call()]
+    kept = [StorageWeakRef(s) for s in storages if s.data_ptr() not in held and s.nbytes()]
+    del storages
+    return not all(storage.expired() for storage in kept)
+
+
+_SHARED = Finding(
+    "output-shared",
+    "two calls returned the same memory while both results were in use",
+    advice="a result belongs to its call: compute it into memory of its own",
+    bucket="W2",
+)
 #: The result was wrong when the call returned and right soon after.
 LATE = Finding(
     "late-result",
     "the result was not there yet when the call returned",
     advice="join every thread and stream that works on a result before returning it",
 )
+
+
+def read_late(call: Callable[[], Sequence[torch.Tensor]]) -> list[Finding]:
+    """Return a finding when the first reader of a CPU result does the call's work.
+
+    Pages can be handed out that fill themselves when they are touched.
+    """
+    called, late = [], []
+    for _ in range(_READS):
+        begin = perf_counter()
+        results = call()
+        returned = perf_counter()
+        taken(results)
+        once = perf_counter()
+        taken(results)
+        late.append((once - returned) - (perf_counter() - once))
+        called.append(returned - begin)
+    if min(late) <= max(_READING_SECONDS, _WORK_SHARE * min(called)):
+        return []
+    return [
+        replace(
+            LATE,
+            message=f"reading a result for the first time takes {min(late) * 1e3:.3g} ms longer "
+            f"than reading it again; the call takes {min(called) * 1e3:.3g} ms",
+            advice="have every element in memory when the call returns",
+        )
+    ]
 
 
 #: Wrong in tensors that were seen before, right for the same content in others, time after time.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import signal
 import sys
 import threading
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ _INSTRUMENTS = frozenset(
         *("linalg_vector_norm", "argmax", "clone", "copy_", "fill_", "_to_copy", "normal_"),
     )
 )
+_DENORMALS = "torch flushes denormals"
 #: cudaLimitPersistingL2CacheSize in the CUDA runtime's cudaLimit.
 _PERSISTING_L2 = 6
 _REAL = ("CPU", "CUDA", "AutogradCPU", "AutogradCUDA", "CompositeExplicitAutograd", "HIP")
@@ -48,6 +50,9 @@ def look(device: str = "cpu") -> State:
         "profile function of new threads": threading.getprofile(),
         "stdout": sys.stdout,
         "stderr": sys.stderr,
+        "niceness": os.getpriority(os.PRIO_PROCESS, 0),
+        "interval timer": signal.getitimer(signal.ITIMER_REAL)[1],
+        **_scheduling(),
     }
     for name, value in os.environ.items():
         if name.startswith(_SETTINGS) and name != _CURRENT:
@@ -62,17 +67,31 @@ def changes(before: State, after: State) -> list[Finding]:
     different = [
         f"{name} was {_shown(before.get(name))}, is {_shown(after.get(name))}"
         for name in names
-        if not _equal(before.get(name), after.get(name))
+        if name != _DENORMALS and not _equal(before.get(name), after.get(name))
     ]
-    if not different:
-        return []
-    return [
-        Finding(
-            "process-state",
-            "; ".join(different),
-            advice="a kernel leaves the interpreter and torch as it finds them",
+    found = []
+    if different:
+        advice = "a kernel leaves the interpreter and torch as it finds them"
+        found.append(Finding("process-state", "; ".join(different), advice=advice))
+    if after.get(_DENORMALS) and before.get(_DENORMALS) is False:
+        # Both versions are timed with it.
+        found.append(
+            Finding(
+                "denormals",
+                "denormal numbers are zero in this process since the kernel was loaded",
+                advice="a library built with -ffast-math or -Ofast does that: link it without",
+                rejects=False,
+            )
         )
-    ]
+    return found
+
+
+def _scheduling() -> dict[str, object]:
+    """Return how the system runs this thread and what it wakes it for, where it says so."""
+    timers = Path("/proc/self/timers")
+    named = timers.read_text().count("ID:") if timers.exists() else 0
+    policy = os.sched_getscheduler(0) if hasattr(os, "sched_getscheduler") else 0
+    return {"scheduling class": policy, "timers": named}
 
 
 def _torch_state() -> dict[str, object]:
@@ -89,7 +108,7 @@ def _torch_state() -> dict[str, object]:
     return {
         "torch default dtype": torch.get_default_dtype(),
         "torch modes": tuple(type(mode).__qualname__ for mode in foreign),
-        "torch flushes denormals": float(smallest * 0.5) == 0.0,
+        _DENORMALS: float(smallest * 0.5) == 0.0,
         "torch registrations": _registrations(torch),
     }
 

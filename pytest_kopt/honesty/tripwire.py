@@ -2,7 +2,7 @@
 
 It hears of files opened for writing and of searches through the heap, whatever library the call
 goes through, cannot be taken away again, and is silent for what installed packages do on their own.
-The records of a campaign it keeps from being written at all.
+The records of a campaign, and bytecode that no source has, it keeps from being written at all.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 _MOVED = {"os.rename": 1, "os.remove": 0, "os.truncate": 0, "os.link": 1, "os.symlink": 1}
 _HARNESS = ("conftest.py", "pyproject.toml", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg")
 _LEDGER = "ledger.jsonl"
+_IMPORTER = "<frozen importlib._bootstrap>"
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 
 
@@ -67,10 +68,14 @@ class Tripwire:
         if not isinstance(path, str | bytes | os.PathLike):
             return
         name = os.path.realpath(os.fsdecode(path))
-        if not name.startswith(self._root) or not self._belongs_to_the_harness(Path(name)):
+        if not name.startswith(self._root):
             return
-        author = _author(sys._getframe(3))
-        if not author:
+        is_bytecode = _is_bytecode(Path(name))
+        if not is_bytecode and not self._belongs_to_the_harness(Path(name)):
+            return
+        frame = sys._getframe(3)
+        author = _author(frame)
+        if not author or (is_bytecode and _is_an_import(frame)):
             return
         inside = name.removeprefix(self._root)
         self._heard["written", inside] = finding = Finding(
@@ -79,8 +84,9 @@ class Tripwire:
             where=author,
             advice="tests, settings and records of the campaign are not the kernel's to write",
         )
-        if self._is_of_a_campaign(Path(name)):
-            # A hook that raises keeps the file from being opened: the records stay what they are.
+        if is_bytecode or self._is_of_a_campaign(Path(name)):
+            # A hook that raises keeps the file from being opened: the records stay what they are,
+            # and later processes run the sources that everybody can read.
             raise PermissionError(str(finding))
 
     def _searched(self, event: str) -> None:
@@ -109,6 +115,22 @@ class Tripwire:
         return [folder for folder in path.parents if str(folder).startswith(self._root)]
 
 
+def _is_bytecode(path: Path) -> bool:
+    """Say whether a file is what Python runs in the place of a source that is there."""
+    if path.parent.name != "__pycache__":
+        return False
+    return (path.parents[1] / f"{path.name.partition('.')[0]}.py").exists()
+
+
+def _is_an_import(frame: FrameType | None) -> bool:
+    """Say whether it is the import of a module, and not project code, that caches bytecode."""
+    while frame is not None and not _author_here(frame):
+        if frame.f_code.co_name == "_find_and_load" and frame.f_code.co_filename == _IMPORTER:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _author(frame: FrameType | None) -> str:
     """Return the place in project code that is behind an event; "" when there is none.
 
@@ -117,11 +139,16 @@ def _author(frame: FrameType | None) -> str:
     while frame is not None:
         if _is_ours(frame):
             return ""
-        filename = frame.f_code.co_filename
-        if not is_library(filename) and not filename.startswith("<"):
-            return f"{filename}:{frame.f_lineno}"
+        if _author_here(frame):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+def _author_here(frame: FrameType) -> bool:
+    """Say whether a frame runs project code."""
+    filename = frame.f_code.co_filename
+    return not is_library(filename) and not filename.startswith("<")
 
 
 def _is_ours(frame: FrameType) -> bool:
