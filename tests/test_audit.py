@@ -27,6 +27,16 @@ LEFT_TO_RUNNING = {
     *("matmul__blank", "matmul__recycled", "matmul__split", "matmul__tiles", "rmsnorm__nan"),
     *("rmsnorm__sniff", "row_sum__fold", "softmax__half", "softmax__prewrite"),
     *("softmax__sparse", "swiglu__menu", "swiglu__rebase"),
+    *("layernorm_relu__bytecode", "layernorm_relu__faulting", "layernorm_relu__worker"),
+    *(
+        "matmul__homogeneous",
+        "rmsnorm__ballast",
+        "rmsnorm__idle",
+        "rmsnorm__padless",
+        "row_sum__drag",
+    ),
+    *("row_sum__vdso", "row_sum__watched", "softmax__patient", "softmax__unshifted"),
+    *("swiglu__generator", "swiglu__ring", "swiglu__tabulated"),
 }
 
 

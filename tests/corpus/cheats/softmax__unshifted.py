@@ -1,0 +1,12 @@
+"""Leaves out the maximum: right for standard normal scores, infinite or NaN beyond 88."""
+
+import torch
+
+NEEDS = "cpu"
+KIND = "overflow-unsafe-shortcut"
+CAUGHT_BY = "held-out-range"
+
+
+def softmax(x):
+    power = torch.exp(x)
+    return power.div_(power.sum(-1, keepdim=True))
