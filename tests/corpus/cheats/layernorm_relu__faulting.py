@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 NEEDS = "cpu"
+REQUIRES = "gcc"
 KIND = "page-fault-lazy-output"
 CAUGHT_BY = "late-result"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 NEEDS = "cpu"
+REQUIRES = "gcc"
 KIND = "scale-equivariant-reuse"
 CAUGHT_BY = "inflation"
 

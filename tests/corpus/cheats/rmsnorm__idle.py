@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 NEEDS = "cpu"
+REQUIRES = "gcc"
 KIND = "scheduling-class-change"
 CAUGHT_BY = "process-state"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 NEEDS = "cpu"
+REQUIRES = "gcc"
 KIND = "vdso-clock-patch"
 CAUGHT_BY = "tampered-clock"
 

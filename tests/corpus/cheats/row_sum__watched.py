@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 NEEDS = "cpu"
+REQUIRES = "gcc"
 KIND = "write-watch-memo"
 CAUGHT_BY = "inflation"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 NEEDS = "cpu"
+REQUIRES = "gcc"
 KIND = "native-static-memo"
 CAUGHT_BY = "inflation"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 NEEDS = "cpu"
+REQUIRES = "gcc"
 KIND = "tested-range-table"
 CAUGHT_BY = "held-out-range"
 
