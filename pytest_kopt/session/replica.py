@@ -198,7 +198,8 @@ class Replica:
             (quads, control), conditions = steadily(
                 lambda: _quads(arms, order), lambda: placement.read(device)
             )
-            found = slow_clock(arms[CANDIDATE].spans.pop(CANDIDATE, ()))
+            spans = {arm: child.spans.pop(arm) for arm, child in arms.items()}
+            found = slow_clock(spans.pop(CANDIDATE), [s for other in spans.values() for s in other])
             for child in self._children:
                 child.release()
                 found += [Finding(**told) for told in _wait(child, "caught")["findings"]]
