@@ -153,7 +153,7 @@ def test_a_flush_comes_before_each_block_and_is_not_timed(
 ) -> None:
     machine = Machine(kernel=5 * US, launch=10 * US)
     flushed: list[float] = []
-    block = events(machine, monkeypatch, flush=lambda: flushed.append(machine.put(1e-3)))
+    block = events(machine, monkeypatch, before=lambda: flushed.append(machine.put(1e-3)))
     before = len(flushed)
     assert block.run() == pytest.approx(0.005)
     assert len(flushed) == before + 1 and block.calls == 1, "one set, used once a flush"
