@@ -167,11 +167,6 @@ def is_timed():
 def test_a_kernel_that_only_reading_gives_away_is_refused(gate: Gate) -> None:
     project = gate.project
     project.write("tools/who.py", LOOKS_AT_ITS_CALLER)
-    project.write(PLAIN, kernel(SAME, "new"))
-    done = gate()
-    assert done.run.code == 0, done.run.text
-    assert not any("stack-inspection" in flag for flag in done.judged["flags"])
-
     asks = kernel(SAME, "new", imports="from tools.who import is_timed")
     project.write(PLAIN, asks.replace("    spend(", "    is_timed()\n    spend("))
     done = gate()
@@ -180,6 +175,15 @@ def test_a_kernel_that_only_reading_gives_away_is_refused(gate: Gate) -> None:
     assert any(f.startswith("stack-inspection: ") for f in done.judged["flags"])
     assert "tools/who.py:5" in done.judged["reason"]
     assert len(done.processes) == 1, "the cases are checked, and no replica runs"
+
+
+@long
+def test_a_script_that_no_case_loads_may_look_at_its_caller(gate: Gate) -> None:
+    gate.project.write("tools/who.py", LOOKS_AT_ITS_CALLER)
+    gate.project.write(PLAIN, kernel(SAME, "new"))
+    done = gate()
+    assert done.run.code == 0, done.run.text
+    assert not any("stack-inspection" in flag for flag in done.judged["flags"])
 
 
 @long

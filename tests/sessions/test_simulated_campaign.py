@@ -16,6 +16,7 @@ from .simulated import Simulation
 from .sources import doubled_kernel
 
 
+@pytest.mark.long
 def test_regressions_in_a_row_end_a_campaign_until_the_limit_is_raised(fresh: Project) -> None:
     played = Simulation(fresh, max_regressions=2)
     played.baseline()
