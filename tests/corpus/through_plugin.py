@@ -65,7 +65,10 @@ FAIR = ("ACCEPTED", "ACCEPTED_WITH_NOTE", "INCONCLUSIVE", "ROLLED_BACK", "SPLIT"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one kernel; `named` are the checks that spoke, `asked` the one that had to."""
+    """What became of one kernel; `named` are the checks that spoke, `asked` the one that had to.
+
+    Several in `asked`: any of them, whichever comes first that time.
+    """
 
     kernel: str
     asked: str
@@ -81,7 +84,8 @@ class Outcome:
         Triton's interpreter checks a kernel and times nothing: such a round ends undecided.
         """
         if self.asked:
-            return self.decision in ("REJECTED_OVERFIT", "REPAIR") and self.asked in self.named
+            is_named = not set(self.asked.split()).isdisjoint(self.named)
+            return self.decision in ("REJECTED_OVERFIT", "REPAIR") and is_named
         interpreted = self.decision == "INCOMPLETE" and "interpreter" in self.reason
         return interpreted or self.decision in FAIR
 

@@ -4,7 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "stale-memory"
-CAUGHT_BY = "unwritten-output"
+CAUGHT_BY = "unwritten-output correctness"
 
 HEAD = 8
 
