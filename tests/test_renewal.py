@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -52,18 +51,19 @@ def test_integers_stay_and_an_expanded_tensor_changes_as_one() -> None:
     assert float(wide.min()) == float(wide.max()) != 1.0
 
 
-def test_a_call_that_is_looked_at_gets_content_of_the_cases_own() -> None:
-    """Any other content is scaled, and no test has said that the kernel can work with that."""
-
-    def whole(x: torch.Tensor) -> torch.Tensor:
-        return torch.where(x == x.round(), x, torch.nan)
-
+def watched(
+    function: Callable[[torch.Tensor], torch.Tensor],
+    inputs: Callable[[], tuple[torch.Tensor]],
+    reference: Callable[[torch.Tensor], torch.Tensor],
+    looks: Looks,
+) -> Spotted:
+    """A block of nine calls of a case, each on new content."""
     case = declare(
-        "t.py::test_whole",
+        "t.py::test_it",
         "single",
-        whole,
-        inputs=lambda: (torch.randint(1, 9, (64,)).float(),),
-        reference=lambda x: x,
+        function,
+        inputs=inputs,
+        reference=reference,
         dims={"n": 64},
         label=None,
         backward=False,
@@ -72,44 +72,32 @@ def test_a_call_that_is_looked_at_gets_content_of_the_cases_own() -> None:
         nbytes=None,
         gate=None,
     )
-    seen: list[bytes] = []
-
-    def told(x: torch.Tensor) -> Any:
-        seen.append(content(x))
-        return whole(x)
-
-    call = Forward(told, make_inputs(case, 0), ())
+    call = Forward(function, make_inputs(case, 0), ())
     recorder = Recorder(call, "cpu")
     renewal = Renewal(call.changing, 4)
     block = WallEngine(iterations=9).prepare([recorder], renewal)
-    spotted = Spotted(block, case, [recorder], Looks(4, 4, 5), renewal)
+    return Spotted(block, case, [recorder], looks, renewal)
+
+
+def test_a_call_that_is_looked_at_gets_content_of_the_cases_own() -> None:
+    """Any other content is scaled, and no test has said that the kernel can work with that."""
+    seen: list[bytes] = []
+
+    def whole(x: torch.Tensor) -> torch.Tensor:
+        seen.append(content(x))
+        return torch.where(x == x.round(), x, torch.nan)
+
+    spotted = watched(
+        whole, lambda: (torch.randint(1, 9, (64,)).float(),), lambda x: x, Looks(4, 4, 5)
+    )
     seen.clear()
     for _ in range(4):
         spotted.run()
     assert spotted.findings({}) == []
-    assert len(set(seen)) == len(seen) == 4 * block.calls
+    assert len(set(seen)) == len(seen) == 4 * spotted.calls
 
 
 def test_a_wrong_result_at_any_call_is_seen() -> None:
-    case = functools.partial(
-        declare,
-        "t.py::test_twice",
-        "single",
-        inputs=lambda: (torch.randn(64),),
-        reference=lambda x: 2 * x,
-        dims={"n": 64},
-        label=None,
-        backward=False,
-        weights=(),
-        flops=None,
-        nbytes=None,
-        gate=None,
-    )
-    wrong = case(lambda x: -x)
-    call = Forward(wrong.function, make_inputs(wrong, 0), ())
-    recorder = Recorder(call, "cpu")
-    renewal = Renewal(call.changing, 4)
-    block = WallEngine(iterations=9).prepare([recorder], renewal)
-    spotted = Spotted(block, wrong, [recorder], Looks(1, 1, 5), renewal)
+    spotted = watched(lambda x: -x, lambda: (torch.randn(64),), lambda x: 2 * x, Looks(1, 1, 5))
     spotted.run()
     assert [found.check for found in spotted.findings({})] == ["timed-result"]

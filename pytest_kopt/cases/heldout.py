@@ -18,6 +18,7 @@ from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.cases.passes import Candidate, Reference, judge, make_inputs
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.honesty.heldout import LARGER, SHAPES, Kind, Outcome, Tried, perturbed
+from pytest_kopt.honesty.inputs import SCALABLE
 from pytest_kopt.numerics.determinism import fresh_copy
 from pytest_kopt.numerics.gates import snr
 from pytest_kopt.schema.profile import Schema
@@ -25,7 +26,6 @@ from pytest_kopt.schema.profile import Schema
 _TRIES, _PAIRS = 3, 7
 #: A tenth of the result may be error with larger inputs, whatever the dtype.
 _PLAINLY_RIGHT_DB = 20.0
-_SCALABLE = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 class Declared(Exception):
@@ -142,7 +142,7 @@ def _larger(case: Case) -> Case:
 def _enlarged(item: Any) -> Any:
     if isinstance(item, list | tuple):
         return type(item)(map(_enlarged, item)) if type(item) in (list, tuple) else item
-    if not isinstance(item, torch.Tensor) or item.dtype not in _SCALABLE:
+    if not isinstance(item, torch.Tensor) or item.dtype not in SCALABLE:
         return item
     # A power of two: exact in every dtype, short of infinity.
     larger = item.detach() * LARGER

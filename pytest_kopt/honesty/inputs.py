@@ -13,6 +13,8 @@ from pytest_kopt.numerics.determinism import bits, fresh_copy
 #: Share of the elements that a disturbance moves: few enough for sampled fingerprints to miss them.
 _SHARE = 0.01
 _LEAST, _MOST = 4, 4096
+#: The dtypes that torch multiplies by a number.
+SCALABLE = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def all_tensors(given: Any) -> list[torch.Tensor]:

@@ -17,7 +17,6 @@ from pytest_kopt.honesty import inputs
 #: rounding of a narrow dtype does not undo it. A few elements change places as well: of a product
 #: the answer to a multiple is known.
 _NEAREST, _FARTHEST = 0.03, 0.125
-_SCALABLE = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 class Renewal:
@@ -26,7 +25,7 @@ class Renewal:
     def __init__(self, tensors: Iterable[torch.Tensor], seed: int) -> None:
         """Take the floating-point ones; integers can be a structure."""
         found = [_once(tensor.data) for tensor in tensors if tensor.is_floating_point()]
-        self._scaled = [tensor for tensor in found if tensor.dtype in _SCALABLE]
+        self._scaled = [tensor for tensor in found if tensor.dtype in inputs.SCALABLE]
         self._mixed = [tensor for tensor in found if inputs.has_room(tensor)]
         self._dice = random.Random(seed)
         self._generator = torch.Generator().manual_seed(seed)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.inputs import SCALABLE
 from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.numerics.determinism import fresh_copy, tensors
 
@@ -23,7 +24,6 @@ MOST_CALLS = 64
 #: A known tensor has to halve the time in every single pair, twice over, before it counts as a
 #: cache: branch prediction and warm translation buffers are worth less than that.
 CACHED_RATIO = 0.5
-_SCALABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def reuse_ratios(
@@ -63,10 +63,10 @@ def reuse_ratios(
                 else [fresh(2 * number), fresh(2 * number + 1)]
             )
             activations = [x for i, x in enumerate(before[0]) if i not in weights]
-            renew = Renewal(tensors([*activations, *before[1]]), number)
+            changing = tensors([*activations, *before[1]]) if name == "fresh" else []
+            renew = Renewal(changing, number)
             for _ in range(calls):
-                if name == "fresh":
-                    renew()
+                renew()
                 clock.run(*before)
             times[name] = clock.run(*timed)[0]
         ratios.append(math.log(times["fresh"] / times["known"]))
@@ -75,7 +75,7 @@ def reuse_ratios(
 
 def _scaled(item: Any, scale: float) -> Any:
     copy = fresh_copy(item)
-    if isinstance(copy, torch.Tensor) and copy.dtype in _SCALABLE:
+    if isinstance(copy, torch.Tensor) and copy.dtype in SCALABLE:
         with torch.no_grad():
             copy.mul_(scale)
     return copy
