@@ -21,6 +21,7 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.outputs import taken
 from pytest_kopt.honesty.precision import Accuracy
 from pytest_kopt.honesty.renewal import Renewal
+from pytest_kopt.honesty.reuse import block_ratios, block_remembers, reuse_finding
 from pytest_kopt.measure.engine import Block
 from pytest_kopt.numerics.compare import Comparison
 from pytest_kopt.numerics.determinism import fresh_copy, tensors
@@ -174,7 +175,7 @@ class Spotted(Block):
         return milliseconds
 
     def findings(self, floors: Mapping[str, float]) -> list[Finding]:
-        """Judge what was remembered.
+        """Judge what was remembered, and whether the calls were only fast for what they know.
 
         Only a result that is plainly wrong counts, one below its floor (an SNR in dB by name of the
         result): the gate itself was asked in the check.
@@ -191,7 +192,9 @@ class Spotted(Block):
                             bucket="W2",
                         )
                     ]
-        return []
+        changing = [tensor for recorder in self._recorders for tensor in recorder.call.changing]
+        ratios = block_ratios(self._inner, changing, self._dice.getrandbits(62))
+        return [reuse_finding(ratios)] if block_remembers(ratios) else []
 
     def _undisturbed(self) -> float:
         """Run the block without the garbage collector, as timing loops do, looked at or not."""

@@ -70,7 +70,7 @@ def disturbed(
     for position, item in enumerate(result):
         for tensor in all_tensors(item) if position not in weights else ():
             if has_room(tensor):
-                exchange(tensor.data, generator)
+                exchange(tensor.data, places(tensor.numel(), generator))
     return result
 
 
@@ -89,17 +89,21 @@ def has_room(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() and tensor.numel() >= 4 * _LEAST
 
 
-def exchange(tensor: torch.Tensor, generator: torch.Generator) -> None:
-    """Have a few elements of a tensor change places, in place and of whatever dtype."""
-    count = tensor.numel()
-    flat = bits(tensor).flatten().clone()
+def places(count: int, generator: torch.Generator) -> torch.Tensor:
+    """Draw a few places of a flat tensor of `count` elements, away from its ends: int64, CPU."""
     wanted = min(max(_LEAST, int(count * _SHARE)), _MOST)
     margin = count // 16
-    places = torch.randint(margin, count - margin, (2 * wanted,), generator=generator)
-    places = places.unique()[torch.randperm(len(places.unique()), generator=generator)[:wanted]]
-    places = places.to(tensor.device)
-    flat[places] = flat[places.roll(1)]
-    tensor.copy_(flat.view(tensor.dtype).view(tensor.shape))
+    drawn = torch.randint(margin, count - margin, (2 * wanted,), generator=generator)
+    different: torch.Tensor = drawn.unique()
+    return different[torch.randperm(len(different), generator=generator)[:wanted]]
+
+
+def exchange(tensor: torch.Tensor, places: torch.Tensor, moved: int = 1) -> None:
+    """Have the elements at `places` move on by so many of them, in place, of whatever dtype."""
+    flat = bits(tensor).flatten()
+    flat[places] = flat[places.roll(moved)]
+    if not tensor.is_contiguous():
+        tensor.copy_(flat.view(tensor.dtype).view(tensor.shape))
 
 
 def changed(used: Sequence[Any], pristine: Sequence[Any]) -> frozenset[int]:

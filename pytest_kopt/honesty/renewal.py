@@ -33,6 +33,11 @@ class Renewal:
         self._left = 0
         self._instead: Callable[[], None] | None = None
 
+    @property
+    def changes_anything(self) -> bool:
+        """Whether there is a tensor that it can change."""
+        return bool(self._scaled or self._mixed)
+
     def instead(self, number: int, write: Callable[[], None]) -> None:
         """Have `write` bring the content at the call of this number, counted from 1."""
         self._left, self._instead = number, write
@@ -46,11 +51,23 @@ class Renewal:
             return
         step = self._dice.uniform(_NEAREST, _FARTHEST)
         scale = 1 - step if self._scale > 1 else 1 + step
-        for tensor in self._scaled:
-            tensor.mul_(scale / self._scale)
+        self._write(scale / self._scale, moved=1)
         self._scale = scale
+
+    def again(self) -> None:
+        """Write the content that is there once more, with the same work."""
+        self._write(1.0, moved=0)
+
+    def _write(self, factor: float, moved: int) -> None:
+        for tensor in self._scaled:
+            tensor.mul_(factor)
+        # Tensors of a size share their places: a pool has hundreds, and drawing is slow.
+        places: dict[tuple[int, torch.device], torch.Tensor] = {}
         for tensor in self._mixed:
-            inputs.exchange(tensor, self._generator)
+            size = tensor.numel(), tensor.device
+            if size not in places:
+                places[size] = inputs.places(size[0], self._generator).to(tensor.device)
+            inputs.exchange(tensor, places[size], moved)
 
 
 def _once(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """What reusing tensors is worth: the same call timed with fresh tensors and with known ones.
 
 Counting work sees what goes through torch's dispatcher; a compiled extension is seen here only.
+A GPU's blocks meet the same content again and again, so a block is timed on new content as well.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import SCALABLE
 from pytest_kopt.honesty.renewal import Renewal
+from pytest_kopt.measure.engine import Block
 from pytest_kopt.numerics.determinism import fresh_copy, tensors
 
 MOST_PAIRS, LEAST_PAIRS, SECONDS = 5, 3, 0.02
@@ -24,6 +26,10 @@ MOST_CALLS = 64
 #: A known tensor has to halve the time in every single pair, twice over, before it counts as a
 #: cache: branch prediction and warm translation buffers are worth less than that.
 CACHED_RATIO = 0.5
+#: A device does the same work in the same time: in every pair, and in the middle of them, known
+#: content has to be worth so much, as a log-ratio. Pairs end early where it plainly is not.
+_DEVICE_LEAST, _DEVICE_MEDIAN = 0.02, 0.03
+_DEVICE_PAIRS, _DEVICE_FIRST = 12, 4
 
 
 def reuse_ratios(
@@ -84,6 +90,36 @@ def _scaled(item: Any, scale: float) -> Any:
 def cached(ratios: Sequence[float]) -> bool:
     """Say whether known tensors more than halved the time in every pair."""
     return min(ratios) > -math.log(CACHED_RATIO)
+
+
+def block_ratios(block: Block, changing: Sequence[torch.Tensor], seed: int) -> list[float]:
+    """Return log-ratios of a block's time on content it never met over that on content it knows.
+
+    Both are written to the same places with the same work right before the timed calls, and both
+    come after a whole block's worth of calls on the old content. Empty where the engine gives new
+    content to every call anyway, or where nothing can be changed.
+    """
+    renewal, ratios = Renewal(changing, seed), list[float]()
+    if not renewal.changes_anything:
+        return ratios
+    for number in range(_DEVICE_PAIRS):
+        if number >= _DEVICE_FIRST and min(ratios) < _DEVICE_LEAST:
+            break
+        ways = (renewal.again, renewal) if number % 2 else (renewal, renewal.again)
+        first, second = (block.run_after(write) for write in ways)
+        if first is None or second is None:
+            return []
+        ratios.append(math.log(second / first if number % 2 else first / second))
+    return ratios
+
+
+def block_remembers(ratios: Sequence[float]) -> bool:
+    """Say whether a device's calls were faster on known content in every pair."""
+    return (
+        len(ratios) == _DEVICE_PAIRS
+        and min(ratios) > _DEVICE_LEAST
+        and statistics.median(ratios) > _DEVICE_MEDIAN
+    )
 
 
 def reuse_finding(ratios: Sequence[float]) -> Finding:

@@ -21,6 +21,8 @@ _MOST_QUEUED = 256
 #: The spinning kernel lasts this many times what it takes to queue a block up behind it.
 _HEADROOM = 1.5
 _LONGEST_SPIN_MS = 200.0
+#: More than a launch takes.
+_LAUNCH_MS = 0.5
 
 Before = Callable[[], object] | None
 
@@ -105,6 +107,16 @@ class _GraphBlock(Block):
         total: float = sum(start.elapsed_time(end) for start, end in spans)
         return total / self.calls
 
+    def run_after(self, write: Callable[[], object]) -> float:
+        for _ in range(self._replays):
+            self._graph.replay()
+        write()
+        # The replay has to be queued before the device gets to it.
+        _spin(_LAUNCH_MS)
+        start, end = _timed(self._graph.replay, 1)
+        end.synchronize()
+        return float(start.elapsed_time(end)) / self._launches
+
     def _set_replays(self, count: int) -> None:
         self._replays = count
         self.calls = self._launches * count
@@ -169,11 +181,20 @@ class _EventsBlock(Block):
         self._next()
         if self._before:
             self._before()
+        return self._queued(self.calls)
+
+    def run_after(self, write: Callable[[], object]) -> float:
+        for _ in range(self.calls):
+            self._next()
+        write()
+        return self._queued(min(self.calls, len(self._sequence)))
+
+    def _queued(self, calls: int) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         _spin(self._spin_ms)
         began = perf_counter()
         start.record()
-        for _ in range(self.calls):
+        for _ in range(calls):
             self._next()
         end.record()
         # As long as the device has not passed the first event, everything is queued behind it.
@@ -181,7 +202,7 @@ class _EventsBlock(Block):
         queued_ms = (perf_counter() - began) * 1e3
         end.synchronize()
         self._spin_ms = min(_LONGEST_SPIN_MS, max(self._spin_ms, _HEADROOM * queued_ms))
-        return float(start.elapsed_time(end)) / self.calls
+        return float(start.elapsed_time(end)) / calls
 
     def _next(self) -> None:
         self._sequence[self._place]()

@@ -58,6 +58,14 @@ class Block(ABC):
     def run(self) -> float:
         """Run the block once and return its time in ms per call."""
 
+    def run_after(self, write: Callable[[], object]) -> float | None:
+        """Return the ms per call of one go round the calls that comes right after `write`.
+
+        As many calls as a block has come before that, so that whatever they leave behind is there.
+        None where every call is timed on its own, and `before` of the engine does this already.
+        """
+        return None
+
 
 class Engine(ABC):
     """A way to time calls; values of two engines are never compared."""

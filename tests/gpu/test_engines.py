@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ import torch
 
 from pytest_kopt.cases.passes import grad_out
 from pytest_kopt.cases.spots import Backward
+from pytest_kopt.honesty.reuse import block_ratios, block_remembers
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import input_pool, launch_stream
 from pytest_kopt.measure.device import EventsEngine, GraphEngine
@@ -118,6 +122,32 @@ def test_a_call_that_synchronises_falls_to_events_and_leaves_the_device_usable()
 def test_a_capture_in_which_nothing_lands_is_none() -> None:
     with pytest.raises(CaptureFailed, match="nothing"):
         GraphEngine().prepare([lambda: 42])
+
+
+@pytest.mark.parametrize("engine", [GraphEngine(), EventsEngine()], ids=lambda e: e.name)
+def test_a_cache_on_the_device_is_told_from_a_product(engine: GraphEngine | EventsEngine) -> None:
+    """It is right for whatever content, and wakes for what was seen a hundred times."""
+    sets = [(randn(1024, 1024), randn(1024, 1024)) for _ in range(4)]
+    changing = [tensor for given in sets for tensor in given]
+    found = {}
+    for name, function in (("kept", load_cheat().matmul), ("honest", torch.matmul)):
+        block = engine.prepare([functools.partial(function, *given) for given in sets])
+        for _ in range(20):
+            block.run()
+        found[name] = block_ratios(block, changing, 1)
+    assert block_remembers(found["kept"]) and not block_remembers(found["honest"]), found
+    a, b = sets[0]
+    torch.testing.assert_close(load_cheat().matmul(a, b), a @ b, rtol=1e-4, atol=1e-3)
+
+
+@functools.cache
+def load_cheat() -> Any:
+    path = Path(__file__).parents[1] / "corpus" / "cheats" / "matmul__warm_store.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 class Doubled(torch.autograd.Function):
