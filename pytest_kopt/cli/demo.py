@@ -1,4 +1,4 @@
-"""`kopt demo`: a whole campaign on the CPU, every round a real pytest run."""
+"""`kopt demo`: a whole campaign on the CPU or a GPU, every round a real pytest run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from pytest_kopt.documents import dump_yaml
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import DEFAULT_WORKSPACE
 
-NAME = "rmsnorm_torch_cpu_demo"
 _DATA = Path(__file__).parent / "demo_project"
 _KERNEL = "kernels/rmsnorm.py"
 
@@ -60,9 +59,10 @@ STEPS = (
 
 def add_parser(commands: Commands) -> None:
     parser = command(
-        commands, "demo", "Run a whole campaign on the CPU in a small repository.", "kopt demo"
+        commands, "demo", "Run a whole campaign in a small repository, on the CPU.", "kopt demo"
     )
     parser.add_argument("directory", nargs="?", type=Path, default=Path("kopt-demo"), metavar="DIR")
+    parser.add_argument("--gpu", default="cpu", metavar="ARCH", help="on a GPU instead")
     parser.set_defaults(run=run)
 
 
@@ -71,13 +71,19 @@ def run(arguments: argparse.Namespace) -> int:
     if root.exists() and any(root.iterdir()):
         raise BadInput(f"{root} is not empty", where="kopt demo", legal="a new or empty directory")
     _make_project(root)
-    _run(root, sys.executable, "-m", "pytest_kopt.cli", *_INIT).check_returncode()
+    name = f"rmsnorm_torch_{arguments.gpu}_demo".lower()
+    _run(
+        root,
+        *(sys.executable, "-m", "pytest_kopt.cli", "init", name, "--op", "rmsnorm"),
+        *("--kernel", _KERNEL, "--backend", "TORCH", "--gpu", arguments.gpu),
+        *("--tests", "tests/test_rmsnorm.py"),
+    ).check_returncode()
     for step in STEPS:
-        surprise = _play(root, step)
+        surprise = _play(root, name, step, "cpu" if arguments.gpu == "cpu" else "cuda")
         if surprise:
             print(f"UNEXPECTED: {surprise}", file=sys.stderr)
             return 1
-    layout = Layout(root / DEFAULT_WORKSPACE / NAME)
+    layout = Layout(root / DEFAULT_WORKSPACE / name)
     print(layout.trend.read_text())
     for path in (layout.trend, layout.optimize_log, layout.summary(4), layout.verdict(5)):
         print(f"  {path}")
@@ -85,13 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-_INIT = (
-    *("init", NAME, "--op", "rmsnorm", "--kernel", _KERNEL, "--backend", "TORCH"),
-    *("--gpu", "cpu", "--tests", "tests/test_rmsnorm.py"),
-)
-
-
-def _play(root: Path, step: Step) -> str:
+def _play(root: Path, name: str, step: Step, device: str) -> str:
     """Run one step and return what was unexpected about it, "" when nothing."""
     print(f"\n=== round {step.round}: {step.version} — {step.story}", flush=True)
     kernel = root / _KERNEL
@@ -101,10 +101,10 @@ def _play(root: Path, step: Step) -> str:
     incumbent = _git(root, "show", f"HEAD:{_KERNEL}")
     done = _run(
         root,
-        *(sys.executable, "-m", "pytest", "--kopt-campaign", NAME),
-        *("--kopt-round", str(step.round), "--kopt-notes", str(notes)),
+        *(sys.executable, "-m", "pytest", "--kopt-campaign", name),
+        *("--kopt-round", str(step.round), "--kopt-notes", str(notes), "--kopt-device", device),
     )
-    campaign = Campaign(Layout(root / DEFAULT_WORKSPACE / NAME), root)
+    campaign = Campaign(Layout(root / DEFAULT_WORKSPACE / name), root)
     known = campaign.state.rounds.get(step.round)
     decided = known.verdict if known else None
     if decided is None or decided.decision not in step.expected:

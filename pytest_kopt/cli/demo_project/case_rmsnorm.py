@@ -15,7 +15,7 @@ def reference(x, weight):
 def test_rmsnorm(kopt, rows, hidden):
     kopt(
         rmsnorm,
-        inputs=lambda: (torch.randn(rows, hidden), torch.randn(hidden)),
+        inputs=lambda: [torch.randn(size, device=kopt.device) for size in ((rows, hidden), hidden)],
         reference=reference,
         dims={"rows": rows, "hidden": hidden},
         weights=(1,),
