@@ -3,8 +3,8 @@
 python benchmarks/gpu_scaling.py OUT [--dry]      (about three minutes on four GPUs)
 
 Sixteen equal cases, each checked, timed and compared with itself in four fresh processes
-(`--kopt-calibrate 4`), serially and under `-n 4`, or as many workers as there are GPUs where those are
-fewer; then two sessions of four of them at once on the first GPU.
+(`--kopt-calibrate 4`), serially and under `-n 4`, or as many workers as there are GPUs, if fewer;
+then two sessions of four of them at once on the first GPU.
 --dry: small sizes and two workers on the CPU, where everything takes turns and nothing scales.
 """
 

@@ -21,7 +21,7 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.outputs import taken
 from pytest_kopt.honesty.precision import Accuracy
 from pytest_kopt.honesty.renewal import Renewal
-from pytest_kopt.honesty.reuse import block_ratios, block_remembers, reuse_finding
+from pytest_kopt.honesty.reuse import known_content_gain, reuse_finding
 from pytest_kopt.measure.engine import Block
 from pytest_kopt.numerics.compare import Comparison
 from pytest_kopt.numerics.determinism import fresh_copy, tensors
@@ -193,8 +193,8 @@ class Spotted(Block):
                         )
                     ]
         changing = [tensor for recorder in self._recorders for tensor in recorder.call.changing]
-        ratios = block_ratios(self._inner, changing, self._dice.getrandbits(62))
-        return [reuse_finding(ratios)] if block_remembers(ratios) else []
+        gain = known_content_gain(self._inner, changing, self._dice.getrandbits(62))
+        return [reuse_finding([gain])] if gain else []
 
     def _undisturbed(self) -> float:
         """Run the block without the garbage collector, as timing loops do, looked at or not."""

@@ -26,10 +26,11 @@ MOST_CALLS = 64
 #: A known tensor has to halve the time in every single pair, twice over, before it counts as a
 #: cache: branch prediction and warm translation buffers are worth less than that.
 CACHED_RATIO = 0.5
-#: A device does the same work in the same time: in every pair, and in the middle of them, known
-#: content has to be worth so much, as a log-ratio. Pairs end early where it plainly is not.
-_DEVICE_LEAST, _DEVICE_MEDIAN = 0.02, 0.03
-_DEVICE_PAIRS, _DEVICE_FIRST = 12, 4
+#: A device does the same work in the same time: of so many blocks on known and on new content the
+#: times lie that far apart, as a log-ratio, where something is remembered.
+_BLOCKS, _APART = 6, 0.02
+#: Blocks after which new content is as well known as what was timed.
+_SETTLING = 100
 
 
 def reuse_ratios(
@@ -92,34 +93,34 @@ def cached(ratios: Sequence[float]) -> bool:
     return min(ratios) > -math.log(CACHED_RATIO)
 
 
-def block_ratios(block: Block, changing: Sequence[torch.Tensor], seed: int) -> list[float]:
-    """Return log-ratios of a block's time on content it never met over that on content it knows.
+def known_content_gain(block: Block, changing: Sequence[torch.Tensor], seed: int) -> float:
+    """Return how much longer a block's calls take on content they never met, as a log-ratio.
 
-    Both are written to the same places with the same work right before the timed calls, and both
-    come after a whole block's worth of calls on the old content. Empty where the engine gives new
-    content to every call anyway, or where nothing can be changed.
+    First the content that was timed all along, then content that is new each time: both are written
+    to the same places with the same work right before the calls. What a device gains is seen again
+    when the last content has become known, or it was the device's clock; 0.0 where it is not.
     """
-    renewal, ratios = Renewal(changing, seed), list[float]()
+    renewal = Renewal(changing, seed)
     if not renewal.changes_anything:
-        return ratios
-    for number in range(_DEVICE_PAIRS):
-        if number >= _DEVICE_FIRST and min(ratios) < _DEVICE_LEAST:
-            break
-        ways = (renewal.again, renewal) if number % 2 else (renewal, renewal.again)
-        first, second = (block.run_after(write) for write in ways)
-        if first is None or second is None:
-            return []
-        ratios.append(math.log(second / first if number % 2 else first / second))
-    return ratios
+        return 0.0
+    found = _gain(block, renewal)
+    if found == 0.0:
+        return 0.0
+    for _ in range(_SETTLING):
+        block.run()
+    return min(found, _gain(block, renewal))
 
 
-def block_remembers(ratios: Sequence[float]) -> bool:
-    """Say whether a device's calls were faster on known content in every pair."""
-    return (
-        len(ratios) == _DEVICE_PAIRS
-        and min(ratios) > _DEVICE_LEAST
-        and statistics.median(ratios) > _DEVICE_MEDIAN
-    )
+def _gain(block: Block, renewal: Renewal) -> float:
+    known = [block.run_after(renewal.again) for _ in range(_BLOCKS)]
+    if None in known:
+        return 0.0
+    fresh = [block.run_after(renewal) for _ in range(_BLOCKS)]
+    slow, fast = (sorted(filter(None, times)) for times in (known, fresh))
+    # One of each may be an outlier.
+    if math.log(fast[1] / slow[-2]) < _APART:
+        return 0.0
+    return math.log(statistics.median(fast) / statistics.median(slow))
 
 
 def reuse_finding(ratios: Sequence[float]) -> Finding:

@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -119,12 +120,11 @@ class Bench:
     def __init__(self, folder: Path, device: str) -> None:
         self.folder = folder
         self.device = device
-        self._making = Lock()
+        self._making = defaultdict[Path, Lock](Lock)
 
     def judge(self, path: Path) -> Outcome:
         """Run one kernel as round 2 of a copy of its operation's project."""
-        with self._making:
-            started = self.started(path)
+        started = self._started(path)
         project = self.folder / path.parent.name / path.stem
         shutil.copytree(started, project, symlinks=True)
         (project / KERNEL).write_text(path.read_text())
@@ -134,13 +134,17 @@ class Bench:
         shutil.rmtree(project)
         return outcome
 
-    def started(self, path: Path) -> Path:
+    def _started(self, path: Path) -> Path:
         """The project that a kernel is a candidate of, after its baseline."""
         op, shapes = path.stem.split("__")[0], self._shapes(path)
         backend = constants(path).get("TARGET_LANG", "TORCH")
         project = self.folder / "started" / f"{op}-{shapes}-{backend}"
-        if project.exists():
-            return project
+        with self._making[project]:
+            if not project.exists():
+                self._start(project, op, shapes, backend)
+        return project
+
+    def _start(self, project: Path, op: str, shapes: str, backend: str) -> None:
         making = project.with_name(project.name + ".making")
         for name, text in self._files(op, shapes):
             (making / name).parent.mkdir(parents=True, exist_ok=True)
@@ -153,7 +157,6 @@ class Bench:
         done = self._pytest(making, 1)
         assert done.returncode == 0, done.stdout + done.stderr
         making.rename(project)
-        return project
 
     def _shapes(self, path: Path) -> str:
         if self.device == "cuda":
@@ -203,10 +206,9 @@ class Bench:
         )
 
     def _arch(self) -> str:
-        import torch
-
-        major, minor = torch.cuda.get_device_capability()
-        return f"sm_{major}{minor}"
+        # Asked by another process: this one would hold a context, and the GPU never be idle.
+        code = "import torch; print('sm_%d%d' % torch.cuda.get_device_capability())"
+        return self._run(self.folder, sys.executable, "-c", code).stdout.strip()
 
 
 def read(project: Path, path: Path, log: str) -> Outcome:

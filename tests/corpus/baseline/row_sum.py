@@ -1,10 +1,13 @@
-"""Row sums, one row at a time."""
+"""Row sums, a few rows at a time."""
 
 import torch
+
+STEP = {"cpu": 1, "cuda": 256}
 
 
 def row_sum(x: torch.Tensor) -> torch.Tensor:
     out = torch.zeros(x.shape[0], dtype=x.dtype, device=x.device)
-    for i in range(x.shape[0]):
-        out[i] = x[i].sum()
+    step = STEP[x.device.type]
+    for i in range(0, x.shape[0], step):
+        out[i : i + step] = x[i : i + step].sum(-1)
     return out

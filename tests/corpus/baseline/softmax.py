@@ -1,13 +1,16 @@
-"""Row softmax, two rows at a time, in four passes."""
+"""Row softmax, a few rows at a time, in four passes."""
 
 import torch
+
+STEP = {"cpu": 2, "cuda": 256}
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:
     out = torch.zeros_like(x)
-    for i in range(0, x.shape[0], 2):
-        part = x[i : i + 2]
+    step = STEP[x.device.type]
+    for i in range(0, x.shape[0], step):
+        part = x[i : i + step]
         top = part.max(-1, keepdim=True).values
         power = torch.exp(part - top)
-        out[i : i + 2] = power / power.sum(-1, keepdim=True)
+        out[i : i + step] = power / power.sum(-1, keepdim=True)
     return out
