@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.passes import Pass, Reference, judge, leaves, make_inputs
+from pytest_kopt.cases.passes import Pass, Reference, drawn_like, judge, leaves, make_inputs
 from pytest_kopt.honesty import inputs
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.outputs import taken
@@ -215,8 +215,8 @@ class Spotted(Block):
             given, drawn = call.given, make_inputs(self._case, seed)
             weights = self._case.weights
             return lambda: inputs.overwrite(given, drawn, weights, only_activations=True)
-        generator = torch.Generator().manual_seed(seed)
-        pairs = [(old, torch.randn(old.shape, generator=generator)) for old in call.incoming]
+        generator = torch.Generator(call.incoming[0].device).manual_seed(seed)
+        pairs = [(old, drawn_like(old, generator)) for old in call.incoming]
 
         def write() -> None:
             for old, new in pairs:
