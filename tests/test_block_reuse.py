@@ -61,14 +61,14 @@ def test_a_call_that_remembers_nothing_is_not(noise: float) -> None:
     for seed in range(20):
         device = Device(0.0, 0, noise, seed)
         assert known_content_gain(device, [device.content], seed) == 0.0
-        assert device.written <= 24
+        assert device.written <= 12
 
 
 def test_a_device_that_slows_down_in_the_middle_remembers_nothing() -> None:
     device = Device(0.0, 0)
-    device.slower_after = 6
+    device.slower_after = 4
     assert known_content_gain(device, [device.content], 3) == 0.0
-    assert device.written == 24, "it was asked again"
+    assert 12 < device.written < 24, "it was asked again"
 
 
 def test_known_content_comes_first_and_then_new_content_only() -> None:
@@ -85,7 +85,7 @@ def test_known_content_comes_first_and_then_new_content_only() -> None:
     device.run_after = watched  # type: ignore[method-assign]
     assert known_content_gain(device, [device.content], 4) > 0.5
     is_new = [not torch.equal(old, new) for old, new in pairwise(seen)]
-    assert is_new == ([False] * 6 + [True] * 6) * 2
+    assert is_new == ([False] * 4 + [True] * 8) * 2
 
 
 def test_nothing_is_timed_where_every_call_has_new_content_or_none_can_be_changed() -> None:

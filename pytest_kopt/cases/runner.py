@@ -237,8 +237,9 @@ def time_case(case: Case, bench: Bench, report: CheckReport) -> Timed:
     (timing, back), conditions = steadily(measure, bench.read)
     findings = taken_threads(1)
     known = floors(report.accuracy, _OWN_SLACK_DB)
-    for block in (forward, backward):
-        findings += [new for new in (block.findings(known) if block else []) if new not in findings]
+    for block in filter(None, blocks):
+        found = [*block.findings(known), *block.inflation()]
+        findings += [new for new in found if new not in findings]
     findings += too_fast(
         "a call", min(timing.samples_ms), report.written, _flops(case), bench.device
     )

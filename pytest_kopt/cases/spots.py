@@ -175,7 +175,7 @@ class Spotted(Block):
         return milliseconds
 
     def findings(self, floors: Mapping[str, float]) -> list[Finding]:
-        """Judge what was remembered, and whether the calls were only fast for what they know.
+        """Judge what was remembered.
 
         Only a result that is plainly wrong counts, one below its floor (an SNR in dB by name of the
         result): the gate itself was asked in the check.
@@ -192,6 +192,10 @@ class Spotted(Block):
                             bucket="W2",
                         )
                     ]
+        return []
+
+    def inflation(self) -> list[Finding]:
+        """Ask whether the calls are only fast for content that they know; writes to the inputs."""
         changing = [tensor for recorder in self._recorders for tensor in recorder.call.changing]
         gain = known_content_gain(self._inner, changing, self._dice.getrandbits(62))
         return [reuse_finding([gain])] if gain else []

@@ -28,7 +28,7 @@ MOST_CALLS = 64
 CACHED_RATIO = 0.5
 #: A device does the same work in the same time: of so many blocks on known and on new content the
 #: times lie that far apart, as a log-ratio, where something is remembered.
-_BLOCKS, _APART = 6, 0.02
+_KNOWN, _FRESH, _APART = 4, 8, 0.02
 #: Blocks after which new content is as well known as what was timed.
 _SETTLING = 100
 
@@ -112,15 +112,16 @@ def known_content_gain(block: Block, changing: Sequence[torch.Tensor], seed: int
 
 
 def _gain(block: Block, renewal: Renewal) -> float:
-    known = [block.run_after(renewal.again) for _ in range(_BLOCKS)]
-    if None in known:
+    known = [block.run_after(renewal.again) for _ in range(_KNOWN)]
+    if math.isnan(known[0]):
         return 0.0
-    fresh = [block.run_after(renewal) for _ in range(_BLOCKS)]
-    slow, fast = (sorted(filter(None, times)) for times in (known, fresh))
     # One of each may be an outlier.
-    if math.log(fast[1] / slow[-2]) < _APART:
-        return 0.0
-    return math.log(statistics.median(fast) / statistics.median(slow))
+    fresh, slow = list[float](), sorted(known)
+    for _ in range(_FRESH):
+        fresh.append(block.run_after(renewal))
+        if sum(math.log(time / slow[-2]) < _APART for time in fresh) > 1:
+            return 0.0
+    return math.log(statistics.median(fresh) / statistics.median(slow))
 
 
 def reuse_finding(ratios: Sequence[float]) -> Finding:

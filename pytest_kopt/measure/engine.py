@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -58,13 +59,13 @@ class Block(ABC):
     def run(self) -> float:
         """Run the block once and return its time in ms per call."""
 
-    def run_after(self, write: Callable[[], object]) -> float | None:
+    def run_after(self, write: Callable[[], object]) -> float:
         """Return the ms per call of one go round the calls that comes right after `write`.
 
         As many calls as a block has come before that, so that whatever they leave behind is there.
-        None where every call is timed on its own, and `before` of the engine does this already.
+        NaN where every call is timed on its own, and `before` of the engine does this already.
         """
-        return None
+        return math.nan
 
 
 class Engine(ABC):

@@ -39,17 +39,20 @@ def project_modules(root: Path) -> dict[str, Path]:
     found = {}
     for name, module in list(sys.modules.items()):
         path = _source(str(getattr(module, "__file__", None) or ""))
-        if path is None:
-            continue
-        inside = path.is_relative_to(root) and "site-packages" not in path.parts
-        if inside and (root / ".venv") not in path.parents:
+        if path is not None and _is_below(path, root):
             found[name] = path
     return found
 
 
 @functools.cache
+def _is_below(path: Path, root: Path) -> bool:
+    inside = path.is_relative_to(root) and "site-packages" not in path.parts
+    return inside and (root / ".venv") not in path.parents
+
+
+@functools.cache
 def _source(file: str) -> Path | None:
-    """Return where a module's source lies, None for what has none; asked for thousands of modules.
+    """Return where a module's source lies, None for what has none; asked for thousands, each case.
 
     torch.ops, for one, says it comes from a relative path that does not exist.
     """
