@@ -6,8 +6,8 @@ Both kinds of round are whole pytest runs of the same project, from start to exi
 candidate is checked, timed and compared with its incumbent in fresh processes. There is no option
 that leaves the checks out. A plugin of this script's does so in every process of one kind of round:
 of a check it leaves the comparison with the reference on fresh inputs, and no further contents,
-counted work, training loop, reuse timing, looks at timed results, guards, tripwire, nearby shapes
-or audit. The two kinds take turns, each time in a copy of a project whose baseline was measured in
+counted work, training loop, reuse timing, new content for timed calls, looks at timed results,
+guards, tripwire, nearby shapes or audit. The two kinds take turns, each time in a copy of a project whose baseline was measured in
 the same way, and the first pair does not count.
 """
 
@@ -113,6 +113,8 @@ if "pytest_kopt.session.serve" in sys.modules:
     replace(steps.Checking, "run", lambda self, freezes: self._fresh_content())
     replace(runner, "rehearse", lambda *given, **named: rehearsal.Rehearsal())
     replace(spots.Looks, "drawn", lambda self: (frozenset(), random.Random(self.seed)))
+    replace(spots.Spotted, "inflation", lambda self: [])
+    replace(runner, "Renewal", lambda *given: None)
     replace(arms, "held_out_cases", lambda *given: iter(()))
 '''
 
