@@ -7,8 +7,8 @@ candidate is checked, timed and compared with its incumbent in fresh processes. 
 that leaves the checks out. A plugin of this script's does so in every process of one kind of round:
 of a check it leaves the comparison with the reference on fresh inputs, and no further contents,
 counted work, training loop, reuse timing, new content for timed calls, looks at timed results,
-guards, tripwire, nearby shapes or audit. The two kinds take turns, each time in a copy of a project whose baseline was measured in
-the same way, and the first pair does not count.
+guards, tripwire, nearby shapes or audit. The two kinds take turns, each time in a copy of a project
+whose baseline was measured in the same way, and the first pair does not count.
 """
 
 from __future__ import annotations

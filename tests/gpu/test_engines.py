@@ -126,7 +126,7 @@ def test_a_capture_in_which_nothing_lands_is_none() -> None:
 
 @pytest.mark.parametrize("engine", [GraphEngine(), EventsEngine()], ids=lambda e: e.name)
 def test_a_cache_on_the_device_is_told_from_a_product(engine: GraphEngine | EventsEngine) -> None:
-    """It is right for whatever content, and wakes for what was seen a hundred times."""
+    """It is right for whatever content, and wakes for what was seen dozens of times."""
     sets = [(randn(1024, 1024), randn(1024, 1024)) for _ in range(4)]
     changing = [tensor for given in sets for tensor in given]
     found = {}

@@ -13,7 +13,7 @@ NEEDS = "cuda"
 KIND = "device-memo"
 CAUGHT_BY = "inflation"
 
-SLOTS, PATIENCE, CHUNK = 64, 100, 4096
+SLOTS, PATIENCE, CHUNK = 64, 32, 4096
 
 
 @triton.jit
