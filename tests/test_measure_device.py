@@ -202,6 +202,17 @@ def test_a_long_call_has_few_sets_and_is_flushed(monkeypatch: pytest.MonkeyPatch
     assert len(pool.sets) == 3 and pool.flush is not None
 
 
+def test_the_slowest_of_the_versions_says_how_many_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A baseline of a thousand launches would be captured hundreds of times over."""
+    machine = Machine(kernel=10 * US, launch=1 * US)
+    machine.install(monkeypatch)
+    monkeypatch.setattr(cold, "_flusher", lambda size: size)
+    make = lambda i: (torch.zeros(1),)  # noqa: E731
+    versions = [lambda x, lasts=lasts: machine.put(lasts) for lasts in (10 * US, 2e-3, 10 * US)]
+    assert len(input_pool(make, "cuda", *versions).sets) == 3
+    assert len(input_pool(make, "cuda", versions[0]).sets) == 500
+
+
 class Uncapturable:
     def prepare(self, calls: Any, flush: Any = None) -> Block:
         raise CaptureFailed("operation not permitted when stream is capturing")

@@ -63,7 +63,7 @@ def serve_arms(
     with bench.waiting():
         commander.loaded(case.nodeid)
     with one_thread():
-        pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, case.function)
+        pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, *versions.values())
         arms = {}
         for name in order.names:
             looks = Looks(_RUNS, _LOOKS, derive(bench.session_seed, case.nodeid, f"looks {name}"))

@@ -50,12 +50,13 @@ class InputPool:
 
 
 def input_pool(
-    make: Callable[[int], tuple[Any, ...]], device: str, call: Callable[..., object]
+    make: Callable[[int], tuple[Any, ...]], device: str, *calls: Callable[..., object]
 ) -> InputPool:
     """Return enough input sets to go round at least twice the L2 cache; one on the CPU.
 
-    `make(i)` returns the i-th set of arguments of `call`. The pool is at least two sets on a GPU,
-    and no more than calls fit into a block.
+    `make(i)` returns the i-th set of arguments of each of `calls`. The pool is at least two sets on
+    a GPU, and no more than calls fit into a block, by the slowest: captured into a graph, the many
+    launches of a plain baseline would take minutes.
     """
     first = make(0)
     size = sum(x.numel() * x.element_size() for x in first if isinstance(x, torch.Tensor))
@@ -64,7 +65,8 @@ def input_pool(
     cache = torch.cuda.get_device_properties(0).L2_cache_size
     wanted = max(2, math.ceil(CACHES * cache / max(size, 1)))
     if wanted > 2:
-        wanted = max(2, min(MOST_SETS, wanted, math.ceil(ROUND_MS / _call_ms(call, first))))
+        slowest = max(_call_ms(call, first) for call in calls)
+        wanted = max(2, min(MOST_SETS, wanted, math.ceil(ROUND_MS / slowest)))
     return InputPool([first, *(make(i) for i in range(1, wanted))], size, cache)
 
 

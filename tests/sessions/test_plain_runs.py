@@ -301,3 +301,13 @@ def test_a_schema_says_what_a_row_holds(
         assert float(row["Time (us)"]) > 0
         assert "err == 0" in run.out
         assert rough["Time (us)"] == "nan", "a case that fails its check has no metrics"
+
+
+@pytest.mark.parametrize("words", [SERIAL, TWO_WORKERS], ids=["serial", "n2"])
+def test_torch_compiles_in_the_process_of_a_case(gemm: Project, words: tuple[str, ...]) -> None:
+    """Its pool of compilers imports torch for seconds, beside kernels that are timed."""
+    asks = '    assert __import__("os").environ["TORCHINDUCTOR_COMPILE_THREADS"] == "1"\n'
+    first = "def matmul(a, b):\n"
+    gemm.write("kernels/matmul.py", MATMULS.replace(first, first + asks))
+    run = gemm.pytest(*words)
+    assert "PASS" in run.out and "COMPILE_THREADS" not in run.text, run.text
