@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,6 +20,19 @@ _LOOK_SECONDS, _TICKING_SECONDS, _LOOKS = 0.02, 0.05, 25
 #: Share of a core that a process without work may use, and how many looks have to find it idle: on
 #: a crowded machine a thread that never rests may get no core for the length of one.
 _IDLE_SHARE, _IDLE_LOOKS = 0.05, 2
+_COMPILERS = "TORCHINDUCTOR_COMPILE_THREADS"
+
+
+def compile_here() -> None:
+    """Have torch compile in this process; called before the first case of it runs.
+
+    Its pool of compilers would be importing torch for seconds, beside cases that are timed.
+    """
+    os.environ[_COMPILERS] = "1"
+    # Whoever imported it has the old setting.
+    config: Any = sys.modules.get("torch._inductor.config")
+    if config is not None:
+        config.compile_threads = 1
 
 
 def still_busy(call: Callable[[], object]) -> list[Finding]:

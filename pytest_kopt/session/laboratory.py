@@ -25,11 +25,6 @@ if TYPE_CHECKING:
     from pytest_kopt.session.comparison import Comparison, Versions
 
 
-#: torch compiles in the process that asks for it: its pool of compilers would still be importing
-#: torch while the first cases are timed.
-_ALONE = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
-
-
 class HostLaboratory:
     """Measures what is asked for by a session's orders, each case on the device it is at home on.
 
@@ -46,7 +41,7 @@ class HostLaboratory:
         common_environment: Mapping[str, str],
     ) -> None:
         self.brief = brief
-        self.common_environment = _ALONE | dict(common_environment)
+        self.common_environment = dict(common_environment)
         self.session: pytest.Session | None = None
         self._config = config
         self._settings = settings

@@ -68,12 +68,14 @@ class Worker:
             from pytest_kopt.cases.runner import Bench
             from pytest_kopt.devices.pinning import discover, in_use
             from pytest_kopt.devices.processes import announce
+            from pytest_kopt.honesty.background import compile_here
             from pytest_kopt.measure.wall import WallEngine
 
             brief = self.brief
             frozen = None if brief.expected is None else {c.nodeid: c for c in brief.expected}
             host = discover(brief.device)
             device = in_use(host)
+            compile_here()
             if brief.device == "cuda":
                 announce()
             self._bench = Bench(

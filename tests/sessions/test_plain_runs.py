@@ -306,8 +306,8 @@ def test_a_schema_says_what_a_row_holds(
 @pytest.mark.parametrize("words", [SERIAL, TWO_WORKERS], ids=["serial", "n2"])
 def test_torch_compiles_in_the_process_of_a_case(gemm: Project, words: tuple[str, ...]) -> None:
     """Its pool of compilers imports torch for seconds, beside kernels that are timed."""
-    asks = '    assert __import__("os").environ["TORCHINDUCTOR_COMPILE_THREADS"] == "1"\n'
-    first = "def matmul(a, b):\n"
-    gemm.write("kernels/matmul.py", MATMULS.replace(first, first + asks))
-    run = gemm.pytest(*words)
-    assert "PASS" in run.out and "COMPILE_THREADS" not in run.text, run.text
+    compiler = "import torch._inductor.config as compiler\n"
+    first, asks = "def matmul(a, b):\n", "    assert compiler.compile_threads == 1\n"
+    gemm.write("kernels/matmul.py", compiler + MATMULS.replace(first, first + asks))
+    run = gemm.pytest(*words, TORCHINDUCTOR_COMPILE_THREADS="8")
+    assert "4 passed" in run.out and "compile_threads" not in run.text, run.text
