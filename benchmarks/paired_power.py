@@ -1,10 +1,10 @@
 """False accepts and power of the paired rule, by the very function that decides a round.
 
-python benchmarks/paired_power.py [NOISE.json] [verdicts]
+python benchmarks/paired_power.py [NOISE.json …] [verdicts]
 
-With a file from `pytest --kopt-calibrate` its fresh processes are drawn anew, with replacement, and
-a true gain is added to every log-ratio. Without one, five cases are simulated with normal process
-effects of the sizes measured on an H200 (0.04, 0.17, 0.06, 0.23, 0.06 %).
+With files from `pytest --kopt-calibrate` their fresh processes are drawn anew, with replacement,
+and a true gain is added to every log-ratio. Without one, five cases are simulated with normal
+process effects of the sizes measured on an H200 (0.04, 0.17, 0.06, 0.23, 0.06 %).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tabulate import tabulate
@@ -30,15 +31,13 @@ SIMULATED_SD_PCT = {"a": 0.039, "b": 0.174, "c": 0.058, "d": 0.231, "e": 0.062}
 TRUTHS_PCT = (0.0, 0.25, 0.5, 1.0, -0.5, -1.0)
 
 
-def recorded(path: Path, dice: random.Random) -> Callable[[], Process]:
+def recorded(path: Path) -> list[Process]:
     found = json.loads(path.read_text())["log_ratios"]
     count = len(next(iter(found.values()))["main"])
-
-    def draw() -> Process:
-        i = dice.randrange(count)
-        return {name: (case["main"][i], case["placebo"][i]) for name, case in found.items()}
-
-    return draw
+    return [
+        {name: (case["main"][i], case["placebo"][i]) for name, case in found.items()}
+        for i in range(count)
+    ]
 
 
 def simulated(dice: random.Random) -> Callable[[], Process]:
@@ -76,7 +75,8 @@ def main() -> None:
     dice = random.Random(2026)
     files = [Path(word) for word in sys.argv[1:] if word.endswith(".json")]
     counts = [int(word) for word in sys.argv[1:] if word.isdigit()]
-    draw = recorded(files[0], dice) if files else simulated(dice)
+    processes = [process for path in files for process in recorded(path)]
+    draw = partial(dice.choice, processes) if files else simulated(dice)
     verdicts = counts[0] if counts else 2000
     names = list(draw())
     rows = []
@@ -102,7 +102,7 @@ def main() -> None:
         "A/A failed %",
         "regressed %",
     ]
-    source = files[0].name if files else "simulated processes"
+    source = f"{len(processes)} recorded processes" if files else "simulated processes"
     print(f"{verdicts} verdicts a row, {source}, looks {dict(LOOKS)}\n")
     print(tabulate(rows, headers=header, tablefmt="github", disable_numparse=True))
 
