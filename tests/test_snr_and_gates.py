@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_kopt import assert_snr, compute_snr, get_tolerances, snr, tolerance
+from pytest_kopt.cases.traffic import computing_dtype
 from pytest_kopt.errors import BadInput
 from pytest_kopt.numerics.gates import Figures, Gate, Snr, bitwise, default_gate, encoding
 from pytest_kopt.numerics.snr import InvalidReference
@@ -202,3 +203,22 @@ def test_a_tolerance_below_zero_is_refused(rtol: float, atol: float) -> None:
 )
 def test_a_gate_says_what_it_asks(gate: Gate, words: str) -> None:
     assert gate.describe() == words
+
+
+@pytest.mark.parametrize(
+    ("gate", "dtype"),
+    [
+        (None, "bfloat16"),
+        (snr("e4m3"), "float8_e4m3fn"),
+        (snr("E5M2"), "float8_e5m2"),
+        (snr(25.0), "bfloat16"),
+        (snr("fp4"), "bfloat16"),
+        (tolerance(rtol=0.1, atol=0.1), "bfloat16"),
+    ],
+)
+def test_a_gate_named_by_a_format_says_what_a_kernel_computes_in(
+    gate: Gate | None, dtype: str
+) -> None:
+    inputs = [torch.zeros(64, dtype=torch.bfloat16), torch.zeros(4), 3, torch.arange(900)]
+    assert computing_dtype(inputs, gate) == dtype
+    assert computing_dtype([torch.arange(9), "x"], None) is None

@@ -27,7 +27,7 @@ class CheckReport:
     SNRs are in dB; `gradients` maps an input's position to its gradient's SNR. `findings` are
     signs that the kernel serves the check instead of computing. `accuracy` is each result's, by
     name, and `written` the bytes of the outputs; `io_bytes` are the compulsory bytes by direction
-    and `dtype` is the inputs', for the roofline.
+    and `dtype` what products are taken in, for the roofline.
     """
 
     check: Check

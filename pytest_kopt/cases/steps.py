@@ -27,7 +27,7 @@ from pytest_kopt.cases.passes import (
     make_inputs,
     pairs,
 )
-from pytest_kopt.cases.traffic import input_dtype, io_bytes
+from pytest_kopt.cases.traffic import computing_dtype, io_bytes
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty import background, inputs, instruments, memory, outputs, physics, work
 from pytest_kopt.honesty.controls import passing_controls
@@ -55,7 +55,7 @@ class Checking:
     """One case on its way through the steps, and what they have shown so far.
 
     `accuracy` and `counts` (terms an element may add up) are by name of the result, `io_bytes` the
-    compulsory bytes by direction, `dtype` the inputs'. Of the content,
+    compulsory bytes by direction, `dtype` what products are taken in. Of the content,
     `_used` are the candidate's own tensors, which keep their addresses, and `_given` a pristine
     copy of what they should hold.
     """
@@ -157,7 +157,7 @@ class Checking:
                 self.counts[name] = terms(inputs.all_tensors(self._given), out)
         self.written = physics.written_bytes(tensors(run.live.outputs))
         self.io_bytes = io_bytes(self._given, run.live.outputs, run.live.gradients.values())
-        self.dtype = input_dtype(self._given)
+        self.dtype = computing_dtype(self._given, self.case.gate)
 
     def _look_for_unwritten(self, seed: int) -> None:
         """Say of a wrong result whether some of it is what lay in memory before."""
@@ -253,9 +253,12 @@ class Checking:
             self.found(outputs.shared(one, other, inputs.storages(self._used)))
         if all(saved):
             self.found([work.cached(first, second)])
-        late = [self._work_in_the_end() for _ in range(_COUNTS)]
-        if all(work.saves(last, first) for first, last in late):
-            self.found([work.cached(*late[-1])])
+        for _ in range(_COUNTS):
+            first, second = self._work_in_the_end()
+            if not work.saves(second, first):
+                break
+        else:
+            self.found([work.cached(first, second)])
         held = inputs.storages(self._used)
         self.found(outputs.recycled(lambda: tensors(self._plain()), held))
 

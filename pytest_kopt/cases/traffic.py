@@ -1,4 +1,4 @@
-"""How much a case has to move at least: the sizes of what goes in and what comes out."""
+"""How much a case has to move at least, and the dtype it computes in: what its roofline needs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from typing import Any
 import torch
 
 from pytest_kopt.numerics.determinism import tensors
+from pytest_kopt.numerics.gates import Gate, Snr
+
+#: What a gate says of a kernel that is named after a format.
+_FORMATS = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 
 
 def io_bytes(
@@ -27,8 +31,14 @@ def io_bytes(
     return found
 
 
-def input_dtype(given: Sequence[Any]) -> str | None:
-    """Return torch's name of the dtype that most bytes of the floating or int8 inputs have."""
+def computing_dtype(given: Sequence[Any], gate: Gate | None) -> str | None:
+    """Return torch's name of the dtype that products are taken in, for the roofline.
+
+    That of the gate's format, as kernels that quantise wider inputs themselves have it; else the
+    one that most bytes of the floating or int8 inputs have.
+    """
+    if isinstance(gate, Snr) and gate.format in _FORMATS:
+        return _FORMATS[gate.format]
     sizes: dict[str, int] = {}
     for item in tensors(list(given)):
         if item.is_floating_point() or item.dtype is torch.int8:

@@ -66,11 +66,12 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Snr:
-    """SNR in dB at or above a threshold."""
+    """SNR in dB at or above a threshold; `format` is the one it was named by, such as "e4m3"."""
 
     threshold: float
     rtol: float = DIAGNOSTIC_TOLERANCES["float8"]
     atol: float = DIAGNOSTIC_TOLERANCES["float8"]
+    format: str | None = None
 
     def passes(self, figures: Figures) -> bool:
         return figures.snr_db >= self.threshold
@@ -103,7 +104,8 @@ def tolerance(*, rtol: float, atol: float) -> Tolerance:
 
 def snr(threshold: str | float) -> Snr:
     """Return an SNR gate from a format ("e4m3", "e5m2", "fp4") or a number of dB."""
-    return Snr(snr_threshold(threshold))
+    named = threshold.lower() if isinstance(threshold, str) else None
+    return Snr(snr_threshold(threshold), format=named)
 
 
 def bitwise() -> Bitwise:
