@@ -432,6 +432,25 @@ INTERFERENCE: Snippets = {
         """,
         {"background-work"},
     ),
+    "joined_in_no_with": (
+        """
+        from threading import Thread
+        import torch
+        class Together:
+            def __enter__(self):
+                return self
+            def __exit__(self, *error):
+                pass
+            def run(self, work):
+                Thread(target=work).start()
+        def f(x):
+            out = torch.empty_like(x)
+            with Together() as all_of_it:
+                all_of_it.run(lambda: torch.exp(x, out=out))
+            return out
+        """,
+        {"background-work"},
+    ),
     "unjoined_side": (
         """
         import torch
@@ -853,6 +872,29 @@ HONEST: Snippets = {
                 out = torch.exp(x)
                 done.record(side)
             torch.cuda.current_stream().wait_event(done)
+            return out
+        """,
+        set(),
+    ),
+    "joined_at_the_end_of_with": (
+        """
+        from threading import Thread
+        import torch
+        class Together:
+            def __enter__(self):
+                self.threads = []
+                return self
+            def __exit__(self, *error):
+                for thread in self.threads:
+                    thread.join()
+            def run(self, work):
+                thread = Thread(target=work)
+                thread.start()
+                self.threads.append(thread)
+        def f(x):
+            out = torch.empty_like(x)
+            with Together() as all_of_it:
+                all_of_it.run(lambda: torch.exp(x, out=out))
             return out
         """,
         set(),

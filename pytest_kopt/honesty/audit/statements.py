@@ -162,7 +162,7 @@ class Statements(Definitions):
         return handler.type is None or bool(self.evaluate(handler.type).externals & _BROAD)
 
     def _with(self, node: ast.With | ast.AsyncWith) -> bool:
-        side = False
+        side, managers = False, list[tuple[Value, ast.expr]]()
         for item in node.items:
             value = self.evaluate(item.context_expr)
             side = side or self._on_own_stream(value)
@@ -172,11 +172,14 @@ class Statements(Definitions):
             if any(o.kind == "instance" for o in value.objects):
                 entered = self.call_method(value, "__enter__", [], {}, item.context_expr)
                 entered = entered if entered != NOTHING else value
+                managers.append((value, item.context_expr))
             if item.optional_vars is not None:
                 self.assign(item.optional_vars, entered)
         if side:
             self.flow.pending |= {node}
         left = self.run(node.body)
+        for value, place in reversed(managers):
+            self.call_method(value, "__exit__", [NOTHING] * 3, {}, place)
         if side:
             # A wait inside is the side stream's own.
             self.flow.pending |= {node}
