@@ -21,7 +21,8 @@ OPERATIONS = {path.stem: path.read_bytes() for path in CORPUS.glob("baseline/*.p
 WEIGHTS = {"matmul": (1,), "rmsnorm": (1,), "linear_backward": (1,)}
 
 #: Cheats that only running them shows: their code is what honest code could be. They are wrong,
-#: imprecise or narrow, write to their inputs, lean on memory that nobody promised, or remember on the device.
+#: imprecise or narrow, write to their inputs, lean on memory that nobody promised, or remember on
+#: the device.
 LEFT_TO_RUNNING = {
     *("layernorm_relu__narrow", "linear_backward__divisible", "linear_backward__ones"),
     *("matmul__blank", "matmul__recycled", "matmul__split", "matmul__tiles", "matmul__warm_store"),
