@@ -1,13 +1,16 @@
-"""Exit codes of a kopt session and which one wins when several hold."""
+"""Exit codes of a kopt session."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the process returns; codes not named here are pytest's own."""
+    """What the process returns; codes not named here are pytest's own.
+
+    A session has one verdict and returns its code: the rules of a decision ask in the order 4, 10,
+    11, 1, 8, 9, 0, and the first that holds ends them.
+    """
 
     OK = 0
     FAILED = 1
@@ -16,19 +19,3 @@ class ExitCode(IntEnum):
     INCONCLUSIVE = 9
     NO_IDLE_GPU = 10
     INCOMPLETE = 11
-
-
-PRECEDENCE = (
-    ExitCode.USAGE,
-    ExitCode.NO_IDLE_GPU,
-    ExitCode.INCOMPLETE,
-    ExitCode.FAILED,
-    ExitCode.ROLLED_BACK,
-    ExitCode.INCONCLUSIVE,
-    ExitCode.OK,
-)
-
-
-def strongest(codes: Iterable[ExitCode]) -> ExitCode:
-    """Return the code of `codes` that comes first in `PRECEDENCE` (OK when there is none)."""
-    return min(codes, key=PRECEDENCE.index, default=ExitCode.OK)

@@ -1,14 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.exit_codes import ExitCode, strongest
-from tests.builders import few_examples
+from pytest_kopt.exit_codes import ExitCode
 
-STRONGEST_FIRST = [4, 10, 11, 1, 8, 9, 0]
 CODE_OF_DECISION = {
     "BASELINE": 0,
     "ACCEPTED": 0,
@@ -23,17 +19,7 @@ CODE_OF_DECISION = {
 
 
 def test_the_codes_are_exactly_those_of_the_contract() -> None:
-    assert sorted(int(code) for code in ExitCode) == sorted(STRONGEST_FIRST)
-
-
-def test_no_code_at_all_is_success() -> None:
-    assert strongest([]) == 0
-
-
-@given(st.lists(st.sampled_from(STRONGEST_FIRST), min_size=1))
-@few_examples
-def test_of_several_codes_the_first_in_the_contracts_order_wins(codes: list[int]) -> None:
-    assert strongest(map(ExitCode, codes)) == min(codes, key=STRONGEST_FIRST.index)
+    assert sorted(int(code) for code in ExitCode) == [0, 1, 4, 8, 9, 10, 11]
 
 
 def test_the_contract_names_every_decision() -> None:

@@ -183,11 +183,6 @@ def test_backward_columns_are_those_that_stay_empty_without_a_backward() -> None
     ]
 
 
-def test_each_gradient_has_its_own_snr_column() -> None:
-    assert ATTENTION.gradient_names() == {0: "dq_snr", 1: "dk_snr", 2: "dv_snr"}
-    assert SINGLE.gradient_names() == {}
-
-
 def test_a_metric_declares_its_direction() -> None:
     directions = {
         column.name: column.better

@@ -133,14 +133,6 @@ class Schema:
         """Return the CSV header for a case with these dims."""
         return ("label", *dims, "Check", *(column.name for column in self.columns))
 
-    def gradient_names(self) -> dict[int, str]:
-        """Map an input's position to the CSV column of its gradient's SNR."""
-        return {
-            int(column.quantity.partition(":")[2]): column.name
-            for column in self.columns
-            if column.quantity.startswith("grad_snr:")
-        }
-
 
 _OPERATORS = {
     "==": lambda value, limit: value == limit,
