@@ -141,6 +141,8 @@ def _sentences(model: type[BaseModel], error: ValidationError) -> list[str]:
         elif problem["type"] == "missing":
             sentences.append(f"key {key!r} is missing")
         else:
-            reason = problem["msg"].removeprefix("Value error, ")
+            # It may quote the document, which may hold anything.
+            message = problem["msg"].removeprefix("Value error, ")
+            reason = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
             sentences.append(f"key {key!r} is {problem['input']!r} (legal: {reason})")
     return sentences

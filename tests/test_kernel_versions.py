@@ -74,6 +74,13 @@ def test_a_kernel_that_is_gone_is_named(root: Path) -> None:
         KernelVersion.take(root, SOURCES)
 
 
+@pytest.mark.parametrize("name", ["n" * 300, "n/" * 3000], ids=["a name", "a path"])
+def test_a_kernel_that_no_file_system_could_hold_is_named(root: Path, name: str) -> None:
+    """Such as a ledger may ask for that somebody edited."""
+    with pytest.raises(BadInput, match="cannot be read"):
+        KernelVersion.take(root, [name])
+
+
 def test_versions_with_the_same_bytes_are_the_same(root: Path) -> None:
     version = KernelVersion.take(root, SOURCES)
     assert version.same_content(KernelVersion.take(root, reversed(SOURCES)))

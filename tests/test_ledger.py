@@ -178,3 +178,9 @@ def test_every_line_says_its_format_version_and_kind(path: Path) -> None:
     ledger.append(path, *EVENTS)
     for line, event in zip(path.read_bytes().decode().split("\n"), EVENTS, strict=False):
         assert line.startswith(f'{{"v": 1, "event": "{event.event}", "time": "{NOW}"')
+
+
+def test_a_refusal_is_one_line_whatever_the_event_is_called(path: Path) -> None:
+    path.write_text('{"event": "ope\\ned\\u0007", "time": "2026-11-21T10:00:00Z", "round": 1}\n')
+    refusal = refusal_of(path)
+    assert refusal.isprintable() and "ope" in refusal

@@ -172,6 +172,8 @@ def test_legal_values_are_taken(key: str, value: Any) -> None:
         ("kernel_source", [""], "at least 1 character"),
         ("kernel_source", ["/etc/passwd"], "relative to the project root"),
         ("kernel_source", ["../other/kernel.py"], "without '..'"),
+        ("kernel_source", ["kernels/" + "k" * 300 + ".py"], "255 bytes a name"),
+        ("kernel_source", ["k/" * 1200 + "k.py"], "2000 in all"),
         ("kernel_source", ["a/../../kernel.py"], "without '..'"),
         ("kernel_source", ["a\0.py"], ""),
         ("tests", None, "string"),

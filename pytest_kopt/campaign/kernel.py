@@ -43,13 +43,14 @@ class KernelVersion:
         """
         files = {}
         for source in sources:
-            for path in files_of(root / source):
-                relative = path.relative_to(root).as_posix()
-                try:
+            where = source
+            try:
+                for path in files_of(root / source):
+                    where = path.relative_to(root).as_posix()
                     mode = stat.S_IMODE(path.stat().st_mode)
-                    files[relative] = KernelFile(path.read_bytes(), mode)
-                except OSError as error:
-                    raise BadInput(f"cannot be read: {error.strerror}", where=relative) from None
+                    files[where] = KernelFile(path.read_bytes(), mode)
+            except OSError as error:
+                raise BadInput(f"cannot be read: {error.strerror}", where=where) from None
         return cls(files)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from datetime import datetime
 from pathlib import Path
@@ -27,6 +28,8 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _STAMP = re.compile(r"\d{4}-\d{2}-\d{2} \d{2}:\d{2}")
 _BRANCH = re.compile(r"(?!-)(?!.*(\.\.|//|@\{|\\))[\w./+-]+(?<![./])")
 
+#: Bytes of a file's name and of a kernel's path that every file system takes.
+_LONGEST_NAME, _LONGEST_PATH = 255, 2000
 #: Rounds after the baseline.
 MOST_ITERATIONS = 119
 Text = Annotated[str, Field(min_length=1, max_length=4000)]
@@ -135,6 +138,9 @@ class Manifest(BaseModel):
         for path in paths:
             if Path(path).is_absolute() or ".." in Path(path).parts or "\0" in path:
                 raise ValueError("paths relative to the project root, without '..'")
+            names = (len(os.fsencode(part)) for part in Path(path).parts)
+            if max(names, default=0) > _LONGEST_NAME or len(os.fsencode(path)) > _LONGEST_PATH:
+                raise ValueError(f"at most {_LONGEST_NAME} bytes a name, {_LONGEST_PATH} in all")
         return paths
 
     @field_validator("representative_shapes")
