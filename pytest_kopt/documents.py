@@ -130,6 +130,14 @@ def validate(model: type[Model], document: dict[str, Any], where: str) -> Model:
         raise BadInput("; ".join(_sentences(model, error)), where=where) from None
 
 
+def quoting(message: str) -> str:
+    """Return a validator's message as one line: it may quote the document, which may hold anything.
+
+    As in a Python literal, what cannot be printed is escaped.
+    """
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
+
+
 def _sentences(model: type[BaseModel], error: ValidationError) -> list[str]:
     sentences = []
     for problem in error.errors(include_url=False):
@@ -141,8 +149,6 @@ def _sentences(model: type[BaseModel], error: ValidationError) -> list[str]:
         elif problem["type"] == "missing":
             sentences.append(f"key {key!r} is missing")
         else:
-            # It may quote the document, which may hold anything.
-            message = problem["msg"].removeprefix("Value error, ")
-            reason = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
+            reason = quoting(problem["msg"].removeprefix("Value error, "))
             sentences.append(f"key {key!r} is {problem['input']!r} (legal: {reason})")
     return sentences

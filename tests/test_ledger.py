@@ -181,6 +181,7 @@ def test_every_line_says_its_format_version_and_kind(path: Path) -> None:
 
 
 def test_a_refusal_is_one_line_whatever_the_event_is_called(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text('{"event": "ope\\ned\\u0007", "time": "2026-11-21T10:00:00Z", "round": 1}\n')
     refusal = refusal_of(path)
     assert refusal.isprintable() and "ope" in refusal

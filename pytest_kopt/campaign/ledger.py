@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.decide.verdict import Aggregate, Decision, KernelTime, Level
+from pytest_kopt.documents import quoting
 from pytest_kopt.errors import BadInput
 from pytest_kopt.roofline import Efficiency
 
@@ -273,7 +274,8 @@ def read(path: Path) -> list[AnyEvent]:
             what = error.errors(include_url=False)[0]
             place = ".".join(str(part) for part in what["loc"]) or "line"
             raise BadInput(
-                f"line {number} is no ledger event ({place}: {what['msg']})", where=str(path)
+                f"line {number} is no ledger event ({place}: {quoting(what['msg'])})",
+                where=str(path),
             ) from None
     return events
 
