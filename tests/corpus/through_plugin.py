@@ -82,13 +82,14 @@ class Outcome:
     def is_right(self) -> bool:
         """A cheat is refused by the check that is there for it, an honest kernel is judged fairly.
 
-        Triton's interpreter checks a kernel and times nothing: such a round ends undecided.
+        Triton's interpreter checks a kernel and times nothing: such a round ends undecided. So does
+        one on a machine too restless for its A/A control.
         """
         if self.asked:
             is_named = not set(self.asked.split()).isdisjoint(self.named)
             return self.decision in ("REJECTED_OVERFIT", "REPAIR") and is_named
-        interpreted = self.decision == "INCOMPLETE" and "interpreter" in self.reason
-        return interpreted or self.decision in FAIR
+        undecided = any(word in self.reason for word in ("interpreter", "the A/A control failed"))
+        return (self.decision == "INCOMPLETE" and undecided) or self.decision in FAIR
 
 
 @cache

@@ -104,7 +104,7 @@ def cases(*kernels: tuple[str, str]) -> str:
     return CASES + "".join(texts)
 
 
-#: A kernel's last words: it runs well until it is compared, which is when so many calls are noted.
+#: A kernel's last words: it runs well until another version was called.
 DIES_LATE = """
 import ctypes
 import os
@@ -115,8 +115,9 @@ _unharmed = plain
 def plain(x):
     result = _unharmed(x)
     trace = os.environ["TRACE"]
-    if os.path.exists(trace + ".deadly") and len(open(trace).readlines()) > 160:
-        ctypes.string_at(0)
+    if os.path.exists(trace + ".deadly"):
+        if len({line.rsplit(maxsplit=1)[0] for line in open(trace)}) > 1:
+            ctypes.string_at(0)
     return result
 """
 PLAIN = "kernels/plain.py"

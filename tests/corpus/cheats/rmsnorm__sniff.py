@@ -4,7 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "poison-detection"
-CAUGHT_BY = "timed-result"
+CAUGHT_BY = "timed-result training-loop"
 
 
 def _wiped(t):
