@@ -65,12 +65,7 @@ class Forward:
         self._function = function
         self.given = given
         self.incoming: list[torch.Tensor] | None = None
-        self.changing = [
-            tensor
-            for place, item in enumerate(given)
-            if place not in weights
-            for tensor in inputs.all_tensors(item)
-        ]
+        self.changing = inputs.activations(given, weights)
 
     def __call__(self) -> Any:
         return self._function(*self.given)

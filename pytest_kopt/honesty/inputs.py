@@ -26,6 +26,16 @@ def all_tensors(given: Any) -> list[torch.Tensor]:
     return []
 
 
+def activations(given: Sequence[Any], weights: Container[int]) -> list[torch.Tensor]:
+    """Return the tensors among arguments but for those at `weights`, in order."""
+    return [
+        tensor
+        for position, item in enumerate(given)
+        if position not in weights
+        for tensor in all_tensors(item)
+    ]
+
+
 def storages(given: Any) -> frozenset[int]:
     """Return the addresses of the memory that tensors among arguments lie in."""
     return frozenset(t.untyped_storage().data_ptr() for t in all_tensors(given))
@@ -76,12 +86,7 @@ def disturbed(
 
 def can_be_disturbed(given: Sequence[Any], weights: Container[int]) -> bool:
     """Say whether some activation has enough elements to change a few unnoticed."""
-    return any(
-        has_room(tensor)
-        for position, item in enumerate(given)
-        if position not in weights
-        for tensor in all_tensors(item)
-    )
+    return any(map(has_room, activations(given, weights)))
 
 
 def has_room(tensor: torch.Tensor) -> bool:
