@@ -27,6 +27,8 @@ from pytest_kopt.honesty.controls import passing_controls
 from pytest_kopt.honesty.precision import Accuracy, downgrades, least_snr, terms
 from pytest_kopt.numerics.compare import compare
 from pytest_kopt.numerics.gates import Tolerance
+from pytest_kopt.numerics.snr import compute_snr, rounding_snr
+from tests.builders import few_examples
 
 # --- work ----------------------------------------------------------------------------------------
 
@@ -294,6 +296,49 @@ def test_another_dtype_than_the_baselines_is_named_and_a_poor_baseline_excuses()
     poor = Accuracy.of(ref, x.half().tanh().float())
     assert downgrades({"out": poor}, {"out": poor}, {"out": 1.0}) == []
     assert downgrades({"out": poor}, {}, {"out": 1.0}) == []
+
+
+def test_a_reference_that_is_rounded_itself_asks_for_no_bits_of_its_own() -> None:
+    x, grad = torch.randn(512, 256).bfloat16(), torch.randn(512, 256).bfloat16()
+    exact = (x.double() * grad.double()).sum(0).bfloat16()
+    another_order = exact.clone()
+    another_order[17] = torch.nextafter(exact[17], torch.tensor(9e9).bfloat16())
+    base = {"dw": Accuracy.of(exact, exact)}
+    found = Accuracy.of(exact, another_order)
+    assert base["dw"].snr_db == math.inf > found.snr_db
+    assert downgrades({"dw": found}, base, {"dw": 512.0}) == []
+    coarse = Accuracy.of(exact, (exact.float() / 4).round().bfloat16() * 4)
+    assert [f.check for f in downgrades({"dw": coarse}, base, {"dw": 512.0})] != []
+
+
+def test_a_reference_in_the_results_dtype_tells_only_narrower_arithmetic() -> None:
+    x = torch.rand(64, 512) + 3.0
+    library = x.var(1, unbiased=False)
+    base = {"out": Accuracy.of(library, library, torch.float32)}
+    moments = x.square().mean(1) - x.mean(1).square()
+    halved = x.half().float().var(1, unbiased=False)
+    for out, checks in ((moments, []), (halved, ["precision-downgrade"])):
+        narrow = {"out": Accuracy.of(library, out, torch.float32)}
+        assert [f.check for f in downgrades(narrow, base, {"out": 512.0})] == checks
+
+
+@given(st.integers(0, 2**32), st.sampled_from([torch.float32, torch.bfloat16, torch.float16]))
+@few_examples
+def test_one_rounding_costs_what_it_is_said_to(seed: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(4096, generator=generator, dtype=torch.float64)
+    rounded = compute_snr(values, values.to(dtype))
+    assert rounding_snr(values, dtype) == pytest.approx(rounded, abs=0.5)
+    assert rounding_snr(values.to(dtype), dtype) == pytest.approx(rounded, abs=0.5)
+
+
+def test_zeros_cost_no_rounding_and_tiny_values_that_of_the_smallest_normal_one() -> None:
+    assert rounding_snr(torch.zeros(3), torch.float32) == math.inf
+    smallest = torch.finfo(torch.float16).smallest_normal
+    tiny = torch.tensor([smallest / 8], dtype=torch.float64)
+    normal = torch.tensor([smallest], dtype=torch.float64)
+    lost = rounding_snr(normal, torch.float16) - rounding_snr(tiny, torch.float16)
+    assert lost == pytest.approx(20 * math.log10(8))
 
 
 def test_the_baselines_accuracy_comes_back_from_the_record_to_where_cases_run() -> None:

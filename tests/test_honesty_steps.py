@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -49,12 +50,35 @@ def case_of(function: Callable[..., Any], **changes: Any) -> Case:
 
 
 def check(function: Callable[..., Any], **changes: Any) -> CheckReport:
-    freezes = changes.pop("freezes", False)
-    return check_case(case_of(function, **changes), 20260101, freezes=freezes)
+    asked = {name: changes.pop(name) for name in ("freezes", "baseline") if name in changes}
+    return check_case(case_of(function, **changes), 20260101, **asked)
 
 
 def names(report: CheckReport) -> set[str]:
     return {found.check for found in report.findings if found.rejects}
+
+
+def scaled(x: Tensor, w: Tensor) -> Tensor:
+    return x / x.float().square().mean(-1, keepdim=True).sqrt().to(x.dtype) * w
+
+
+def scaled_in_parts(x: Tensor, w: Tensor) -> Tensor:
+    squares = torch.stack([part.float().square().sum(-1) for part in x.split(16, -1)]).sum(0)
+    return x * (squares[:, None] / COLUMNS).sqrt().reciprocal().to(x.dtype) * w
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_reference_that_the_baseline_equals_bit_for_bit_leaves_room(dtype: torch.dtype) -> None:
+    def given() -> tuple[Tensor, Tensor]:
+        x, w = inputs()
+        return x.to(dtype).requires_grad_(), w.to(dtype).requires_grad_()
+
+    same = {"inputs": given, "reference": scaled, "backward": True, "gate": snr(35.0)}
+    before = check(scaled, **same)
+    assert {found.snr_db for found in before.accuracy.values()} == {math.inf}
+    report = check(scaled_in_parts, baseline=before.accuracy, **same)
+    assert (report.check, names(report)) == ("PASS", set())
+    assert not any(math.isinf(found.snr_db) for found in report.accuracy.values())
 
 
 def memo(key: Callable[..., Any]) -> Callable[[Tensor, Tensor], Tensor]:

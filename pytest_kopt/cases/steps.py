@@ -32,7 +32,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty import background, inputs, instruments, memory, outputs, physics, work
 from pytest_kopt.honesty.controls import passing_controls
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.precision import Accuracy, terms
+from pytest_kopt.honesty.precision import Accuracy, least_exact, terms
 from pytest_kopt.numerics.compare import Comparison, compare
 from pytest_kopt.numerics.determinism import fresh_copy, tensors
 from pytest_kopt.numerics.gates import default_gate
@@ -151,9 +151,10 @@ class Checking:
         if not self.passed:
             self._look_for_unwritten(seed)
             return
+        computed_in = least_exact(expected.outputs)
         for name, ref, out in pairs(expected, run.kept):
             if isinstance(out, torch.Tensor) and out.dtype.is_floating_point:
-                self.accuracy[name] = Accuracy.of(ref, out)
+                self.accuracy[name] = Accuracy.of(ref, out, computed_in)
                 self.counts[name] = terms(inputs.all_tensors(self._given), out)
         self.written = physics.written_bytes(tensors(run.live.outputs))
         self.io_bytes = io_bytes(self._given, run.live.outputs, run.live.gradients.values())

@@ -1,7 +1,9 @@
 """The accuracy a kernel owes: as good as its dtype and its baseline, whatever the gate allows.
 
-A tolerance of 1e-4 lets float16 arithmetic pass for float32. The yardsticks are the rounding of the
-reference to the output's dtype, which nobody can beat, and what the baseline reached in this case.
+A tolerance of 1e-4 lets float16 arithmetic pass for float32. The yardsticks are one rounding to the
+output's dtype, which is all that a dtype costs, and what the baseline reached in this case. Neither
+is taken from a reference that is rounded itself: its gradients come back in their inputs' dtype, so
+that a result which equals them bit for bit is no more exact than one that is an ulp away.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 import torch
 
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.numerics.snr import compute_snr
+from pytest_kopt.numerics.snr import compute_snr, rounding_snr
 
 #: dB that a candidate may be worse than the frozen baseline: four times the error.
 _WORSE_THAN_BASELINE = 12.0
@@ -22,22 +24,33 @@ _WORSE_THAN_BASELINE = 12.0
 _SEVERAL_ROUNDINGS = 15.0
 #: dB on top of the error of adding up one term after the other.
 _SUMMING = 6.0
+#: dB above one rounding to float16, below which float32 was not what was computed in.
+_ABOVE_HALF = 12.0
+#: dB by which one rounding to float16 is worse than one to float32: 13 bits.
+_HALF_BELOW_SINGLE = -20 * math.log10(2**13)
 _CHECKED = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """How exact one result was: its dtype, its SNR and that of the rounded reference, in dB."""
+    """How exact one result was: its dtype, its SNR and that of one rounding to it, in dB.
+
+    `is_told` unless the reference computed in no wider a dtype than the result's: what it got wrong
+    itself is unknown then, and any other order of the same operations differs from it.
+    """
 
     dtype: str
     snr_db: float
     rounding_db: float
+    is_told: bool = True
 
     @classmethod
-    def of(cls, ref: torch.Tensor, out: torch.Tensor) -> Accuracy:
-        """Measure a result of the reference's shape."""
-        rounded = ref.detach().to(out.dtype)
-        return cls(str(out.dtype), compute_snr(ref, out), compute_snr(ref, rounded))
+    def of(
+        cls, ref: torch.Tensor, out: torch.Tensor, computed_in: torch.dtype = torch.float64
+    ) -> Accuracy:
+        """Measure a result of the reference's shape; the reference was `computed_in` a dtype."""
+        is_told = torch.finfo(computed_in).eps < torch.finfo(out.dtype).eps
+        return cls(str(out.dtype), compute_snr(ref, out), rounding_snr(ref, out.dtype), is_told)
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Accuracy:
@@ -60,16 +73,26 @@ def terms(given: Sequence[Any], out: torch.Tensor) -> float:
     return max(1.0, total, float(longest), math.sqrt(product) if len(tensors) > 1 else 1.0)
 
 
+def least_exact(results: Sequence[Any]) -> torch.dtype:
+    """Return the coarsest floating-point dtype among results, float64 where there is none."""
+    dtypes = [item.dtype for item in results if isinstance(item, torch.Tensor)]
+    floating = [dtype for dtype in dtypes if dtype.is_floating_point]
+    return max(floating, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float64)
+
+
 def least_snr(accuracy: Accuracy, dtype: torch.dtype, count: float) -> float:
     """Return the SNR in dB that honest arithmetic in a dtype reaches.
 
     float32: adding `count` terms one after the other costs 10·log10(count / 2) dB against a single
-    rounding (errors of random signs, each of the running sum's size). Narrower dtypes accumulate in
+    rounding (errors of random signs, each of the running sum's size); where the reference is not
+    told to be better, whatever float16 does not reach is enough. Narrower dtypes accumulate in
     float32 and lose a few roundings of intermediate results.
     """
-    if dtype is torch.float32:
-        return accuracy.rounding_db - max(0.0, 10 * math.log10(count / 2)) - _SUMMING
-    return accuracy.rounding_db - _SEVERAL_ROUNDINGS
+    if dtype is not torch.float32:
+        return accuracy.rounding_db - _SEVERAL_ROUNDINGS
+    summed = accuracy.rounding_db - max(0.0, 10 * math.log10(count / 2)) - _SUMMING
+    half = accuracy.rounding_db + _HALF_BELOW_SINGLE + _ABOVE_HALF
+    return summed if accuracy.is_told else min(summed, half)
 
 
 def downgrades(

@@ -56,6 +56,23 @@ def compute_snr(ref: torch.Tensor, actual: torch.Tensor) -> float:
     return 10 * math.log10(power / noise)
 
 
+def rounding_snr(values: torch.Tensor, dtype: torch.dtype) -> float:
+    """Return the SNR in dB of one rounding of `values` (any shape) to a floating-point `dtype`.
+
+    Expected for values that lie anywhere between two numbers of the dtype, whether or not these do:
+    an error spread evenly over ±ulp/2 has a variance of ulp²/12. +inf where all values are zero.
+    """
+    signal = wide(values)
+    signal = signal[torch.isfinite(signal) & (signal != 0)]
+    if not signal.numel():
+        return math.inf
+    format = torch.finfo(dtype)
+    _, exponents = torch.frexp(signal.abs().clamp(min=format.smallest_normal))
+    # frexp's mantissas lie in [1/2, 1), so that a number's leading bit is worth 2^(exponent − 1).
+    ulps = torch.ldexp(torch.full_like(signal, format.eps), exponents - 1)
+    return 10 * math.log10(12 * signal.square().sum().item() / ulps.square().sum().item())
+
+
 def wide(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor detached and in float64; BadInput for a complex one."""
     if tensor.is_complex():
