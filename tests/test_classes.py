@@ -318,6 +318,16 @@ class TestAGlobalRound:
         assert verdict.decision is decision, verdict.reason
         assert ("not safe for every class" in verdict.reason) == (verdict.exit_code == 9)
 
+    @pytest.mark.parametrize(
+        ("gain", "decision"), [(0.2, Decision.ROLLED_BACK), (0.5, Decision.SPLIT)]
+    )
+    def test_paired_the_known_bias_is_no_gain_to_dispatch_for(
+        self, gain: float, decision: Decision
+    ) -> None:
+        verdict = paired(scaled(b1024=1 / (1 + gain / 100), b16=1.04))
+        assert verdict.decision is decision, verdict.reason
+        assert classes_of(verdict)["block_size=1024"].status == "improved"
+
     def test_paired_what_seems_to_be_a_loss_is_looked_at_again(self) -> None:
         new, first = scaled(b1024=0.9, b16=1.01), next(iter(LOOKS))
         early = evidence_of(new, OLD, BY_BLOCK, look=first, noise=1e-3)

@@ -55,3 +55,12 @@ def test_what_could_be_slower_by_more_is_not_let_through() -> None:
     for change, code in ((0.0, 9), (-4.9, 8)):
         verdict = judged("no-regression", FINAL_LOOK, change, spread=2.5 if change else 8.0)
         assert verdict is not None and verdict.exit_code == code
+
+
+def test_a_case_is_called_regressed_where_its_interval_lies_beyond_the_gate() -> None:
+    """Also at a look whose level does not roll back for that case alone."""
+    for change, status in ((-9.0, "regressed"), (-6.0, "unchanged")):
+        verdict = judged("improve", FINAL_LOOK, change, *[0.0] * 30, spread=3.0)
+        assert verdict is not None
+        assert verdict.decision == "INCONCLUSIVE"
+        assert verdict.shapes[0].status == status, verdict.shapes[0]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.finding import Finding, is_finding
 from pytest_kopt.honesty.transfer import (
     ACCEPT_ASTERISK,
     ACCEPT_REAL,
@@ -68,7 +68,9 @@ def test_the_lines_say_what_was_seen() -> None:
     lines = dict(
         transfer_lines(
             Claim("W1", "(id(w), w._version)", 0.5, 20.0),
-            shown(flags=("a", "b"), traces={"x": WEIGHTS, "y": None}, distributions=("uniform",)),
+            shown(
+                findings=("a", "b"), traces={"x": WEIGHTS, "y": None}, distributions=("uniform",)
+            ),
         )
     )
     assert lines["Cache key"] == "(id(w), w._version)"
@@ -147,3 +149,14 @@ def test_an_unbounded_weight_cache_leaves_a_gap() -> None:
     assert found.s_real == pytest.approx(10.0)
     assert found.headline_pct == pytest.approx(43.0)
     assert found.is_inflated
+
+
+def test_what_a_case_was_measured_under_is_no_finding() -> None:
+    stale = Finding("stale-result", "an earlier result", "kernels/a.py:3")
+    assert is_finding(str(stale), ["small", "M16"])
+    for flag in (
+        "M16: throttled: sw_power_cap; clock drifted from 1965 to 1605 MHz (4 of 4 processes)",
+        "small: temperature drifted from 45 to 57 °C",
+        "compared in two processes (a bias of up to 0.3 % is known): does not load twice",
+    ):
+        assert not is_finding(flag, ["small", "M16"])

@@ -6,6 +6,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import reuse_log_ratios
 from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.honesty.finding import is_finding
 from pytest_kopt.honesty.inflation import inflation
 from pytest_kopt.honesty.transfer import Credit, Shown, caches_weights
 
@@ -16,6 +17,7 @@ def shown(campaign: Campaign, item: Round, verdict: Verdict) -> Shown:
     traces = {result.label: result.trace for result in results if "training" in result.evidence}
     before = campaign.state.incumbent_as_of(item.number - 1)
     old = [] if before is None else campaign.results(before)
+    labels = [shape.label for shape in verdict.shapes]
     gain = verdict.aggregate.change_pct if verdict.aggregate else None
     gap = (
         None if gain is None else inflation(reuse_log_ratios(results), reuse_log_ratios(old), gain)
@@ -23,7 +25,7 @@ def shown(campaign: Campaign, item: Round, verdict: Verdict) -> Shown:
     return Shown(
         overfit=verdict.decision is Decision.REJECTED_OVERFIT,
         change_pct=gain,
-        flags=tuple(verdict.flags),
+        findings=tuple(flag for flag in verdict.flags if is_finding(flag, labels)),
         traces=traces or None,
         distributions=tuple(
             str(result.dims["distribution"]) for result in results if "distribution" in result.dims

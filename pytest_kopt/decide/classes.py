@@ -23,12 +23,14 @@ Status = Literal["improved", "unchanged", "regressed"]
 class Standing:
     """How the classes stand: their changes in percent, and which moved beyond the noise.
 
-    A single class is all cases: it says nothing that the aggregate does not say.
+    `worthwhile` are those that gained enough for a path of their own. A single class is all cases:
+    it says nothing that the aggregate does not say.
     """
 
     changes: Mapping[str, float]
     improved: frozenset[str]
     regressed: frozenset[str]
+    worthwhile: frozenset[str]
 
     @classmethod
     def by_noise(cls, changes: Mapping[str, float], policy: Policy) -> Standing:
@@ -42,7 +44,8 @@ class Standing:
                 and policy.reaches(sign * change, policy.noise_pct)
             )
 
-        return cls(changes, beyond(1), beyond(-1))
+        improved = beyond(1)
+        return cls(changes, improved, beyond(-1), improved)
 
     def status(self, name: str) -> Status:
         """Say what became of a class."""
@@ -53,7 +56,7 @@ class Standing:
     @property
     def is_split(self) -> bool:
         """Whether one class gained what another paid for."""
-        return bool(self.improved and self.regressed)
+        return bool(self.worthwhile and self.regressed)
 
     @property
     def has_loss(self) -> bool:
@@ -62,9 +65,9 @@ class Standing:
 
     def split(self) -> tuple[Decision, str, str]:
         """Return decision, reason and advice for a split: specialise and dispatch."""
-        gained, lost = self._listed(self.improved), self._listed(self.regressed)
-        stay = [name for name in self.changes if name not in self.improved]
-        new = _names(sorted(self.improved))
+        gained, lost = self._listed(self.worthwhile), self._listed(self.regressed)
+        stay = [name for name in self.changes if name not in self.worthwhile]
+        new = _names(sorted(self.worthwhile))
         return (
             Decision.SPLIT,
             f"the classes diverge: {gained} improved, {lost} fell",

@@ -111,13 +111,18 @@ def decide_paired(evidence: PairedEvidence, policy: Policy) -> Verdict | None:
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """A look's estimates: total, by case and class, and which are shown to be what."""
+    """A look's estimates: total, by case and class, and which are shown to be what.
+
+    `gate` is the log-ratio of a case that is slower by all that the shape gate lets pass;
+    `regressed` holds the cases that roll a round back.
+    """
 
     evidence: PairedEvidence
     policy: Policy
     level: float
     total: Estimate
     shapes: Mapping[str, Estimate]
+    gate: float
     regressed: frozenset[str]
     slower: frozenset[str]
     open_shapes: frozenset[str]
@@ -178,7 +183,7 @@ class _Judged:
         found = self.shapes[case.name]
         low, high = found.lower(SHAPE_LEVEL), found.upper(SHAPE_LEVEL)
         status: Status = "improved" if low > 0 else "unchanged"
-        if case.name in self.regressed:
+        if case.name in self.regressed or high < self.gate:
             status = "regressed"
         return Shape(
             label=case.label,
@@ -241,6 +246,7 @@ def _judge(evidence: PairedEvidence, policy: Policy, level: float) -> _Judged:
         level,
         _together(evidence.cases),
         shapes,
+        gate,
         regressed=frozenset(holm_rejects(beyond, level)),
         slower=frozenset(holm_rejects(slower, level)),
         open_shapes=frozenset(key for key in core if shapes[key].lower(SHAPE_LEVEL) <= gate),
@@ -256,14 +262,17 @@ def _judge(evidence: PairedEvidence, policy: Policy, level: float) -> _Judged:
 def _standing(classes: Mapping[str, Estimate], level: float) -> Standing:
     """Return how the classes stand: a gain lies above zero, a loss beyond the known bias.
 
-    A gain is only told, at the level of a case's interval; a loss rolls back, at the look's.
+    A gain is only told, at the level of a case's interval; a loss rolls back, at the look's. A
+    path of its own is worth having for a class that gained more than the bias.
     """
     gains = {name: found.p_above(0.0) for name, found in classes.items()}
+    clear = {name: found.p_above(-_BIAS) for name, found in classes.items()}
     losses = {name: found.p_below(_BIAS) for name, found in classes.items()}
     return Standing(
         {name: percent(found.mean) for name, found in classes.items()},
-        frozenset(holm_rejects(gains, SHAPE_LEVEL)),
-        frozenset(holm_rejects(losses, level)),
+        improved=frozenset(holm_rejects(gains, SHAPE_LEVEL)),
+        regressed=frozenset(holm_rejects(losses, level)),
+        worthwhile=frozenset(holm_rejects(clear, SHAPE_LEVEL)),
     )
 
 

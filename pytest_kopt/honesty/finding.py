@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
+
+_TEXT = re.compile(r"[a-z]+(-[a-z]+)*: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +34,8 @@ class Finding:
     def to_json(self) -> dict[str, Any]:
         """Return the finding as JSON-able data."""
         return asdict(self)
+
+
+def is_finding(flag: str, labels: Iterable[str]) -> bool:
+    """Say whether a verdict's flag is a finding's text; those about a case begin with its label."""
+    return bool(_TEXT.match(flag)) and not any(flag.startswith(f"{label}: ") for label in labels)

@@ -38,15 +38,16 @@ class Claim:
 class Shown:
     """What was found and measured.
 
-    `flags` are the verdict's findings as text, `traces` the training traces by case label (None:
-    no cache was suspected there), `change_pct` the verdict's gain, `distributions` the values of
-    the cases' `distribution` dim. `inflation_pct` are the points of the gain that only reused
-    tensors have; `new_weight_cache` says that a weight cache was seen that the incumbent lacks.
+    `findings` are those among the verdict's flags, `traces` the training traces by case label
+    (None: no cache was suspected there), `change_pct` the verdict's gain, `distributions` the
+    values of the cases' `distribution` dim. `inflation_pct` are the points of the gain that only
+    reused tensors have; `new_weight_cache` says that a weight cache was seen that the incumbent
+    lacks.
     """
 
     overfit: bool
     change_pct: float | None
-    flags: tuple[str, ...] = ()
+    findings: tuple[str, ...] = ()
     traces: Mapping[str, Mapping[str, Any] | None] | None = None
     distributions: tuple[str, ...] = ()
     inflation_pct: float | None = None
@@ -118,7 +119,7 @@ def transfer_lines(claim: Claim, shown: Shown) -> list[tuple[str, str]]:
     return [
         ("Bucket", claim.bucket or _UNSTATED),
         ("Cache key", claim.cache_key or "none declared"),
-        ("id(...) audit", "; ".join(shown.flags) or "no finding"),
+        ("id(...) audit", "; ".join(shown.findings) or "no finding"),
         ("4-step trace hit rate", trace_text(shown.traces)),
         ("Workload distribution robustness", _distributions(shown.distributions)),
         ("Benchmark gain", benchmark),
