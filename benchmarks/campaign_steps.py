@@ -27,14 +27,16 @@ class Step:
     """One hypothesis.
 
     `attempts` are lists of edits: the candidate, then its repairs, each on top of the one before.
-    `needs` are steps that have to have been kept. `notes` go with the round; `kept` and `lost` are
-    added after it, as its outcome is, and with `tip` they make the round's tip.
+    `needs` are steps that have to have been kept, `resolves` one that has to have ended SPLIT: what
+    it gained is dispatched to the cases that have it. `notes` go with the round; `kept` and `lost`
+    are added after it, as its outcome is, and with `tip` they make the round's tip.
     """
 
     name: str
     notes: dict[str, Any]
     attempts: tuple[Sequence[Mapping[str, str]], ...]
     needs: tuple[str, ...] = ()
+    resolves: str = ""
     kept: dict[str, str] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     tip: dict[str, str] = field(default_factory=dict)
@@ -88,6 +90,7 @@ def _step(path: Path) -> Step:
         notes=text["notes"],
         attempts=(text["edits"], *text.get("repairs", ())),
         needs=tuple(text.get("needs", ())),
+        resolves=text.get("resolves", ""),
         kept=text.get("kept", {}),
         lost=text.get("lost", {}),
         tip={key: text[key] for key in ("context", "applicability") if key in text},

@@ -116,6 +116,8 @@ class Runner:
         unmet = [name for name in step.needs if not self._was_kept(name)]
         if unmet:
             return self._skip(here, f"needs {', '.join(unmet)}, which was not kept")
+        if step.resolves and self._ended(step.resolves) not in ("SPLIT", _CHECKED):
+            return self._skip(here, f"resolves {step.resolves}, which did not split")
         candidate, decision, number, interpreted = self._base(), "", 0, False
         failed = here.get("decisions", []).count("REPAIR")
         for place, edits in enumerate(step.attempts):
@@ -228,7 +230,11 @@ class Runner:
         return (f"--kopt-notes={path}",)
 
     def _was_kept(self, name: str) -> bool:
-        return self.progress["steps"].get(name, {}).get("decision") in (*_KEPT, _CHECKED)
+        return self._ended(name) in (*_KEPT, _CHECKED)
+
+    def _ended(self, name: str) -> str | None:
+        decision: str | None = self.progress["steps"].get(name, {}).get("decision")
+        return decision
 
     def _skip(self, here: dict[str, Any], why: str) -> None:
         print(f"left out: {why}", flush=True)

@@ -101,7 +101,7 @@ def test_a_campaign_can_be_told_to_its_end(name: str) -> None:
     known = {step.name for step in plan.steps}
     source = plan.source()
     for step in plan.steps:
-        assert set(step.needs) <= known
+        assert {*step.needs, step.resolves or step.name} <= known
         assert {"summary", "hypothesis", "change", "expected", "evidence", "bucket"} <= set(
             step.notes
         )

@@ -40,6 +40,7 @@ STEPS: dict[str, dict[str, Any]] = {
     },
     "04_slower": {"edits": [cost(FASTEST, OLD)]},
     "05_on_slower": {"edits": [cost(OLD, FASTER)], "needs": ["04_slower"]},
+    "05_resolving": {"edits": [cost(OLD, FASTER)], "resolves": "04_slower"},
     "06_unrepaired": {"edits": [{"replace": RIGHT, "with": WRONG}]},
     "07_unfitting": {"edits": [cost(OLD, FASTER)]},
     "08_refused": {
@@ -97,6 +98,7 @@ def test_a_campaign_is_run_to_its_end(tmp_path: Path, monkeypatch: pytest.Monkey
         ("final", "ACCEPTED"),
     ]
     assert "needs 04_slower" in progress["steps"]["05_on_slower"]["left_out"]
+    assert "did not split" in progress["steps"]["05_resolving"]["left_out"]
     assert "stands 0 times" in progress["steps"]["07_unfitting"]["left_out"]
     assert "'rows=7' is no class" in progress["steps"]["08_refused"]["left_out"]
 
