@@ -432,6 +432,36 @@ INTERFERENCE: Snippets = {
         """,
         {"background-work"},
     ),
+    "joined_by_content": (
+        """
+        import torch
+        from concurrent.futures import ThreadPoolExecutor
+        _pool = ThreadPoolExecutor(1)
+        def f(x):
+            out = torch.empty_like(x)
+            pending = _pool.submit(torch.exp, x, out=out)
+            if x[0, 0].item() > 0:
+                pending.result()
+            return out
+        """,
+        {"background-work"},
+    ),
+    "joined_sometimes": (
+        """
+        import torch
+        from concurrent.futures import ThreadPoolExecutor
+        _pool = ThreadPoolExecutor(1)
+        _met = {}
+        def f(x):
+            out = torch.empty_like(x)
+            pending = _pool.submit(torch.exp, x, out=out)
+            if x.shape not in _met and pending:
+                _met[x.shape] = True
+                pending.result()
+            return out
+        """,
+        {"background-work"},
+    ),
     "joined_in_no_with": (
         """
         from threading import Thread
@@ -594,6 +624,26 @@ INTERFERENCE: Snippets = {
 CHEATS: Snippets = {**CACHES, **INSPECTION, **INTERFERENCE}
 
 HONEST: Snippets = {
+    "joined_where_started": (
+        """
+        import torch
+        from concurrent.futures import ThreadPoolExecutor
+        _pool = ThreadPoolExecutor(1)
+        class F(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, w):
+                ctx.save_for_backward(x, w)
+                return x @ w
+            @staticmethod
+            def backward(ctx, grad):
+                x, w = ctx.saved_tensors
+                need_x, need_w = ctx.needs_input_grad
+                pending = _pool.submit(torch.mm, x.t(), grad) if need_w else None
+                dx = grad @ w.t() if need_x else None
+                return dx, pending.result() if pending is not None else None
+        """,
+        set(),
+    ),
     "scratch_by_shape": (
         """
         import torch

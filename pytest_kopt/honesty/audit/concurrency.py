@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from pytest_kopt.honesty.audit.suspicion import Evidence, Suspicion
 from pytest_kopt.honesty.audit.trace import Call, Site
+from pytest_kopt.honesty.audit.values import Fact, flat, join_all
 from pytest_kopt.honesty.audit.vocabulary import names
 
 _WORKERS = "Thread", "Process", "Timer", "Popen"
@@ -31,11 +32,13 @@ def suspicions(evidence: Evidence) -> Iterator[Suspicion]:
 
 def _workers(evidence: Evidence) -> Iterator[Suspicion]:
     # By the call of the kernel in which it happens, in whatever function: helpers start and join.
-    waits: dict[int, list[Site]] = defaultdict(list)
+    waits: dict[int, list[frozenset[Fact]]] = defaultdict(list)
     entered: set[int] = set()
     for call in evidence.trace.calls:
         if call.name in _WAITING or _waits(call):
-            waits[call.site.root.number].append(call.site)
+            # Whether there is a handle to wait for is no condition that lets work go on.
+            handles = flat(join_all([call.base, *call.arguments])).facts
+            waits[call.site.root.number].append(call.site.controls - handles)
     for read in evidence.trace.reads:
         if read.name.startswith("with ") and any(f"{e}()" in read.name for e in _EXECUTORS):
             entered.add(read.site.root.number)
@@ -43,7 +46,7 @@ def _workers(evidence: Evidence) -> Iterator[Suspicion]:
         root = call.site.root.number
         if not evidence.runs(call.site) or not _starts(call):
             continue
-        joined = root in entered or any(wait.controls <= call.site.controls for wait in waits[root])
+        joined = root in entered or any(wait <= call.site.controls for wait in waits[root])
         if not joined or call.name in _AT_ONCE:
             yield Suspicion(
                 "background-work",
