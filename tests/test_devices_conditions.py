@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from pytest_kopt.devices.conditions import Conditions, steadily
+from pytest_kopt.devices.conditions import Conditions, by_kind, steadily
 from pytest_kopt.devices.vendor import Reading
+from pytest_kopt.honesty.finding import is_finding
 
 CALM = Reading(sm_mhz=1980.0, temperature_c=50.0, throttle=("gpu_idle",))
 
@@ -42,6 +43,24 @@ def test_a_clock_that_the_power_cap_moves_moves_again() -> None:
     capped = Reading(sm_mhz=1600.0, temperature_c=50.0, throttle=("sw_power_cap",))
     conditions = Conditions(CALM, capped)
     assert len(conditions.flags) == 2 and not conditions.passing
+
+
+def test_what_most_cases_share_is_told_once_with_an_example() -> None:
+    throttled = "throttled: sw_power_cap"
+    found = {
+        "m16": (throttled, "clock drifted from 1980 to 1605 MHz"),
+        "m32": (throttled, "clock drifted from 1965 to 1710 MHz"),
+        "m64": (throttled, "temperature drifted from 44 to 57 °C"),
+        "m128": (),
+    }
+    lines = [
+        "3 of 4 cases: throttled: sw_power_cap",
+        "2 of 4 cases: clock drifted, as at m16 from 1980 to 1605 MHz",
+        "m64: temperature drifted from 44 to 57 °C",
+    ]
+    assert by_kind(found) == lines
+    assert not any(is_finding(line, found) for line in lines)
+    assert by_kind({"m16": (), "m32": ()}) == []
 
 
 def replay(readings: Sequence[Reading]) -> Iterator[Reading]:

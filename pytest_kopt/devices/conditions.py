@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -60,6 +60,26 @@ class Conditions:
             "measurement": self.measurement,
             "flags": list(self.flags),
         }
+
+
+def by_kind(flags: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the flags of cases as lines: one for all cases of a kind, with an example.
+
+    `flags` holds every case by its label, also those without a flag.
+    """
+    kinds: dict[str, dict[str, str]] = {}
+    for label, texts in flags.items():
+        for text in texts:
+            kinds.setdefault(text.partition(" from ")[0], {})[label] = text
+    lines = []
+    for kind, found in kinds.items():
+        label, text = next(iter(found.items()))
+        if len(found) == 1:
+            lines.append(f"{label}: {text}")
+            continue
+        example = "" if text == kind else f", as at {label}{text.removeprefix(kind)}"
+        lines.append(f"{len(found)} of {len(flags)} cases: {kind}{example}")
+    return lines
 
 
 def steadily(

@@ -11,6 +11,7 @@ from pytest_kopt.cases.result import CaseResult, Check, ExpectedCase
 from pytest_kopt.decide.gates import checked_shape
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.devices.conditions import by_kind
 from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.session.collector import Collector
@@ -163,6 +164,5 @@ def device_flags(results: Sequence[CaseResult], expected: Mapping[str, ExpectedC
         now = str(result.evidence.get("device", ""))
         if before and now and before != now:
             flags.append(f"{result.label}: measured on {now}, the incumbent on {before}")
-        found = result.evidence.get("conditions", {}).get("flags", [])
-        flags += [f"{result.label}: {flag}" for flag in found]
-    return flags
+    around = {r.label: r.evidence.get("conditions", {}).get("flags", []) for r in results}
+    return [*flags, *by_kind(around)]

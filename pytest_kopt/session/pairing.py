@@ -18,7 +18,7 @@ from pytest_kopt.decide.inference import FINAL_LOOK, KNOWN_BIAS_PCT, LOOKS, perc
 from pytest_kopt.decide.paired import PairedCase, PairedEvidence, decide_metrics
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Verdict
-from pytest_kopt.devices.conditions import Conditions
+from pytest_kopt.devices.conditions import Conditions, by_kind
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import held_out_findings
 from pytest_kopt.options.settings import Gate
@@ -166,22 +166,19 @@ def _flags(
     results: Sequence[CaseResult],
     replicas: Sequence[Mapping[str, CaseQuads]],
 ) -> tuple[str, ...]:
-    """Return what to know about how it was measured: the path, and each case's devices once."""
+    """Return what to know about how it was measured: the path, and the devices' conditions."""
     found = []
     if comparison.how == TWO_PROCESSES:
         found.append(
             f"compared in two processes (a bias of up to {KNOWN_BIAS_PCT:g} % is known): "
             f"{comparison.why_two}"
         )
+    flags: dict[str, tuple[str, ...]] = {}
     for result in results:
         around = [replica[result.nodeid].conditions for replica in replicas]
         flagged = [conditions for conditions in around if conditions and conditions.flags]
-        if flagged:
-            found.append(
-                f"{result.label}: {'; '.join(flagged[-1].flags)} "
-                f"({len(flagged)} of {len(replicas)} processes)"
-            )
-    return tuple(found)
+        flags[result.label] = flagged[-1].flags if flagged else ()
+    return (*found, *by_kind(flags))
 
 
 def _clocks(conditions: Conditions) -> str:
