@@ -13,7 +13,7 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.passes import Pass, Reference, grad_out, judge, make_inputs
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.reuse import cached, reuse_finding, reuse_ratios
+from pytest_kopt.honesty.reuse import Pair, cached, reuse_finding, reuse_pairs
 from pytest_kopt.honesty.training import Subject, simulate
 from pytest_kopt.numerics.determinism import fresh_copy
 
@@ -47,19 +47,20 @@ def rehearse(
     found = simulate(_subject(case, usual_db), seeds, suspected)
     findings, evidence = list(found.findings), found.to_json()
     if timed and not any(finding.rejects for finding in findings):
-        ratios = _ratios(case, seeds("reuse"), device)
-        if cached(ratios):
-            again = _ratios(case, seeds("reuse again"), device)
-            findings += [reuse_finding([*ratios, *again])] if cached(again) else []
-            ratios += again
-        evidence["reuse_log_ratios"] = ratios
+        pairs = _pairs(case, seeds("reuse"), device)
+        if cached(pairs):
+            again = _pairs(case, seeds("reuse again"), device)
+            pairs += again
+            if cached(again):
+                findings.append(reuse_finding([pair.log_ratio for pair in pairs]))
+        evidence["reuse_log_ratios"] = [pair.log_gain for pair in pairs]
     return Rehearsal(tuple(findings), evidence)
 
 
-def _ratios(case: Case, seed: int, device: str) -> list[float]:
+def _pairs(case: Case, seed: int, device: str) -> list[Pair]:
     given = make_inputs(case, seed)
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
-    return reuse_ratios(case.function, given, case.weights, synchronize, case.backward)
+    return reuse_pairs(case.function, given, case.weights, synchronize, case.backward)
 
 
 def _subject(case: Case, usual_db: float) -> Subject:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -23,9 +24,12 @@ from pytest_kopt.numerics.determinism import fresh_copy, tensors
 MOST_PAIRS, LEAST_PAIRS, SECONDS = 5, 3, 0.02
 #: Calls in front of a timed one, as far as time allows: a cache may wake after many equal calls.
 MOST_CALLS = 64
-#: A known tensor has to halve the time in every single pair, twice over, before it counts as a
-#: cache: branch prediction and warm translation buffers are worth less than that.
-CACHED_RATIO = 0.5
+#: A fresh tensor has to take so many times as long in every single pair, twice over, before a cache
+#: is seen in it: some processors take up to three times as long for the first call on another
+#: object, whatever is in it (seen on Xeons with calls of 40 µs).
+CACHED_RATIO = 4.0
+#: Seconds that such a first call takes longer; what known tensors gain beyond that is the kernel's.
+_SWITCHING = 100e-6
 #: A device does the same work in the same time: of so many blocks on known and on new content the
 #: times lie that far apart, as a log-ratio, where something is remembered.
 _KNOWN, _FRESH, _APART = 4, 8, 0.02
@@ -33,14 +37,34 @@ _KNOWN, _FRESH, _APART = 4, 8, 0.02
 _SETTLING = 100
 
 
-def reuse_ratios(
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Seconds of a call with tensors that it knows and of one with fresh ones."""
+
+    known: float
+    fresh: float
+
+    @property
+    def log_ratio(self) -> float:
+        """The time with fresh tensors over that with known ones."""
+        return math.log(self.fresh / self.known)
+
+    @property
+    def log_gain(self) -> float:
+        """The same, without what the processor may take for another object."""
+        slower = self.fresh > self.known
+        fresh = max(self.fresh - _SWITCHING, self.known) if slower else self.fresh
+        return math.log(fresh / self.known)
+
+
+def reuse_pairs(
     function: Callable[..., Any],
     given: Sequence[Any],
     weights: Sequence[int],
     synchronize: Callable[[], None],
     backward: bool,
-) -> list[float]:
-    """Return log-ratios of the time of a call with fresh tensors over one with known tensors.
+) -> list[Pair]:
+    """Time calls with fresh tensors and with known ones, in turns.
 
     Fresh tensors are new objects with new content (a slightly scaled copy, so that sorted, positive
     or definite inputs stay so); known ones were the arguments of the calls before. In front of a
@@ -60,7 +84,7 @@ def reuse_ratios(
         items = [x if i in weights else _scaled(x, scale) for i, x in enumerate(known)]
         return items, [_scaled(grad, scale) for grad in grads]
 
-    ratios = []
+    found = []
     for number in range(1, pairs + 1):
         times = {}
         for name in ("known", "fresh") if number % 2 else ("fresh", "known"):
@@ -76,8 +100,8 @@ def reuse_ratios(
                 renew()
                 clock.run(*before)
             times[name] = clock.run(*timed)[0]
-        ratios.append(math.log(times["fresh"] / times["known"]))
-    return ratios
+        found.append(Pair(**times))
+    return found
 
 
 def _scaled(item: Any, scale: float) -> Any:
@@ -88,9 +112,9 @@ def _scaled(item: Any, scale: float) -> Any:
     return copy
 
 
-def cached(ratios: Sequence[float]) -> bool:
-    """Say whether known tensors more than halved the time in every pair."""
-    return min(ratios) > -math.log(CACHED_RATIO)
+def cached(pairs: Sequence[Pair]) -> bool:
+    """Say whether fresh tensors took so much longer in every pair that a cache must have missed."""
+    return min(pair.log_ratio for pair in pairs) > math.log(CACHED_RATIO)
 
 
 def known_content_gain(block: Block, changing: Sequence[torch.Tensor], seed: int) -> float:
