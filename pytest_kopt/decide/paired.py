@@ -26,8 +26,17 @@ from pytest_kopt.schema.metrics import geomean
 from pytest_kopt.schema.profile import Scalar
 
 Status = Literal["improved", "unchanged", "regressed"]
-#: Log-ratio of a version that is slower by the known bias.
-_BIAS = -log_ratio(KNOWN_BIAS_PCT)
+
+
+def _slower_by(pct: float) -> float:
+    """Return the log-ratio of a version that takes so many percent longer.
+
+    That is log(incumbent / candidate) = -log(1 + x) of the times.
+    """
+    return -log_ratio(pct)
+
+
+_BIAS = _slower_by(KNOWN_BIAS_PCT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +122,6 @@ def decide_paired(evidence: PairedEvidence, policy: Policy) -> Verdict | None:
 class _Judged:
     """A look's estimates: total, by case and class, and which are shown to be what.
 
-    `gate` is the log-ratio of a case that is slower by all that the shape gate lets pass;
     `regressed` holds the cases that roll a round back.
     """
 
@@ -122,7 +130,6 @@ class _Judged:
     level: float
     total: Estimate
     shapes: Mapping[str, Estimate]
-    gate: float
     regressed: frozenset[str]
     slower: frozenset[str]
     open_shapes: frozenset[str]
@@ -183,7 +190,7 @@ class _Judged:
         found = self.shapes[case.name]
         low, high = found.lower(SHAPE_LEVEL), found.upper(SHAPE_LEVEL)
         status: Status = "improved" if low > 0 else "unchanged"
-        if case.name in self.regressed or high < self.gate:
+        if case.name in self.regressed or high < _slower_by(self.policy.shape_gate_pct):
             status = "regressed"
         return Shape(
             label=case.label,
@@ -235,8 +242,7 @@ def _judge(evidence: PairedEvidence, policy: Policy, level: float) -> _Judged:
     by_name = {case.name: case for case in evidence.cases}
     groups = {name: [by_name[case] for case in found] for name, found in members.items()}
     classes = {name: _together(cases) for name, cases in groups.items()}
-    # A slowdown of x % of the time: log(incumbent / candidate) = -log(1 + x).
-    gate = -log_ratio(policy.shape_gate_pct)
+    gate = _slower_by(policy.shape_gate_pct)
     core = {case.name for case in evidence.cases if case.core}
     beyond = {key: shapes[key].p_below(gate) for key in core}
     slower = {key: estimate.p_below(0.0) for key, estimate in shapes.items()}
@@ -246,7 +252,6 @@ def _judge(evidence: PairedEvidence, policy: Policy, level: float) -> _Judged:
         level,
         _together(evidence.cases),
         shapes,
-        gate,
         regressed=frozenset(holm_rejects(beyond, level)),
         slower=frozenset(holm_rejects(slower, level)),
         open_shapes=frozenset(key for key in core if shapes[key].lower(SHAPE_LEVEL) <= gate),
@@ -278,7 +283,7 @@ def _standing(classes: Mapping[str, Estimate], level: float) -> Standing:
 
 def _unsafe(classes: Mapping[str, Estimate], policy: Policy) -> frozenset[str]:
     """Return the classes that may have lost the policy's noise, or seem to have lost at all."""
-    noise = -log_ratio(policy.noise_pct)
+    noise = _slower_by(policy.noise_pct)
     return frozenset(
         name
         for name, found in classes.items()

@@ -49,8 +49,9 @@ def inflation(
 ) -> Inflation | None:
     """Return the gap between the gain with reused tensors and that with fresh ones.
 
-    `candidate` and `incumbent` are log-ratios fresh time / reused time of single pairs, each
-    version in its own session: what a version gains by reuse does not depend on the machine's mood.
+    `candidate` and `incumbent` are log-ratios fresh time / reused time of single pairs (less what
+    the processor may take for another object, `reuse.Pair.log_gain`), each version in its own
+    session: what a version gains by reuse does not depend on the machine's mood.
     `reuse_pct` is the benchmark's gain over the incumbent, where tensors are reused. None where
     either version was not timed both ways.
     """

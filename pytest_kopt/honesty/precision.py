@@ -1,9 +1,9 @@
 """The accuracy a kernel owes: as good as its dtype and its baseline, whatever the gate allows.
 
 A tolerance of 1e-4 lets float16 arithmetic pass for float32. The yardsticks are one rounding to the
-output's dtype, which is all that a dtype costs, and what the baseline reached in this case. Neither
-is taken from a reference that is rounded itself: its gradients come back in their inputs' dtype, so
-that a result which equals them bit for bit is no more exact than one that is an ulp away.
+output's dtype, which is all that a dtype costs, and what the baseline reached in this case. One
+rounding is computed, not measured: a reference's gradients come back rounded to their inputs'
+dtype, and a result that equals them bit for bit is no more exact than one that is an ulp away.
 """
 
 from __future__ import annotations

@@ -66,10 +66,10 @@ def rounding_snr(values: torch.Tensor, dtype: torch.dtype) -> float:
     signal = signal[torch.isfinite(signal) & (signal != 0)]
     if not signal.numel():
         return math.inf
-    format = torch.finfo(dtype)
-    _, exponents = torch.frexp(signal.abs().clamp(min=format.smallest_normal))
+    limits = torch.finfo(dtype)
+    _, exponents = torch.frexp(signal.abs().clamp(min=limits.smallest_normal))
     # frexp's mantissas lie in [1/2, 1), so that a number's leading bit is worth 2^(exponent − 1).
-    ulps = torch.ldexp(torch.full_like(signal, format.eps), exponents - 1)
+    ulps = torch.ldexp(torch.full_like(signal, limits.eps), exponents - 1)
     return 10 * math.log10(12 * signal.square().sum().item() / ulps.square().sum().item())
 
 
