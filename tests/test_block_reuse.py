@@ -16,6 +16,19 @@ from pytest_kopt.measure.engine import Block
 from pytest_kopt.measure.wall import WallBlock
 
 
+class Clock:
+    """What calls take longer by, at random for spells of a few measurements."""
+
+    def __init__(self, seed: int) -> None:
+        self._dice = random.Random(seed)
+        self._pace = 1.0
+
+    def tick(self) -> float:
+        if self._dice.random() < 0.1:
+            self._pace = self._dice.uniform(1.0, 1.1)
+        return self._pace
+
+
 class Device(Block):
     """A device of its own pace, and a call that may remember what it has seen `patience` times."""
 
@@ -25,6 +38,7 @@ class Device(Block):
         self.content = torch.randn(64)
         self.written = 0
         self.slower_after = math.inf
+        self.clock: Clock | None = None
         self._gain, self._patience, self._noise = gain, patience, noise
         self._seen: Counter[bytes] = Counter()
         self._dice = random.Random(seed)
@@ -36,10 +50,10 @@ class Device(Block):
         self.run()
         write()
         self.written += 1
-        return self._call()
+        return self._call() * (self.clock.tick() if self.clock else 1.0)
 
     def _call(self) -> float:
-        key = bytes(self.content.view(torch.uint8).tolist())
+        key = self.content.numpy().tobytes()
         self._seen[key] += 1
         known = self._seen[key] > self._patience
         pace = 1.1 if self.written > self.slower_after else 1.0
@@ -71,6 +85,20 @@ def test_a_device_that_slows_down_in_the_middle_remembers_nothing() -> None:
     assert 12 < device.written < 24, "it was asked again"
 
 
+def test_a_device_whose_clock_wanders_remembers_nothing() -> None:
+    """At its power cap the clock follows the load: slow and fast spells of some calls each."""
+    for seed in range(200):
+        device = Device(0.0, 0, seed=seed)
+        device.clock = Clock(seed)
+        assert known_content_gain(device, [device.content], seed) == 0.0
+
+
+def test_a_memory_is_told_under_a_wandering_clock_as_well() -> None:
+    device = Device(0.5, 20)
+    device.clock = Clock(5)
+    assert known_content_gain(device, [device.content], 5) > 0.5
+
+
 def test_known_content_comes_first_and_then_new_content_only() -> None:
     device = Device(0.5, 1)
     device.run()
@@ -85,7 +113,7 @@ def test_known_content_comes_first_and_then_new_content_only() -> None:
     device.run_after = watched  # type: ignore[method-assign]
     assert known_content_gain(device, [device.content], 4) > 0.5
     is_new = [not torch.equal(old, new) for old, new in pairwise(seen)]
-    assert is_new == ([False] * 4 + [True] * 8) * 2
+    assert is_new == ([False] * 4 + [True] * 8) * 4
 
 
 def test_nothing_is_timed_where_every_call_has_new_content_or_none_can_be_changed() -> None:
