@@ -153,6 +153,13 @@ def test_the_table_shows_bound_and_target_and_the_blocked_say_why() -> None:
     text = "\n".join(roofline_lines([gemm(4096, 4096, 4096, 0.216)]))
     for part in ("compute", "1365.3", "183.7", "790.000 TFLOPS", "80.5 %", "711.000"):
         assert part in text
+    shown = gemm(4096, 4096, 4096, 0.216)
+    long = [
+        shown.model_copy(update={"label": f"G16_M16384_N1536_K2048_distribution{name}"})
+        for name in ("uniform", "top2_cf1.0")
+    ]
+    rows = list(roofline_lines(long))[3:5]
+    assert len({row.split()[0] for row in rows}) == 2, "labels that differ at their end only"
     (line,) = roofline_lines([gemm(512, 512, 512, 1.0, UNKNOWN)])
     assert "blocked by bandwidth: UNKNOWN; rate: UNKNOWN" in line
     assert list(roofline_lines([])) == []

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from _pytest._io import TerminalWriter
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -130,6 +131,8 @@ class Screen:
     def __init__(self, *, tty: bool = False, verbosity: int = 0) -> None:
         self.isatty, self.verbosity = tty, verbosity
         self.written: list[tuple[str, dict[str, bool]]] = []
+        self.config = self
+        self.writer = TerminalWriter(io.StringIO())
 
     def write_line(self, line: str, **markup: bool) -> None:
         self.written.append((line, markup))
@@ -139,6 +142,9 @@ class Screen:
 
     def ensure_newline(self) -> None:
         pass
+
+    def get_terminal_writer(self) -> TerminalWriter:
+        return self.writer
 
 
 def on(screen: Screen) -> Any:
@@ -159,8 +165,6 @@ def test_colours_are_pytests_own_markup() -> None:
 
 @pytest.mark.parametrize(("colour", "coloured"), [(True, True), (False, False)])
 def test_a_line_is_coloured_where_pytest_colours(colour: bool, coloured: bool) -> None:
-    from _pytest._io import TerminalWriter
-
     file = io.StringIO()
     writer = TerminalWriter(file)
     writer.hasmarkup = colour
@@ -211,6 +215,17 @@ def test_progress_renews_one_line_on_a_terminal() -> None:
         "\rkopt: comparing, process 1 of at most 8, up to 14 s left",
         "\rkopt: comparing, process 2 of at most 8, up to 12 s left",
     ]
+
+
+@pytest.mark.parametrize("tty", [True, False])
+def test_progress_begins_a_line_of_its_own(tty: bool) -> None:
+    """Behind the dots of xdist as well, which belong to no file."""
+    screen = Screen(tty=tty)
+    screen.writer.write("....   [100%]")
+    progress = Progress(on(screen), 8)
+    for _ in range(2):
+        progress.measured()
+        assert screen.writer.width_of_current_line == 0
 
 
 @pytest.mark.parametrize(("verbosity", "lines"), [(-1, 0), (0, 1), (1, 3)])

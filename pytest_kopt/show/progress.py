@@ -41,10 +41,10 @@ class Progress:
             return
         if reporter.isatty:
             if self._measured == 1:
-                reporter.ensure_newline()
+                _begin_line(reporter)
             reporter.rewrite(self._line(), erase=True)
         elif self._measured == 1 or reporter.verbosity > 0:
-            reporter.ensure_newline()
+            _begin_line(reporter)
             reporter.write_line(self._line())
 
     def _line(self) -> str:
@@ -54,3 +54,11 @@ class Progress:
             f"kopt: comparing, process {self._measured} of at most {self._planned}, "
             f"up to {left:.0f} s left"
         )
+
+
+def _begin_line(reporter: pytest.TerminalReporter) -> None:
+    reporter.ensure_newline()
+    # That does not see the dots of xdist, which stand behind no file's name.
+    writer = reporter.config.get_terminal_writer()
+    if writer.width_of_current_line:
+        writer.line()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from tabulate import tabulate
 
 from pytest_kopt.roofline import Roofline, efficiency
-from pytest_kopt.show.words import figure
+from pytest_kopt.show.words import clipped, figure
 
 _LABEL_WIDTH = 30
 _HEADER = ("roofline", "", "bound", "FLOP/B", "ridge", "attainable", "achieved", "of it", "target")
@@ -30,7 +30,7 @@ def roofline_lines(rooflines: Sequence[Roofline]) -> Iterator[str]:
 def _row(item: Roofline) -> list[str]:
     share = None if item.achieved_pct is None else f"{item.achieved_pct:.1f} %"
     return [
-        item.label[:_LABEL_WIDTH],
+        clipped(item.label, _LABEL_WIDTH),
         {"forward": "fwd", "backward": "bwd"}[item.way],
         item.bound,
         "-" if item.intensity is None else f"{item.intensity:.1f}",

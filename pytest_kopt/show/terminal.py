@@ -16,7 +16,7 @@ from pytest_kopt.schema.table import cell
 from pytest_kopt.show.bars import bar, scale_of
 from pytest_kopt.show.profiles import profile_lines
 from pytest_kopt.show.rooflines import roofline_lines
-from pytest_kopt.show.words import figure, interval, percent, printed
+from pytest_kopt.show.words import clipped, figure, interval, percent, printed
 
 if TYPE_CHECKING:
     import pytest
@@ -156,7 +156,7 @@ def _case_table(
     room = max(len(result.label) for result in results)
     if not everything:
         room = max(_LEAST_LABEL, min(room, WIDTH - 2 - max(map(len, rest))))
-    labels = ["case", "-" * room, *(_clipped(result.label, room) for result in results)]
+    labels = ["case", "-" * room, *(clipped(result.label, room) for result in results)]
     marks: list[Markup] = [
         {},
         {},
@@ -170,14 +170,6 @@ def _row_markup(result: CaseResult, shape: Shape | None) -> Markup:
     if result.check != "PASS" or (shape and shape.status in ("failed", "regressed")):
         return {"red": True}
     return {"green": True} if shape and shape.status == "improved" else {}
-
-
-def _clipped(label: str, room: int) -> str:
-    """Return a label that fits, its middle left out: dims at both ends tell cases apart."""
-    if len(label) <= room:
-        return label
-    head = (room - 1) // 2
-    return f"{label[:head]}…{label[len(label) - (room - 1 - head) :]}"
 
 
 def _is_shown(column: str, compared: bool) -> bool:

@@ -25,6 +25,14 @@ def interval(low: float | None, high: float | None) -> str:
     return "" if low is None or high is None else f"[{low:+.2f}, {high:+.2f}]"
 
 
+def clipped(label: str, room: int) -> str:
+    """Return a label that fits, its middle left out: dims at both ends tell cases apart."""
+    if len(label) <= room:
+        return label
+    head = (room - 1) // 2
+    return f"{label[:head]}…{label[len(label) - (room - 1 - head) :]}"
+
+
 #: What moves a cursor, colours, rings, ends a line elsewhere or turns the direction of writing.
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
