@@ -1,17 +1,15 @@
-"""One session on several GPUs against one on one, and two sessions that share a GPU.
+"""One session on several GPUs against one on one.
 
-python benchmarks/gpu_scaling.py OUT [--dry]      (about three minutes on four GPUs)
+python benchmarks/gpu_scaling.py OUT [--dry]      (two to four minutes on four GPUs)
 
 Sixteen equal cases, each checked, timed and compared with itself in four fresh processes
-(`--kopt-calibrate 4`), serially and under `-n 4`, or as many workers as there are GPUs, if fewer;
-then two sessions of four of them at once on the first GPU.
+(`--kopt-calibrate 4`), serially and under `-n 4`, or as many workers as there are GPUs, if fewer.
 --dry: small sizes and two workers on the CPU, where everything takes turns and nothing scales.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 from collections import Counter
@@ -19,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from gpu_report import Report, Run, run, start
+from gpu_report import Report, Run, run
 
 WORKERS, CASES = 4, 16
 PROCESSES = 4
@@ -115,6 +113,7 @@ def measured(root: Path, name: str, *words: str, **variables: str) -> dict[str, 
     check(done)
     began, ended = json.loads(clock.read_text())
     found = intervals(root, name)
+    order = sorted(found, key=lambda entry: entry["timed"])
     return {
         "session": name,
         "wall_s": done.seconds,
@@ -122,12 +121,14 @@ def measured(root: Path, name: str, *words: str, **variables: str) -> dict[str, 
         "measurements": len(found),
         "devices": dict(Counter(entry["device"] for entry in found)),
         "overlaps": len(overlaps(found)),
+        # Where the rest of the time goes: [device, from, to] in seconds after the first test.
+        "alone": [[e["device"], *(round(at - began, 2) for at in e["timed"])] for e in order],
     }
 
 
 def check(done: Run) -> None:
     if done.code:
-        sys.exit(f"pytest ended with {done.code}\n{done.text[-4000:]}")
+        sys.exit(f"pytest ended with {done.code}\n{done.text}")
 
 
 def main() -> None:
@@ -142,27 +143,9 @@ def main() -> None:
         report.add("sessions", rows)
         share = rows[1]["after_startup_s"] / rows[0]["after_startup_s"]
         report.add("share_of_serial", share)
-        report.table("Serial and distributed", rows)
+        shown = [{key: row[key] for key in row if key != "alone"} for row in rows]
+        report.table("Serial and distributed", shown)
         print(f"{share:.3f} of the serial time after start-up (asked: 0.30 on four)", flush=True)
-
-        first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-        one = {} if dry else {"CUDA_VISIBLE_DEVICES": first}
-        few = [f"test_ops.py::test_product[{number}]" for number in range(4)]
-        both = [start(root, *arguments(root, name), *few, **one) for name in ("left", "right")]
-        for process in both:
-            text, _ = process.communicate()
-            check(Run(process.returncode, 0.0, text))
-        found = [entry for name in ("left", "right") for entry in intervals(root, name)]
-        found.sort(key=lambda entry: entry["timed"])
-        turns = sum(a["session"] != b["session"] for a, b in pairwise(found))
-        report.add("two_at_once", found)
-        shared = {
-            "measurements": len(found),
-            "devices": len({entry["device"] for entry in found}),
-            "changes of turn": turns,
-            "at the same moment": len(overlaps(found)),
-        }
-        report.table("Two sessions at once on one device", [shared])
 
 
 if __name__ == "__main__":
