@@ -55,6 +55,7 @@ def test_what_could_be_slower_by_more_is_not_let_through() -> None:
     for change, code in ((0.0, 9), (-4.9, 8)):
         verdict = judged("no-regression", FINAL_LOOK, change, spread=2.5 if change else 8.0)
         assert verdict is not None and verdict.exit_code == code
+        assert ("not safe for case 'case0', " in verdict.reason) == (code == 9)
 
 
 def test_a_case_is_called_regressed_where_its_interval_lies_beyond_the_gate() -> None:

@@ -106,14 +106,10 @@ def decide_paired(evidence: PairedEvidence, policy: Policy) -> Verdict | None:
         return decided
     if look < FINAL_LOOK and not _is_futile(judged, evidence, policy):
         return None
-    why = "neither faster nor slower"
-    if judged.open_classes:
-        why = "not safe for every class"
-    if judged.open_shapes:
-        why = "not safe for every case"
     return judged.verdict(
         Decision.INCONCLUSIVE,
-        f"after {look} processes {judged.goal_name} changed by {judged.shown(judged.goal)}: {why}",
+        f"after {look} processes {judged.goal_name} changed by {judged.shown(judged.goal)}: "
+        f"{judged.why_open}",
         "not shown to be slower; look for a larger effect",
     )
 
@@ -150,16 +146,30 @@ class _Judged:
         metric = self.evidence.metric
         return f"{metric} of {self.target!r}" if self.target else metric
 
+    @property
+    def why_open(self) -> str:
+        """Why nothing is decided: a case or class that may have lost, or that nothing is clear."""
+        for kind, names, found in (
+            ("case", self.open_shapes, self.shapes),
+            ("class", self.open_classes, self.classes),
+        ):
+            if names:
+                worst = min(names, key=lambda name: found[name].lower(SHAPE_LEVEL))
+                label = self._label(worst) if kind == "case" else worst
+                return f"not safe for {kind} {label!r}, {_shown(found[worst], SHAPE_LEVEL)}"
+        return "neither faster nor slower"
+
     def shown(self, found: Estimate) -> str:
         """Describe a change with its interval at this look."""
-        low, high = percent(found.lower(self.level)), percent(found.upper(self.level))
-        return f"{percent(found.mean):+.3f} % [{low:+.3f}, {high:+.3f}]"
+        return _shown(found, self.level)
 
     def worst(self, keys: frozenset[str]) -> str:
         """Describe the slowest of some cases."""
         name = min(keys, key=lambda key: self.shapes[key].mean)
-        label = next(case.label for case in self.evidence.cases if case.name == name)
-        return f"case {label!r} is slower by {-percent(self.shapes[name].mean):.3f} %"
+        return f"case {self._label(name)!r} is slower by {-percent(self.shapes[name].mean):.3f} %"
+
+    def _label(self, name: str) -> str:
+        return next(case.label for case in self.evidence.cases if case.name == name)
 
     def verdict(self, decision: Decision, reason: str, step: str) -> Verdict:
         """Build the verdict with this look's intervals."""
@@ -220,6 +230,11 @@ class _Judged:
             confidence=1 - 2 * level,
             status=self.standing.status(name),
         )
+
+
+def _shown(found: Estimate, level: float) -> str:
+    low, high = percent(found.lower(level)), percent(found.upper(level))
+    return f"{percent(found.mean):+.3f} % [{low:+.3f}, {high:+.3f}]"
 
 
 def _values(cases: Sequence[PairedCase]) -> tuple[float | None, float | None]:
