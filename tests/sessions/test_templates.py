@@ -20,6 +20,15 @@ pytest.importorskip("triton")
 
 CASES = ("gemm_bf16", "gemm_fp8", "grouped_gemm", "attention", "rmsnorm", "swiglu")
 SUITES = ("determinism", "multigpu", "conftest")
+#: Those that the interpreter is through with soonest.
+ONE_EACH = (
+    "tests/test_gemm_bf16.py::test_gemm_bf16[64-64-128]",
+    "tests/test_gemm_fp8.py::test_gemm_fp8[64-64-128-float8_e5m2]",
+    "tests/test_grouped_gemm.py::test_grouped_gemm[top2_cf1.0]",
+    "tests/test_attention.py::test_attention[1-1-1-16-24-16-False]",
+    "tests/test_rmsnorm.py::test_rmsnorm[6-100]",
+    "tests/test_swiglu.py::test_swiglu[5-100]",
+)
 
 
 def placed(project: Project, *names: str) -> Project:
@@ -30,6 +39,13 @@ def placed(project: Project, *names: str) -> Project:
     return project
 
 
+def test_a_case_of_each_passes_in_the_interpreter(empty: Project) -> None:
+    run = placed(empty, *CASES).pytest("-v", "--kopt-device", "cpu", *ONE_EACH)
+    assert run.code == 0, run.text
+    assert run.out.count("PASSED") == len(CASES) == len(ONE_EACH), run.out
+
+
+@pytest.mark.long
 def test_every_case_passes_in_the_interpreter(empty: Project) -> None:
     run = placed(empty, *CASES).pytest("-v", "--kopt-device", "cpu")
     assert run.code == 0, run.text
