@@ -28,7 +28,9 @@ class Report:
     def __init__(self, out: Path, name: str) -> None:
         out.mkdir(parents=True, exist_ok=True)
         self._path = out / name
-        self.found: dict[str, Any] = {"machine": machine(), "command": " ".join(sys.argv)}
+        # Where it was written to is nobody's business.
+        words = ["OUT" if word == str(out) else word for word in sys.argv]
+        self.found: dict[str, Any] = {"machine": machine(), "command": " ".join(words)}
         self._tables: list[str] = [f"# {name}"]
         self._write()
 
