@@ -79,7 +79,10 @@ def reuse_pairs(
     clock = _Clock(function, synchronize, backward)
     known = [fresh_copy(item) for item in given]
     grads = clock.run(known)[1]
-    once = max(clock.run(known, grads)[0], 1e-9)
+    first = clock.run(known, grads)[0]
+    # After one that was held up, too few would stand in front for a patient cache to wake.
+    short = [clock.run(known, grads)[0] for _ in range(2 if first < SECONDS else 0)]
+    once = max(min([first, *short]), 1e-9)
     pairs = max(LEAST_PAIRS, min(MOST_PAIRS, int(SECONDS / (4 * once))))
     calls = max(1, min(MOST_CALLS, int(SECONDS / once)))
 
