@@ -29,7 +29,7 @@ class Report:
         out.mkdir(parents=True, exist_ok=True)
         self._path = out / name
         # Where it was written to is nobody's business.
-        words = ["OUT" if word == str(out) else word for word in sys.argv]
+        words = ["OUT" if Path(word) == out else word for word in sys.argv]
         self.found: dict[str, Any] = {"machine": machine(), "command": " ".join(words)}
         self._tables: list[str] = [f"# {name}"]
         self._write()

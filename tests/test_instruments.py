@@ -37,7 +37,6 @@ class SharedDevice:
 @pytest.fixture
 def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    return
 
 
 @pytest.mark.usefixtures("no_device")

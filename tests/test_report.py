@@ -346,8 +346,10 @@ def test_terminal_json_and_report_show_the_same_numbers(
             assert shown[shape.label][5] == shape.status
 
 
-def a_big_page(directory: Path) -> tuple[str, float]:
+@pytest.fixture(scope="module")
+def big_page(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, float]:
     """Return the page of 119 rounds of 50 shapes, and the processor seconds that it took."""
+    directory = tmp_path_factory.mktemp("big")
     big = a_campaign(
         directory, rounds=119, shapes=50, processes=8, kernel="x = 1  # the same\n" * 300
     )
@@ -357,9 +359,9 @@ def a_big_page(directory: Path) -> tuple[str, float]:
 
 @pytest.mark.long
 def test_119_rounds_of_50_shapes_are_built_in_5_seconds(
-    tmp_path: Path, record_property: Callable[[str, object], None]
+    big_page: tuple[str, float], record_property: Callable[[str, object], None]
 ) -> None:
-    text, seconds = a_big_page(tmp_path)
+    text, seconds = big_page
     record_property("report, 119 rounds of 50 cases", seconds)
     assert seconds < 5
     assert len(text.encode()) <= 2_000_000
@@ -367,9 +369,11 @@ def test_119_rounds_of_50_shapes_are_built_in_5_seconds(
 
 
 @pytest.mark.long
-def test_119_rounds_of_50_shapes_are_opened_in_2_seconds(tmp_path: Path, browser: Page) -> None:
+def test_119_rounds_of_50_shapes_are_opened_in_2_seconds(
+    tmp_path: Path, browser: Page, big_page: tuple[str, float]
+) -> None:
     file = tmp_path / "big.html"
-    file.write_text(a_big_page(tmp_path)[0])
+    file.write_text(big_page[0])
     browser.look(1280, "light")
     assert min(browser.open(file) for _ in range(2)) < 2
     assert browser.value(MARKS)["heat"] > 4000

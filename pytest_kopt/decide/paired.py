@@ -372,12 +372,11 @@ def _placebo_fails(evidence: PairedEvidence) -> str:
     if not all(case.placebo for case in evidence.cases):
         return ""
     found = _together([replace(case, ratios=case.placebo) for case in evidence.cases])
-    low, high = found.lower(PLACEBO_LEVEL / 2), found.upper(PLACEBO_LEVEL / 2)
-    if low <= 0 <= high:
+    if found.lower(PLACEBO_LEVEL / 2) <= 0 <= found.upper(PLACEBO_LEVEL / 2):
         return ""
     return (
         f"the A/A control failed: the incumbent differs from its own copy by "
-        f"{percent(found.mean):+.3f} % [{percent(low):+.3f}, {percent(high):+.3f}]"
+        f"{_shown(found, PLACEBO_LEVEL / 2)}"
     )
 
 
