@@ -15,7 +15,8 @@ Both rules, the stored one and the paired one, ask in this order; the first that
 5.  A class lost without another's gain. The aggregate can still be up by a little; one class does
     not pay for the others (S4's Keep Rule).
 6.  What has to improve, did: the target class where the notes name one, else the aggregate, beyond
-    the minimum gain and, where stored, confirmed by re-measurements inside the noise band.
+    the minimum gain and, where stored, confirmed by re-measurements inside the noise band. An equal
+    version is kept for a stated benefit; paired, equal is an interval inside the policy's noise.
 7.  Slower cases that all this lets through are noted (ACCEPTED_WITH_NOTE).
 
 Lost and gained: stored, a class's change reaches the policy's noise. Paired, a gain's interval lies

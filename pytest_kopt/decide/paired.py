@@ -380,8 +380,50 @@ def _placebo_fails(evidence: PairedEvidence) -> str:
     )
 
 
-def decide_metrics(evidences: Sequence[PairedEvidence], policy: Policy) -> Verdict | None:
-    """Judge several primary metrics at one look: none may regress, at least one must improve."""
+def decide_equal(evidence: PairedEvidence, policy: Policy, benefit: str) -> Verdict | None:
+    """Return the verdict on a version that is equal in speed and has a benefit, None where not.
+
+    Two one-sided tests at the look's level: the whole intervals of the aggregate and of the target
+    class lie inside the policy's noise, and no case and no class may have lost, as for acceptance.
+    Asked only where `decide_paired` decides nothing or says INCONCLUSIVE: nothing is shown slower.
+    """
+    judged = _judge(evidence, policy, LOOKS[evidence.replicas])
+    low, high = _slower_by(policy.noise_pct), log_ratio(policy.noise_pct)
+    both = (judged.total, judged.goal)
+    inside = all(
+        low < found.lower(judged.level) and found.upper(judged.level) < high for found in both
+    )
+    if not inside or judged.open_shapes or judged.open_classes:
+        return None
+    slower = f"; {judged.worst(judged.slower)}" if judged.slower else ""
+    return judged.verdict(
+        Decision.ACCEPTED_WITH_NOTE,
+        f"{judged.goal_name} is equal within {policy.noise_pct:g} %: {judged.shown(judged.goal)}"
+        f"{slower}; kept for its extra benefit: {benefit}",
+        "go on with the next round",
+    )
+
+
+def decide_metrics(
+    evidences: Sequence[PairedEvidence], policy: Policy, extra_benefit: str | None = None
+) -> Verdict | None:
+    """Judge several primary metrics at one look: none may regress, at least one must improve.
+
+    Where none is shown to improve, a stated benefit is enough if all are equal within the noise.
+    """
+    found = _decide_metrics(evidences, policy)
+    benefit = (extra_benefit or "").strip()
+    if not benefit or (found and found.decision is not Decision.INCONCLUSIVE):
+        return found
+    equal = [decide_equal(evidence, policy, benefit) for evidence in evidences]
+    kept = [verdict for verdict in equal if verdict is not None]
+    if len(kept) == len(evidences):
+        return _leading(kept[0], kept)
+    # No gain is in sight, but further processes may still show that the two are equal.
+    return found if evidences[0].replicas == FINAL_LOOK else None
+
+
+def _decide_metrics(evidences: Sequence[PairedEvidence], policy: Policy) -> Verdict | None:
     verdicts = [decide_paired(evidence, policy) for evidence in evidences]
     decided = [verdict for verdict in verdicts if verdict is not None]
     for kind in (Decision.INCOMPLETE, Decision.SPLIT, Decision.ROLLED_BACK):
@@ -391,6 +433,10 @@ def decide_metrics(evidences: Sequence[PairedEvidence], policy: Policy) -> Verdi
     if len(decided) < len(verdicts):
         return None
     kept = [verdict for verdict in decided if verdict.decision.keeps]
-    lead = kept[0] if kept else decided[0]
-    others = [verdict.aggregate for verdict in decided if verdict is not lead]
+    return _leading(kept[0] if kept else decided[0], decided)
+
+
+def _leading(lead: Verdict, verdicts: Sequence[Verdict]) -> Verdict:
+    """Return a metric's verdict with what was found for the others."""
+    others = [verdict.aggregate for verdict in verdicts if verdict is not lead]
     return lead.model_copy(update={"secondary": [total for total in others if total]})

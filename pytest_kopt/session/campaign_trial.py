@@ -221,7 +221,13 @@ class CampaignTrial:
             comparison = lab.compare([result.nodeid for result in results], versions)
             paired = [PairedMetric.of(metric, table) for metric in metrics]
             self._paired = judge(
-                comparison, results, paired, policy, core=self._core(), classes=self._classes()
+                comparison,
+                results,
+                paired,
+                policy,
+                core=self._core(),
+                classes=self._classes(),
+                extra_benefit=self._extra_benefit(),
             )
             self._tried = comparison.tried
             self._nearby = nearby_findings(comparison)
@@ -277,6 +283,10 @@ class CampaignTrial:
             if not done.ok:
                 return f"`{command}` ended with status {done.returncode}\n{done.output}".rstrip()
         return ""
+
+    def _extra_benefit(self) -> str | None:
+        """Return what the author claims for an equal version; None outside a round."""
+        return None
 
     def _core(self) -> tuple[str, ...] | None:
         core = self.campaign.manifest.core_shapes

@@ -218,7 +218,7 @@ class CandidateRound(CampaignRound):
             incumbent=incumbent,
             primary=self.campaign.manifest.primary_metric,
             failed_repairs=self._failed_repairs(),
-            extra_benefit=self._own_notes().extra_benefit,
+            extra_benefit=self._extra_benefit(),
             core=self._core(),
             classes=self._classes(),
             devices={
@@ -262,6 +262,9 @@ class CandidateRound(CampaignRound):
         ids = [result.nodeid for result in collector.in_order() if result.check == "PASS"]
         before = lab.profile(ids, (versions.root, versions.trees[0]))
         return judge_kernel_time(verdict, gpu_step_us(found), gpu_step_us(before)), found
+
+    def _extra_benefit(self) -> str | None:
+        return self._own_notes().extra_benefit
 
     def _failed_repairs(self) -> int:
         known = self.campaign.state.rounds.get(self.number)

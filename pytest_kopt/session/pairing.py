@@ -98,10 +98,12 @@ def judge(
     gate: Gate = "improve",
     core: tuple[str, ...] | None = None,
     classes: Classes = NO_CLASSES,
+    extra_benefit: str | None = None,
 ) -> PairedResult:
     """Measure replicas until a look gives a verdict; `core` are the labels that the gate guards.
 
-    Raises NotComparable when the versions cannot be measured together.
+    `extra_benefit` is what the author claims for a version that is equal in speed. Raises
+    NotComparable when the versions cannot be measured together.
     """
     replicas: list[dict[str, CaseQuads]] = []
     verdict = None
@@ -114,7 +116,7 @@ def judge(
             )
             for metric in metrics
         ]
-        verdict = decide_metrics(found, policy)
+        verdict = decide_metrics(found, policy, extra_benefit)
         if verdict is not None:
             break
     assert verdict is not None, f"the look at {FINAL_LOOK} always decides"
