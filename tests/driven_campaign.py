@@ -161,6 +161,7 @@ class DrivenCampaign:
         *,
         apply: bool = True,
         meanwhile: Callable[[], None] = lambda: None,
+        policy: str | None = None,
     ) -> Ran:
         """Run a round's session; `meanwhile` happens while its cases run."""
         notes = None
@@ -172,7 +173,7 @@ class DrivenCampaign:
             workspace=self.layout.directory.parent,
             round=asked,  # type: ignore[arg-type]
             apply=apply,
-            **{**_SETTINGS, "notes": notes},
+            **{**_SETTINGS, "notes": notes, "policy": policy},
         )
         return self._run(steps, lambda: _session(settings, outcome, rates, meanwhile))
 

@@ -82,6 +82,8 @@ def test_a_file_may_start_from_another_preset_and_change_one_key_of_its_remeasur
         ("directions: {occupancy: up}\n", "directions.occupancy", "'up'"),
         ("gates: [err]\n", "gates", "'err'"),
         ("base: primos\n", "base", "'primos'"),
+        ("name: primus\n", "name", "'primus', which is a preset's"),
+        ("base: primus\nname: kernel-opt\n", "name", "none of kernel-opt, primus"),
     ],
 )
 def test_what_cannot_be_used_is_named_with_file_key_and_value(
@@ -91,6 +93,26 @@ def test_what_cannot_be_used_is_named_with_file_key_and_value(
         policies.load(policy_file(tmp_path, text))
     message = str(refusal.value)
     assert "mine.yaml" in message and key in message and value in message
+
+
+def test_a_file_named_like_a_preset_needs_another_name(tmp_path: Path) -> None:
+    path = tmp_path / "primus.yaml"
+    path.write_text("max_regressions: 9\n")
+    with pytest.raises(BadInput, match=r"primus.yaml: key 'name' is 'primus'.*a name of its own"):
+        policies.load(str(path))
+    path.write_text("name: patient\nmax_regressions: 9\n")
+    assert policies.load("primus.yaml", tmp_path).name == "patient"
+
+
+def test_what_differs_from_a_recorded_policy_is_named_but_for_name_and_stop_limits() -> None:
+    recorded = policies.load("primus").model_dump(mode="json")
+    assert policies.load("primus").differences(recorded) == []
+    patient = policies.load("primus").model_copy(update={"name": "p", "max_regressions": 9})
+    assert patient.differences(recorded) == []
+    found = policies.load("kernel-opt").differences(recorded)
+    assert "noise_pct: 2.0 -> 1.0" in found and "remeasure.times: 3 -> 1" in found
+    assert "kernel_time: False -> True" in found
+    assert patient.differences({"name": "older", "noise_pct": 2.0, "gone": 1}) == []
 
 
 def test_a_file_that_is_no_yaml_is_refused_with_its_line(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from pytest_kopt.campaign.stops import Stop
 from pytest_kopt.campaign.worktrees import branch_of, way_to
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.clock import now
-from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.policy import STOP_LIMITS, Policy
 from pytest_kopt.decide.verdict import Applied, Decision, Level, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.roofline import efficiency
@@ -199,6 +199,41 @@ class Campaign:
         known = self.baseline_session().get("harness", {}).get("manifest", {})
         return {**known, **self.state.manifest_changes}
 
+    def policy(self) -> Policy:
+        """Return the policy that the manifest names."""
+        return policies.load(self.manifest.policy, self.home)
+
+    def recorded_policy(self) -> dict[str, Any]:
+        """Return the policy as baseline and ledger last recorded it; nothing at first.
+
+        An older baseline only names it: a preset by its verdict, a file by its manifest (and the
+        file is fingerprinted with the harness).
+        """
+        if self.state.baseline is None:
+            return {}
+        session = self.baseline_session()
+        recorded = session.get("policy")
+        if recorded is None:
+            name = self.archive.verdict(1, self._baseline_attempt()).policy
+            if name not in policies.names():
+                manifest = session.get("harness", {}).get("manifest", {})
+                name = manifest.get("policy", self.manifest.policy)
+            recorded = policies.load(name, self.home).model_dump(mode="json")
+        return {**recorded, **self.state.policy_changes}
+
+    def check_policy(self, policy: Policy, where: str = "policy") -> None:
+        """Raise BadInput where a policy is not the baseline's but for its stop limits (E6)."""
+        recorded = self.recorded_policy()
+        differing = policy.differences(recorded)
+        if differing:
+            raise BadInput(
+                f"{policy.name!r} is not the baseline's policy {recorded['name']!r}: "
+                f"{'; '.join(differing)}",
+                where=where,
+                legal=f"the baseline's thresholds, with another {', '.join(STOP_LIMITS)} if need "
+                f"be; `kopt init NEW --from {self.name}` starts over with others",
+            )
+
     def incumbent_session(self) -> dict[str, Any]:
         """Return what the last accepted attempt recorded of its session."""
         number, attempt = self.state.incumbent_round, self.state.incumbent
@@ -221,9 +256,10 @@ class Campaign:
         if verdict.decision is Decision.BASELINE and record.evidence.table:
             self._freeze(record.evidence.table.header, record.representative)
         common: dict[str, Any] = {"round": record.round, "attempt": number}
-        policy = record.policy or policies.load(self.manifest.policy)
+        policy = record.policy or self.policy()
         before = [
             *self._manifest_changes(),
+            *self._policy_changes(policy),
             ledger.Opened(time=record.started, level=record.level, **common),
             ledger.Measured(time=now(), evidence=kept.evidence, **common),
         ]
@@ -272,8 +308,7 @@ class Campaign:
 
     def termination_check(self, policy: Policy | None = None) -> tuple[Stop, ...]:
         """Return which conditions end the campaign as it stands, under a policy or its own."""
-        used = policy or policies.load(self.manifest.policy)
-        return stops.check(self.name, self.state, self.manifest, used)
+        return stops.check(self.name, self.state, self.manifest, policy or self.policy())
 
     def settle(
         self, *, apply: bool = True, beside: Callable[[Campaign], Sequence[Path]] = lambda _: ()
@@ -375,6 +410,16 @@ class Campaign:
         now_ = self.manifest.model_dump(mode="json", by_alias=True)
         values = {key: now_.get(key) for key in known if now_.get(key) != known[key]}
         return [ledger.ManifestChanged(time=now(), values=values)] if values else []
+
+    def _policy_changes(self, policy: Policy) -> list[ledger.Event]:
+        """Return the event of stop limits that are not those last recorded, if any."""
+        known = self.recorded_policy()
+        values = {
+            key: getattr(policy, key)
+            for key in STOP_LIMITS
+            if key in known and known[key] != getattr(policy, key)
+        }
+        return [ledger.PolicyChanged(time=now(), values=values)] if values else []
 
     def _with_stops(self, decided: ledger.Decided, policy: Policy) -> ledger.Decided:
         """Return the event with the conditions that hold once it is recorded."""

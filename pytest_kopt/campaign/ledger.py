@@ -213,6 +213,13 @@ class ManifestChanged(Event):
     values: dict[str, Any]
 
 
+class PolicyChanged(Event):
+    """Stop limits of the policy have changed; their new values."""
+
+    event: Literal["policy_changed"] = "policy_changed"
+    values: dict[str, Any]
+
+
 class Masking(Event):
     """Versions of the iteration memory (v0 is round 1) were masked or unmasked.
 
@@ -245,6 +252,7 @@ AnyEvent = Annotated[
     | Integrating
     | Integrated
     | ManifestChanged
+    | PolicyChanged
     | Masking
     | Ended,
     Field(discriminator="event"),

@@ -87,6 +87,7 @@ class CampaignState:
     integration_final: ledger.Final | None = None
     integrated: ledger.Integrated | None = None
     manifest_changes: dict[str, Any] = field(default_factory=dict)
+    policy_changes: dict[str, Any] = field(default_factory=dict)
     ended: str | None = None
     masked: set[int] = field(default_factory=set)
     events: int = 0
@@ -207,6 +208,8 @@ def fold(events: Iterable[ledger.AnyEvent]) -> CampaignState:
             state.ended = event.how
         elif isinstance(event, ledger.ManifestChanged):
             state.manifest_changes |= event.values
+        elif isinstance(event, ledger.PolicyChanged):
+            state.policy_changes |= event.values
         elif isinstance(event, ledger.Final):
             state.finals.append(event)
             state.integration_final = event if state.integrating else None

@@ -50,7 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
         extra_benefit=arguments.extra_benefit,
         classes=Classes(columns, arguments.target_class),
     )
-    verdict = decide_stored(evidence, policy)
+    thresholds = policy.model_dump(mode="json")
+    verdict = decide_stored(evidence, policy).model_copy(update={"thresholds": thresholds})
     if arguments.json:
         print(verdict.model_dump_json(indent=1))
     else:

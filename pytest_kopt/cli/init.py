@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     document = _document(arguments, project, repository)
     tree = Path(os.path.abspath(arguments.worktree)) if arguments.worktree else None
     given = validate(Manifest, document, where="kopt init")
-    policies.load(given.policy)
+    policy = policies.load(given.policy, project.root)
     try:
         with _root(tree, given, layout, project, repository) as root:
             _refuse(gaps(given, root))
@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
                         _check_nobody_works_here(project)
                         repository.switch(given.git_branch)
                     project.keep_workspace_out_of_git()
-                write_atomically(place.readme, campaign_readme(given))
+                write_atomically(place.readme, campaign_readme(given, policy))
                 write_atomically(place.quick_bench, script)
                 manifests.save(place.manifest, given)
     except _NotReady as error:

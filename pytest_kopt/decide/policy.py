@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -11,6 +12,9 @@ from pytest_kopt.schema.profile import Better, parse_gate
 
 #: Percentages are compared with this tolerance, so that 5 % means 5 % whatever its binary form.
 TOLERANCE_PCT = 1e-9
+
+#: What a campaign may change about its policy after the baseline (E6).
+STOP_LIMITS = ("max_regressions",)
 
 Percent = Annotated[float, Field(ge=0, le=100, strict=True)]
 
@@ -66,6 +70,15 @@ class Policy(BaseModel):
                 raise ValueError(error.legal) from None
         return gates
 
+    def differences(self, recorded: Mapping[str, Any]) -> list[str]:
+        """Return what is not as recorded, as `key: old -> new`; name and stop limits may differ.
+
+        A key that only one of the two has comes from another version of this package.
+        """
+        old, new = _flat(recorded), _flat(self.model_dump(mode="json"))
+        compared = [key for key in old if key in new and key not in ("name", *STOP_LIMITS)]
+        return [f"{key}: {old[key]} -> {new[key]}" for key in compared if old[key] != new[key]]
+
     def below(self, change_pct: float, limit_pct: float) -> bool:
         """Say whether a percentage lies below a threshold by more than the tolerance."""
         return change_pct < limit_pct - TOLERANCE_PCT
@@ -77,3 +90,8 @@ class Policy(BaseModel):
     def exceeds(self, change_pct: float, limit_pct: float) -> bool:
         """Say whether a percentage lies above a threshold by more than the tolerance."""
         return change_pct > limit_pct + TOLERANCE_PCT
+
+
+def _flat(document: Mapping[str, Any]) -> dict[str, Any]:
+    again = {f"remeasure.{key}": value for key, value in document.get("remeasure", {}).items()}
+    return {key: value for key, value in document.items() if key != "remeasure"} | again

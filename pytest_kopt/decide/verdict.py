@@ -140,6 +140,7 @@ class Verdict(BaseModel):
     compare: Literal["paired", "stored", "none"]
     engine: str | None = None
     policy: str
+    thresholds: dict[str, Any] = Field(default={}, description="the policy's keys and values")
     aggregate: Aggregate | None = None
     secondary: list[Aggregate] = Field(
         default=[], description="further primary metrics, if several"

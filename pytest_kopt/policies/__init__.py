@@ -17,14 +17,15 @@ def names() -> list[str]:
     return sorted(path.stem for path in _HERE.glob("*.yaml"))
 
 
-def load(name_or_path: str) -> Policy:
+def load(name_or_path: str, root: Path = Path()) -> Policy:
     """Return a preset by name, or a policy file (YAML; keys not given come from its `base`).
 
-    Raises BadInput for an unknown name, an unreadable file, an unknown key or an illegal value.
+    A file's path is relative to `root`. Raises BadInput for an unknown name, an unreadable file, an
+    unknown key, an illegal value, or a file that calls itself by a preset's name.
     """
     if name_or_path in names():
         return validate(Policy, _preset(name_or_path), where=f"policy {name_or_path!r}")
-    path = Path(name_or_path)
+    path = root / name_or_path
     if not path.is_file():
         raise BadInput(
             f"policy {name_or_path!r} is unknown",
@@ -36,6 +37,12 @@ def load(name_or_path: str) -> Policy:
     if base not in names():
         raise BadInput(f"base is {base!r}", where=str(path), legal=names())
     given.setdefault("name", path.stem)
+    if given["name"] in names():
+        raise BadInput(
+            f"key 'name' is {given['name']!r}, which is a preset's",
+            where=str(path),
+            legal=f"a name of its own, none of {', '.join(names())}",
+        )
     merged = _preset(base) | given
     if isinstance(given.get("remeasure"), dict):
         merged["remeasure"] = _preset(base)["remeasure"] | given["remeasure"]

@@ -63,7 +63,10 @@ class CampaignRound(CampaignTrial):
             )
         verdict, profiles = self._profile(verdict, collector, lab)
         lines = rooflines(collector.in_order(), self._settings.workspace)
-        verdict = verdict.model_copy(update={"rooflines": lines, "level": self.level})
+        thresholds = self.policy.model_dump(mode="json")
+        verdict = verdict.model_copy(
+            update={"rooflines": lines, "level": self.level, "thresholds": thresholds}
+        )
         table = collector.table()
         record = AttemptRecord(
             round=self.number,

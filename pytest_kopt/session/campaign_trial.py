@@ -58,7 +58,9 @@ class CampaignTrial:
     def __init__(self, settings: Settings, campaign: Campaign) -> None:
         self._settings = settings
         self.campaign = campaign
-        self.policy: Policy = policies.load(settings.policy or self.campaign.manifest.policy)
+        asked = settings.policy
+        self.policy: Policy = policies.load(asked) if asked else campaign.policy()
+        campaign.check_policy(self.policy, "--kopt-policy" if asked else "policy (manifest.yaml)")
         self.frozen: dict[str, ExpectedCase] = {}
         self.expected: dict[str, ExpectedCase] = {}
         self._ignored: tuple[str, ...] = ()
@@ -308,6 +310,7 @@ class CampaignTrial:
         return {
             "started": self.started,
             "ended": now(),
+            "policy": self.policy.model_dump(mode="json"),
             **this_machine(),
             "python": platform.python_version(),
             "pytest_kopt": version("pytest-kopt"),

@@ -72,7 +72,9 @@ class FinalComparison(CampaignTrial):
         if verdict is None:
             verdict = self._judge(collector, lab)
             table = collector.table()
-        verdict = self._said_why_blocked(verdict)
+        verdict = self._said_why_blocked(verdict).model_copy(
+            update={"thresholds": self.policy.model_dump(mode="json")}
+        )
         report = final_report.compose(self.campaign)
         verdict = self.campaign.record_final(self._evidence(collector, table), verdict, report)
         projections.refresh(self.campaign)

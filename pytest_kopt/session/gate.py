@@ -120,7 +120,8 @@ class PullRequestGate:
         elif verdict is None:
             verdict = self._judge(collector.in_order(), lab)
         table = collector.table() if self._settings.summary_csv else None
-        verdict = verdict.model_copy(update={"base": self._base.commit})
+        thresholds = self.policy.model_dump(mode="json")
+        verdict = verdict.model_copy(update={"base": self._base.commit, "thresholds": thresholds})
         return Closing(verdict, table, self._unbuilt or self._stack)
 
     def _judge(self, results: Sequence[CaseResult], lab: Laboratory) -> Verdict:

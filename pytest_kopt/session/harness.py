@@ -64,7 +64,6 @@ class HarnessWatch:
         campaign = self._campaign
         manifest = campaign.manifest.model_dump(mode="json", by_alias=True)
         manifest.pop("schema")
-        policy = manifest["policy"]
         tests = dict.fromkeys(nodeid.partition("::")[0] for nodeid in ids)
         harness = Harness(
             root=campaign.root,
@@ -77,8 +76,6 @@ class HarnessWatch:
             else (campaign.layout.workspace,),
         )
         recorded = list(self._baseline.files) if self._baseline else []
-        if (campaign.root / policy).is_file():
-            recorded.append(policy)
         loaded = {file for result in results for file in result.evidence.get("loaded", ())}
         first = self._baseline is None
         return harness.take(self._setup.settings, manifest, loaded if first else (), recorded)

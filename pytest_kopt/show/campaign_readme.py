@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_kopt import policies
 from pytest_kopt.campaign.manifest import Manifest
+from pytest_kopt.decide.policy import Policy
 from pytest_kopt.knowledge.facts import Fact, Facts
 from pytest_kopt.roofline import TARGET_PCT
 
 
-def campaign_readme(manifest: Manifest) -> str:
+def campaign_readme(manifest: Manifest, policy: Policy) -> str:
     """Return the text of a new campaign's README.md."""
     target = manifest.performance_target or "TBD"
     facts = Facts().headline(manifest.target_gpu)
     only = ", ".join(manifest.kernel_source)
-    limit = policies.load(manifest.policy).max_regressions
     return f"""# {manifest.target_op} ({manifest.target_backend}) on {manifest.target_gpu}
 
 ## Target
@@ -55,7 +54,7 @@ Every case's own is in `baseline.md`, once round 1 is measured.
 - T2 hardware efficiency: {TARGET_PCT:g} % of the attainable rate
 - T3 max_iterations: {manifest.max_iterations or "none"}
 - T4 the user: `kopt stop`
-- regressions in a row: {limit} (policy {manifest.policy})
+- regressions in a row: {policy.max_regressions} (policy {manifest.policy})
 - no idle GPU: such a session ends with exit code 10
 """
 

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pytest_kopt import policies
 from pytest_kopt.campaign import lineage, stagnation, stops
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.counters import count
@@ -32,7 +31,7 @@ def status(campaign: Campaign, here: Path | None = None) -> dict[str, Any]:
     way = f"cd {shlex.quote(str(campaign.root))} && " if away else ""
     obstacle = _obstacle(campaign)
     state, manifest = campaign.state, campaign.manifest
-    policy = policies.load(manifest.policy)
+    policy = campaign.policy()
     counted, ends = count(state, policy), campaign.termination_check(policy)
     looked_at = unmasked_rounds(state)
     review = stagnation.review(looked_at)
@@ -188,6 +187,7 @@ def _obstacle(campaign: Campaign) -> str | None:
     """Return why the tree, or what is kept of the campaign, is in no state for a round."""
     try:
         campaign.check_ready()
+        campaign.check_policy(campaign.policy())
         if campaign.state.baseline:
             campaign.incumbent()
     except BadInput as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pytest_kopt import policies
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.counters import Regression, count
 from pytest_kopt.campaign.state import Attempt, Round
@@ -20,7 +19,7 @@ def stop_summary(campaign: Campaign, item: Round, attempt: Attempt) -> str:
     decided = attempt.decided
     if decided is None or REGRESSIONS not in decided.stops:
         return ""
-    policy = policies.load(campaign.manifest.policy)
+    policy = campaign.policy()
     counted = count(campaign.state, policy, until=(item.number, attempt.number))
     number = campaign.state.incumbent_as_of(item.number)
     best = campaign.state.rounds[number] if number else None

@@ -39,28 +39,30 @@ def test_a_profiled_round_leaves_kernels_rooflines_and_memory(fresh: Project) ->
 
 
 @pytest.mark.long
-def test_what_a_kept_round_taught_goes_from_campaign_to_campaign(started: Project) -> None:
-    started.write(KERNEL, doubled_kernel(125.0))
-    notes = started.notes(change="half the cost", tip="halving pays")
-    run = started.round(2, "--kopt-profile", "--kopt-policy", "kernel-opt", "--kopt-notes", notes)
+def test_what_a_kept_round_taught_goes_from_campaign_to_campaign(fresh: Project) -> None:
+    fresh.edit_manifest(policy="kernel-opt")
+    assert fresh.round(1).code == 0
+    fresh.write(KERNEL, doubled_kernel(125.0))
+    notes = fresh.notes(change="half the cost", tip="halving pays")
+    run = fresh.round(2, "--kopt-profile", "--kopt-notes", notes)
     assert run.code == 0, run.text
-    assert "no GPU kernel time was profiled on both sides" in "".join(started.verdict(2)["flags"])
-    assert "halving pays" in started.read(TIPS)
+    assert "no GPU kernel time was profiled on both sides" in "".join(fresh.verdict(2)["flags"])
+    assert "halving pays" in fresh.read(TIPS)
 
-    run = started.kopt("advise", CAMPAIGN)
+    run = fresh.kopt("advise", CAMPAIGN)
     assert run.code == 0, run.text
     assert "v1 ACCEPTED: half the cost" in run.out
     assert "halving pays" in run.out
-    assert started.kopt("memory", "mask", CAMPAIGN, "v1").code == 0
-    assert "half the cost" not in started.kopt("advise", CAMPAIGN).out
-    assert started.ledger()[-1]["event"] == "masking"
-    refused = started.kopt("memory", "restart", CAMPAIGN)
+    assert fresh.kopt("memory", "mask", CAMPAIGN, "v1").code == 0
+    assert "half the cost" not in fresh.kopt("advise", CAMPAIGN).out
+    assert fresh.ledger()[-1]["event"] == "masking"
+    refused = fresh.kopt("memory", "restart", CAMPAIGN)
     assert refused.code == 4 and "no memory to mask" in refused.refusal
 
-    run = started.init("--from", CAMPAIGN)
+    run = fresh.init("--from", CAMPAIGN)
     assert run.code == 4, "the campaign exists"
-    assert started.kopt("init", "later", "--from", CAMPAIGN).code == 0
-    header = started.pytest("--kopt-campaign", "later", "--kopt-round", "1").out
+    assert fresh.kopt("init", "later", "--from", CAMPAIGN).code == 0
+    header = fresh.pytest("--kopt-campaign", "later", "--kopt-round", "1").out
     assert f"tips: {TIPS} (1)" in header and "halving pays" in header
 
 

@@ -29,7 +29,7 @@ def test_regressions_in_a_row_end_a_campaign_until_the_limit_is_raised(fresh: Pr
     summary = fresh.read("performance.md").partition("## Stop Summary")[2]
     assert summary.count("| round-") == 2
 
-    fresh.write("patient.yaml", "base: kernel-opt\nmax_regressions: 50\n")
+    fresh.write("patient.yaml", "base: kernel-opt\nmax_repairs: 1\nmax_regressions: 50\n")
     run = played.play("keep", "--kopt-policy", "patient.yaml")
     assert "Termination Check" not in run.out
     shown = fresh.git("show", "--name-only", "--format=%s", "HEAD").split()
