@@ -29,7 +29,8 @@ def project(tmp_path: Path) -> DrivenCampaign:
 
 
 def run(project: DrivenCampaign, outcome: Outcome = OUTCOMES["faster"], **given: Any) -> Ran:
-    return project.measure("next", outcome, RATES, Steps(project.root), **given)
+    rates = [rate * factor for rate, factor in zip(RATES, outcome.factors, strict=True)]
+    return project.measure("next", outcome, rates, Steps(project.root), **given)
 
 
 def baseline(project: DrivenCampaign, **given: Any) -> DrivenCampaign:

@@ -62,11 +62,9 @@ def test_names_are_labels_where_they_tell_cases_apart() -> None:
 
 
 def test_representative_cases_come_in_the_order_of_the_cases() -> None:
-    assert levels.representative(["e", "a", "c"], CASES) == (
-        *("test.py::a", "test.py::c", "test.py::e"),
-    )
+    assert levels.select(["e", "a", "c"], CASES) == (*("test.py::a", "test.py::c", "test.py::e"),)
     with pytest.raises(BadInput, match=r"representative_shapes: 'x' names no case.*a, b, c"):
-        levels.representative(["a", "b", "x"], CASES)
+        levels.select(["a", "b", "x"], CASES)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ class Evidence:
     """What was measured, of which kernel, as it is kept.
 
     `table` is None when no row arrived; `pairs_csv` is that of a paired comparison; `session` is
-    free-form evidence of the whole session.
+    free-form evidence of the whole session; `benchmark_log` what benchmark_command printed.
     """
 
     kernel: KernelVersion
@@ -31,6 +31,7 @@ class Evidence:
     table: Table | None
     session: dict[str, Any]
     pairs_csv: str = ""
+    benchmark_log: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,8 @@ class Archive:
             texts["benchmark.csv"] = format_csv(evidence.table.header, evidence.table.rows)
         if evidence.pairs_csv:
             texts["pairs.csv"] = evidence.pairs_csv
+        if evidence.benchmark_log:
+            texts["benchmark_command.log"] = evidence.benchmark_log
         texts["verdict.json"] = verdict.model_dump_json(indent=1) + "\n"
         for name, text in texts.items():
             write_atomically(directory / name, text)

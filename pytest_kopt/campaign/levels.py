@@ -11,7 +11,7 @@ from pytest_kopt.decide.verdict import Level
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.table import Table
 
-KEY = "representative_shapes"
+KEY, CORE, TARGET = "representative_shapes", "core_shapes", "target_shapes"
 
 
 def choose(asked: str | None, count: int, shapes: Sequence[str] | None) -> Level:
@@ -48,14 +48,14 @@ def names(cases: Iterable[CaseResult | ExpectedCase]) -> dict[str, str]:
     return {case.nodeid: case.label if labels[case.label] == 1 else case.nodeid for case in found}
 
 
-def representative(shapes: Sequence[str], cases: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the node ids that the manifest's key means, in the cases' order.
+def select(shapes: Sequence[str], cases: Mapping[str, str], key: str = KEY) -> tuple[str, ...]:
+    """Return the node ids that a key of the manifest means, in the cases' order.
 
     `cases` are the names by node id. BadInput for a name that no case has.
     """
     for shape in shapes:
         if shape not in cases.values():
-            raise BadInput(f"{shape!r} names no case", where=KEY, legal=list(cases.values()))
+            raise BadInput(f"{shape!r} names no case", where=key, legal=list(cases.values()))
     return tuple(nodeid for nodeid, name in cases.items() if name in shapes)
 
 
@@ -63,7 +63,7 @@ def quick_ids(shapes: Sequence[str] | None, cases: Mapping[str, str]) -> tuple[s
     """Return the node ids of the quick level: the representative cases, all where it is full."""
     if not shapes or choose(None, len(cases), shapes) == "full":
         return tuple(cases)
-    return representative(shapes, cases)
+    return select(shapes, cases)
 
 
 def proposal(table: Table, results: Sequence[CaseResult]) -> list[str] | None:
@@ -76,12 +76,17 @@ def proposal(table: Table, results: Sequence[CaseResult]) -> list[str] | None:
 
 
 def check_unchanged(
-    shapes: Sequence[str] | None, recorded: Sequence[str] | None, since: int | None
+    shapes: Sequence[str] | None,
+    recorded: Sequence[str] | None,
+    since: int | None,
+    key: str = KEY,
 ) -> None:
-    """Raise BadInput when the key was edited after round `since` had been measured quick."""
+    """Raise BadInput when a key was edited after round `since` had been measured by it."""
     if since is not None and shapes != recorded:
         raise BadInput(
             f"was edited, but round {since} was measured by it and later ones are held against it",
-            where=KEY,
-            legal=f"{recorded}; --kopt-level full measures all, `kopt init --from` starts over",
+            where=key,
+            legal=f"{recorded}; "
+            f"{'--kopt-level full measures all, ' if key == KEY else ''}"
+            "`kopt init --from` starts over",
         )

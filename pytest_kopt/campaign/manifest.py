@@ -33,6 +33,7 @@ _LONGEST_NAME, _LONGEST_PATH = 255, 2000
 #: Rounds after the baseline.
 MOST_ITERATIONS = 119
 Text = Annotated[str, Field(min_length=1, max_length=4000)]
+Labels = Annotated[list[Text], Field(min_length=1)]
 Word = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w+-][\w.+-]*$")]
 
 
@@ -75,7 +76,9 @@ class Manifest(BaseModel):
     """The keys of manifest.yaml.
 
     Paths are relative to the project root, where pytest's configuration lies. `tests` are the
-    pytest arguments that select the campaign's cases.
+    pytest arguments that select the campaign's tests, `target_shapes` the cases among them. These,
+    `representative_shapes` and `core_shapes` name a case by its label, by its node id where others
+    share that. `benchmark_command` is run before baseline and final comparison.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
@@ -89,7 +92,7 @@ class Manifest(BaseModel):
     project_skill: Text | None = None
     performance_target: Text | None = None
     primary_metric: Text | None = None
-    target_shapes: Literal["all"] | list[Any] = "all"
+    target_shapes: Literal["all"] | Labels = "all"
     kernel_source: Annotated[list[Text], Field(min_length=1)]
     tests: str = ""
     test_command: Text | None = None
@@ -101,7 +104,7 @@ class Manifest(BaseModel):
     max_iterations: Annotated[int, Field(ge=1, le=MOST_ITERATIONS, strict=True)] | None = None
     created: Text
     csv_schema: FrozenSchema | None = Field(default=None, alias="schema")
-    core_shapes: Literal["all"] | list[Text] = "all"
+    core_shapes: Literal["all"] | Labels = "all"
     policy: Text = "primus"
     engine: Literal["auto", "graph", "events", "wall", "do_bench"] = "auto"
     classes: list[Text] = []
@@ -143,11 +146,11 @@ class Manifest(BaseModel):
                 raise ValueError(f"at most {_LONGEST_NAME} bytes a name, {_LONGEST_PATH} in all")
         return paths
 
-    @field_validator("representative_shapes")
+    @field_validator("representative_shapes", "target_shapes", "core_shapes")
     @classmethod
-    def _different(cls, shapes: list[str] | None) -> list[str] | None:
-        if shapes is not None and len(set(shapes)) < len(shapes):
-            raise ValueError("3 to 5 different labels")
+    def _different(cls, shapes: str | list[str] | None) -> str | list[str] | None:
+        if isinstance(shapes, list) and len(set(shapes)) < len(shapes):
+            raise ValueError("different labels")
         return shapes
 
     @field_validator("target_gpu")

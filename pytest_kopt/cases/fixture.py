@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_kopt.cases.result import PROPERTY, CaseResult
+from pytest_kopt.cases.result import OUTSIDE, PROPERTY, CaseResult
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.schema.profile import Scalar, Schema
@@ -111,6 +111,7 @@ class Kopt:
                 nbytes=nbytes,
                 gate=gate,
             )
+            skip_outside(self._item, case.label, self._bench.selected)
             if self._declare_only:
                 hold_against_baseline(case, self._bench.expected)
                 pytest.skip(NOT_MEASURED)
@@ -139,6 +140,13 @@ class Kopt:
             out_snr=figures["out_snr"],
             cells=result.cells,
         )
+
+
+def skip_outside(item: pytest.Item, label: str, selected: Sequence[str]) -> None:
+    """Skip a case that the campaign's target_shapes leave out, and tell its label."""
+    if selected and label not in selected and item.nodeid not in selected:
+        item.user_properties.append((OUTSIDE, label))
+        pytest.skip(f"{label} is not in target_shapes")
 
 
 def _tampering(item: pytest.Item) -> Callable[[], list[Finding]]:

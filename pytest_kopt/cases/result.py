@@ -19,6 +19,8 @@ from pytest_kopt.schema.table import Row, cell, make_row
 PROPERTY = "kopt"
 #: Property of a report whose case left its process without a working GPU.
 LOST = "kopt-context-lost"
+#: Property of a report whose case the campaign's target_shapes leave out: its label.
+OUTSIDE = "kopt-outside"
 WIRE_VERSION = 1
 
 Check = Literal["PASS", "FAIL", "ERROR"]

@@ -50,7 +50,8 @@ class Bench:
     `device` is torch's name, `uuid` what its host calls it, `read` returns its state. `expected`
     holds the baseline's cases by node id, None when nothing is frozen yet; a run that `freezes` is
     the baseline itself. `watch` is this process's. Every case has to have the columns that tell
-    the `classes` apart, and is timed by `repeats` samples. `waiting` is entered while a case waits
+    the `classes` apart, and is timed by `repeats` samples; a label or node id that is not among
+    the `selected` (none: all) is left out. `waiting` is entered while a case waits
     for its turn on the device.
     """
 
@@ -64,6 +65,7 @@ class Bench:
     freezes: bool = False
     watch: Watch | None = None
     classes: Classes = NO_CLASSES
+    selected: tuple[str, ...] = ()
     repeats: int = 3
     waiting: Waiting = nullcontext
 

@@ -30,7 +30,7 @@ class StoredEvidence:
 
     `remeasurements` are further tables of the candidate, each against the same incumbent;
     `failed_repairs` is as in `correctness_verdict`; `extra_benefit` is what the author claims for
-    a round that is equal in speed. `core` are the labels of the cases that the shape gate guards
+    a round that is equal in speed. `core` are the keys of the cases that the shape gate guards
     (None: all). With a target among the `classes` that class has to improve, not the aggregate.
     """
 
@@ -41,7 +41,7 @@ class StoredEvidence:
     failed_repairs: int = -1
     extra_benefit: str | None = None
     devices: Mapping[Key, str] | None = None
-    core: tuple[str, ...] | None = None
+    core: frozenset[Key] | None = None
     classes: Classes = NO_CLASSES
 
 
@@ -96,7 +96,7 @@ def _judge(
     best, target = lead.goal_pct, lead.target
     goal = f"{lead.metric.name} of {target!r}" if target else lead.metric.name
     repeats = [comparisons[compared.index(lead)].goal_pct for comparisons in again]
-    core = {key for key, label in labels.items() if evidence.core is None or label in evidence.core}
+    core = {key for key in labels if evidence.core is None or key in evidence.core}
     regressed = _regressed(compared, again, policy, core)
     slower = _slower(compared)
     views = [

@@ -15,6 +15,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.transfer import bucket_findings
 from pytest_kopt.schema.metrics import aggregate, parse_primary
 from pytest_kopt.session import judging
+from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.campaign_round import CampaignRound
 from pytest_kopt.session.collector import Collector
 from pytest_kopt.session.trial import Laboratory
@@ -24,6 +25,8 @@ from pytest_kopt.show.tips import lines as known_tips
 class BaselineRound(CampaignRound):
     """Freezes schema, case set and harness; compared with nothing."""
 
+    runs_benchmark = True
+
     @property
     def preface(self) -> Sequence[str]:
         return list(known_tips(self.campaign))
@@ -32,6 +35,12 @@ class BaselineRound(CampaignRound):
     def wants_replicas(self) -> bool:
         """A baseline is compared with nothing."""
         return False
+
+    def brief(self, device: str, session_seed: int) -> Brief:
+        """Return the orders of the workers: here the target shapes are selected."""
+        shapes = self.campaign.manifest.target_shapes
+        selected = () if shapes == "all" else tuple(shapes)
+        return replace(super().brief(device, session_seed), selected=selected)
 
     def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
         """Take the harness of the collected cases down: it is frozen here."""
@@ -52,6 +61,8 @@ class BaselineRound(CampaignRound):
     def _judge(self, collector: Collector, lab: Laboratory, interrupted: str) -> Verdict:
         wanted = [nodeid for nodeid in collector.order if nodeid not in collector.skipped]
         broken = judging.cut_off(collector, wanted, interrupted, self.policy)
+        if broken is None or (collector.outside and not collector.results):
+            self._check_labels(collector)
         if self._edits and not interrupted:
             verdict = judging.incomplete(
                 self.policy, f"the harness changed while the baseline ran: {self._edits[0]}"
@@ -59,6 +70,19 @@ class BaselineRound(CampaignRound):
         else:
             verdict = broken or self._measured(collector)
         return judging.flagged(verdict, self._notices(collector.in_order()))
+
+    def _check_labels(self, collector: Collector) -> None:
+        """Raise BadInput for target, core or representative shapes that name no case."""
+        manifest, results = self.campaign.manifest, collector.in_order()
+        labels = {**collector.outside, **{result.nodeid: result.label for result in results}}
+        for shape in () if manifest.target_shapes == "all" else manifest.target_shapes:
+            if shape not in labels and shape not in labels.values():
+                legal = dict.fromkeys(labels[name] for name in collector.order if name in labels)
+                raise BadInput(f"{shape!r} names no case", where=levels.TARGET, legal=legal)
+        found = levels.names(results)
+        if manifest.core_shapes != "all":
+            levels.select(manifest.core_shapes, found, levels.CORE)
+        levels.select(manifest.representative_shapes or (), found)
 
     def _measured(self, collector: Collector) -> Verdict:
         results, table = collector.in_order(), collector.table()
@@ -106,17 +130,9 @@ class BaselineRound(CampaignRound):
         return replace(record, representative=self._proposed(collector))
 
     def _proposed(self, collector: Collector) -> list[str] | None:
-        """Return the representative shapes of a new baseline: the user's, else the plugin's.
-
-        BadInput for one of the user's that names no case.
-        """
-        results = collector.in_order()
-        shapes = self.campaign.manifest.representative_shapes
-        if shapes:
-            levels.representative(shapes, levels.names(results))
-            return shapes
-        table = collector.table()
-        return levels.proposal(table, results) if table else None
+        """Return the representative shapes of a new baseline: the user's, else the plugin's."""
+        shapes, table = self.campaign.manifest.representative_shapes, collector.table()
+        return shapes or (levels.proposal(table, collector.in_order()) if table else None)
 
     def _quick_words(self, collector: Collector) -> str:
         shapes = self._proposed(collector)

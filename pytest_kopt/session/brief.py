@@ -16,10 +16,11 @@ class Brief:
 
     `expected` are the baseline's cases (None: nothing is frozen); `classes` columns that every case
     has to have; `cases_only` deselects every test that is no case; `ignored` are node ids to leave
-    out (skipped at the baseline). With `arms` the cases are not checked and timed but held ready
-    for a comparison, with `profile` they are profiled, with `declare_only` held against the
-    baseline and nothing is run. `repeats` and `iterations` are the samples of a case and, on the
-    CPU, the most calls in one (None: as ever).
+    out (skipped at the baseline), `selected` the labels or node ids that alone are measured (none:
+    all). With `arms` the cases are not checked and timed but held ready for a comparison, with
+    `profile` they are profiled, with `declare_only` held against the baseline and nothing is run.
+    `repeats` and `iterations` are the samples of a case and, on the CPU, the most calls in one
+    (None: as ever).
     """
 
     device: str
@@ -31,6 +32,7 @@ class Brief:
     expected: tuple[ExpectedCase, ...] | None = None
     ignored: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    selected: tuple[str, ...] = ()
     arms: ArmsOrder | None = None
     declare_only: bool = False
     profile: ProfileOrder | None = None
@@ -60,7 +62,7 @@ class Brief:
             document["expected"] = tuple(
                 ExpectedCase.from_document(case) for case in document["expected"]
             )
-        for name in ("ignored", "classes"):
+        for name in ("ignored", "classes", "selected"):
             document[name] = tuple(document[name])
         if document["arms"] is not None:
             document["arms"] = ArmsOrder.from_document(document["arms"])

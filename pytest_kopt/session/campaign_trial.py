@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import Any
 
 from pytest_kopt import policies
-from pytest_kopt.campaign import commands
+from pytest_kopt.campaign import commands, levels
 from pytest_kopt.campaign.archive import Evidence
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.kernel import KernelVersion
@@ -55,6 +55,9 @@ class CampaignTrial:
     starts (locks, finishes what an earlier kill cut off), closed when all cases have run.
     """
 
+    #: Whether the manifest's benchmark_command is run too.
+    runs_benchmark = False
+
     def __init__(self, settings: Settings, campaign: Campaign) -> None:
         self._settings = settings
         self.campaign = campaign
@@ -66,7 +69,7 @@ class CampaignTrial:
         self._ignored: tuple[str, ...] = ()
         self._trees: Versions | None = None
         self._paired: PairedResult | None = None
-        self._detail = ""
+        self._detail = self._benchmark = ""
         self._nearby: list[Finding] = []
         self._tried: list[Tried] = []
         self._validate()
@@ -78,9 +81,18 @@ class CampaignTrial:
         raise NotImplementedError
 
     def _freeze_cases(self) -> None:
-        """Take over the case set that the baseline froze, all of it expected."""
+        """Take over the case set that the baseline froze, all of it expected.
+
+        BadInput for core_shapes that name no case, or were edited after a round was judged by them.
+        """
         self.frozen = self.expected = self.campaign.expected_cases()
         self._ignored = tuple(self.campaign.skipped_at_baseline())
+        rounds = self.campaign.state.rounds.values()
+        judged_by = [item.number for item in rounds if item.attempts and item.number > 1]
+        core, known = self.campaign.manifest.core_shapes, self.campaign.recorded_manifest()
+        recorded = known.get(levels.CORE, core)
+        levels.check_unchanged(core, recorded, min(judged_by, default=None), levels.CORE)
+        self._core()
 
     @property
     def preface(self) -> Sequence[str]:
@@ -273,17 +285,21 @@ class CampaignTrial:
                 )
 
     def _run_commands(self) -> str:
-        """Format, rebuild and test in this order, as far as the manifest says; stop at a failure.
+        """Format, rebuild, test and benchmark, as far as the manifest says; stop at a failure.
 
-        Formatting comes first, so that what is measured is what is committed.
+        Formatting comes first, so that what is measured is what is committed. The benchmark's
+        figures decide nothing: they are kept beside ours, at both ends of a campaign.
         """
         manifest = self.campaign.manifest
-        for command in (manifest.format_command, manifest.rebuild_command, manifest.test_command):
-            if command is None:
-                continue
+        asked = [manifest.format_command, manifest.rebuild_command, manifest.test_command]
+        if self.runs_benchmark:
+            asked.append(manifest.benchmark_command)
+        for command in filter(None, asked):
             done = commands.run(command, self.campaign.root, manifest.env)
             if not done.ok:
                 return f"`{command}` ended with status {done.returncode}\n{done.output}".rstrip()
+            if command == manifest.benchmark_command:
+                self._benchmark = done.output
         return ""
 
     def _extra_benefit(self) -> str | None:
@@ -291,8 +307,12 @@ class CampaignTrial:
         return None
 
     def _core(self) -> tuple[str, ...] | None:
+        """Return the node ids of the level's core cases; None where all of the level are."""
         core = self.campaign.manifest.core_shapes
-        return None if core == "all" else tuple(core)
+        if core == "all":
+            return None
+        named = levels.select(core, levels.names(self.frozen.values()), levels.CORE)
+        return tuple(nodeid for nodeid in named if nodeid in self.expected) or None
 
     def _classes(self) -> Classes:
         return Classes(tuple(self.campaign.manifest.classes))
@@ -304,6 +324,7 @@ class CampaignTrial:
             table=table,
             session=self._session(collector),
             pairs_csv=self._paired.pairs_csv if self._paired else "",
+            benchmark_log=self._benchmark,
         )
 
     def _session(self, collector: Collector) -> dict[str, Any]:

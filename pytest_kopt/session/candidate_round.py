@@ -20,7 +20,7 @@ from pytest_kopt.honesty.heldout import SUPPORT
 from pytest_kopt.honesty.inflation import gap_finding
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.profiling.table import CaseProfile, gpu_step_us
-from pytest_kopt.schema.table import Table
+from pytest_kopt.schema.table import Key, Table
 from pytest_kopt.session import judging
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.campaign_round import CampaignRound
@@ -72,7 +72,7 @@ class CandidateRound(CampaignRound):
     def _representative(self) -> tuple[str, ...]:
         """The node ids of the representative cases; none where no shapes are set."""
         shapes = self.campaign.manifest.representative_shapes or []
-        return levels.representative(shapes, levels.names(self.frozen.values()))
+        return levels.select(shapes, levels.names(self.frozen.values()))
 
     @cached_property
     def _examination(self) -> Examination:
@@ -219,7 +219,7 @@ class CandidateRound(CampaignRound):
             primary=self.campaign.manifest.primary_metric,
             failed_repairs=self._failed_repairs(),
             extra_benefit=self._extra_benefit(),
-            core=self._core(),
+            core=self._core_keys(),
             classes=self._classes(),
             devices={
                 result.key: result.evidence.get("device", "") for result in collector.in_order()
@@ -262,6 +262,10 @@ class CandidateRound(CampaignRound):
         ids = [result.nodeid for result in collector.in_order() if result.check == "PASS"]
         before = lab.profile(ids, (versions.root, versions.trees[0]))
         return judge_kernel_time(verdict, gpu_step_us(found), gpu_step_us(before)), found
+
+    def _core_keys(self) -> frozenset[Key] | None:
+        core = self._core()
+        return None if core is None else frozenset(self.frozen[name].key for name in core)
 
     def _extra_benefit(self) -> str | None:
         return self._own_notes().extra_benefit

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pytest_kopt.cases.result import LOST, PROPERTY, CaseResult
+from pytest_kopt.cases.result import LOST, OUTSIDE, PROPERTY, CaseResult
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.table import Table
 
@@ -19,6 +19,7 @@ class Collector:
     while a case ran which later ran through; `dead` maps a case to how it killed its worker twice,
     `crashed` one that killed an xdist worker and waits for its second run. `context_lost` are
     cases after which their process had no working GPU: their rows stand, the process was replaced.
+    `outside` are the labels of cases that target_shapes leaves out.
     """
 
     order: list[str] = field(default_factory=list)
@@ -30,6 +31,7 @@ class Collector:
     lost: list[str] = field(default_factory=list)
     crashed: dict[str, str] = field(default_factory=dict)
     context_lost: set[str] = field(default_factory=set)
+    outside: dict[str, str] = field(default_factory=dict)
     startup_death: str = ""
     refusals: list[str] = field(default_factory=list)
 
@@ -49,6 +51,8 @@ class Collector:
                 self._add(text)
             if name == LOST:
                 self.context_lost.add(report.nodeid)
+            if name == OUTSIDE:
+                self.outside[report.nodeid] = str(text)
 
     def add_collect_error(self, report: pytest.CollectReport) -> None:
         """Keep a file that could not be imported."""

@@ -56,6 +56,7 @@ class FinalComparison(CampaignTrial):
             f"it is taken back, with all that stands on it: {_named(self._withdrawn)}",
         ]
 
+    runs_benchmark = True
     next_steps: Mapping[Decision, str] = _NEXT
 
     @property

@@ -100,7 +100,7 @@ def judge(
     classes: Classes = NO_CLASSES,
     extra_benefit: str | None = None,
 ) -> PairedResult:
-    """Measure replicas until a look gives a verdict; `core` are the labels that the gate guards.
+    """Measure replicas until a look gives a verdict; `core` are the cases that the gate guards.
 
     `extra_benefit` is what the author claims for a version that is equal in speed. Raises
     NotComparable when the versions cannot be measured together.
@@ -156,7 +156,7 @@ def _cases(
             ratios=ratios(result.nodeid),
             placebo=ratios(result.nodeid, control=True),
             device=replicas[0][result.nodeid].device or None,
-            core=core is None or result.label in core,
+            core=core is None or result.nodeid in core,
             values=metric.on_both_sides(result.key, statistics.fmean(ratios(result.nodeid))),
         )
         for result in results

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_kopt.cases.fixture import NOT_MEASURED, Kopt, marked_schema, send
+from pytest_kopt.cases.fixture import NOT_MEASURED, Kopt, marked_schema, send, skip_outside
 from pytest_kopt.cases.limit import TimeLimit
 from pytest_kopt.cases.result import LOST, PROPERTY, CaseResult, named
 from pytest_kopt.devices import context
@@ -88,6 +88,7 @@ class Worker:
                 freezes=brief.cases_only and brief.expected is None,
                 watch=self._watch,
                 classes=Classes(brief.classes),
+                selected=brief.selected,
             )
             if brief.repeats:
                 self._bench = replace(self._bench, repeats=brief.repeats)
@@ -180,10 +181,11 @@ class Worker:
             pytest.skip(NOT_MEASURED)
         from pytest_kopt.cases import benchmark
 
-        with benchmark.stand_in(pyfuncitem) as timed:
-            outcome = yield
         dims = scalar_parameters(pyfuncitem, None)
         label = named(dims) or pyfuncitem.name
+        skip_outside(pyfuncitem, label, self.brief.selected)
+        with benchmark.stand_in(pyfuncitem) as timed:
+            outcome = yield
         measured = benchmark.result(pyfuncitem, timed, dims, label)
         if measured is not None:
             send(pyfuncitem, measured)

@@ -49,6 +49,7 @@ def advice(campaign: Campaign) -> dict[str, Any]:
         "backend": manifest.target_backend,
         "area": {"op": found.op, "gpu": found.architecture, "backend": found.backend},
         "gaps": list(found.gaps),
+        "project_skill": manifest.project_skill,
         "tips": [
             {"number": entry.number, "title": entry.title, **tips.fields(entry.text)}
             for entry in tips.entries(tips_file)
@@ -76,6 +77,8 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
         yield f"not covered: {gap}"
     yield ""
     yield "read, in this order:"
+    if document["project_skill"]:
+        yield f"  {document['project_skill']}  (the project's own skill: code, build, tests)"
     if document["tips_file"]:
         yield f"  {document['tips_file']}  (tips of the same GPU, op and backend)"
     for number, item in enumerate(document["reading"], start=1):

@@ -108,7 +108,7 @@ def _round_files(campaign: Campaign, item: Round) -> None:
     write_atomically(layout.verdict(item.number), text)
     write_atomically(layout.summary(item.number), summary(campaign, item, verdict))
     evidence = layout.attempt(item.number, verdict.attempt)
-    for name in ("benchmark.csv", "pairs.csv"):
+    for name in ("benchmark.csv", "pairs.csv", "benchmark_command.log"):
         if (evidence / name).exists():
             write_atomically(layout.artifacts(item.number) / name, (evidence / name).read_text())
     if (evidence / "evidence.json").exists():

@@ -1,4 +1,4 @@
-"""Tips of earlier campaigns as text: what is read before round 1."""
+"""What is read before round 1, as text: the project's skill and tips of earlier campaigns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pytest_kopt.campaign.campaign import Campaign
 
 
 def lines(campaign: Campaign) -> Iterator[str]:
-    """Yield where the tips lie and each entry with its takeaway; nothing when there are none."""
+    """Yield the project's skill, where the tips lie, and each entry with its takeaway."""
+    if campaign.manifest.project_skill:
+        yield f"project skill: {campaign.manifest.project_skill}"
     path = tips.path_of(campaign.home, campaign.manifest)
     known = tips.entries(path)
     if not known:
