@@ -27,10 +27,12 @@ from pytest_kopt.campaign.repository import Repository
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.cli import lifecycle, note
 from pytest_kopt.cli.project import Project
+from pytest_kopt.decide.kernel_time import ProfilePair
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.settings import Settings
+from pytest_kopt.profiling.table import CaseProfile, KernelRow
 from pytest_kopt.session.collector import Collector
 from pytest_kopt.session.harness import PytestSetup
 from pytest_kopt.session.opening import open_trial
@@ -74,12 +76,31 @@ class Ran:
 
 @dataclass(slots=True)
 class Laboratory:
-    """Measures again what it is told to."""
+    """Measures again what it is told to, and profiles a kernel that is faster by these gains.
+
+    One gain a pair of processes, in percent; without one no kernel is seen.
+    """
 
     runs: list[list[CaseResult]] = field(default_factory=list)
+    kernel_gains_pct: Sequence[float] = ()
 
     def measure_again(self) -> Sequence[CaseResult]:
         return self.runs.pop(0)
+
+    def profile(self, ids: Sequence[str], *, vendor: bool) -> list[CaseProfile]:
+        return _profiles(ids, 100.0 if self.kernel_gains_pct else None)
+
+    def profile_pairs(self, ids: Sequence[str], copy: tuple[Path, Path]) -> list[ProfilePair]:
+        return [
+            (_profiles(ids, 100.0 / (1 + gain / 100)), self.profile(ids, vendor=False))
+            for gain in self.kernel_gains_pct
+        ] or [(self.profile(ids, vendor=False),) * 2]
+
+
+def _profiles(ids: Sequence[str], step_us: float | None) -> list[CaseProfile]:
+    rows = () if step_us is None else (KernelRow("hot", 1, step_us),)
+    note = "" if rows else "CUPTI could not be initialised"
+    return [CaseProfile(name, name, "torch.profiler", "gpu", 1, rows, note) for name in ids]
 
 
 class DrivenCampaign:
@@ -162,6 +183,7 @@ class DrivenCampaign:
         apply: bool = True,
         meanwhile: Callable[[], None] = lambda: None,
         policy: str | None = None,
+        kernel_gains_pct: Sequence[float] = (),
     ) -> Ran:
         """Run a round's session; `meanwhile` happens while its cases run."""
         notes = None
@@ -175,7 +197,9 @@ class DrivenCampaign:
             apply=apply,
             **{**_SETTINGS, "notes": notes, "policy": policy},
         )
-        return self._run(steps, lambda: _session(settings, outcome, rates, meanwhile))
+        return self._run(
+            steps, lambda: _session(settings, outcome, rates, meanwhile, kernel_gains_pct)
+        )
 
     def note(self, number: int, keys: Mapping[str, str], steps: Steps) -> Ran:
         """Run `kopt note`."""
@@ -218,7 +242,11 @@ class DrivenCampaign:
 
 
 def _session(
-    settings: Settings, outcome: Outcome, rates: Sequence[float], meanwhile: Callable[[], None]
+    settings: Settings,
+    outcome: Outcome,
+    rates: Sequence[float],
+    meanwhile: Callable[[], None],
+    kernel_gains_pct: Sequence[float],
 ) -> Verdict:
     """Do what the controller does with a trial from the first hook to the last."""
     trial = open_trial(settings, PytestSetup({}, (), ()))
@@ -234,7 +262,8 @@ def _session(
             [
                 results(outcome, [rate * factor / outcome.factors[0] for rate in rates])
                 for factor in outcome.again
-            ]
+            ],
+            kernel_gains_pct,
         )
         interrupted = "Ctrl-C" if outcome.interrupted else ""
         closing = trial.close(collector, laboratory, interrupted)  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
 from pytest_kopt.decide.verdict import ConfigClass, Decision, Verdict
 from pytest_kopt.errors import BadInput
+from pytest_kopt.profiling.table import CaseProfile, KernelRow
 from pytest_kopt.schema.classes import Classes
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.schema.table import Table, make_row
@@ -84,6 +85,14 @@ def evidence_of(
         for (dims, after), (_, before) in zip(spread(new), spread(old), strict=True)
     ]
     return PairedEvidence("us_flydsl_ps", tuple(cases), classes=classes)
+
+
+def profiled(times: Mapping[str, float]) -> list[CaseProfile]:
+    """Return what torch's profiler saw, one kernel a step of so many microseconds."""
+    return [
+        CaseProfile(label, label, "torch.profiler", "gpu", 1, (KernelRow("k", 1, us),))
+        for label, us in times.items()
+    ]
 
 
 def paired(
@@ -251,9 +260,10 @@ class TestAClassTargetedRound:
         self, rule: Rule, target: str | None, kept: bool
     ) -> None:
         before = {"b1024m1": 90.0, "b1024m2": 91.0, "b16m1": 30.0, "b16m2": 31.0}
-        now = {"b1024m1": 89.0, "b1024m2": 90.0, "b16m1": 31.0, "b16m2": 31.0}
+        now = {"b1024m1": 88.0, "b1024m2": 89.0, "b16m1": 31.0, "b16m2": 32.0}
         verdict = rule(DISPATCHED, classes=Classes(("block_size",), target))
-        assert judge_kernel_time(verdict, now, before).decision.keeps is kept
+        pair = (profiled(now), profiled(before))
+        assert judge_kernel_time(verdict, [pair] * 2, KERNEL_OPT).decision.keeps is kept
 
     @pytest.mark.parametrize(
         ("columns", "target", "legal"),

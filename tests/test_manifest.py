@@ -103,6 +103,7 @@ def test_what_is_not_given_has_its_default() -> None:
         "csv_schema": None,
         "core_shapes": "all",
         "policy": "primus",
+        "kernel_time": None,
         "engine": "auto",
         "classes": [],
         "env": {},

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_kopt import policies
 from pytest_kopt.campaign.layout import Layout
-from pytest_kopt.decide.kernel_time import judge_kernel_time, kernel_time
+from pytest_kopt.decide.kernel_time import ProfilePair, judge_kernel_time, kernel_time
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.profiling import ncu, rocprof, torch_trace
 from pytest_kopt.profiling.table import CaseProfile, KernelRow, Launch, gpu_step_us, rows_of
@@ -145,8 +146,9 @@ def test_the_hottest_has_the_largest_share_not_the_longest_call() -> None:
     assert found.step_us == pytest.approx(47 / 2)
 
 
-def test_the_vendors_tool_counts_before_torchs() -> None:
-    assert gpu_step_us(PROFILES) == {"a": 11.0}
+def test_torchs_profiler_counts_before_the_vendors_tool() -> None:
+    """So that rounds compare: a vendor's tool runs on request alone."""
+    assert gpu_step_us(PROFILES) == {"t.py::a": 12.0}
     cpu = CaseProfile("t.py::c", "c", "torch.profiler", "cpu", 1, (KernelRow("aten::mm", 1, 9.0),))
     assert gpu_step_us([cpu]) == {}
 
@@ -178,57 +180,101 @@ def test_what_is_no_profile_is_refused(document: dict[str, object]) -> None:
         CaseProfile.from_document(document)
 
 
+KERNEL_OPT = policies.load("kernel-opt")
+
+
 def verdict(decision: Decision) -> Verdict:
     return Verdict(decision=decision, reason="faster", compare="paired", policy="kernel-opt")
 
 
+def side(times: dict[str, float], on: str = "gpu", note: str = "") -> list[CaseProfile]:
+    """Profiles of one version: a step's microseconds by case, two launches a step."""
+    rows = {label: (KernelRow("hot", 4, us / 2),) if us else () for label, us in times.items()}
+    return [
+        CaseProfile(f"t.py::{label}", label, "torch.profiler", on, 2, rows[label], note)
+        for label in times
+    ]
+
+
+def pairs(*gains_pct: float, before: float = 100.0) -> list[ProfilePair]:
+    """One case's pairs that show these gains."""
+    return [(side({"a": before / (1 + gain / 100)}), side({"a": before})) for gain in gains_pct]
+
+
 def test_less_kernel_time_keeps() -> None:
-    found = judge_kernel_time(verdict(Decision.ACCEPTED), {"a": 90.0, "b": 100.0}, {"a": 100.0})
+    given = verdict(Decision.ACCEPTED)
+    found = judge_kernel_time(given, pairs(10.0, 12.0), KERNEL_OPT)
     assert found.decision is Decision.ACCEPTED
-    assert found.flags == ["mean GPU kernel time: +11.111 % over 1 case(s)"]
-    assert found.kernel_time is not None
-    assert found.kernel_time.candidate_us == pytest.approx(90.0)
+    text = "mean GPU kernel time: +10.995 % (+10.000, +12.000 in pairs of processes)"
+    assert found.flags == [text]
+    assert found.kernel_time is not None and found.kernel_time.hottest == "hot"
+    assert found.kernel_time.candidate_us == pytest.approx(100 / 1.10995, rel=1e-5)
     assert found.kernel_time.incumbent_us == pytest.approx(100.0)
-    assert found.kernel_time.change_pct == pytest.approx(11.111, abs=1e-3)
+    assert found.kernel_time.change_pct == pytest.approx(10.995, abs=1e-3)
+    assert found.kernel_time.pairs_pct == pytest.approx([10.0, 12.0])
 
 
 def test_a_profiled_candidate_has_a_kernel_time_where_a_gpu_worked() -> None:
-    def profile(label: str, on: str, mean_us: float) -> CaseProfile:
-        rows = (KernelRow("hot", 4, mean_us),)
-        return CaseProfile("t.py::t", label, "torch.profiler", on, 2, rows)
-
-    found = kernel_time([profile("a", "gpu", 10.0), profile("b", "gpu", 40.0)])
+    found = kernel_time(side({"a": 20.0, "b": 80.0}))
     assert found is not None and found.hottest == "hot"
     assert found.candidate_us == pytest.approx(40.0)
-    assert kernel_time([profile("a", "cpu", 10.0)]) is None
+    assert kernel_time(side({"a": 10.0}, on="cpu")) is None
 
 
-@pytest.mark.parametrize("candidate", [{"a": 100.0, "b": 10.0}, {"a": 110.0, "b": 10.0}])
-def test_as_much_kernel_time_or_more_rolls_back(candidate: dict[str, float]) -> None:
-    before = {"a": 100.0, "b": 10.0}
-    found = judge_kernel_time(verdict(Decision.ACCEPTED_WITH_NOTE), candidate, before)
+@pytest.mark.parametrize(
+    ("gains", "why"),
+    [
+        ((0.0, 0.0), "which is no improvement"),
+        ((-5.0, -5.0), "which is no improvement"),
+        ((0.9, 0.9), "and below 1 % is noise"),
+        ((4.0, -0.5), "and not all of them improved"),
+    ],
+)
+def test_what_kernel_time_does_not_show_is_rolled_back(
+    gains: tuple[float, float], why: str
+) -> None:
+    """S4: below 1 % is noise, and Python-side timing alone keeps nothing."""
+    given = verdict(Decision.ACCEPTED_WITH_NOTE)
+    found = judge_kernel_time(given, pairs(*gains), KERNEL_OPT)
     assert found.decision is Decision.ROLLED_BACK
-    assert "which is no improvement" in found.reason and found.reason.startswith("faster; but")
+    assert found.reason.startswith("faster; but the mean GPU kernel time") and why in found.reason
+
+
+def test_exactly_the_policys_noise_is_a_gain() -> None:
+    assert judge_kernel_time(verdict(Decision.ACCEPTED), pairs(1.0, 1.0), KERNEL_OPT).decision.keeps
 
 
 def test_cases_count_by_their_ratio_not_by_their_length() -> None:
     """A long case 1 % slower does not drown a short one 20 % faster."""
-    now, before = {"long": 1010.0, "short": 8.0}, {"long": 1000.0, "short": 10.0}
-    assert judge_kernel_time(verdict(Decision.ACCEPTED), now, before).decision.keeps
+    pair = (side({"long": 1010.0, "short": 8.0}), side({"long": 1000.0, "short": 10.0}))
+    assert judge_kernel_time(verdict(Decision.ACCEPTED), [pair] * 2, KERNEL_OPT).decision.keeps
 
 
-@pytest.mark.parametrize("decision", [d for d in Decision if d is not Decision.ACCEPTED])
-def test_what_keeps_nothing_stays_as_it_was(decision: Decision) -> None:
-    if decision is Decision.ACCEPTED_WITH_NOTE:
-        return
-    given = verdict(decision)
-    assert judge_kernel_time(given, {"a": 2.0}, {"a": 1.0}) is given
+def test_a_rolled_back_rounds_kernel_time_is_told() -> None:
+    """Five such regressions in a row end the campaign."""
+    found = judge_kernel_time(verdict(Decision.ROLLED_BACK), pairs(-3.0, -3.0), KERNEL_OPT)
+    assert (found.decision, found.reason) == (Decision.ROLLED_BACK, "faster")
+    assert found.kernel_time is not None
+    assert found.kernel_time.change_pct == pytest.approx(-3.0)
 
 
-def test_without_profiles_on_both_sides_the_benchmark_judges_alone() -> None:
-    found = judge_kernel_time(verdict(Decision.ACCEPTED), {"a": 1.0}, {})
-    assert found.decision is Decision.ACCEPTED
-    assert "judged by the benchmark alone" in found.flags[0]
+@pytest.mark.parametrize(
+    ("candidate", "incumbent", "why"),
+    [
+        (side({"a": 1.0}), side({"a": 0.0}, note="CUPTI is missing\nmore"), "CUPTI is missing"),
+        (side({"a": 1.0, "b": 0.0}), side({"a": 1.0, "b": 0.0}), "its steps ran no GPU kernel"),
+        (side({"a": 1.0}, on="cpu"), side({"a": 2.0}, on="cpu"), "its steps ran no GPU kernel"),
+    ],
+)
+def test_without_a_cases_kernel_time_nothing_is_decided(
+    candidate: list[CaseProfile], incumbent: list[CaseProfile], why: str
+) -> None:
+    found = judge_kernel_time(verdict(Decision.ACCEPTED), [(candidate, incumbent)] * 2, KERNEL_OPT)
+    assert found.decision is Decision.INCOMPLETE
+    assert "no GPU kernel time of" in found.reason and found.reason.endswith(why)
+    assert "`kernel_time: false` in manifest.yaml" in found.next_step
+    given = verdict(Decision.ROLLED_BACK)
+    assert judge_kernel_time(given, [(candidate, incumbent)] * 2, KERNEL_OPT) is given
 
 
 @pytest.mark.gpu

@@ -106,6 +106,10 @@ class Manifest(BaseModel):
     csv_schema: FrozenSchema | None = Field(default=None, alias="schema")
     core_shapes: Literal["all"] | Labels = "all"
     policy: Text = "primus"
+    kernel_time: bool | None = Field(
+        default=None,
+        description="whether mean GPU kernel time judges a round too; null: as the policy says",
+    )
     engine: Literal["auto", "graph", "events", "wall", "do_bench"] = "auto"
     classes: list[Text] = []
     env: dict[str, str] = {}

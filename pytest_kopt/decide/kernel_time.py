@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, KernelTime, Verdict
 from pytest_kopt.profiling.table import CaseProfile, gpu_step_us
+from pytest_kopt.profiling.torch_trace import TOOL
 from pytest_kopt.schema.metrics import geomean
+
+#: Profiles of the candidate and of the incumbent, a fresh process each on one device.
+ProfilePair = tuple[Sequence[CaseProfile], Sequence[CaseProfile]]
+
+_NEXT_STEP = (
+    "measure where torch.profiler sees the GPU's kernels; or have the benchmark judge alone: "
+    "`kernel_time: false` in manifest.yaml, which the baseline freezes"
+)
+#: Reason and next step of what was measured where there are no such kernels.
+ON_CPU = ("a CPU has no GPU kernel time, which this campaign is judged by", _NEXT_STEP)
 
 
 def kernel_time(profiles: Sequence[CaseProfile]) -> KernelTime | None:
@@ -18,47 +30,72 @@ def kernel_time(profiles: Sequence[CaseProfile]) -> KernelTime | None:
     return KernelTime(hottest=hottest.kernel, candidate_us=geomean(times))
 
 
-def judge_kernel_time(
-    verdict: Verdict, candidate: Mapping[str, float], incumbent: Mapping[str, float]
-) -> Verdict:
-    """Return the verdict, rolled back when the mean GPU kernel time did not improve.
+def require_kernel_time(verdict: Verdict, *taken: Sequence[CaseProfile]) -> Verdict:
+    """Return the verdict, INCOMPLETE where a case has no GPU kernel time in what was taken."""
+    for item in (each for profiles in taken for each in profiles):
+        if item.tool != TOOL or (item.on == "gpu" and item.step_us > 0):
+            continue
+        why = item.note.splitlines()[0] if item.note else "its steps ran no GPU kernel"
+        return verdict.model_copy(
+            update={
+                "decision": Decision.INCOMPLETE,
+                "reason": f"no GPU kernel time of {item.label} by {item.tool}: {why}",
+                "next_step": _NEXT_STEP,
+            }
+        )
+    return verdict
 
-    Both map a case's label to the mean microseconds that all its kernels take in a step, profiled
-    the same way; all kernels, so that splitting one does not look like a gain. Their geometric mean
-    over the common cases decides, over those of the target class where there is one. A verdict that
-    keeps nothing is returned as it is, and so is one without a common case, with a flag that says
-    so.
+
+def judge_kernel_time(verdict: Verdict, pairs: Sequence[ProfilePair], policy: Policy) -> Verdict:
+    """Return the verdict with the mean GPU kernel time of both versions, which decides what stays.
+
+    A step's time is that of all its kernels, so that splitting one does not look like a gain. The
+    geometric mean over cases counts, over those of the target class where there is one, and over
+    the pairs. A kept verdict stays one if it gained at least the policy's noise, in every pair; it
+    is INCOMPLETE where a case has no GPU kernel time. One that keeps nothing stays as it is.
     """
-    if not verdict.decision.keeps or verdict.decision is Decision.BASELINE:
-        return verdict
-    target = next((each for each in verdict.classes if each.name == verdict.target_class), None)
-    others = {
-        shape.label
-        for shape in verdict.shapes
-        if target is not None and not target.dims.items() <= shape.dims.items()
-    }
-    common = [
-        label
-        for label in candidate
-        if candidate[label] > 0 and incumbent.get(label, 0) > 0 and label not in others
-    ]
-    if not common:
-        flag = "no GPU kernel time was profiled on both sides: judged by the benchmark alone"
-        return verdict.model_copy(update={"flags": [*verdict.flags, flag]})
-    now, before = (geomean(times[label] for label in common) for times in (candidate, incumbent))
-    gain_pct = (before / now - 1) * 100
-    hottest = verdict.kernel_time.hottest if verdict.kernel_time else None
+    judged = [[_of_target(verdict, side) for side in pair] for pair in pairs]
+    found = require_kernel_time(verdict, *(side for pair in judged for side in pair))
+    if found is not verdict:
+        return found if verdict.decision.keeps else verdict
+    times = [[geomean(gpu_step_us(side).values()) for side in pair] for pair in judged]
+    now, before = (geomean(column) for column in zip(*times, strict=True))
+    gain = (before / now - 1) * 100
+    in_pairs = [(then / candidate - 1) * 100 for candidate, then in times]
+    candidate = kernel_time(judged[0][0])
     measured = KernelTime(
-        hottest=hottest, candidate_us=now, incumbent_us=before, change_pct=gain_pct
+        hottest=candidate.hottest if candidate else None,
+        candidate_us=now,
+        incumbent_us=before,
+        change_pct=gain,
+        pairs_pct=in_pairs,
     )
-    verdict = verdict.model_copy(update={"kernel_time": measured})
-    text = f"mean GPU kernel time: {gain_pct:+.3f} % over {len(common)} case(s)"
-    if gain_pct > 0:
-        return verdict.model_copy(update={"flags": [*verdict.flags, text]})
-    return verdict.model_copy(
-        update={
+    shown = ", ".join(f"{change:+.3f}" for change in in_pairs)
+    text = f"mean GPU kernel time: {gain:+.3f} % ({shown} in pairs of processes)"
+    update: dict[str, object] = {"kernel_time": measured, "flags": [*verdict.flags, text]}
+    holds = policy.reaches(gain, policy.noise_pct) and min(in_pairs) > 0
+    if verdict.decision.keeps and not holds:
+        update |= {
             "decision": Decision.ROLLED_BACK,
-            "reason": f"{verdict.reason}; but the {text}, which is no improvement",
+            "reason": f"{verdict.reason}; but the {text}, {_why_not(gain, in_pairs, policy)}",
             "next_step": "look at the profile: the gain is not in the kernels' time",
         }
-    )
+    return verdict.model_copy(update=update)
+
+
+def _why_not(gain: float, in_pairs: Sequence[float], policy: Policy) -> str:
+    if gain <= 0:
+        return "which is no improvement"
+    if not policy.reaches(gain, policy.noise_pct):
+        return f"and below {policy.noise_pct:g} % is noise"
+    return "and not all of them improved"
+
+
+def _of_target(verdict: Verdict, profiles: Sequence[CaseProfile]) -> Sequence[CaseProfile]:
+    """Return the profiles of the target class's cases, all of them where there is no target."""
+    target = next((each for each in verdict.classes if each.name == verdict.target_class), None)
+    if target is None:
+        return profiles
+    dims: Mapping[str, object] = target.dims
+    others = {shape.label for shape in verdict.shapes if not dims.items() <= shape.dims.items()}
+    return [item for item in profiles if item.label not in others]

@@ -39,9 +39,9 @@ class Policy(BaseModel):
     """Thresholds of the decision; percentages are of the primary metric.
 
     A quick gain below `full_below_pct` is decided by all cases.
-    With `kernel_time` a profiled round is kept only if the mean GPU kernel time improved (S4); with
-    `performance_log` what is kept stands in performance.md too. `max_regressions` measured
-    regressions in a row stop the campaign.
+    With `kernel_time` a round is kept only if the mean GPU kernel time improved too, by at least
+    the noise (S4); with `performance_log` what is kept stands in performance.md too.
+    `max_regressions` measured regressions in a row stop the campaign.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

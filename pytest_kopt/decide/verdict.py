@@ -110,6 +110,9 @@ class KernelTime(BaseModel):
     candidate_us: float
     incumbent_us: float | None = None
     change_pct: float | None = Field(default=None, description="positive is better")
+    pairs_pct: list[float] = Field(
+        default=[], description="the change in each pair of processes, one a version"
+    )
 
 
 class Applied(BaseModel):
@@ -157,7 +160,9 @@ class Verdict(BaseModel):
         description="change of each re-measurement: the aggregate's, or the target class's",
     )
     rooflines: list[Roofline] = Field(default=[], description="by case and direction")
-    kernel_time: KernelTime | None = Field(default=None, description="of a profiled round")
+    kernel_time: KernelTime | None = Field(
+        default=None, description="of a round that was profiled or judged by it"
+    )
     flags: list[str] = []
     applied: Applied = Applied()
 

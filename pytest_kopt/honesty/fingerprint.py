@@ -19,7 +19,8 @@ from pytest_kopt.honesty.imports import Finder, reached
 #: compared by its thresholds, see `Campaign.check_policy`.
 MANIFEST_KEYS = (
     *("kernel_source", "env", "test_command", "benchmark_command", "rebuild_command"),
-    *("format_command", "engine", "classes", "target_shapes", "primary_metric"),
+    *("format_command", "engine", "kernel_time", "classes", "target_shapes"),
+    "primary_metric",
 )
 _SHOWN = 80
 

@@ -26,7 +26,10 @@ from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.profiling import torch_trace
 from pytest_kopt.profiling.table import CaseProfile, KernelRow, rows_of
 
-_WARM_UP, _STEPS = 3, 20
+_WARM_UP = 3
+#: With as many, identical code came out less than 1 % apart (docs/gpu.md). A vendor's tool, which
+#: replays every launch, gets fewer.
+_STEPS, _EXTERNAL_STEPS = 100, 20
 #: On the CPU a step can be long, or be thousands of operators: fewer of them then.
 _CPU_STEPS, _CPU_SECONDS = 5, 0.2
 #: Between steps the device goes idle, as it does under a tool that replays launch by launch.
@@ -43,7 +46,7 @@ def profile_case(case: Case, bench: Bench, order: ProfileOrder) -> None:
     """
     with one_thread(), timing_lock(bench.uuid, bench.waiting):
         with watch_interpreter() as watch:
-            step, steps = _prepare(case, bench)
+            step, steps = _prepare(case, bench, _EXTERNAL_STEPS if order.external else _STEPS)
         rows: tuple[KernelRow, ...] = ()
         if watch.seen:
             note = _NOTE
@@ -59,8 +62,8 @@ def profile_case(case: Case, bench: Bench, order: ProfileOrder) -> None:
     Path(order.answers, f"{name}.json").write_text(json.dumps(found.to_document()))
 
 
-def _prepare(case: Case, bench: Bench) -> tuple[Step, int]:
-    """Return a warm step over rotating inputs, and how many of them to run."""
+def _prepare(case: Case, bench: Bench, steps: int) -> tuple[Step, int]:
+    """Return a warm step over rotating inputs, and how many to run: `steps`, fewer on a CPU."""
     seed = derive(bench.session_seed, case.nodeid, "profile")
     pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, case.function)
     sets = pool.sets
@@ -77,7 +80,7 @@ def _prepare(case: Case, bench: Bench) -> tuple[Step, int]:
         step(number)
     if bench.device != "cpu":
         torch.cuda.synchronize()
-        return step, _STEPS
+        return step, steps
     start = perf_counter()
     step(0)
     once = max(perf_counter() - start, 1e-6)

@@ -84,11 +84,14 @@ class CaseProfile:
 
 
 def gpu_step_us(profiles: Iterable[CaseProfile]) -> dict[str, float]:
-    """Return each case's GPU time of a step by label, the vendor's tool before torch's profiler."""
-    found = {}
+    """Return each case's GPU time of a step by node id, in microseconds.
+
+    torch's profiler counts before a vendor's tool, which is not at hand in every round.
+    """
+    found: dict[str, float] = {}
     for item in profiles:  # torch's profiler comes first, a vendor's tool after it
         if item.on == "gpu" and item.rows:
-            found[item.label] = item.step_us
+            found.setdefault(item.nodeid, item.step_us)
     return found
 
 

@@ -10,9 +10,11 @@ from pytest_kopt.campaign.campaign import AttemptRecord
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.classes import measured_classes
 from pytest_kopt.decide.gates import checked_shape, correctness_verdict, metrics_verdict
+from pytest_kopt.decide.kernel_time import ON_CPU, kernel_time, require_kernel_time
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.transfer import bucket_findings
+from pytest_kopt.profiling.table import CaseProfile
 from pytest_kopt.schema.metrics import aggregate, parse_primary
 from pytest_kopt.session import judging
 from pytest_kopt.session.brief import Brief
@@ -95,6 +97,8 @@ class BaselineRound(CampaignRound):
                     "next_step": "the baseline has to be correct: mend it and run round 1 again"
                 }
             )
+        if self._by_kernel_time and judging.on_cpu(results):
+            return judging.incomplete(self.policy, *ON_CPU)
         text = self.campaign.manifest.primary_metric
         metrics = parse_primary(text, table, policy.directions)
         unusable = metrics_verdict(table, metrics, self.policy)
@@ -116,6 +120,17 @@ class BaselineRound(CampaignRound):
             shapes=[checked_shape(row) for row in table.rows],
             classes=measured_classes(self._classes(), table, metrics[0]),
         )
+
+    def _profile(
+        self, verdict: Verdict, collector: Collector, lab: Laboratory
+    ) -> tuple[Verdict, list[CaseProfile]]:
+        """Profile as asked to; every case has a GPU kernel time where later rounds need one."""
+        verdict, found = super()._profile(verdict, collector, lab)
+        if not self._by_kernel_time or verdict.decision is not Decision.BASELINE:
+            return verdict, found
+        found = found or lab.profile(collector.passed(), vendor=False)
+        verdict = verdict.model_copy(update={"kernel_time": kernel_time(found)})
+        return require_kernel_time(verdict, found), found
 
     def _notices(self, results: Sequence[CaseResult]) -> list[str]:
         """Return what the checks found; nothing rejects a baseline."""

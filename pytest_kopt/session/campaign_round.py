@@ -57,11 +57,11 @@ class CampaignRound(CampaignTrial):
         self._complete_rows(collector)
         self._look_at_harness_again(collector)
         verdict = self._said_why_blocked(self._judge(collector, lab, interrupted))
+        verdict, profiles = self._profile(verdict, collector, lab)
         if not self.campaign.candidate().same_content(self._kernel):
             verdict = judging.incomplete(
                 self.policy, "the kernel files changed while they were measured"
             )
-        verdict, profiles = self._profile(verdict, collector, lab)
         lines = rooflines(collector.in_order(), self._settings.workspace)
         thresholds = self.policy.model_dump(mode="json")
         verdict = verdict.model_copy(
@@ -121,11 +121,17 @@ class CampaignRound(CampaignTrial):
         self, verdict: Verdict, collector: Collector, lab: Laboratory
     ) -> tuple[Verdict, list[CaseProfile]]:
         """Profile a decided round where asked to."""
-        ids = [result.nodeid for result in collector.in_order() if result.check == "PASS"]
+        ids = collector.passed()
         if not self._settings.profile or verdict.decision.leaves_open or not ids:
             return verdict, []
-        found = lab.profile(ids)
+        found = lab.profile(ids, vendor=True)
         return verdict.model_copy(update={"kernel_time": kernel_time(found)}), found
+
+    @property
+    def _by_kernel_time(self) -> bool:
+        """Whether mean GPU kernel time judges too: as the policy, unless the manifest says."""
+        told = self.campaign.manifest.kernel_time
+        return self.policy.kernel_time if told is None else told
 
     def _session(self, collector: Collector) -> dict[str, Any]:
         return {**super()._session(collector), "harness": self._harness.to_document()}

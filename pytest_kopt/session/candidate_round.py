@@ -11,7 +11,7 @@ from pytest_kopt.campaign import ledger, levels
 from pytest_kopt.campaign.campaign import AttemptRecord, Campaign
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.gates import checked_shape, correctness_verdict
-from pytest_kopt.decide.kernel_time import judge_kernel_time
+from pytest_kopt.decide.kernel_time import ON_CPU, judge_kernel_time
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.promotion import asks_for_full
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
@@ -19,7 +19,7 @@ from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.honesty.heldout import SUPPORT
 from pytest_kopt.honesty.inflation import gap_finding
 from pytest_kopt.options.settings import Settings
-from pytest_kopt.profiling.table import CaseProfile, gpu_step_us
+from pytest_kopt.profiling.table import CaseProfile
 from pytest_kopt.schema.table import Key, Table
 from pytest_kopt.session import judging
 from pytest_kopt.session.brief import Brief
@@ -128,6 +128,8 @@ class CandidateRound(CampaignRound):
             return failed
         if judging.is_interpreted(results):
             return judging.incomplete(policy, *judging.INTERPRETED)
+        if self._by_kernel_time and judging.on_cpu(results):
+            return judging.incomplete(policy, *ON_CPU)
         if self._settings.compare == "stored":
             return self._stored(collector, table, policy, lab)
         verdict = self._compare_or_fail(collector, policy, lab, self.campaign.incumbent())
@@ -254,14 +256,14 @@ class CandidateRound(CampaignRound):
     def _profile(
         self, verdict: Verdict, collector: Collector, lab: Laboratory
     ) -> tuple[Verdict, list[CaseProfile]]:
-        """Profile as asked to, and let S4's rule judge the kernels' time of what would be kept."""
+        """Profile as asked to, and have the kernels' time judge what was compared (S4)."""
         verdict, found = super()._profile(verdict, collector, lab)
-        if not found or not self.policy.kernel_time or not verdict.decision.keeps:
+        compared = verdict.decision.keeps or verdict.decision is Decision.ROLLED_BACK
+        if not self._by_kernel_time or not compared or verdict.compare == "none":
             return verdict, found
         versions = self._versions(self.campaign.incumbent())
-        ids = [result.nodeid for result in collector.in_order() if result.check == "PASS"]
-        before = lab.profile(ids, (versions.root, versions.trees[0]))
-        return judge_kernel_time(verdict, gpu_step_us(found), gpu_step_us(before)), found
+        pairs = lab.profile_pairs(collector.passed(), (versions.root, versions.trees[0]))
+        return judge_kernel_time(verdict, pairs, self.policy), found or list(pairs[0][0])
 
     def _core_keys(self) -> frozenset[Key] | None:
         core = self._core()

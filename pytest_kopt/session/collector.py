@@ -94,6 +94,10 @@ class Collector:
         table.check_unique("this session")
         return table
 
+    def passed(self) -> list[str]:
+        """Return the node ids of the cases that passed their checks, in declaration order."""
+        return [result.nodeid for result in self.in_order() if result.check == "PASS"]
+
     def in_order(self) -> list[CaseResult]:
         """Return the results that have a row, in declaration order."""
         place = {nodeid: i for i, nodeid in enumerate(self.order)}

@@ -13,6 +13,7 @@ from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.conditions import by_kind
 from pytest_kopt.devices.machine import elsewhere
+from pytest_kopt.devices.vendor import CPU
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.session.collector import Collector
 
@@ -101,6 +102,11 @@ def damning(results: Sequence[CaseResult], found: Sequence[Finding]) -> list[Fin
 def is_interpreted(results: Sequence[CaseResult]) -> bool:
     """Say whether a Triton kernel ran in Triton's interpreter."""
     return any(result.evidence.get("interpreted") for result in results)
+
+
+def on_cpu(results: Sequence[CaseResult]) -> bool:
+    """Say whether a case was measured on a CPU."""
+    return any(result.evidence.get("device") == CPU.uuid for result in results)
 
 
 def with_directions(policy: Policy, results: Sequence[CaseResult]) -> Policy:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,9 +20,11 @@ from pytest_kopt.session.placement import ON_CPU, Placement, place
 from pytest_kopt.session.spares import Spares
 
 if TYPE_CHECKING:
+    from pytest_kopt.decide.kernel_time import ProfilePair
     from pytest_kopt.devices.vendor import Device
     from pytest_kopt.profiling.table import CaseProfile
     from pytest_kopt.session.comparison import Comparison, Versions
+    from pytest_kopt.session.profiled import Profiler
 
 
 class HostLaboratory:
@@ -169,13 +171,30 @@ class HostLaboratory:
             directory = str(config.invocation_params.dir)
             self._spares.start(ahead(kind, len(devices)), env, directory, kind)
 
-    def profile(
-        self, ids: Sequence[str], copy: tuple[Path, Path] | None = None
-    ) -> list[CaseProfile]:
-        """Return profiles of these cases, taken in fresh processes."""
+    def profile(self, ids: Sequence[str], *, vendor: bool) -> list[CaseProfile]:
+        """Return profiles of these cases by torch and, if asked for, by the vendor's tool."""
+        found = self._profiler.by_torch(ids)
+        return [*found, *self._profiler.by_vendor(found)] if vendor else found
+
+    def profile_pairs(self, ids: Sequence[str], copy: tuple[Path, Path]) -> list[ProfilePair]:
+        """Return torch's profiles of the candidate and of the version in a copy of the project.
+
+        Fresh processes on one device, in the order ABBA: what drifts meets both alike.
+        """
+
+        def taken(*copies: tuple[Path, Path] | None) -> Iterator[list[CaseProfile]]:
+            for each in copies:
+                self._placement.keep_strangers_off(self._placement.best)
+                yield self._profiler.by_torch(ids, each)
+
+        first, second, third, fourth = taken(None, copy, copy, None)
+        return [(first, second), (fourth, third)]
+
+    @property
+    def _profiler(self) -> Profiler:
         from pytest_kopt.session.profiled import Profiler
 
-        return Profiler(self._config, self.brief, self.environment).profile(ids, copy)
+        return Profiler(self._config, self.brief, self.environment)
 
     def second_runs(self) -> None:
         """Run cases that killed an xdist worker once more, to tell the case from bad luck."""

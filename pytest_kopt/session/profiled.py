@@ -32,44 +32,38 @@ class Profiler:
     brief: Brief
     env: Mapping[str, str]
 
-    def profile(
-        self, ids: Sequence[str], copy: tuple[Path, Path] | None = None
-    ) -> list[CaseProfile]:
-        """Return what every tool at hand saw of the cases, of a copy of the project if given.
+    def by_vendor(self, seen: Sequence[CaseProfile]) -> list[CaseProfile]:
+        """Return what the vendor's tool sees of profiled cases, nothing where there is none.
 
-        torch's profiler takes all cases in one process; a vendor's tool takes a process a case,
-        since its report does not tell cases apart. What a tool could not do is a note.
+        A process a case, since its report does not tell cases apart.
         """
-        found = self._torch(ids, copy)
         tool = self._vendor_tool()
-        if tool:
-            seen = {item.nodeid: item for item in found}
-            found += [self._vendor(tool, nodeid, seen.get(nodeid), copy) for nodeid in ids]
-        return found
+        return [self._vendor(tool, item) for item in seen] if tool else []
 
     def _vendor_tool(self) -> str | None:
         if self.brief.device == "cpu":
             return None
         return next((name for name in (ncu.TOOL, rocprof.TOOL) if shutil.which(name)), None)
 
-    def _torch(self, ids: Sequence[str], copy: tuple[Path, Path] | None) -> list[CaseProfile]:
+    def by_torch(
+        self, ids: Sequence[str], copy: tuple[Path, Path] | None = None
+    ) -> list[CaseProfile]:
+        """Return what torch's profiler saw of the cases in one fresh process.
+
+        With `copy` (the project's root and a copy), of that. What could not be done is a note.
+        """
         with tempfile.TemporaryDirectory(prefix="kopt-profile-") as name:
             log = self._run(Path(name), ids, copy, external=False)
             found = {item.nodeid: item for item in _answers(Path(name))}
         return [found.get(nodeid) or _nothing(nodeid, "torch.profiler", log) for nodeid in ids]
 
-    def _vendor(
-        self,
-        tool: str,
-        nodeid: str,
-        seen: CaseProfile | None,
-        copy: tuple[Path, Path] | None,
-    ) -> CaseProfile:
+    def _vendor(self, tool: str, seen: CaseProfile) -> CaseProfile:
+        nodeid = seen.nodeid
         with tempfile.TemporaryDirectory(prefix="kopt-profile-") as name:
             directory = Path(name)
             report = directory / "report.csv"
             front = ncu.command(report) if tool == ncu.TOOL else rocprof.command(directory)
-            log = self._run(directory, [nodeid], copy, external=True, front=front)
+            log = self._run(directory, [nodeid], None, external=True, front=front)
             try:
                 launches = _launches(tool, directory, report)
             except (ValueError, OSError, KeyError) as error:
@@ -77,8 +71,7 @@ class Profiler:
             steps = [item.steps for item in _answers(directory)]
         if not launches or not steps:
             return _nothing(nodeid, tool, f"no kernel was seen\n{log}")
-        label = seen.label if seen else nodeid
-        return CaseProfile(nodeid, label, tool, "gpu", steps[0], rows_of(launches))
+        return CaseProfile(nodeid, seen.label, tool, "gpu", steps[0], rows_of(launches))
 
     def _run(
         self,

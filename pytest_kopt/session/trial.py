@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.kernel_time import ProfilePair
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.profiling.table import CaseProfile
 from pytest_kopt.schema.table import Table
@@ -32,10 +33,14 @@ class Laboratory(Protocol):
     def compare(self, ids: Sequence[str], versions: Versions) -> Comparison:
         """Return a comparison of two versions over these cases, nothing measured yet."""
 
-    def profile(
-        self, ids: Sequence[str], copy: tuple[Path, Path] | None = None
-    ) -> list[CaseProfile]:
-        """Return profiles of the cases; with `copy` (the project's root and a copy), of that."""
+    def profile(self, ids: Sequence[str], *, vendor: bool) -> list[CaseProfile]:
+        """Return profiles of the cases by torch and, if asked for, by the vendor's tool."""
+
+    def profile_pairs(self, ids: Sequence[str], copy: tuple[Path, Path]) -> list[ProfilePair]:
+        """Return profiles of the candidate and of the version in `copy`, in turns.
+
+        `copy` is the project's root and the copy of it.
+        """
 
 
 @dataclass(frozen=True, slots=True)
