@@ -29,6 +29,7 @@ from pytest_kopt.cli import lifecycle, note
 from pytest_kopt.cli.project import Project
 from pytest_kopt.decide.kernel_time import ProfilePair
 from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.settings import Settings
@@ -200,6 +201,25 @@ class DrivenCampaign:
         return self._run(
             steps, lambda: _session(settings, outcome, rates, meanwhile, kernel_gains_pct)
         )
+
+    def find_no_idle_gpu(self, found: NoIdleGpu, steps: Steps) -> Ran:
+        """Run a session that ends before anything is measured, since no GPU is idle."""
+        settings = Settings(
+            root=self.root,
+            workspace=self.layout.directory.parent,
+            round="next",
+            apply=True,
+            **_SETTINGS,
+        )
+
+        def session() -> None:
+            trial = open_trial(settings, PytestSetup({}, (), ()))
+            try:
+                trial.no_idle_gpu(found)
+            finally:
+                trial.release()
+
+        return self._run(steps, session)
 
     def note(self, number: int, keys: Mapping[str, str], steps: Steps) -> Ran:
         """Run `kopt note`."""

@@ -96,7 +96,8 @@ def test_a_replacement_pins_itself_to_the_same_device(monkeypatch: pytest.Monkey
 def test_a_host_without_a_usable_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, FakeVendor([A], lambda device, number: Reading(utilisation_pct=50.0)))
     environ: dict[str, str] = {}
-    assert "utilisation 50 %" in pin_remote("cuda", 0, 0.0, None, print, environ)["busy"]
+    (busy,) = pin_remote("cuda", 0, 0.0, None, print, environ)["busy"]
+    assert "utilisation 50 %" in busy
     use(monkeypatch, None)
     assert "--kopt-device" in pin_remote("cuda", 0, 0.0, None, print, environ)["refused"]
     assert environ == {}

@@ -185,6 +185,20 @@ def test_every_condition_that_can_hold_says_how_to_go_on() -> None:
     assert all(stop.go_on for stop in holding)
 
 
+def test_no_idle_gpu_is_told_until_something_is_measured() -> None:
+    event = ledger.NoIdleGpu(
+        time=NOW, round=2, minutes=60.0, in_the_way=["GPU-1 (NVIDIA H200): process 7 (python3)"]
+    )
+    stop = check(BASELINE, event)[NO_IDLE_GPU]
+    assert not stop.holds and fold([BASELINE, event]).next_round == 2
+    assert stop.why == (
+        f"none within 60 minutes at {NOW}, for round 2; in the way: GPU-1 (NVIDIA H200): process 7 "
+        "(python3); run it again"
+    )
+    opened = ledger.Opened(time=NOW, round=2, attempt=1)
+    assert "exit code 10" in check(BASELINE, event, opened)[NO_IDLE_GPU].why
+
+
 def test_the_check_as_text_marks_what_holds() -> None:
     text = stops.lines({"T3": "5 of 5"})
     assert "- T1 performance_target: ❌" in text

@@ -27,6 +27,7 @@ from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.clock import now
 from pytest_kopt.decide.policy import STOP_LIMITS, Policy
 from pytest_kopt.decide.verdict import Applied, Decision, Level, Verdict
+from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.errors import BadInput
 from pytest_kopt.roofline import efficiency
 from pytest_kopt.schema.profile import fingerprint
@@ -305,6 +306,18 @@ class Campaign:
             )
         )
         return verdict
+
+    def record_no_idle_gpu(self, found: NoIdleGpu, *, final: bool, policy: Policy) -> None:
+        """Record that the next round, or the final comparison, found no idle GPU."""
+        self._append(
+            ledger.NoIdleGpu(
+                time=now(),
+                round=None if final else self.state.next_round,
+                minutes=found.minutes,
+                in_the_way=list(found.in_the_way),
+                performance_log=policy.performance_log,
+            )
+        )
 
     def termination_check(self, policy: Policy | None = None) -> tuple[Stop, ...]:
         """Return which conditions end the campaign as it stands, under a policy or its own."""

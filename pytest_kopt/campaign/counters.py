@@ -57,11 +57,13 @@ class Counters:
 
 
 def count(state: CampaignState, policy: Policy, until: tuple[int, int] | None = None) -> Counters:
-    """Return the counters after the last decided attempt, or after attempt `until` of a round."""
+    """Return the counters after the last decided attempt, or as of `until`: (round, attempt)."""
     row: list[Regression] = []
     best: Attempt | None = None
     best_round = 1
     for item, attempt, decided in _decided(state):
+        if until and (item.number, attempt.number) > until:
+            break
         change = regression_pct(decided, policy)
         if change is not None and best is not None:
             row.append(_regression(item, attempt, decided, best_round, best, change))
@@ -69,8 +71,6 @@ def count(state: CampaignState, policy: Policy, until: tuple[int, int] | None = 
             row.clear()
         if decided.decision.keeps:
             best, best_round = attempt, item.number
-        if (item.number, attempt.number) == until:
-            break
     return Counters(len(row), tuple(row[-KEPT:]))
 
 

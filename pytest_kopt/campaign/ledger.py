@@ -233,6 +233,27 @@ class Masking(Event):
     seed: int | None = None
 
 
+class NoIdleGpu(Event):
+    """A session ended since no GPU was idle within `minutes`; the round it was for stays open.
+
+    `round` is None for the final comparison; `in_the_way` has a text for each device.
+    `performance_log` is as in the decided event.
+    """
+
+    event: Literal["no_idle_gpu"] = "no_idle_gpu"
+    round: Annotated[int, Field(ge=1)] | None
+    minutes: Annotated[float, Field(ge=0)]
+    in_the_way: list[str]
+    performance_log: bool = False
+
+    def __str__(self) -> str:
+        asked = f"round {self.round}" if self.round else "the final comparison"
+        return (
+            f"none within {self.minutes:g} minutes at {self.time}, for {asked}; in the way: "
+            f"{' | '.join(self.in_the_way)}"
+        )
+
+
 class Ended(Event):
     """The user stopped (T4) or abandoned the campaign."""
 
@@ -254,6 +275,7 @@ AnyEvent = Annotated[
     | ManifestChanged
     | PolicyChanged
     | Masking
+    | NoIdleGpu
     | Ended,
     Field(discriminator="event"),
 ]

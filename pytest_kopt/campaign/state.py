@@ -73,10 +73,19 @@ class Round:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A wait for an idle GPU in vain, and the last decided attempt before it: (round, attempt)."""
+
+    event: ledger.NoIdleGpu
+    after: tuple[int, int]
+
+
 @dataclass(slots=True)
 class CampaignState:
     """Everything the ledger tells; `masked` are versions of the iteration memory.
 
+    `waits` are all waits in vain, `no_idle_gpu` the last one while nothing was measured since.
     `integrating` is an integration that is not over, `integration_final` its verdict once there is
     one; `integrated` how the last one ended.
     """
@@ -89,6 +98,8 @@ class CampaignState:
     manifest_changes: dict[str, Any] = field(default_factory=dict)
     policy_changes: dict[str, Any] = field(default_factory=dict)
     ended: str | None = None
+    waits: list[Wait] = field(default_factory=list)
+    no_idle_gpu: ledger.NoIdleGpu | None = None
     masked: set[int] = field(default_factory=set)
     events: int = 0
 
@@ -206,12 +217,16 @@ def fold(events: Iterable[ledger.AnyEvent]) -> CampaignState:
         state.events += 1
         if isinstance(event, ledger.Ended):
             state.ended = event.how
+        elif isinstance(event, ledger.NoIdleGpu):
+            state.waits.append(Wait(event, _last_decided(state)))
+            state.no_idle_gpu = event
         elif isinstance(event, ledger.ManifestChanged):
             state.manifest_changes |= event.values
         elif isinstance(event, ledger.PolicyChanged):
             state.policy_changes |= event.values
         elif isinstance(event, ledger.Final):
             state.finals.append(event)
+            state.no_idle_gpu = None
             state.integration_final = event if state.integrating else None
         elif isinstance(event, ledger.Integrating):
             state.integrating, state.integration_final = event, None
@@ -232,12 +247,26 @@ def fold(events: Iterable[ledger.AnyEvent]) -> CampaignState:
     return state
 
 
+def _last_decided(state: CampaignState) -> tuple[int, int]:
+    """Return round and attempt of the last verdict, zeros before the first."""
+    return max(
+        (
+            (item.number, attempt.number)
+            for item in state.rounds.values()
+            for attempt in item.attempts.values()
+            if attempt.decided
+        ),
+        default=(0, 0),
+    )
+
+
 def _fold_attempt(state: CampaignState, event: ledger.AttemptEvent) -> None:
     item = state.rounds.setdefault(event.round, Round(event.round))
     item.last_event = state.events
     attempt = item.attempts.setdefault(event.attempt, Attempt(event.attempt, event.time))
     if isinstance(event, ledger.Opened):
         attempt.level = event.level
+        state.no_idle_gpu = None
     elif isinstance(event, ledger.Measured):
         attempt.evidence = event.evidence
     elif isinstance(event, ledger.Decided):

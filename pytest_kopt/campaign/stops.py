@@ -27,7 +27,7 @@ TITLES = {
 }
 _ANEW = "`kopt init NEW --from {name}` starts over from the best version"
 _NO_ROOFLINE = Efficiency(None, "UNKNOWN: no roofline (see `kopt calibrate`)")
-_RUN_AGAIN = "such a session ends with exit code 10 and changes nothing; run it again"
+_RUN_AGAIN = "such a session ends with exit code 10 and decides nothing; run it again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,11 @@ class Stop:
 def check(name: str, state: CampaignState, manifest: Manifest, policy: Policy) -> tuple[Stop, ...]:
     """Return the Termination Check of a campaign of that name, every condition once.
 
-    T1 and T2 look at what the last accepted round recorded.
+    T1 and T2 look at what the last accepted round recorded. That no GPU was idle ends a session and
+    no campaign: it holds at no time, and is told until something is measured.
     """
     best = state.incumbent.decided if state.incumbent else None
+    waited = state.no_idle_gpu
     target = parse_target(manifest.performance_target) if manifest.performance_target else None
     return (
         _target(target, best),
@@ -58,7 +60,7 @@ def check(name: str, state: CampaignState, manifest: Manifest, policy: Policy) -
         _iterations(name, state, manifest.max_iterations),
         Stop("T4", state.ended is not None, state.ended or "", _ANEW.format(name=name)),
         _regressions(name, state, policy),
-        Stop(NO_IDLE_GPU, False, _RUN_AGAIN),
+        Stop(NO_IDLE_GPU, False, f"{waited}; run it again" if waited else _RUN_AGAIN),
     )
 
 

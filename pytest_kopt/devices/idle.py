@@ -20,7 +20,12 @@ POLL_SECONDS = 5.0
 
 
 class NoIdleGpu(Exception):
-    """No device became idle in time; the message says what was in the way."""
+    """No device became idle within `minutes`; `in_the_way` says what was on each."""
+
+    def __init__(self, minutes: float, in_the_way: Sequence[str]) -> None:
+        super().__init__(f"no idle GPU within {_span(minutes)}: {' | '.join(in_the_way)}")
+        self.minutes = minutes
+        self.in_the_way = tuple(in_the_way)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +116,13 @@ class AvailabilityGate:
                     self.say(f"kopt: {free[0].uuid} is idle now, going on")
                 return free
             waited = (self.clock() - start) / 60
-            busy = " | ".join(map(str, found))
             if waited >= minutes:
-                raise NoIdleGpu(f"no idle GPU within {_span(minutes)}: {busy}")
+                raise NoIdleGpu(minutes, [str(finding) for finding in found])
             if waited >= announced * LOOK_MINUTES:
                 announced += 1
                 self.say(
                     f"kopt: waiting for an idle GPU, up to {_span(minutes - waited)} more "
-                    f"(--kopt-gpu-wait): {busy}"
+                    f"(--kopt-gpu-wait): {' | '.join(map(str, found))}"
                 )
             self.sleep(min(POLL_SECONDS, max(0.0, (minutes - waited) * 60)))
 

@@ -103,7 +103,7 @@ def pin_remote(
     except BadInput as error:
         return {"refused": str(error)}
     except NoIdleGpu as error:
-        return {"busy": str(error)}
+        return {"busy": list(error.in_the_way)}
     device = devices[place % len(devices)]
     environ.update(host.pin(device))
     return {"kind": kind, "uuid": device.uuid}

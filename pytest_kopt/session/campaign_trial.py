@@ -19,6 +19,7 @@ from pytest_kopt.clock import now
 from pytest_kopt.decide.gates import metrics_verdict
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.devices.machine import this_machine
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
@@ -75,6 +76,7 @@ class CampaignTrial:
         self._validate()
         self.started = now()
         self._stack = contextlib.ExitStack()
+        self._is_held = False
 
     def _validate(self) -> None:
         """Raise BadInput when this session cannot run on the campaign as it stands now."""
@@ -124,7 +126,7 @@ class CampaignTrial:
 
         Raises BadInput when the campaign is in use, moved on meanwhile, or its tree is not ready.
         """
-        self._stack.enter_context(self.campaign.locked())
+        self._hold()
         try:
             carry_out(self.campaign, self._settings)
             self._validate()
@@ -136,12 +138,27 @@ class CampaignTrial:
             raise
         return self._blocked
 
+    def no_idle_gpu(self, found: NoIdleGpu) -> None:
+        """Record it; nothing where another session holds the campaign."""
+        with contextlib.suppress(BadInput):
+            self._hold()
+            self.campaign.record_no_idle_gpu(
+                found, final=self._settings.round == "final", policy=self.policy
+            )
+            projections.refresh(self.campaign)
+
+    def _hold(self) -> None:
+        if not self._is_held:
+            self._stack.enter_context(self.campaign.locked())
+            self._is_held = True
+
     def _prepare(self) -> None:
         """Do what the trial has to do to the campaign before it measures."""
 
     def release(self) -> None:
         """Give the campaign back; safe to repeat."""
         self._stack.close()
+        self._is_held = False
 
     def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
         """Raise BadInput when the collected cases are not the baseline's.

@@ -94,7 +94,7 @@ class Controller:
         self.lab.session = session
         if self.trial:
             self._interruption.take_over()
-        with told("nothing was measured or changed"):
+        with told("nothing was measured or changed", self.trial):
             self.lab.take_place(self.wait_minutes, self.say, serves_itself=self.trial is None)
             blocked = self.trial.begin() if self.trial else ""
         if blocked:
@@ -165,7 +165,8 @@ class Controller:
     def close(self, interrupted: str = "") -> None:
         """Have the round judged and write what was asked for; UsageError for unusable input."""
         undisturbed = self._interruption.held_off() if interrupted else nullcontext()
-        with undisturbed, told("nothing is lost: the next session finishes what this one began"):
+        lasting = "nothing is lost: the next session finishes what this one began"
+        with undisturbed, told(lasting, self.trial):
             if self.trial:
                 if not interrupted:
                     self.lab.second_runs()
@@ -205,14 +206,19 @@ class Controller:
 
 
 @contextmanager
-def told(consequence: str) -> Iterator[None]:
-    """Turn what a user can mend into pytest's own ways of ending with a message and a code."""
+def told(consequence: str, trial: Trial | None = None) -> Iterator[None]:
+    """Turn what a user can mend into pytest's own ways of ending with a message and a code.
+
+    The trial records that no GPU was idle.
+    """
     try:
         with storage_told():
             yield
     except BadInput as error:
         raise pytest.UsageError(str(error)) from None
     except NoIdleGpu as error:
+        if trial:
+            trial.no_idle_gpu(error)
         pytest.exit(str(error), returncode=int(ExitCode.NO_IDLE_GPU))
     except CannotFinish as error:
         pytest.exit(f"{error}; {consequence}", returncode=int(ExitCode.INCOMPLETE))

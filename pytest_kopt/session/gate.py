@@ -13,6 +13,7 @@ from pytest_kopt.campaign import commands
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.gates import checked_shape
 from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.settings import Settings
@@ -89,6 +90,9 @@ class PullRequestGate:
                 text = f"`{command}` ended with status {done.returncode}\n{done.output}"
                 self._unbuilt = text.rstrip()
         return self._unbuilt
+
+    def no_idle_gpu(self, found: NoIdleGpu) -> None:
+        """Nothing is recorded."""
 
     def release(self) -> None:
         """Nothing is held."""

@@ -14,6 +14,7 @@ from typing import Protocol
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.kernel_time import ProfilePair
 from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.profiling.table import CaseProfile
 from pytest_kopt.schema.table import Table
 from pytest_kopt.session.brief import Brief
@@ -90,6 +91,9 @@ class Trial(Protocol):
 
     def close(self, collector: Collector, lab: Laboratory, interrupted: str = "") -> Closing:
         """Judge, record and carry out; raises BadInput, with nothing changed, for drifted input."""
+
+    def no_idle_gpu(self, found: NoIdleGpu) -> None:
+        """Record that the session ends because no GPU was idle; the round stays open."""
 
     def release(self) -> None:
         """Give everything back; safe to repeat."""

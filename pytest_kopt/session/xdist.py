@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.errors import BadInput
-from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.declare import BELOW, WORKERINPUT
 from pytest_kopt.session.child import MAX_DEATHS
-from pytest_kopt.session.controller import Controller
+from pytest_kopt.session.controller import Controller, told
 
 _PIN = """\
 from pytest_kopt.devices.pinning import pin_remote
@@ -69,7 +69,9 @@ class XdistBridge:
             controller.say(f"{gateway.id}: {answer['say']}")
         channel.waitclose()
         if "busy" in answer:
-            pytest.exit(f"{gateway.id}: {answer['busy']}", returncode=int(ExitCode.NO_IDLE_GPU))
+            in_the_way = [f"{gateway.id}: {found}" for found in answer["busy"]]
+            with told("nothing was measured", controller.trial):
+                raise NoIdleGpu(controller.wait_minutes or 0.0, in_the_way)
         if "refused" in answer:
             raise pytest.UsageError(f"{gateway.id}: {answer['refused']}")
         self._pinned[id(spec)] = answer

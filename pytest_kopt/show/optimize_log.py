@@ -9,7 +9,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.state import Attempt, Round
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.show import final_report
-from pytest_kopt.show.stop_summary import stop_summary
+from pytest_kopt.show.stop_summary import stop_summary, wait_summary
 from pytest_kopt.show.words import figure, percent
 
 _ENDED = "<!-- ended -->"
@@ -31,6 +31,12 @@ def missing_text(text: str, campaign: Campaign) -> str:
         anchor = f"<!-- final-{number} -->"
         if anchor not in text:
             parts.append(f"\n{anchor}\n{final_report.text(campaign.name, final)}")
+    for number, wait in enumerate(campaign.state.waits, start=1):
+        anchor = f"<!-- no-idle-gpu-{number} -->"
+        if anchor not in text:
+            check = _termination_check({stops.NO_IDLE_GPU: str(wait.event)})
+            summary = wait_summary(campaign, wait)
+            parts.append(f"\n{anchor}\n{check}\n## Stop Summary\n\n{summary}")
     ended = campaign.state.ended
     if ended and _ENDED not in text:
         held = {**_held(campaign), "T4": ended}

@@ -1,4 +1,4 @@
-"""performance.md (S4): the baseline and what was kept, appended, and why the campaign stopped.
+"""performance.md (S4): the baseline and what was kept, appended, and why the work stopped.
 
 It lies in the project's root and goes into the commit of the round that it tells of, so a row
 cannot name its own commit: it is the one that adds the line.
@@ -13,7 +13,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.ledger import Decided
 from pytest_kopt.campaign.state import Attempt, Round
 from pytest_kopt.decide.verdict import Decision
-from pytest_kopt.show.stop_summary import stop_summary
+from pytest_kopt.show.stop_summary import stop_summary, wait_summary
 from pytest_kopt.show.words import figure, markdown_table, one_line, percent
 
 NAME = "performance.md"
@@ -38,6 +38,11 @@ def missing_text(text: str, campaign: Campaign) -> str:
             summary = stop_summary(campaign, item, attempt)
             if summary and anchor not in text:
                 added += f"\n{anchor}\n## Stop Summary: {campaign.name}\n\n{summary}"
+    for number, wait in enumerate(campaign.state.waits, start=1):
+        anchor = f"<!-- {campaign.name} no-idle-gpu-{number} -->"
+        if wait.event.performance_log and anchor not in text:
+            summary = wait_summary(campaign, wait)
+            added += f"\n{anchor}\n## Stop Summary: {campaign.name}\n\n{summary}"
     return added if text or not added else f"# Performance\n{added}"
 
 

@@ -69,7 +69,8 @@ def performance(campaign: Campaign) -> list[Path]:
     """Append to performance.md what it lacks; return it where a round's policy wants it."""
     rounds = campaign.state.rounds.values()
     attempts = [attempt.decided for item in rounds for attempt in item.attempts.values()]
-    if not any(decided and decided.performance_log for decided in attempts):
+    waits = [wait.event for wait in campaign.state.waits]
+    if not any(event and event.performance_log for event in [*attempts, *waits]):
         return []
     # A workspace keeps its own: upstream gets the kernel and nothing else.
     workspace = campaign.manifest.upstream is not None

@@ -1,10 +1,10 @@
-"""The Stop Summary (S4): why regressions in a row ended a campaign, and which they were."""
+"""The Stop Summary (S4): why regressions or no idle GPU stopped the work, best and regressions."""
 
 from __future__ import annotations
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.counters import Regression, count
-from pytest_kopt.campaign.state import Attempt, Round
+from pytest_kopt.campaign.state import Attempt, Round, Wait
 from pytest_kopt.campaign.stops import REGRESSIONS
 from pytest_kopt.show.words import figure, markdown_table, percent
 
@@ -19,19 +19,31 @@ def stop_summary(campaign: Campaign, item: Round, attempt: Attempt) -> str:
     decided = attempt.decided
     if decided is None or REGRESSIONS not in decided.stops:
         return ""
+    return _summary(campaign, decided.time, (item.number, attempt.number))
+
+
+def wait_summary(campaign: Campaign, wait: Wait) -> str:
+    """Return the text for a wait in vain for an idle GPU."""
+    return _summary(campaign, wait.event.time, wait.after, f"no idle GPU, {wait.event}")
+
+
+def _summary(campaign: Campaign, time: str, until: tuple[int, int], why: str = "") -> str:
     policy = campaign.policy()
-    counted = count(campaign.state, policy, until=(item.number, attempt.number))
-    number = campaign.state.incumbent_as_of(item.number)
+    counted = count(campaign.state, policy, until)
+    number = campaign.state.incumbent_as_of(until[0])
     best = campaign.state.rounds[number] if number else None
     kept = best.verdict if best else None
     applied = best.attempts[kept.attempt].applied if best and kept else None
     total = kept.aggregate if kept else None
+    rows = [_row(found) for found in counted.recent]
+    table = markdown_table(_HEADER, rows) if rows else "No measured regression since the best."
     return (
-        f"- Stop time: {decided.time}\n"
-        f"- Stop reason: {counted.regressions} measured regressions in a row\n"
-        f"- Best: round-{number}, commit {(applied.git_commit if applied else None) or '-'}\n"
+        f"- Stop time: {time}\n"
+        f"- Stop reason: {why or f'{counted.regressions} measured regressions in a row'}\n"
+        f"- Best: {f'round-{number}' if number else '-'}, commit "
+        f"{(applied.git_commit if applied else None) or '-'}\n"
         f"- Best metrics: {f'{total.metric} {figure(total.candidate)}' if total else '-'}\n\n"
-        f"{markdown_table(_HEADER, [_row(found) for found in counted.recent])}\n"
+        f"{table}\n"
     )
 
 

@@ -97,19 +97,24 @@ def test_multigpu_tests_see_every_gpu(empty: Project) -> None:
     assert places(empty)["main"] == ("1,0", "False")
 
 
-def test_no_idle_gpu_ends_with_10_and_changes_nothing(
+def test_no_idle_gpu_ends_with_10_and_is_recorded_and_no_more(
     fresh: Project, mode: tuple[str, ...]
 ) -> None:
     found, variables = gpus(fresh, 2)
     found.set(0, **{"utilization.gpu": 97})
     found.set(1, pids=[1])
-    before = fresh.contents()
     arguments = ("--kopt-gpu-wait", "0", *ON_GPUS, *mode)
     run = fresh.pytest("--kopt-round", "1", *arguments, **variables)
     assert run.code == 10, run.text
     for reason in (found.uuids[0], "utilisation 97 %", found.uuids[1], "process 1"):
         assert reason in run.text
-    assert "INTERNALERROR" not in run.text and fresh.contents() == before
+    assert "INTERNALERROR" not in run.text and not fresh.was_measured
+    (event,) = fresh.ledger()
+    assert (event["event"], event["round"]) == ("no_idle_gpu", 1)
+    assert found.uuids[1] in " ".join(event["in_the_way"])
+    status = fresh.kopt("status").out
+    assert f"no idle GPU: ❌ (none within 0 minutes at {event['time']}, for round 1" in status
+    assert fresh.round(1).code == 0
 
 
 def test_a_gpu_freed_meanwhile_is_taken(empty: Project) -> None:
