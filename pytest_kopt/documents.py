@@ -15,6 +15,7 @@ from pytest_kopt.errors import BadInput
 MAX_BYTES = 200_000
 #: Deeper nesting is refused where it begins: to read it would take long, and a deep stack.
 MAX_DEPTH = 50
+NUL = "holds NUL, which no file name, argument or commit can"
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -76,15 +77,19 @@ def load_yaml(path: Path) -> dict[str, Any]:
     Raises BadInput, naming file and line, for a missing, oversized or broken file, anything but a
     mapping, a doubled key, an alias or an object tag.
     """
+    return parse_yaml(load_text(path), where=str(path))
+
+
+def load_text(path: Path) -> str:
+    """Read a document; BadInput for a file that is missing, too large or not UTF-8."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise BadInput("is too large", where=str(path), legal=f"at most {MAX_BYTES} bytes")
-        text = path.read_bytes().decode("utf-8")
+        return path.read_bytes().decode("utf-8")
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror}", where=str(path)) from None
     except UnicodeDecodeError as error:
         raise BadInput(f"is not UTF-8 (byte {error.start})", where=str(path)) from None
-    return parse_yaml(text, where=str(path))
 
 
 def parse_yaml(text: str, where: str) -> dict[str, Any]:
@@ -99,7 +104,7 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
     if _has(document, "\ud800", "\udfff"):
         raise BadInput("holds half of a character (a lone surrogate)", where=where)
     if _has(document, "\0", "\0"):
-        raise BadInput("holds NUL, which no file name, argument or commit can", where=where)
+        raise BadInput(NUL, where=where)
     if not isinstance(document, dict):
         raise BadInput(f"holds {type(document).__name__}", where=where, legal="a mapping")
     return document

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_kopt.campaign import tips
 from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.campaign.state import Round
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -108,7 +109,7 @@ def test_a_campaign_can_be_told_to_its_end(name: str) -> None:
         assert step.kept["lesson"] and step.lost["lesson"] and step.lost["root_cause"]
         for kept in (True, False):
             noted = Notes.model_validate(step.notes | step.afterwards(kept))
-            tips.check(noted.tip, noted.bucket)
+            tips.check(noted, Round(2), name)
         for edits in step.attempts:
             source = edited(source, edits)
             compile(source, step.name, "exec")

@@ -74,13 +74,18 @@ def test_a_restart_records_its_seed(here: Path, capsys: pytest.CaptureFixture[st
 
 def test_tips_are_added_shown_and_corrected(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no tips yet" in out(capsys, "tips", "show", "c")
-    assert "appended to" in out(capsys, "tips", "add", "c", "2", "256 rows spill")
+    assert main(["tips", "add", "c", "2", "256 rows spill"]) == 4
+    assert "a tip needs its round's bucket (legal: bucket: K1" in capsys.readouterr().err
+    added = ("c", "2", "256 rows spill", "--bucket", "K1")
+    assert "appended to" in out(capsys, "tips", "add", *added)
     assert "appended to" in out(capsys, "tips", "correct", "c", "1", "only with D = 128")
+    words = ("c", "1", "spilling on purpose", "--anti-pattern")
+    assert "appended to" in out(capsys, "tips", "correct", *words)
     text = out(capsys, "tips", "show", "c")
     assert "256 rows spill" in text and "correction of tip 1" in text
-    assert main(["tips", "add", "c", "2", "cache the outputs"]) == 4
-    assert main(["tips", "correct", "c", "1", "cache the outputs"]) == 4
-    assert main(["tips", "add", "c", "9", "x"]) == 4
+    assert "Takeaway: only with D = 128\n- Bucket: K1" in text
+    assert "Takeaway: anti-pattern: spilling on purpose" in text
+    assert main(["tips", "add", "c", "9", "x", "--bucket", "K1"]) == 4
     assert out(capsys, "tips", "show", "c") == text
 
 

@@ -198,11 +198,12 @@ class Histories(RuleBasedStateMachine):
     def note(self, offset: int, key: str, at: int, torn: float | None) -> None:
         number = max(self.model.next_round + offset, 1)
         known = self.project.ledger()
-        ran = self.project.note(number, {key: self._text().decode()}, Steps(self.root, at, torn))
+        keys = {key: self._text().decode()} | ({"bucket": "K1"} if key == "tip" else {})
+        ran = self.project.note(number, keys, Steps(self.root, at, torn))
         news = self.project.news(known)
         if ran.killed:
             self.is_shown = False
-        elif number not in self.model.known_rounds:
+        elif number not in {*self.model.known_rounds, self.model.next_round}:
             assert f"round {number} does not exist" in ran.refusal
             assert not news
         else:

@@ -27,6 +27,11 @@ def file_of(campaign: Campaign) -> Path:
     return campaign.root / FOLDER / "tips.md"
 
 
+def takeaways(campaign: Campaign) -> list[str]:
+    projections.refresh(campaign)
+    return [tips.fields(entry.text)["Takeaway"] for entry in tips.entries(file_of(campaign))]
+
+
 def test_a_round_that_taught_nothing_leaves_no_file(campaign: Campaign) -> None:
     record(campaign, 2, Decision.ACCEPTED, change="wider loads")
     assert not file_of(campaign).exists()
@@ -34,16 +39,23 @@ def test_a_round_that_taught_nothing_leaves_no_file(campaign: Campaign) -> None:
 
 
 def test_a_tip_is_appended_in_c11s_form(campaign: Campaign) -> None:
-    record(campaign, 2, Decision.ROLLED_BACK, change="bigger tiles", tip="tiles of 256 spill here")
+    record(
+        campaign,
+        2,
+        Decision.ROLLED_BACK,
+        change="bigger tiles",
+        tip="tiles of 256 spill",
+        bucket="K1",
+    )
     text = file_of(campaign).read_text()
     (entry,) = tips.entries(file_of(campaign))
     assert entry.title.endswith(" round-2 — ROLLED BACK")
     assert [line.split(":")[0] for line in entry.text.splitlines()] == [
-        *("- Context", "- Signal", "- Takeaway", "- Applicability")
+        *("- Context", "- Signal", "- Takeaway", "- Applicability", "- Bucket")
     ]
     assert "- Context: bigger tiles (c)" in text
     assert "- Signal: why round 2 is ROLLED_BACK" in text
-    assert "- Takeaway: tiles of 256 spill here" in text
+    assert "- Takeaway: tiles of 256 spill" in text
 
 
 def test_a_tips_own_fields_win(campaign: Campaign) -> None:
@@ -56,7 +68,7 @@ def test_a_tips_own_fields_win(campaign: Campaign) -> None:
 
 
 def test_the_file_only_grows(campaign: Campaign) -> None:
-    record(campaign, 2, Decision.ACCEPTED, tip="first")
+    record(campaign, 2, Decision.ACCEPTED, tip="first", bucket="K1")
     before = file_of(campaign).read_text()
     projections.refresh(campaign)
     assert file_of(campaign).read_text() == before, "nothing is appended twice"
@@ -64,8 +76,7 @@ def test_the_file_only_grows(campaign: Campaign) -> None:
     record(campaign, 3, Decision.ROLLED_BACK, tip="second")
     after = file_of(campaign).read_text()
     assert after.startswith(before)
-    takeaways = [tips.fields(e.text)["Takeaway"] for e in tips.entries(file_of(campaign))]
-    assert takeaways == ["first", "first, but only above 4096 columns", "second"]
+    assert takeaways(campaign) == ["first", "first, but only above 4096 columns", "second"]
 
 
 def test_they_are_shared_by_campaigns_on_the_same_target(campaign: Campaign) -> None:
@@ -84,59 +95,110 @@ def test_an_open_rounds_tip_waits_for_its_decision(campaign: Campaign) -> None:
 
 
 def test_a_correction_is_appended_and_names_its_tip(campaign: Campaign) -> None:
-    record(campaign, 2, Decision.ACCEPTED, tip="always unroll by 8")
+    record(campaign, 2, Decision.ACCEPTED, tip="always unroll by 8", bucket="K1")
     known = tips.entries(file_of(campaign))
-    more = tips.correction(1, "only without spills", "2026-11-21 12:00", known)
+    more = tips.correction(1, Notes(tip="only without spills"), "2026-11-21 12:00", known)
     assert "### 2026-11-21 12:00 correction of tip 1 (" in more
     with pytest.raises(BadInput, match=r"no tip 2 \(legal: 1\)"):
-        tips.correction(2, "x", "2026-11-21 12:00", known)
+        tips.correction(2, Notes(tip="x"), "2026-11-21 12:00", known)
 
 
-TRICKS = [
-    "cache the activations between calls",
-    "caching quantised scales makes the second call free",
-    "remember the output of the last call",
-    "an activation cache wins 20 %",
-    "key the dict on id(a) and skip the cast",
-    "compare data_ptr with the last call's",
-    "use lru_cache on the wrapper",
-    "M_per_group: tl.constexpr removes the loop",
-    "a fixed M_per_group lets the compiler unroll",
-    "a W2 trick",
-]
-LESSONS = [
-    "keep the activations in L2 cache by ordering tiles",
-    "reuse the output tile in registers",
-    "store the result through shared memory",
-    "cache lines of 128 bytes want 16-byte loads",
-    "the weight cache keyed on _version hits once a step",
-    "scale both operands before the product",
-]
-
-
-@pytest.mark.parametrize("tip", TRICKS)
-def test_praise_of_a_trick_is_refused_unless_marked(tip: str) -> None:
-    with pytest.raises(BadInput, match="praises what no real step gains from"):
-        tips.check(tip)
-    tips.check(f"anti-pattern: {tip}")
-    tips.check(f"Takeaway: {tip} — an Anti-Pattern, do not")
-
-
-@pytest.mark.parametrize("tip", LESSONS)
-def test_an_honest_lesson_passes(tip: str) -> None:
-    tips.check(tip)
+@pytest.mark.parametrize(
+    "tip",
+    [
+        "Do not cache activations: it never transfers",
+        "If the same x arrives twice, hand back what was produced last time",
+    ],
+)
+def test_a_tip_is_judged_by_its_rounds_bucket_not_by_its_words(
+    campaign: Campaign, tip: str
+) -> None:
+    record(campaign, 2, Decision.ACCEPTED)
+    with pytest.raises(BadInput, match="needs its round's bucket"):
+        campaign.note(2, Notes(tip=tip))
+    with pytest.raises(BadInput, match="needs its round's bucket"):
+        campaign.note(2, Notes(tip=tip, anti_pattern=False))
+    campaign.note(2, Notes(bucket="K1"))
+    campaign.note(2, Notes(tip=tip))
+    assert takeaways(campaign) == [tip]
 
 
 @pytest.mark.parametrize("bucket", ["W2", "W3"])
-def test_a_round_of_a_refused_bucket_gives_no_unmarked_tip(bucket: str) -> None:
-    with pytest.raises(BadInput, match=f"bucket {bucket}"):
-        tips.check_notes(Notes.model_validate({"tip": "fast", "bucket": bucket}), "notes.yaml")
-    tips.check_notes(Notes(tip="fast", bucket="W1"), "notes.yaml")
-
-
-def test_a_rejected_rounds_tip_stands_only_as_anti_pattern(campaign: Campaign) -> None:
-    record(campaign, 2, Decision.REJECTED_OVERFIT, tip="it is so fast")
-    assert not file_of(campaign).exists()
-    record(campaign, 3, Decision.REJECTED_OVERFIT, tip="anti-pattern: keyed on the address")
+def test_a_tip_of_a_refused_bucket_is_an_anti_pattern(campaign: Campaign, bucket: str) -> None:
+    record(campaign, 2, Decision.ROLLED_BACK, tip="Signal: 9 x\nTakeaway: key on a", bucket=bucket)
+    assert takeaways(campaign) == ["anti-pattern: key on a"]
     (entry,) = tips.entries(file_of(campaign))
-    assert "anti-pattern" in entry.text
+    assert entry.text.endswith(f"- Bucket: {bucket}") and "- Signal: 9 x" in entry.text
+    assert "anti-pattern: key on a" in "\n".join(lines(campaign))
+
+
+def test_a_person_can_mark_a_tip(campaign: Campaign) -> None:
+    record(campaign, 2, Decision.ACCEPTED, tip="padding to 128", anti_pattern=True)
+    assert takeaways(campaign) == ["anti-pattern: padding to 128"]
+    campaign.note(2, Notes(tip="padding to 64", bucket="K1"))
+    assert takeaways(campaign)[1:] == ["padding to 64"], "the mark was the other tip's"
+
+
+def test_a_rejected_rounds_tip_is_an_anti_pattern(campaign: Campaign) -> None:
+    """Whatever bucket was claimed, and without one."""
+    record(campaign, 2, Decision.REJECTED_OVERFIT, tip="it is so fast", bucket="K1")
+    record(campaign, 3, Decision.REJECTED_OVERFIT)
+    campaign.note(3, Notes(tip="Anti-pattern: keyed on the address"))
+    assert takeaways(campaign) == [
+        "anti-pattern: it is so fast",
+        "Anti-pattern: keyed on the address",
+    ]
+
+
+def test_a_round_that_is_rejected_later_marks_its_tip_anew(campaign: Campaign) -> None:
+    record(campaign, 2, Decision.ACCEPTED, tip="keep the product", bucket="K4")
+    before = file_of(campaign).read_text()
+    campaign.note(2, Notes(bucket="W2"))
+    assert takeaways(campaign) == ["keep the product", "anti-pattern: keep the product"]
+    assert file_of(campaign).read_text().startswith(before)
+
+
+OLD = """\
+# Tips: softmax (TRITON) on sm_90
+
+<!-- old round-2 0123456789ab -->
+### 2026-01-01 10:00 round-2 — ROLLED BACK
+
+- Context: c
+- Signal: s
+- Takeaway: an Anti-Pattern: keyed on the address
+- Applicability: here
+
+### 2026-01-02 10:00 round-3 — ACCEPTED
+
+- Takeaway: wider loads
+"""
+
+
+def test_files_without_buckets_are_still_read(tmp_path: Path) -> None:
+    path = tmp_path / "tips.md"
+    path.write_text(OLD)
+    known = tips.entries(path)
+    assert [tips.fields(entry.text)["Takeaway"] for entry in known] == [
+        "an Anti-Pattern: keyed on the address",
+        "wider loads",
+    ]
+    with pytest.raises(BadInput, match="needs its round's bucket"):
+        tips.correction(2, Notes(tip="only above 4096"), "2026-11-21 12:00", known)
+    more = tips.correction(2, Notes(tip="aligned ones", bucket="K1"), "2026-11-21 12:00", known)
+    assert more.endswith("- Takeaway: aligned ones\n- Bucket: K1\n")
+
+
+def test_a_file_with_a_title_alone_holds_no_tips(tmp_path: Path) -> None:
+    path = tmp_path / "tips.md"
+    path.write_text(OLD.splitlines()[0])
+    assert tips.entries(path) == []
+
+
+def test_a_correction_keeps_the_mark_unless_told_otherwise(campaign: Campaign) -> None:
+    record(campaign, 2, Decision.REJECTED_OVERFIT, tip="so fast", bucket="K1")
+    known = tips.entries(file_of(campaign))
+    more = tips.correction(1, Notes(tip="also on B200"), "2026-11-21 12:00", known)
+    assert "- Takeaway: anti-pattern: also on B200" in more
+    more = tips.correction(1, Notes(tip="real after all", bucket="K3"), "2026-11-21 12:00", known)
+    assert "- Takeaway: real after all\n- Bucket: K3" in more

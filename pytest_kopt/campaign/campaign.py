@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pytest_kopt import policies
-from pytest_kopt.campaign import ledger, lineage, stops
+from pytest_kopt.campaign import ledger, lineage, stops, tips
 from pytest_kopt.campaign import manifest as manifests
 from pytest_kopt.campaign.archive import Archive, Evidence
 from pytest_kopt.campaign.commits import Commits
@@ -373,17 +373,17 @@ class Campaign:
         return verdict.model_copy(update={"applied": done})
 
     def note(self, number: int, notes: Notes) -> None:
-        """Add notes to a round; BadInput when there is no such round.
+        """Add notes to a round that was run, or to the next one; BadInput for any other.
 
         Also for another target class once the round is decided: what it had to improve is history.
         """
-        if number not in self.state.rounds:
+        legal = sorted({*self.state.rounds, self.state.next_round})
+        if number not in legal:
             raise BadInput(
-                f"round {number} does not exist",
-                where="kopt note",
-                legal=sorted(map(str, self.state.rounds)) or "none yet",
+                f"round {number} does not exist", where="kopt note", legal=map(str, legal)
             )
-        known = self.state.rounds[number]
+        known = self.state.rounds.get(number, Round(number))
+        tips.check(notes, known, f"round {number}")
         if notes.target_class not in (None, known.notes.target_class) and not known.is_open:
             raise BadInput(
                 f"round {number} is decided and was about "

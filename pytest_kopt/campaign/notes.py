@@ -1,21 +1,40 @@
-"""What only the author of a round knows."""
+"""What only the author of a round knows, as a YAML mapping or as Markdown sections."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pytest_kopt.documents import load_yaml, validate
-from pytest_kopt.honesty.transfer import Claim
+from pytest_kopt.documents import NUL, load_text, parse_yaml, validate
+from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.transfer import NO_CACHE_KEY, UNSTATED, Claim
 
 Text = Annotated[str, Field(max_length=20_000)]
 Milliseconds = Annotated[float, Field(gt=0)]
+Bucket = Literal["K1", "K2", "K3", "K4", "W1", "W2", "W3"]
+
+#: Names in summary.md that are not their key's own words.
+_KEYS = {"single_change": "change", "next_direction": "next"}
+#: Sections of summary.md whose lines are `- Name: text`.
+_LISTS = ("rollback_analysis", "real_training_transfer_check")
+#: What the plugin writes into summary.md itself.
+_OURS = {
+    *("results", "decision", "actual", "id_audit", "4_step_trace_hit_rate", "benchmark_gain"),
+    *("workload_distribution_robustness", "estimated_real_training_gain"),
+}
+_SECTION = re.compile(r"^## +(.+?)[ \t#]*$", re.MULTILINE)
+_LINE = re.compile(r"^- (.+?): ?", re.MULTILINE)
+_FENCED = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 
 
 class Notes(BaseModel):
-    """The keys of a notes file; all optional, later notes add to earlier ones."""
+    """The keys of a notes file; all optional, later notes add to earlier ones.
+
+    With `anti_pattern` the tip says what not to do.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -25,7 +44,7 @@ class Notes(BaseModel):
     details: Text | None = None
     expected: Text | None = None
     evidence: Text | None = None
-    bucket: Literal["K1", "K2", "K3", "K4", "W1", "W2", "W3"] | None = None
+    bucket: Bucket | None = None
     cache_key: Text | None = None
     target_class: Text | None = None
     attribution: Text | None = None
@@ -34,6 +53,7 @@ class Notes(BaseModel):
     lesson: Text | None = None
     next: Text | None = None
     tip: Text | None = None
+    anti_pattern: bool | None = None
     extra_benefit: Text | None = None
     w1_quant_ms: Milliseconds | None = None
     step_ms: Milliseconds | None = None
@@ -48,10 +68,67 @@ class Notes(BaseModel):
         return Claim(self.bucket, self.cache_key, self.w1_quant_ms, self.step_ms)
 
     def plus(self, later: Notes) -> Notes:
-        """Return these notes with the later ones' keys on top."""
-        return self.model_copy(update=later.given())
+        """Return these notes with the later ones' keys on top; a mark belongs to its tip."""
+        unmarked = {} if later.tip is None else {"anti_pattern": None}
+        return self.model_copy(update=unmarked | later.given())
 
 
 def load(path: Path) -> Notes:
-    """Read a notes file; BadInput names the key, its value and what is legal."""
-    return validate(Notes, load_yaml(path), where=str(path))
+    """Read a notes file, Markdown where its name ends in .md, else YAML.
+
+    BadInput names the key or section, its value and what is legal.
+    """
+    text, where = load_text(path), str(path)
+    read = _sections if path.suffix.lower() in (".md", ".markdown") else parse_yaml
+    return validate(Notes, read(text, where), where=where)
+
+
+def _sections(text: str, where: str) -> dict[str, str]:
+    """Return the keys in the sections of summary.md, or in sections named like a key.
+
+    Left out are those that the plugin fills in, and what nobody has stated.
+    """
+    if "\0" in text:
+        raise BadInput(NUL, where=where)
+    found: dict[str, str] = {}
+    pairs = []
+    for title, body in _split(_SECTION, text.replace("\r\n", "\n")):
+        lines = _split(_LINE, body) if _key(title) in _LISTS else [(title, body)]
+        if body and not lines:
+            raise BadInput(f"section {title!r} holds no line '- Name: text'", where=where)
+        pairs += lines
+    for title, body in pairs:
+        key = _KEYS.get(_key(title), _key(title))
+        if key in _OURS or body in ("", UNSTATED, NO_CACHE_KEY):
+            continue
+        if key not in Notes.model_fields:
+            raise BadInput(
+                f"section {title!r} is unknown",
+                where=where,
+                legal=["Single change", "Next direction", *Notes.model_fields],
+            )
+        if found.setdefault(key, body) != body:
+            raise BadInput(f"{key} is given twice", where=where)
+    if not found:
+        raise BadInput("holds no section", where=where, legal="'## Hypothesis', '## Single change'")
+    return found
+
+
+def _split(pattern: re.Pattern[str], text: str) -> list[tuple[str, str]]:
+    """Return what follows each match outside of fenced code, with the match's name."""
+    fenced = [found.span() for found in _FENCED.finditer(text)]
+    starts = [
+        start
+        for start in pattern.finditer(text)
+        if not any(low < start.start() < high for low, high in fenced)
+    ]
+    ends = [start.start() for start in starts[1:]] + [len(text)]
+    return [
+        (start[1], text[start.end() : end].strip())
+        for start, end in zip(starts, ends, strict=False)
+    ]
+
+
+def _key(title: str) -> str:
+    words = re.sub(r"\(.*?\)|[^\w]+", " ", title.lower()).split()
+    return "_".join(words)

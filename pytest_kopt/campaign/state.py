@@ -129,6 +129,10 @@ class CampaignState:
         last = self.rounds[max(self.rounds)]
         return last.number if last.is_open else last.number + 1
 
+    def has_begun(self, number: int) -> bool:
+        """Say whether a round was run; its notes may come before."""
+        return number in self.rounds and bool(self.rounds[number].attempts)
+
     @property
     def pending(self) -> tuple[Round, Attempt] | None:
         """A decided attempt whose decision was not carried out, None when all are.

@@ -4,32 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 from pytest_kopt.campaign.manifest import Manifest
-from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.campaign.notes import Bucket, Notes
 from pytest_kopt.campaign.state import CampaignState, Round
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.transfer import OVERFIT
 
-_FIELDS = ("Context", "Signal", "Takeaway", "Applicability")
+_FIELDS = ("Context", "Signal", "Takeaway", "Applicability", "Bucket")
+#: The bucket of a marked tip whose round has none.
+_UNNAMED = "not stated"
 _FIELD = re.compile(rf"^(?:- )?({'|'.join(_FIELDS)}):\s*", re.MULTILINE)
 _ENTRY = re.compile(r"^### (?P<title>.+)$", re.MULTILINE)
-_MARK = re.compile(r"\banti-pattern\b", re.IGNORECASE)
-#: Wordings of W2 and W3 tricks: work that is skipped because the benchmark shows a tensor twice,
-#: and shapes of the benchmark made constants.
-_TRICKS = re.compile(
-    r"""(?ix)
-    \b(cach(e|es|ed|ing)|memoi\w+|remember\w*)\s+ (\w+\s+){0,3}
-    (activations?|grad_?outs?|grad_?outputs?|scales?|outputs?|results?)\b
-    | \b(activation|grad_?out|grad_?output|scale|output|result)s?[ _-](cach|memo)\w*
-    | \bid\( | \bdata_ptr\b | \blru_cache\b | \bweakref\b
-    | \b(fixed|constant|constexpr|hard-?coded)\b .{0,30} \bm_per_group\b
-    | \bm_per_group\b .{0,30} \b(fixed|constant|constexpr|hard-?coded)\b
-    | \bW[23]\b
-    """
-)
+_ANTI = "anti-pattern: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,52 +47,52 @@ def entries(path: Path) -> list[Entry]:
     ends = [start.start() for start in starts[1:]] + [len(text)]
     return [
         Entry(number, start["title"], re.sub(r"<!--.*?-->", "", text[start.end() : end]).strip())
-        for number, (start, end) in enumerate(zip(starts, ends, strict=True), start=1)
+        for number, (start, end) in enumerate(zip(starts, ends, strict=False), start=1)
     ]
 
 
-def check(tip: str | None, bucket: str | None = None, where: str = "tip") -> None:
-    """Raise BadInput for a tip that praises a W2 or W3 trick and is not marked as anti-pattern."""
-    if not tip or _MARK.search(tip):
-        return
-    found = _TRICKS.search(tip)
-    why = f"bucket {bucket}" if bucket in ("W2", "W3") else ""
-    if not why and found:
-        why = repr(_one(found[0]))
-    if why:
+def check(given: Notes, item: Round, where: str) -> None:
+    """Raise BadInput for notes with a tip that nobody can judge.
+
+    A tip needs its round's bucket, unless the outcome or its author makes it an anti-pattern.
+    """
+    told = replace(item, notes=item.notes.plus(given))
+    if given.tip and told.notes.bucket is None and not _is_anti_pattern(told):
         raise BadInput(
-            f"praises what no real step gains from ({why})",
+            "a tip needs its round's bucket",
             where=where,
-            legal="a lesson for real steps, or one that says 'anti-pattern'",
+            legal=f"bucket: {', '.join(get_args(Bucket))}; or anti_pattern: true",
         )
 
 
 def missing_text(text: str, name: str, manifest: Manifest, state: CampaignState) -> str:
     """Return what has to be appended so that every tip of a campaign's decided rounds stands there.
 
-    A tip that was noted anew is a new entry. A rejected round's tip has to be marked.
+    A tip that was noted anew is a new entry, and so is one whose round turned out to be an
+    anti-pattern.
     """
     parts = []
     for item in state.decided_rounds():
-        tip, decided = item.notes.tip, item.verdict
-        if not tip or decided is None:
+        if not item.notes.tip:
             continue
-        if decided.decision is Decision.REJECTED_OVERFIT and not _MARK.search(tip):
-            continue
-        digest = hashlib.sha256(tip.encode()).hexdigest()[:12]
+        said = {"Takeaway": "", **fields(item.notes.tip)}
+        takeaway = _marked(said["Takeaway"], _is_anti_pattern(item))
+        own = item.notes.tip if takeaway == said["Takeaway"] else _ANTI + item.notes.tip
+        digest = hashlib.sha256(own.encode()).hexdigest()[:12]
         anchor = f"<!-- {name} round-{item.number} {digest} -->"
+        said["Takeaway"] = takeaway
         if anchor not in text:
-            parts.append(f"\n{anchor}\n{_entry(name, manifest, item, tip)}")
+            parts.append(f"\n{anchor}\n{_entry(name, manifest, item, said)}")
     title = f"# Tips: {manifest.target_op} ({manifest.target_backend}) on {manifest.target_gpu}\n"
     return (title if parts and not text else "") + "".join(parts)
 
 
-def correction(number: int, takeaway: str, time: str, known: list[Entry]) -> str:
+def correction(number: int, notes: Notes, time: str, known: list[Entry]) -> str:
     """Return the text to append that corrects an entry; BadInput when there is none of its number.
 
-    Entries are never changed: a bad one stays and is marked by this.
+    `notes` hold the takeaway as their tip, and its bucket or mark; without a bucket the entry's
+    own hold. Entries are never changed: a bad one stays and is marked by this.
     """
-    check(takeaway)
     found = [entry for entry in known if entry.number == number]
     if not found:
         raise BadInput(
@@ -109,23 +100,47 @@ def correction(number: int, takeaway: str, time: str, known: list[Entry]) -> str
             where="kopt tips",
             legal=[str(entry.number) for entry in known] or "none yet",
         )
+    if notes.bucket is None:
+        said = fields(found[0].text)
+        bucket = said.get("Bucket")
+        inherited = {
+            "bucket": bucket if bucket in get_args(Bucket) else None,
+            "anti_pattern": notes.anti_pattern or _is_marked(said.get("Takeaway", "")),
+        }
+        notes = notes.model_copy(update=inherited)
+    corrected = Round(0, notes=notes)
+    check(notes, corrected, "kopt tips")
+    takeaway = _marked(_one(notes.tip or ""), _is_anti_pattern(corrected))
     return (
         f"\n### {time} correction of tip {number} ({found[0].title})\n\n"
-        f"- Takeaway: {_one(takeaway)}\n"
+        f"- Takeaway: {takeaway}\n- Bucket: {notes.bucket or _UNNAMED}\n"
     )
 
 
-def _entry(name: str, manifest: Manifest, item: Round, tip: str) -> str:
+def _is_anti_pattern(item: Round) -> bool:
+    """Say whether a round's tip tells what not to do: by its bucket, its outcome or its author."""
+    rejected = item.verdict is not None and item.verdict.decision is Decision.REJECTED_OVERFIT
+    return rejected or item.notes.bucket in OVERFIT or bool(item.notes.anti_pattern)
+
+
+def _is_marked(takeaway: str) -> bool:
+    return takeaway.lower().startswith(_ANTI.strip(": "))
+
+
+def _marked(takeaway: str, anti_pattern: bool) -> str:
+    return _ANTI + takeaway if anti_pattern and not _is_marked(takeaway) else takeaway
+
+
+def _entry(name: str, manifest: Manifest, item: Round, said: dict[str, str]) -> str:
     decided, notes = item.verdict, item.notes
     assert decided is not None
-    said = fields(tip)
     told = {
         "Context": f"{notes.change or notes.hypothesis or notes.summary or 'not stated'} ({name})",
         "Signal": decided.reason,
-        "Takeaway": "",
         "Applicability": f"{manifest.target_op} on {manifest.target_gpu} in "
         f"{manifest.target_lang}; measured again before it is believed elsewhere",
         **said,
+        "Bucket": notes.bucket or _UNNAMED,
     }
     word = "ACCEPTED" if decided.decision.keeps else "ROLLED BACK"
     lines = [f"- {field}: {_one(told[field])}" for field in _FIELDS]
@@ -141,11 +156,6 @@ def fields(tip: str) -> dict[str, str]:
     if parts[0].strip():
         found["Takeaway"] = f"{parts[0].strip()} {found.get('Takeaway', '')}".strip()
     return found
-
-
-def check_notes(notes: Notes, where: str) -> None:
-    """Raise BadInput when the notes' tip praises a W2 or W3 trick."""
-    check(notes.tip, notes.bucket, where)
 
 
 def _one(text: str) -> str:

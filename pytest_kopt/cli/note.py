@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pytest_kopt.campaign import notes, tips
+from pytest_kopt.campaign import notes
 from pytest_kopt.cli.project import Commands, Project, command
 from pytest_kopt.show import projections
 
@@ -14,18 +14,20 @@ def add_parser(commands: Commands) -> None:
     parser = command(
         commands,
         "note",
-        "Add notes (YAML) to a round; later notes stand above earlier ones.",
-        "kopt note softmax_triton_sm90_20261121 3 notes.yaml",
+        "Add notes to a round that was run or to the next one; later notes stand above earlier "
+        "ones.",
+        "kopt note softmax_triton_sm90_20261121 3 notes.md",
     )
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("round", type=int, metavar="N")
-    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="YAML, or sections as in summary.md (FILE.md)"
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     given = notes.load(arguments.file)
-    tips.check_notes(given, str(arguments.file))
     campaign = Project.here().campaign(arguments.name)
     with campaign.locked():
         campaign.note(arguments.round, given)

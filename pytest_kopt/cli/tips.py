@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from typing import get_args
 
 from pytest_kopt.campaign import tips
-from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.campaign.notes import Bucket, Notes
 from pytest_kopt.cli.project import Commands, Project, command
 from pytest_kopt.clock import now
 from pytest_kopt.show import projections
@@ -31,7 +32,7 @@ def add_parser(commands: Commands) -> None:
     )
     add.add_argument("name", metavar="NAME")
     add.add_argument("round", type=int, metavar="N")
-    add.add_argument("text", metavar="TEXT")
+    _add_judgement(add, "the round's bucket, where its notes do not name it")
     add.set_defaults(run=_add)
     correct = command(
         actions,
@@ -41,8 +42,22 @@ def add_parser(commands: Commands) -> None:
     )
     correct.add_argument("name", metavar="NAME")
     correct.add_argument("tip", type=int, metavar="TIP", help="its number in `kopt tips show`")
-    correct.add_argument("text", metavar="TEXT")
+    _add_judgement(correct, "the tip's bucket, where it has none")
     correct.set_defaults(run=_correct)
+
+
+def _add_judgement(parser: argparse.ArgumentParser, bucket: str) -> None:
+    parser.add_argument("text", metavar="TEXT")
+    parser.add_argument("--bucket", choices=get_args(Bucket), help=bucket)
+    parser.add_argument("--anti-pattern", action="store_true", help="it says what not to do")
+
+
+def _noted(arguments: argparse.Namespace) -> Notes:
+    return Notes(
+        tip=arguments.text,
+        bucket=arguments.bucket,
+        anti_pattern=arguments.anti_pattern or None,
+    )
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -58,10 +73,8 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _add(arguments: argparse.Namespace) -> int:
     campaign = Project.here().campaign(arguments.name)
-    known = campaign.state.rounds.get(arguments.round)
-    tips.check(arguments.text, known.notes.bucket if known else None, "kopt tips")
     with campaign.locked():
-        campaign.note(arguments.round, Notes(tip=arguments.text))
+        campaign.note(arguments.round, _noted(arguments))
         projections.refresh(campaign)
     if campaign.state.rounds[arguments.round].is_open:
         print("noted; it is appended when the round is decided")
@@ -74,7 +87,7 @@ def _correct(arguments: argparse.Namespace) -> int:
     campaign = Project.here().campaign(arguments.name)
     path = tips.path_of(campaign.home, campaign.manifest)
     with campaign.locked():
-        more = tips.correction(arguments.tip, arguments.text, now(), tips.entries(path))
+        more = tips.correction(arguments.tip, _noted(arguments), now(), tips.entries(path))
         projections.append(path, lambda _: more)
     print(f"appended to {path}")
     return 0

@@ -14,7 +14,7 @@ BOUNDED = "W1"
 OVERFIT = ("W2", "W3")
 ACCEPT_REAL, ACCEPT_ASTERISK = "ACCEPT-as-real", "ACCEPT-with-asterisk"
 REJECT, UNCLASSIFIED = "REJECT-as-overfit", "not classified"
-_UNSTATED = "_not stated; `kopt note` adds it_"
+UNSTATED, NO_CACHE_KEY = "_not stated; `kopt note` adds it_", "none declared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +110,15 @@ def credited_pct(claim: Claim, shown: Shown) -> float | None:
 def transfer_lines(claim: Claim, shown: Shown) -> list[tuple[str, str]]:
     """Return the eight lines of the real-training transfer check (E7) as names and texts."""
     verdict, credit = decision(claim, shown), credited_pct(claim, shown)
-    gain = _UNSTATED if verdict == UNCLASSIFIED else _percent(credit)
+    gain = UNSTATED if verdict == UNCLASSIFIED else _percent(credit)
     if verdict == ACCEPT_ASTERISK:
         gain += f" (at most quant time / step time = {claim.bound_pct:.3f} %)"
     benchmark = _percent(shown.change_pct)
     if shown.inflation_pct is not None and shown.inflation_pct > ALLOWED_GAP_PCT:
         benchmark += f", of which {shown.inflation_pct:.3f} points only with reused tensors"
     return [
-        ("Bucket", claim.bucket or _UNSTATED),
-        ("Cache key", claim.cache_key or "none declared"),
+        ("Bucket", claim.bucket or UNSTATED),
+        ("Cache key", claim.cache_key or NO_CACHE_KEY),
         ("id(...) audit", "; ".join(shown.findings) or "no finding"),
         ("4-step trace hit rate", trace_text(shown.traces)),
         ("Workload distribution robustness", _distributions(shown.distributions)),

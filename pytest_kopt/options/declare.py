@@ -82,7 +82,7 @@ def add_options(parser: pytest.Parser) -> None:
         help="write the verdict as Markdown there (for a pull request)",
     )
     group.addoption(
-        "--kopt-notes", metavar="FILE", type=Path, help="the round's notes (YAML): hypothesis, …"
+        "--kopt-notes", metavar="FILE", type=Path, help="the round's notes: hypothesis, …"
     )
     group.addoption(
         "--kopt-policy", metavar="NAME|FILE", help="decision policy: primus, kernel-opt or a file"

@@ -10,6 +10,7 @@ from pytest_kopt.campaign import notes as notes_file
 from pytest_kopt.campaign import stops, tips
 from pytest_kopt.campaign.campaign import AttemptRecord, Campaign
 from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.campaign.state import Round
 from pytest_kopt.decide.kernel_time import kernel_time
 from pytest_kopt.decide.verdict import Level, Verdict
 from pytest_kopt.honesty.finding import Finding
@@ -36,7 +37,6 @@ class CampaignRound(CampaignTrial):
 
     def __init__(self, settings: Settings, campaign: Campaign, setup: PytestSetup) -> None:
         self._notes = notes_file.load(settings.notes) if settings.notes else Notes()
-        tips.check_notes(self._notes, str(settings.notes))
         self.level: Level = "full"
         super().__init__(settings, campaign)
         self._watch = HarnessWatch(self.campaign, setup)
@@ -101,6 +101,7 @@ class CampaignRound(CampaignTrial):
         settings, campaign = self._settings, self.campaign
         assert settings.round is not None and settings.round != "final"
         self.number = campaign.state.check_round(settings.round)
+        tips.check(self._notes, self._known_round(), str(settings.notes))
         stops.refuse_another_round(campaign.termination_check(self.policy))
         campaign.check_ready()
 
@@ -139,6 +140,8 @@ class CampaignRound(CampaignTrial):
     def _classes(self) -> Classes:
         return replace(super()._classes(), target=self._own_notes().target_class)
 
+    def _known_round(self) -> Round:
+        return self.campaign.state.rounds.get(self.number, Round(self.number))
+
     def _own_notes(self) -> Notes:
-        known = self.campaign.state.rounds.get(self.number)
-        return known.notes.plus(self._notes) if known else self._notes
+        return self._known_round().notes.plus(self._notes)

@@ -273,8 +273,7 @@ class CandidateRound(CampaignRound):
         return self._own_notes().extra_benefit
 
     def _failed_repairs(self) -> int:
-        known = self.campaign.state.rounds.get(self.number)
-        return known.failed_checks - 1 if known else -1
+        return self._known_round().failed_checks - 1
 
 
 def _noted(verdict: Verdict, note: str) -> Verdict:

@@ -21,7 +21,7 @@ def lines(campaign: Campaign, policy: Policy) -> Iterator[str]:
     if stops.holding(found):
         yield from termination_lines(found)
         yield from going_on_lines(campaign, found)
-    elif state.next_round not in state.rounds:
+    elif not state.has_begun(state.next_round):
         yield from review_lines(stagnation.review(unmasked_rounds(state)), campaign.name)
 
 

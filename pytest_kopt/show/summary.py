@@ -7,10 +7,8 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.honesty.transfer import transfer_lines
+from pytest_kopt.honesty.transfer import UNSTATED, transfer_lines
 from pytest_kopt.show.words import figure, interval, markdown_table, percent
-
-_UNSTATED = "_not stated; `kopt note` adds it_"
 
 
 def summary(campaign: Campaign, item: Round, verdict: Verdict) -> str:
@@ -26,7 +24,7 @@ def summary(campaign: Campaign, item: Round, verdict: Verdict) -> str:
             "Attribution",
             _or(notes.attribution, baseline, "The starting point; nothing to explain."),
         ),
-        ("Next direction", notes.next or _UNSTATED),
+        ("Next direction", notes.next or UNSTATED),
         ("Real-training transfer check", transfer_check(campaign, item, verdict)),
     ]
     if not verdict.decision.keeps and not verdict.decision.leaves_open:
@@ -109,14 +107,14 @@ def _decision(verdict: Verdict) -> str:
 
 def _rollback_analysis(verdict: Verdict, notes: Notes) -> str:
     lines = [
-        ("Change", notes.change or notes.summary or _UNSTATED),
-        ("Expected", notes.expected or _UNSTATED),
+        ("Change", notes.change or notes.summary or UNSTATED),
+        ("Expected", notes.expected or UNSTATED),
         ("Actual", verdict.reason),
-        ("Root cause", notes.root_cause or _UNSTATED),
-        ("Lesson", notes.lesson or _UNSTATED),
+        ("Root cause", notes.root_cause or UNSTATED),
+        ("Lesson", notes.lesson or UNSTATED),
     ]
     return "\n".join(f"- {name}: {text}" for name, text in lines)
 
 
 def _or(text: str | None, baseline: bool, at_baseline: str) -> str:
-    return text or (at_baseline if baseline else _UNSTATED)
+    return text or (at_baseline if baseline else UNSTATED)

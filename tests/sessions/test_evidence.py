@@ -53,7 +53,7 @@ def test_what_a_kept_round_taught_goes_from_campaign_to_campaign(fresh: Project)
     fresh.edit_manifest(policy="kernel-opt", kernel_time=False)
     assert fresh.round(1).code == 0
     fresh.write(KERNEL, doubled_kernel(125.0))
-    notes = fresh.notes(change="half the cost", tip="halving pays")
+    notes = fresh.notes(change="half the cost", tip="halving pays", bucket="K1")
     run = fresh.round(2, "--kopt-profile", "--kopt-notes", notes)
     assert run.code == 0, run.text
     assert "halving pays" in fresh.read(TIPS)
@@ -75,12 +75,12 @@ def test_what_a_kept_round_taught_goes_from_campaign_to_campaign(fresh: Project)
     assert f"tips: {TIPS} (1)" in header and "halving pays" in header
 
 
-def test_a_tip_for_a_trick_is_refused_before_anything_is_measured(started: Project) -> None:
-    notes = started.notes(tip="cache the activations between calls")
+def test_a_tip_without_its_rounds_bucket_is_refused_before_measuring(started: Project) -> None:
+    notes = started.notes(tip="hand back what was produced last time")
     before = started.contents()
     run = started.round(2, "--kopt-notes", notes)
     assert run.code == 4
-    assert "praises what no real step gains from" in run.refusal
+    assert "a tip needs its round's bucket" in run.refusal
     assert started.contents() == before and not started.was_measured
 
 
