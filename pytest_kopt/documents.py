@@ -135,6 +135,21 @@ def validate(model: type[Model], document: dict[str, Any], where: str) -> Model:
         raise BadInput("; ".join(_sentences(model, error)), where=where) from None
 
 
+def usable(
+    model: type[Model], document: dict[str, Any], stand_ins: dict[str, Any]
+) -> tuple[Model, list[str]]:
+    """Return the model of a document's legal keys, and what is wrong with the others.
+
+    `stand_ins` are values of the required keys, for where theirs is missing or not legal.
+    """
+    try:
+        return model.model_validate(document), []
+    except ValidationError as error:
+        wrong = {problem["loc"][0] for problem in error.errors() if problem["loc"]}
+        legal = {key: value for key, value in document.items() if key not in wrong}
+        return model.model_validate(stand_ins | legal), _sentences(model, error)
+
+
 def quoting(message: str) -> str:
     """Return a validator's message as one line: it may quote the document, which may hold anything.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.devices import idle, pinning
 from pytest_kopt.devices.idle import NoIdleGpu
-from pytest_kopt.devices.pinning import Host, discover, pin_remote
+from pytest_kopt.devices.pinning import Host, discover, for_target, pin_remote
 from pytest_kopt.devices.vendor import CPU, Device, Reading
 from pytest_kopt.errors import BadInput
 from pytest_kopt.session import placement, xdist
@@ -48,6 +49,51 @@ def test_the_cpu_is_one_device_and_asks_nobody() -> None:
     assert host.pin(CPU) == {} and host.read(CPU) == Reading()
 
 
+def device(uuid: str, architecture: str) -> Device:
+    return replace(gpu(0, uuid), architecture=architecture)
+
+
+@pytest.mark.parametrize(
+    ("target", "architecture", "fits"),
+    [
+        ("sm_90", "sm_90", True),
+        ("sm_90a", "sm_90", True),
+        ("sm_100", "sm_90", False),
+        ("gfx942", "gfx942:sramecc+:xnack-", True),
+        ("gfx90a", "gfx90a", True),
+        ("gfx942", "gfx950", False),
+        ("gfx942", "", True),
+        ("cpu", "sm_90", False),
+        (None, "sm_90", True),
+    ],
+)
+def test_a_campaign_is_measured_on_its_own_architecture(
+    target: str | None, architecture: str, fits: bool
+) -> None:
+    host = Host(FakeVendor([]), (device("a", architecture),))
+    if fits:
+        assert for_target(host, target) == host
+    else:
+        with pytest.raises(BadInput, match=f"for {target}, here is {architecture}"):
+            for_target(host, target)
+
+
+def test_the_cpu_is_for_campaigns_on_the_cpu() -> None:
+    host = Host(None, (CPU,))
+    assert for_target(host, "cpu") == host
+    with pytest.raises(BadInput, match="for sm_90, here is cpu"):
+        for_target(host, "sm_90")
+
+
+def test_of_different_gpus_the_campaigns_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By workers here as by those of another host."""
+    use(monkeypatch, FakeVendor([device("GPU-old", "sm_80"), device("GPU-new", "sm_90")]))
+    assert [d.uuid for d in place("cuda", "sm_90", None, print).devices] == ["GPU-new"]
+    assert pin_remote("cuda", 0, None, None, "sm_90", print, {})["uuid"] == "GPU-new"
+    refused = pin_remote("cuda", 0, None, None, "gfx942", print, {})["refused"]
+    assert "for gfx942, here is sm_80, sm_90" in refused
+
+
 def test_workers_go_round_the_idle_gpus_in_the_callers_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -57,11 +103,11 @@ def test_workers_go_round_the_idle_gpus_in_the_callers_order(
         return Reading(utilisation_pct=90.0 if device is B else 0.0, memory_mib=float(device is A))
 
     use(monkeypatch, FakeVendor([A, B, C], state))
-    gated = place("cuda", 0.0, print)
+    gated = place("cuda", None, 0.0, print)
     pinned = [gated.pin(k)["CUDA_VISIBLE_DEVICES"] for k in range(5)]
     assert pinned == [d.uuid for d in (A, C, A, C, A)]
     assert gated.best == C, "the most idle one takes a serial run"
-    assert place("cuda", None, print).devices == (A, B, C)
+    assert place("cuda", None, None, print).devices == (A, B, C)
 
 
 def result(nodeid: str, device: str | None) -> CaseResult:
@@ -80,7 +126,7 @@ def test_a_process_pins_itself_by_its_place_on_its_host(
 ) -> None:
     use(monkeypatch, FakeVendor([A, B, C]))
     environ = {"CUDA_VISIBLE_DEVICES": "2,1"}
-    found = pin_remote("cuda", where, 0.0, None, print, environ)
+    found = pin_remote("cuda", where, 0.0, None, None, print, environ)
     assert found == {"kind": "cuda", "uuid": (C, B)[where % 2].uuid}
     assert environ["CUDA_VISIBLE_DEVICES"] == found["uuid"]
 
@@ -89,23 +135,23 @@ def test_a_replacement_pins_itself_to_the_same_device(monkeypatch: pytest.Monkey
     """Even while the device is busy, for instance with the one that it replaces."""
     use(monkeypatch, FakeVendor([A, B], lambda device, number: Reading(utilisation_pct=50.0)))
     environ: dict[str, str] = {}
-    assert pin_remote("cuda", 0, 0.0, B.uuid, print, environ)["uuid"] == B.uuid
+    assert pin_remote("cuda", 0, 0.0, B.uuid, None, print, environ)["uuid"] == B.uuid
     assert environ == {"CUDA_VISIBLE_DEVICES": B.uuid}
 
 
 def test_a_host_without_a_usable_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, FakeVendor([A], lambda device, number: Reading(utilisation_pct=50.0)))
     environ: dict[str, str] = {}
-    (busy,) = pin_remote("cuda", 0, 0.0, None, print, environ)["busy"]
+    (busy,) = pin_remote("cuda", 0, 0.0, None, None, print, environ)["busy"]
     assert "utilisation 50 %" in busy
     use(monkeypatch, None)
-    assert "--kopt-device" in pin_remote("cuda", 0, 0.0, None, print, environ)["refused"]
+    assert "--kopt-device" in pin_remote("cuda", 0, 0.0, None, None, print, environ)["refused"]
     assert environ == {}
 
 
 def test_a_host_on_the_cpu_gets_tritons_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     environ: dict[str, str] = {}
-    assert pin_remote("cpu", 0, 0.0, None, print, environ) == {"kind": "cpu", "uuid": "cpu"}
+    assert pin_remote("cpu", 0, 0.0, None, None, print, environ) == {"kind": "cpu", "uuid": "cpu"}
     assert environ == {"TRITON_INTERPRET": "1"}
 
 

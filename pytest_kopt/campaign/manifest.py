@@ -214,6 +214,10 @@ class Manifest(BaseModel):
         _refuse_placeholder(value or "")
         return value
 
+    def judges_by_kernel_time(self, policy: bool) -> bool:
+        """Say whether mean GPU kernel time judges too: as the policy does unless a key says."""
+        return policy if self.kernel_time is None else self.kernel_time
+
     def to_yaml(self) -> str:
         """Return the file's text."""
         return dump_yaml(self.model_dump(mode="json", by_alias=True))

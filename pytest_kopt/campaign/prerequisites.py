@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_kopt import policies
 from pytest_kopt.campaign import commands, manifest
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.repository import Repository
 from pytest_kopt.campaign.worktrees import counterpart
+from pytest_kopt.devices.pinning import discover, for_target
 from pytest_kopt.errors import BadInput
+from pytest_kopt.profiling import ncu, rocprof
 
 _COMPILED = {".cu", ".cpp", ".cc", ".cxx", ".hip", ".c"}
 _PROBE = "from pytest_kopt.session.probe import main; main()"
@@ -25,42 +31,94 @@ class Probe:
     """What collecting the tests in a fresh process showed.
 
     `modules` are the files of every imported module, `cases` the node ids marked kopt, `path` the
-    folders in which modules were looked for.
+    folders in which modules were looked for, `profilers` what can tell GPU kernel time, if asked.
     """
 
     cases: tuple[str, ...]
     modules: tuple[str, ...]
     failure: str = ""
     path: tuple[str, ...] = ()
+    profilers: tuple[str, ...] = ()
 
 
-def gaps(given: Manifest, root: Path) -> list[str]:
-    """Return one sentence for everything that is missing; empty when round 1 may run."""
+def gaps(given: Manifest, root: Path, *, elsewhere: bool = False) -> list[str]:
+    """Return one sentence for everything that is missing; empty when round 1 may run.
+
+    With `elsewhere` the rounds run on another machine: its device is not looked for here.
+    """
     repository = Repository.around(root)
     found = tree_gaps(given, root, repository)
-    try:
-        manifest.check_kernel_paths(given, root, repository.root if repository else root)
-    except BadInput as error:
-        return [*found, str(error)]
+    for source in given.kernel_source:
+        one = given.model_copy(update={"kernel_source": [source]})
+        with listed(found):
+            manifest.check_kernel_paths(one, root, repository.root if repository else root)
     suffixes = {Path(source).suffix for source in given.kernel_source}
     if suffixes & _COMPILED and given.rebuild_command is None:
         found.append("a compiled kernel needs rebuild_command (--rebuild 'COMMAND')")
-    for key in ("test_command", "rebuild_command", "format_command"):
-        text = getattr(given, key)
-        if text is not None:
-            try:
-                commands.split(text)
-            except BadInput as error:
-                found.append(f"{key}: {error}")
-    return found + _test_gaps(given, root, repository, probe(given, root))
+    found += _program_gaps(given, root)
+    wants_kernel_time = bool(given.kernel_time)
+    with listed(found):
+        policy = policies.load(given.policy, root)
+        wants_kernel_time = given.judges_by_kernel_time(policy.kernel_time)
+    on_gpu = given.target_gpu != "cpu" and not elsewhere
+    if on_gpu:
+        found += _device_gaps(given.target_gpu)
+    seen = probe(given, root, profilers=on_gpu and wants_kernel_time)
+    if on_gpu and wants_kernel_time and not seen.profilers:
+        found.append(
+            "rounds are judged by GPU kernel time, which neither torch.profiler nor "
+            f"{ncu.TOOL} nor {rocprof.TOOL} on PATH can tell here (policy {given.policy!r}; "
+            "`kernel_time: false` has the benchmark judge alone)"
+        )
+    return found + _test_gaps(given, root, repository, seen)
 
 
-def probe(given: Manifest, root: Path) -> Probe:
-    """Collect the campaign's tests in a fresh process with the manifest's environment."""
+@contextmanager
+def listed(found: list[str]) -> Iterator[None]:
+    """Add what is refused inside to a list of gaps."""
+    try:
+        yield
+    except BadInput as error:
+        found.append(str(error))
+
+
+def _program_gaps(given: Manifest, root: Path) -> Iterator[str]:
+    """Yield what of the manifest's commands cannot be started in the project root."""
+    for key in Manifest.model_fields:
+        text = getattr(given, key) if key.endswith("_command") else None
+        if text is None:
+            continue
+        try:
+            extra, words = commands.split(text)
+        except BadInput as error:
+            yield f"{key}: {error}"
+            continue
+        path = commands.environment({**given.env, **extra}).get("PATH")
+        # A name with a slash is looked for below the directory that the command runs in.
+        program = str(root / words[0]) if "/" in words[0] else words[0]
+        if shutil.which(program, path=path) is None:
+            yield f"{key}: the program {words[0]!r} is not on PATH"
+
+
+def _device_gaps(target: str) -> Iterator[str]:
+    try:
+        for_target(discover("cuda"), target)
+    except BadInput as error:
+        yield (
+            f"target_gpu: no {target} here, {error.what} (--elsewhere sets the campaign up for "
+            "another machine, --gpu cpu for this one's CPU)"
+        )
+
+
+def probe(given: Manifest, root: Path, *, profilers: bool = False) -> Probe:
+    """Collect the campaign's tests in a fresh process with the manifest's environment.
+
+    With `profilers` it also asks what can tell GPU kernel time there, which imports torch.
+    """
     with tempfile.TemporaryDirectory() as directory:
         answer = Path(directory) / "probe.json"
         done = subprocess.run(
-            [sys.executable, "-c", _PROBE, str(answer), *shlex.split(given.tests)],
+            [sys.executable, "-c", _PROBE, str(answer), str(profilers), *shlex.split(given.tests)],
             cwd=root,
             env=commands.environment(given.env),
             stdin=subprocess.DEVNULL,
@@ -71,7 +129,7 @@ def probe(given: Manifest, root: Path) -> Probe:
         if not answer.exists():
             return Probe((), (), (done.stdout + done.stderr)[-1500:].strip())
         document = json.loads(answer.read_text())
-        found = {name: tuple(document[name]) for name in ("cases", "modules", "path")}
+        found = {name: tuple(document[name]) for name in ("cases", "modules", "path", "profilers")}
         return Probe(**found, failure=document["failure"])
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,18 +16,25 @@ from pytest_kopt.campaign import manifest as manifests
 from pytest_kopt.campaign.hold import hold
 from pytest_kopt.campaign.layout import Layout, campaigns, check_name
 from pytest_kopt.campaign.manifest import Manifest
-from pytest_kopt.campaign.prerequisites import gaps, tree_gaps
+from pytest_kopt.campaign.prerequisites import gaps, listed, tree_gaps
 from pytest_kopt.campaign.repository import Repository
-from pytest_kopt.cli import quick_bench, templates
+from pytest_kopt.cli import manifest_options, quick_bench, templates
 from pytest_kopt.cli.project import Commands, Project, command
 from pytest_kopt.clock import now
-from pytest_kopt.documents import validate
+from pytest_kopt.documents import usable
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.schema.table import write_atomically
 from pytest_kopt.session.harness import pytest_section
 from pytest_kopt.show import tips
 from pytest_kopt.show.campaign_readme import campaign_readme
+
+#: What the rest is looked at with where a required key is missing or not legal.
+_STAND_INS: dict[str, Any] = {
+    **dict.fromkeys(("target_op", "target_backend", "target_lang"), "unknown"),
+    "target_gpu": "cpu",
+    "kernel_source": ["unknown"],
+}
 
 
 def add_parser(commands: Commands) -> None:
@@ -48,35 +54,18 @@ def add_parser(commands: Commands) -> None:
         metavar="NAME",
         help=f"put a template into the project instead: {', '.join(templates.TEMPLATES)}",
     )
-    parser.add_argument("--op", help="target operator")
-    parser.add_argument("--kernel", action="append", metavar="PATH", help="file to optimise")
-    parser.add_argument("--backend", help="TRITON, CK, HIPBLASLT, TURBO, FLYDSL, TORCH, …")
-    parser.add_argument("--gpu", metavar="ARCH", help="sm_90, gfx942, H200, MI300X, …, or cpu")
-    parser.add_argument("--lang", help="language, where the backend does not say it")
-    parser.add_argument("--metric", help="primary metric (default: combined step or forward)")
-    parser.add_argument("--tests", metavar="'ARGS'", help="pytest arguments that select the cases")
+    manifest_options.add_options(parser)
     parser.add_argument(
-        "--classes", metavar="COLUMNS", help="dims that tell classes of cases apart, as M or M,N"
+        "--elsewhere",
+        action="store_true",
+        help="the rounds run on another machine: do not look for its GPU and profilers here",
     )
-    parser.add_argument("--target", help="performance target, such as '>500 TFLOPS'")
-    parser.add_argument("--max-iterations", type=int, metavar="N")
-    parser.add_argument("--policy", help="decision policy")
-    parser.add_argument("--branch", help="auto (optimize/NAME), none, or a branch name")
     parser.add_argument(
         "--worktree", metavar="DIR", help="make a work tree of git's at DIR and run there"
     )
     parser.add_argument(
-        "--mode",
-        choices=("repo", "workspace"),
-        help="run here (repo), or on copies of kernel and tests in the campaign's directory",
-    )
-    parser.add_argument(
         "--bench", action="append", metavar="PATH", help="benchmark to copy into the workspace"
     )
-    parser.add_argument("--env", action="append", metavar="NAME=VALUE", help="set in every worker")
-    parser.add_argument("--rebuild", metavar="COMMAND", help="run before every round")
-    parser.add_argument("--format", metavar="COMMAND", help="run before every round")
-    parser.add_argument("--test", metavar="COMMAND", help="must pass before every round")
     parser.add_argument("--from", dest="old", metavar="OLD", help="take over OLD's settings")
     parser.set_defaults(run=run)
 
@@ -85,34 +74,49 @@ def run(arguments: argparse.Namespace) -> int:
     project = Project.here()
     if arguments.template:
         return _place(arguments.template, project.root)
-    layout = Layout(project.workspace / check_name(arguments.name))
-    if layout.manifest.exists():
-        raise BadInput(f"campaign {arguments.name!r} exists already", legal="another name")
+    layout = Layout(project.workspace / arguments.name)
     repository = Repository.around(project.root)
-    document = _document(arguments, project, repository)
+    missing: list[str] = []
+    with listed(missing):
+        check_name(arguments.name)
+        if layout.manifest.exists():
+            raise BadInput(f"campaign {arguments.name!r} exists already", legal="another name")
+    document = _document(arguments, project, repository, missing)
+    given, wrong = usable(Manifest, document, _STAND_INS)
+    missing += wrong
+    if wrong and given.kernel_source == _STAND_INS["kernel_source"]:
+        given = given.model_copy(update={"kernel_source": []})
     tree = Path(os.path.abspath(arguments.worktree)) if arguments.worktree else None
-    given = validate(Manifest, document, where="kopt init")
-    policy = policies.load(given.policy, project.root)
-    try:
-        with _root(tree, given, layout, project, repository) as root:
-            _refuse(gaps(given, root))
-            with _directory(arguments, given, layout, project, root) as (place, given):
-                home = root if given.upstream is None else layout.directory
-                script, command = quick_bench.script(home, layout.quick_bench)
-                given = given.model_copy(update={"quick_command": command})
-                if repository is not None:
-                    if tree is None and given.git_branch not in ("none", repository.branch):
-                        _check_nobody_works_here(project)
-                        repository.switch(given.git_branch)
-                    project.keep_workspace_out_of_git()
-                write_atomically(place.readme, campaign_readme(given, policy))
-                write_atomically(place.quick_bench, script)
-                manifests.save(place.manifest, given)
-    except _NotReady as error:
-        print("not ready, nothing was written:", file=sys.stderr)
-        for gap in error.gaps:
-            print(f"  - {gap}", file=sys.stderr)
-        return ExitCode.USAGE
+    benchmarks: list[str] = []
+    with listed(missing):
+        benchmarks = _benchmarks(arguments, project.root)
+    if tree is not None:
+        with listed(missing):
+            branch = worktrees.branch_of(layout.name, given)
+            worktrees.check_new_tree(tree, branch, repository)
+        # The new tree has the kernel of HEAD: an edit here would silently stay behind.
+        missing += tree_gaps(given, project.root, repository)
+    if tree is None or missing:
+        here = gaps(given, project.root, elsewhere=arguments.elsewhere)
+        missing += [gap for gap in here if gap not in missing]
+    _refuse(missing)
+    with _root(tree, given, layout, project, repository) as root:
+        if tree is not None:
+            _refuse(gaps(given, root, elsewhere=arguments.elsewhere))
+        with _directory(arguments, given, layout, project, root, benchmarks) as (place, given):
+            home = root if given.upstream is None else layout.directory
+            script, command = quick_bench.script(home, layout.quick_bench)
+            given = given.model_copy(update={"quick_command": command})
+            if repository is not None:
+                if tree is None and given.git_branch not in ("none", repository.branch):
+                    _check_nobody_works_here(project)
+                    repository.switch(given.git_branch)
+                project.keep_workspace_out_of_git()
+            write_atomically(
+                place.readme, campaign_readme(given, policies.load(given.policy, project.root))
+            )
+            write_atomically(place.quick_bench, script)
+            manifests.save(place.manifest, given)
     print(given.to_yaml())
     for line in tips.lines(project.campaign(arguments.name)):
         print(line)
@@ -123,17 +127,12 @@ def run(arguments: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
-class _NotReady(Exception):
-    """What is missing for round 1."""
-
-    def __init__(self, gaps: list[str]) -> None:
-        self.gaps = gaps
-        super().__init__(*gaps)
-
-
 def _refuse(missing: list[str]) -> None:
+    """Raise BadInput that lists everything which is missing for round 1, if anything is."""
+    if len(missing) == 1:
+        raise BadInput(f"{missing[0]}; nothing was written")
     if missing:
-        raise _NotReady(missing)
+        raise BadInput("not ready, nothing was written:" + "".join(f"\n  - {g}" for g in missing))
 
 
 def _check_nobody_works_here(project: Project) -> None:
@@ -159,29 +158,24 @@ def _root(
         yield project.root
         return
     branch = worktrees.branch_of(layout.name, given)
-    worktrees.check_new_tree(tree, branch, repository)
     assert repository is not None and branch is not None
-    # The new tree has the kernel of HEAD: an edit here would silently stay behind.
-    _refuse(tree_gaps(given, project.root, repository))
     with worktrees.made(tree, branch, repository):
         yield worktrees.counterpart(project.root, tree, repository)
 
 
 @contextmanager
 def _directory(
-    arguments: argparse.Namespace, given: Manifest, layout: Layout, project: Project, root: Path
+    arguments: argparse.Namespace,
+    given: Manifest,
+    layout: Layout,
+    project: Project,
+    root: Path,
+    benchmarks: list[str],
 ) -> Iterator[tuple[Layout, Manifest]]:
     """Yield where the campaign's documents are written, and its manifest."""
-    if arguments.mode != "workspace":
-        if arguments.bench:
-            raise BadInput(
-                "benchmarks are copied into a workspace only",
-                where="--bench",
-                legal="--mode workspace",
-            )
+    if not _in_workspace(arguments):
         yield layout, given
         return
-    benchmarks = [_relative(path, project.root, "--bench") for path in arguments.bench or []]
     settings = pytest_section(project.settings and root / project.settings)
     with extraction.extracted(given, root, layout, benchmarks, settings) as made:
         yield made
@@ -197,7 +191,10 @@ def _place(name: str, root: Path) -> int:
 
 
 def _document(
-    arguments: argparse.Namespace, project: Project, repository: Repository | None
+    arguments: argparse.Namespace,
+    project: Project,
+    repository: Repository | None,
+    missing: list[str],
 ) -> dict[str, Any]:
     document: dict[str, Any] = {}
     if arguments.old:
@@ -208,58 +205,47 @@ def _document(
             document[key] = upstream[key]
         for key in ("schema", "created", "git_branch", "quick_command", "representative_shapes"):
             document.pop(key)
-        arguments.mode = arguments.mode or document["execution_mode"]
+        if document["execution_mode"] == "workspace" and not arguments.execution_mode:
+            arguments.execution_mode = ["workspace"]
         document["execution_mode"] = "repo"
-    given = {
-        "target_op": arguments.op,
-        "target_backend": arguments.backend,
-        "target_lang": arguments.lang,
-        "target_gpu": arguments.gpu,
-        "performance_target": arguments.target,
-        "primary_metric": arguments.metric,
-        "kernel_source": [_relative(path, project.root, "--kernel") for path in arguments.kernel]
-        if arguments.kernel
-        else None,
-        "tests": arguments.tests,
-        "test_command": arguments.test,
-        "max_iterations": arguments.max_iterations,
-        "policy": arguments.policy,
-        "classes": _columns(arguments.classes),
-        "env": _environment(arguments.env),
-        "rebuild_command": arguments.rebuild,
-        "format_command": arguments.format,
-    }
-    document |= {key: value for key, value in given.items() if value is not None}
+    document |= manifest_options.given(arguments, missing)
+    if _in_workspace(arguments):
+        # Legal only with the upstream that `extracted` puts in.
+        document["execution_mode"] = "repo"
+    if arguments.kernel_source:
+        paths = [_relative(path, project.root) for path in arguments.kernel_source]
+        document["kernel_source"] = paths
     document.setdefault("git_commit", repository is not None)
-    branch = arguments.branch or "auto"
-    if repository is None:
+    branch = document.get("git_branch", "auto")
+    if repository is None or missing:
         branch = "none"
     document["git_branch"] = f"optimize/{arguments.name}" if branch == "auto" else branch
     document["created"] = now()
     return document
 
 
-def _relative(path: str, root: Path, option: str) -> str:
-    found = Path(path)
-    absolute = found if found.is_absolute() else Path.cwd() / found
-    try:
-        return absolute.relative_to(root).as_posix()
-    except ValueError:
+def _in_workspace(arguments: argparse.Namespace) -> bool:
+    return bool(arguments.execution_mode) and arguments.execution_mode[-1] == "workspace"
+
+
+def _benchmarks(arguments: argparse.Namespace, root: Path) -> list[str]:
+    """Return the benchmarks to copy, relative to the root; BadInput for what cannot be."""
+    if arguments.bench and not _in_workspace(arguments):
         raise BadInput(
-            f"{path!r} lies outside the project", where=option, legal=f"below {root}"
-        ) from None
+            "benchmarks are copied into a workspace only",
+            where="--bench",
+            legal="--mode workspace",
+        )
+    found = [_relative(path, root) for path in arguments.bench or []]
+    for path in found:
+        if Path(path).is_absolute():
+            raise BadInput(
+                f"{path!r} lies outside the project", where="--bench", legal=f"below {root}"
+            )
+    return found
 
 
-def _columns(words: str | None) -> list[str] | None:
-    if words is None:
-        return None
-    return [word.strip() for word in words.split(",") if word.strip()]
-
-
-def _environment(words: list[str] | None) -> dict[str, str] | None:
-    if not words:
-        return None
-    for word in words:
-        if "=" not in word:
-            raise BadInput(f"{word!r} sets nothing", where="--env", legal="NAME=VALUE")
-    return dict(word.split("=", 1) for word in words)
+def _relative(path: str, root: Path) -> str:
+    """Return a path relative to the project root; as it is where it lies outside."""
+    absolute = Path.cwd() / path
+    return (absolute.relative_to(root) if absolute.is_relative_to(root) else absolute).as_posix()

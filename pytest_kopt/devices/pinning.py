@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_kopt.devices.choice import choose, interpreter_environment
@@ -60,6 +60,30 @@ def discover(
     return Host(vendor, tuple(found))
 
 
+def for_target(host: Host, target: str | None) -> Host:
+    """Return the host with the devices that a campaign is for: "cpu", sm_90, gfx942; None for any.
+
+    Raises BadInput where it has none of them. A device whose vendor does not say what it is counts.
+    """
+    if target is None:
+        return host
+    names = {device.uuid: _target_of(device) for device in host.devices}
+    wanted = target.removesuffix("a") if target.startswith("sm_") else target
+    kept = tuple(device for device in host.devices if names[device.uuid] in ("", wanted))
+    if not kept:
+        raise BadInput(
+            f"the campaign is for {target}, here is {', '.join(sorted(set(names.values())))}",
+            where="target_gpu",
+            legal="--kopt-device cpu" if target == "cpu" else f"a machine with {target}",
+        )
+    return replace(host, devices=kept)
+
+
+def _target_of(device: Device) -> str:
+    # AMD's tools may add the features of an architecture: gfx942:sramecc+:xnack-.
+    return "cpu" if device.kind == "cpu" else device.architecture.partition(":")[0]
+
+
 def in_use(host: Host) -> Device:
     """Return the device that torch's "cuda" is in this process; imports torch on a GPU host.
 
@@ -80,20 +104,21 @@ def pin_remote(
     place: int,
     wait_minutes: float | None,
     before: str | None,
+    target: str | None,
     say: Callable[[str], None],
     environ: MutableMapping[str, str] = os.environ,
 ) -> dict[str, Any]:
     """Pin this process, the `place`-th of a session on this host, before it imports anything.
 
     `option` is --kopt-device; with `wait_minutes` only idle GPUs are used. A replacement takes the
-    device whose UUID the process `before` it had. Returns the kind of device and its UUID, or under
-    "refused" or "busy" why there is none: this runs at the far end of an execnet channel, which
-    carries plain data.
+    device whose UUID the process `before` it had. `target` is as in `for_target`. Returns the kind
+    of device and its UUID, or under "refused" or "busy" why there is none: this runs at the far end
+    of an execnet channel, which carries plain data.
     """
     kind = choose(option, environ)
     environ.update(interpreter_environment(kind, environ))
     try:
-        host = discover(kind, environ)
+        host = for_target(discover(kind, environ), target)
         devices = list(host.devices)
         if before is not None:
             devices = [device for device in devices if device.uuid == before] or devices

@@ -20,7 +20,7 @@ class Brief:
     all). With `arms` the cases are not checked and timed but held ready for a comparison, with
     `profile` they are profiled, with `declare_only` held against the baseline and nothing is run.
     `repeats` and `iterations` are the samples of a case and, on the CPU, the most calls in one
-    (None: as ever).
+    (None: as ever). `target` is the architecture that a campaign is for.
     """
 
     device: str
@@ -38,6 +38,7 @@ class Brief:
     profile: ProfileOrder | None = None
     repeats: int | None = None
     iterations: int | None = None
+    target: str | None = None
 
     @classmethod
     def of(cls, settings: Settings, device: str, session_seed: int) -> Brief:

@@ -130,9 +130,7 @@ class CampaignRound(CampaignTrial):
 
     @property
     def _by_kernel_time(self) -> bool:
-        """Whether mean GPU kernel time judges too: as the policy, unless the manifest says."""
-        told = self.campaign.manifest.kernel_time
-        return self.policy.kernel_time if told is None else told
+        return self.campaign.manifest.judges_by_kernel_time(self.policy.kernel_time)
 
     def _session(self, collector: Collector) -> dict[str, Any]:
         return {**super()._session(collector), "harness": self._harness.to_document()}

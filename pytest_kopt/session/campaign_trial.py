@@ -116,6 +116,7 @@ class CampaignTrial:
             cases_only=True,
             classes=self._classes().columns,
             expected=tuple(self.frozen.values()) or None,
+            target=self.campaign.manifest.target_gpu,
             ignored=(*self._ignored, *(name for name in self.frozen if name not in self.expected)),
         )
 

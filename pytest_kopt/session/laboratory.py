@@ -76,7 +76,7 @@ class HostLaboratory:
         multi = self._settings.suite == "multigpu"
         if multi or config.option.collectonly or not xdist.has_local_workers(config):
             return
-        self._placement = place(self.brief.device, wait_minutes, say)
+        self._placement = place(self.brief.device, self.brief.target, wait_minutes, say)
         if serves_itself and not xdist.is_distributed(config):
             os.environ.update(self._placement.pin_to(self._placement.best))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.devices.idle import AvailabilityGate
-from pytest_kopt.devices.pinning import Host, discover
+from pytest_kopt.devices.pinning import Host, discover, for_target
 from pytest_kopt.devices.vendor import CPU, Device, Reading
 
 
@@ -61,12 +61,15 @@ class Placement:
 ON_CPU = Placement(Host(None, (CPU,)), (CPU,), CPU, print)
 
 
-def place(kind: str, wait_minutes: float | None, say: Callable[[str], None]) -> Placement:
+def place(
+    kind: str, target: str | None, wait_minutes: float | None, say: Callable[[str], None]
+) -> Placement:
     """Find the devices of a kind, "cpu" or "cuda"; with `wait_minutes` only idle ones.
 
-    Raises BadInput where there is none, NoIdleGpu where none gets idle.
+    `target` is what a campaign is for, None for any. Raises BadInput where there is none, NoIdleGpu
+    where none gets idle.
     """
-    host = discover(kind)
+    host = for_target(discover(kind), target)
     if host.vendor is None:
         return ON_CPU
     if wait_minutes is None:

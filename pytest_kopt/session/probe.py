@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
+from pytest_kopt.profiling import ncu, rocprof
 from pytest_kopt.session.worker import is_marked
 
 
@@ -26,10 +28,21 @@ class ProbePlugin:
         self.cases = [item.nodeid for item in session.items if is_marked(item)]
 
 
+def gpu_profilers() -> list[str]:
+    """Return what can tell the time of a GPU's kernels in this process; imports torch."""
+    from torch.profiler import ProfilerActivity, supported_activities
+
+    found = [name for name in (ncu.TOOL, rocprof.TOOL) if shutil.which(name)]
+    return [*found, *(["torch"] if ProfilerActivity.CUDA in supported_activities() else [])]
+
+
 def main() -> None:
-    """Write what was found to the file given first; the rest are pytest's arguments."""
+    """Write what was found to the file given first.
+
+    Then comes whether to ask for profilers of GPUs (True or False), and pytest's arguments.
+    """
     sys.path.insert(0, "")
-    answer, *arguments = sys.argv[1:]
+    answer, asks, *arguments = sys.argv[1:]
     plugin = ProbePlugin()
     pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", *arguments], plugins=[plugin])
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
@@ -37,6 +50,7 @@ def main() -> None:
         "cases": plugin.cases,
         "modules": sorted(str(Path(file).resolve()) for file in files if file),
         "path": list(dict.fromkeys(str(Path(entry).resolve()) for entry in sys.path)),
+        "profilers": gpu_profilers() if asks == "True" else [],
         "failure": "\n".join(plugin.failures)[-1500:],
     }
     Path(answer).write_text(json.dumps(document))

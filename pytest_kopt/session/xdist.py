@@ -62,9 +62,8 @@ class XdistBridge:
         controller = self._controller
         before = self._pinned.get(id(spec), {}).get("uuid")
         channel = gateway.remote_exec(_PIN)
-        channel.send(
-            (controller.settings.device, self._remote[id(spec)], controller.wait_minutes, before)
-        )
+        orders = (controller.settings.device, self._remote[id(spec)], controller.wait_minutes)
+        channel.send((*orders, before, controller.brief.target))
         while "say" in (answer := channel.receive()):
             controller.say(f"{gateway.id}: {answer['say']}")
         channel.waitclose()

@@ -23,7 +23,7 @@ def test_work(kopt):
 
     kopt(work, inputs=lambda: (torch.ones(2),), reference=lambda x: x, dims={{"n": 2}})
 """
-GIVEN = ("--op", "work", "--backend", "TORCH", "--gpu", "H200")
+GIVEN = ("--op", "work", "--backend", "TORCH", "--gpu", "H200", "--elsewhere")
 
 
 @pytest.fixture
@@ -114,8 +114,13 @@ def test_every_gap_is_listed_at_once(ready: Project) -> None:
     ready.write("kernels/work.cu", "// not committed\n")
     ready.write(CASES, "def test_nothing():\n    pass\n")
     before = ready.contents()
-    words = ("--kernel", KERNEL, "--kernel", "kernels/work.cu", "--test", "python 'unbalanced")
-    run = ready.kopt("init", CAMPAIGN, *GIVEN, *words)
+    words = (
+        *("--op", "work", "--backend", "TRITON", "--gpu", "MI300X", "--max-iterations", "120"),
+        *("--kernel", KERNEL, "--kernel", "kernels/work.cu", "--kernel", "kernels/absent.py"),
+        *("--test", "python 'unbalanced", "--format", "./no-such-prog", "--policy", "mild"),
+        *("--benchmark", "NAME=1 not-there --fast", "--env", "NAME", "--bench", "b.py"),
+    )
+    run = ready.kopt("init", CAMPAIGN, *words)
     assert run.code == 4, run.text
     gaps = re.findall(r"^ +- (.+)$", run.text, re.MULTILINE)
     for expected in (
@@ -124,10 +129,28 @@ def test_every_gap_is_listed_at_once(ready: Project) -> None:
         r"rebuild_command",
         r"test_command: .*unbalanced.* cannot be split",
         r"no test marked kopt",
+        r"kernel 'kernels/absent.py' does not exist",
+        r"'max_iterations' is 120 .*119",
+        r"no gfx942 here.*--elsewhere.*--gpu cpu",
+        r"format_command: the program './no-such-prog' is not on PATH",
+        r"benchmark_command: the program 'not-there' is not on PATH",
+        r"policy 'mild' is unknown .*primus",
+        r"--env: 'NAME' sets nothing .*NAME=VALUE",
+        r"--bench: .*--mode workspace",
     ):
         assert any(re.search(expected, gap) for gap in gaps), (expected, gaps)
     assert ready.contents() == before
     assert ready.git("branch", "--show-current").strip() == "main"
+
+
+def test_a_round_runs_on_the_campaigns_device_only(fresh: Project) -> None:
+    """However the campaign was set up: on this machine, or elsewhere for another one."""
+    fresh.edit_manifest(target_gpu="gfx942")
+    before = fresh.contents()
+    run = fresh.round(1)
+    assert run.code == 4, run.text
+    assert "target_gpu: the campaign is for gfx942, here is cpu" in run.refusal
+    assert fresh.contents() == before and not fresh.was_measured
 
 
 def test_a_kernel_that_is_not_imported_from_here_is_a_gap(ready: Project) -> None:
@@ -146,7 +169,10 @@ def test_a_kernel_that_is_not_imported_from_here_is_a_gap(ready: Project) -> Non
     [
         (("../x", *GIVEN, "--kernel", KERNEL), ("'../x'", "letters, digits")),
         ((CAMPAIGN, *GIVEN, "--kernel", "../x.py"), ("../x.py", "--kernel|kernel_source")),
-        ((CAMPAIGN, *GIVEN, "--kernel", "/etc/hostname"), ("/etc/hostname", "outside")),
+        (
+            (CAMPAIGN, *GIVEN, "--kernel", "/etc/hostname"),
+            ("/etc/hostname", "relative to the project root"),
+        ),
         (
             (CAMPAIGN, "--kernel", KERNEL, "--backend", "CUDA", "--gpu", "H2000"),
             ("'target_op' is missing", "'target_lang' is missing", "'target_gpu' .*H2000.*sm_90"),

@@ -163,7 +163,7 @@ def test_a_campaign_on_two_gpus(empty: Project) -> None:
     empty.commit_all()
     found, variables = gpus(empty, 2)
     words = ("--op", "slept", "--kernel", KERNEL, "--backend", "TORCH", "--gpu", "H200")
-    assert empty.kopt("init", "c", *words).code == 0
+    assert empty.kopt("init", "c", *words, "--elsewhere").code == 0
     run = empty.pytest("--kopt-round", "1", *ON_GPUS, *TWO_WORKERS, **variables)
     assert run.code == 0, run.text
 

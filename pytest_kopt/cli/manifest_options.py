@@ -1,0 +1,124 @@
+"""The options of `kopt init`: one for every key of the manifest that a person sets."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from pytest_kopt.campaign.manifest import Manifest
+
+#: What the plugin writes into the manifest itself.
+_OURS = {"upstream", "created", "csv_schema", "quick_command"}
+_SHORT = {
+    "execution_mode": "mode",
+    "performance_target": "target",
+    "primary_metric": "metric",
+    "kernel_source": "kernel",
+    "git_branch": "branch",
+}
+_HELP = {
+    "target_op": "target operator",
+    "target_backend": "TRITON, CK, HIPBLASLT, TURBO, FLYDSL, TORCH, …",
+    "target_lang": "language, where the backend does not say it",
+    "target_gpu": "sm_90, gfx942, H200, MI300X, …, or cpu; it has to be here, see --elsewhere",
+    "execution_mode": "run here (repo), or on copies of kernel and tests in the campaign's "
+    "directory (workspace)",
+    "project_skill": "the project's own instructions",
+    "performance_target": "such as '>500 TFLOPS'",
+    "primary_metric": "default: combined step or forward",
+    "target_shapes": "the cases of interest (default: all)",
+    "kernel_source": "file to optimise",
+    "tests": "pytest arguments that select the cases",
+    "test_command": "must pass before every round",
+    "benchmark_command": "the project's own benchmark",
+    "representative_shapes": "label of a case for quick rounds, 3 to 5 (default: the baseline's "
+    "proposal)",
+    "git_commit": "commit accepted rounds (default: where there is a repository)",
+    "max_iterations": "end the campaign after as many rounds",
+    "git_branch": "auto (optimize/NAME), none, or a branch name",
+    "core_shapes": "label that the shape gate holds for (default: all)",
+    "policy": "decision policy: primus, kernel-opt or a file",
+    "engine": "timing engine",
+    "classes": "dims that tell classes of cases apart, as M or M,N",
+    "env": "set in every worker",
+    "rebuild_command": "run before every round",
+    "format_command": "run before every round",
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options, each under its key's name too; their values are checked by the manifest."""
+    for key in _keys():
+        short = _SHORT.get(key, key.removeprefix("target_").removesuffix("_command"))
+        names = dict.fromkeys(f"--{name.replace('_', '-')}" for name in (short, key))
+        kinds = _kinds(key)
+        text = _HELP.get(key) or Manifest.model_fields[key].description or f"{key} of the manifest"
+        if bool in kinds:
+            action = argparse.BooleanOptionalAction
+            parser.add_argument(*names, dest=key, action=action, default=None, help=text)
+            continue
+        if kinds & {list, dict}:
+            text = f"{text}; may be repeated"
+        parser.add_argument(
+            *names, dest=key, action="append", metavar=_metavar(key, kinds), help=text
+        )
+
+
+def given(arguments: argparse.Namespace, missing: list[str]) -> dict[str, Any]:
+    """Return the manifest's keys that the command line sets, legal or not.
+
+    What cannot be written into a manifest at all is added to what is `missing`.
+    """
+    missing += (
+        f"--env: {word!r} sets nothing (legal: NAME=VALUE)"
+        for word in arguments.env or ()
+        if "=" not in word
+    )
+    found = {key: getattr(arguments, key) for key in _keys()}
+    return {key: _value(key, value) for key, value in found.items() if value is not None}
+
+
+def _keys() -> Iterator[str]:
+    return (key for key in Manifest.model_fields if key not in _OURS)
+
+
+def _value(key: str, words: list[str] | bool) -> Any:
+    kinds = _kinds(key)
+    if isinstance(words, bool):
+        return words
+    if dict in kinds:
+        return dict(word.split("=", 1) for word in words if "=" in word)
+    if list in kinds:
+        if key == "classes":
+            words = [name.strip() for word in words for name in word.split(",") if name.strip()]
+        return words[0] if words in ([choice] for choice in kinds) else words
+    last = words[-1]
+    return int(last) if int in kinds and last.lstrip("-").isdecimal() else last
+
+
+def _kinds(key: str) -> set[Any]:
+    """Return the types that a key takes, with the values of a Literal."""
+    return _members(Manifest.model_fields[key].annotation)
+
+
+def _members(annotation: Any) -> set[Any]:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (list, dict):
+        return {origin}
+    if origin is Literal:
+        return set(arguments)
+    if origin is Annotated:
+        return _members(arguments[0])
+    return set().union(*map(_members, arguments)) if arguments else {annotation}
+
+
+def _metavar(key: str, kinds: set[Any]) -> str:
+    choices = sorted(kind for kind in kinds if isinstance(kind, str))
+    if choices and list not in kinds:
+        return "|".join(choices)
+    if dict in kinds:
+        return "NAME=VALUE"
+    special = {"kernel_source": "PATH", "tests": "'ARGS'", "classes": "COLUMNS"}
+    plain = "COMMAND" if key.endswith("_command") else "N" if int in kinds else "TEXT"
+    return special.get(key, plain)
