@@ -131,6 +131,13 @@ def test_a_process_pins_itself_by_its_place_on_its_host(
     assert environ["CUDA_VISIBLE_DEVICES"] == found["uuid"]
 
 
+def test_a_campaign_on_the_cpu_leaves_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless it is told to take one, which is refused."""
+    use(monkeypatch, FakeVendor([A]))
+    assert pin_remote("auto", 0, 0.0, None, "cpu", print, {})["kind"] == "cpu"
+    assert "for cpu, here is sm_90" in pin_remote("cuda", 0, 0.0, None, "cpu", print, {})["refused"]
+
+
 def test_a_replacement_pins_itself_to_the_same_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even while the device is busy, for instance with the one that it replaces."""
     use(monkeypatch, FakeVendor([A, B], lambda device, number: Reading(utilisation_pct=50.0)))

@@ -13,14 +13,23 @@ MASKS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _NODES = ("nvidia[0-9]*", "kfd", "dxg")
 
 
-def choose(option: str, environ: Mapping[str, str] = os.environ, dev: Path = Path("/dev")) -> str:
+def choose(
+    option: str,
+    environ: Mapping[str, str] = os.environ,
+    dev: Path = Path("/dev"),
+    *,
+    target: str | None = None,
+) -> str:
     """Return "cpu" or "cuda" for the option auto, cpu or cuda.
 
-    auto is cuda where a GPU's device node exists and the caller's mask does not hide every GPU.
+    auto is cpu for a campaign whose `target` is the CPU, else cuda where a GPU's device node exists
+    and the caller's mask does not hide every GPU.
     torch's HIP build calls an AMD GPU "cuda" as well.
     """
     if option != "auto":
         return option
+    if target == "cpu":
+        return "cpu"
     masked = any(environ.get(mask, "0").strip() in ("", "-1") for mask in MASKS)
     present = any(True for pattern in _NODES for _ in dev.glob(pattern))
     return "cuda" if present and not masked else "cpu"

@@ -115,7 +115,7 @@ def pin_remote(
     of device and its UUID, or under "refused" or "busy" why there is none: this runs at the far end
     of an execnet channel, which carries plain data.
     """
-    kind = choose(option, environ)
+    kind = choose(option, environ, target=target)
     environ.update(interpreter_environment(kind, environ))
     try:
         host = for_target(discover(kind, environ), target)

@@ -19,6 +19,7 @@ from pytest_kopt.clock import now
 from pytest_kopt.decide.gates import metrics_verdict
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.devices.choice import choose
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.devices.machine import this_machine
 from pytest_kopt.errors import BadInput
@@ -111,12 +112,15 @@ class CampaignTrial:
 
     def brief(self, device: str, session_seed: int) -> Brief:
         """Return the orders of the workers; nothing is expected before the baseline."""
+        target = self.campaign.manifest.target_gpu
+        if target == "cpu":
+            device = choose(self._settings.device, target=target)
         return replace(
             Brief.of(self._settings, device, session_seed),
             cases_only=True,
             classes=self._classes().columns,
             expected=tuple(self.frozen.values()) or None,
-            target=self.campaign.manifest.target_gpu,
+            target=target,
             ignored=(*self._ignored, *(name for name in self.frozen if name not in self.expected)),
         )
 
