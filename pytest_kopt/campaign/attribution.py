@@ -5,9 +5,11 @@ from __future__ import annotations
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import reuse_log_ratios
+from pytest_kopt.decide.skewed import UNDER_SKEW
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.honesty.finding import is_finding
 from pytest_kopt.honesty.inflation import inflation
+from pytest_kopt.honesty.skew import DISTRIBUTIONS
 from pytest_kopt.honesty.transfer import Credit, Shown, caches_weights
 
 
@@ -18,6 +20,8 @@ def shown(campaign: Campaign, item: Round, verdict: Verdict) -> Shown:
     before = campaign.state.incumbent_as_of(item.number - 1)
     old = [] if before is None else campaign.results(before)
     labels = [shape.label for shape in verdict.shapes]
+    drawn = [result.evidence["groups"] for result in results if "groups" in result.evidence]
+    name = f"{verdict.aggregate.metric if verdict.aggregate else ''} {UNDER_SKEW}"
     gain = verdict.aggregate.change_pct if verdict.aggregate else None
     gap = (
         None if gain is None else inflation(reuse_log_ratios(results), reuse_log_ratios(old), gain)
@@ -30,6 +34,8 @@ def shown(campaign: Campaign, item: Round, verdict: Verdict) -> Shown:
         distributions=tuple(
             str(result.dims["distribution"]) for result in results if "distribution" in result.dims
         ),
+        drawn=tuple(name for name in DISTRIBUTIONS if drawn and all(name in d for d in drawn)),
+        skew_pct=next((t.change_pct for t in verdict.secondary if t.metric == name), None),
         inflation_pct=gap.gap_pct if gap and gap.is_inflated else None,
         new_weight_cache=caches_weights(traces.values())
         and not caches_weights(result.trace for result in old),

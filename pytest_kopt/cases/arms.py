@@ -8,7 +8,7 @@ where two versions cannot live together, the one version of its own tree.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,16 @@ import pytest
 import torch
 
 from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.groups import SKEWED, has_skew, redrawn
 from pytest_kopt.cases.heldout import held_out_cases, try_shape
-from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, Commander
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, UNEVEN, ArmsOrder, Commander
 from pytest_kopt.cases.passes import make_inputs
 from pytest_kopt.cases.runner import Bench, prepare_blocks
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.cases.spots import Looks, Spotted, floors
 from pytest_kopt.devices.lock import checking_lock
 from pytest_kopt.honesty.background import taken_threads
-from pytest_kopt.measure.cold import input_pool
+from pytest_kopt.measure.cold import InputPool, input_pool
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.numerics.determinism import fresh_copy, tensors
 from pytest_kopt.versions import twin, witness
@@ -40,6 +41,11 @@ _SLACK_DB = 40.0
 class _Arm:
     forward: Spotted
     backward: Spotted | None
+
+    @property
+    def blocks(self) -> list[Spotted]:
+        """Forward, and backward where there is one."""
+        return [self.forward, *([self.backward] if self.backward else [])]
 
 
 def serve_arms(
@@ -64,11 +70,12 @@ def serve_arms(
         commander.loaded(case.nodeid)
     with one_thread():
         pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, *versions.values())
-        arms = {}
-        for name in order.names:
-            looks = Looks(_RUNS, _LOOKS, derive(bench.session_seed, case.nodeid, f"looks {name}"))
-            blocks = prepare_blocks(versions[name], case, pool, bench, False, seed, looks)
-            arms[name] = _Arm(*blocks)
+        arms = {name: _arm(name, versions[name], case, pool, bench, seed) for name in order.names}
+        if has_skew(case):
+            uneven, pool = _uneven(case, bench, seed, versions)
+            for name in filter(UNEVEN.get, order.names):
+                other = UNEVEN[name]
+                arms[other] = _arm(other, versions[name], uneven, pool, bench, seed)
         engine = next(iter(arms.values())).forward.engine
         commander.ready(case.nodeid, list(arms), engine)
         while (wanted := commander.next_arm()) is not None:
@@ -76,12 +83,12 @@ def serve_arms(
             forward = arm.forward.run()
             commander.timed(forward, arm.backward.run() if arm.backward else None)
         findings = [*bench.watched(), *taken_threads(1)]
-    if CANDIDATE in arms:
-        known = floors(bench.accuracy(case.nodeid), _SLACK_DB)
-        for block in filter(None, (arms[CANDIDATE].forward, arms[CANDIDATE].backward)):
+    known = floors(bench.accuracy(case.nodeid), _SLACK_DB)
+    for name in {CANDIDATE, UNEVEN[CANDIDATE]} & {*arms}:
+        for block in arms[name].blocks:
             findings += block.findings(known)
             # Once a comparison is enough: it takes as long as a fifth of the blocks.
-            findings += block.inflation() if order.held_out else []
+            findings += block.inflation() if order.held_out and name == CANDIDATE else []
     commander.caught(case.nodeid, [found for found in findings if found.rejects])
     if order.held_out:
         secret = derive(bench.session_seed, case.nodeid, "held out")
@@ -90,6 +97,32 @@ def serve_arms(
                 tried = try_shape(kind, case, near, versions, bench.device, secret)
                 if tried is not None:
                     commander.tried(tried)
+
+
+def _arm(
+    name: str,
+    version: Callable[..., Any],
+    case: Case,
+    pool: InputPool,
+    bench: Bench,
+    seed: int,
+) -> _Arm:
+    looks = Looks(_RUNS, _LOOKS, derive(bench.session_seed, case.nodeid, f"looks {name}"))
+    return _Arm(*prepare_blocks(version, case, pool, bench, False, seed, looks))
+
+
+def _uneven(
+    case: Case, bench: Bench, seed: int, versions: Mapping[str, Callable[..., Any]]
+) -> tuple[Case, InputPool]:
+    """Return a grouped case with input sets of every skewed distribution, one at least of each."""
+    cases = [redrawn(case, name) for name in SKEWED]
+
+    def make(i: int) -> tuple[Any, ...]:
+        return make_inputs(cases[i % len(cases)], seed + i)
+
+    pool = input_pool(make, bench.device, *versions.values())
+    more = [make(i) for i in range(len(pool.sets), len(cases))]
+    return cases[0], replace(pool, sets=[*pool.sets, *more])
 
 
 def _versions(case: Case, order: ArmsOrder, seed: int) -> Mapping[str, Callable[..., Any]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_kopt.cases.result import named
 from pytest_kopt.errors import BadInput
-from pytest_kopt.schema.profile import Scalar, Schema, resolve
+from pytest_kopt.schema.profile import GROUPED_GEMM, Scalar, Schema, resolve
 
 if TYPE_CHECKING:
     from pytest_kopt.numerics.gates import Gate
@@ -22,7 +22,8 @@ class Case:
 
     `dims` are complete and in column order. `flops` and `nbytes` are (forward, backward) as far as
     declared; `work` is the one that the schema's unit asks for. `weights` are the positions of the
-    inputs that live longer than a step.
+    inputs that live longer than a step. `groups` is the position of a grouped GEMM's group sizes
+    (None: they are looked for), which are drawn anew in multiples of `group_multiple`.
     """
 
     nodeid: str
@@ -37,6 +38,13 @@ class Case:
     flops: tuple[float, float] | None
     nbytes: tuple[float, float] | None
     gate: Gate | None
+    groups: int | None = None
+    group_multiple: int = 1
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether it is a grouped GEMM, which has to hold whatever the groups' sizes are."""
+        return self.schema.name == GROUPED_GEMM.name or self.groups is not None
 
     @property
     def work(self) -> tuple[float, float] | None:
@@ -63,6 +71,8 @@ def declare(
     flops: Work | None,
     nbytes: Work | None,
     gate: Gate | None,
+    groups: int | None = None,
+    group_multiple: int = 1,
 ) -> Case:
     """Build a case; BadInput names the argument that does not fit and what would."""
     where = f"case {nodeid}"
@@ -73,6 +83,12 @@ def declare(
         raise BadInput(
             f"gate is {gate!r}", where=where, legal="None, snr(…), tolerance(…) or bitwise()"
         )
+    for name, number, least in (("groups", groups, 0), ("group_multiple", group_multiple, 1)):
+        is_number = type(number) is int and number >= least
+        if not is_number and (name, number) != ("groups", None):
+            raise BadInput(
+                f"{name} is {number!r}", where=where, legal=f"an integer of at least {least}"
+            )
     profile = resolve(schema, nodeid)
     full = profile.complete_dims(dims, nodeid)
     if backward and not any(column.is_backward for column in profile.columns):
@@ -104,6 +120,8 @@ def declare(
         flops=work["flops"],
         nbytes=work["nbytes"],
         gate=gate,
+        groups=groups,
+        group_multiple=group_multiple,
     )
 
 

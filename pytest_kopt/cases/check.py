@@ -27,7 +27,8 @@ class CheckReport:
     SNRs are in dB; `gradients` maps an input's position to its gradient's SNR. `findings` are
     signs that the kernel serves the check instead of computing. `accuracy` is each result's, by
     name, and `written` the bytes of the outputs; `io_bytes` are the compulsory bytes by direction
-    and `dtype` what products are taken in, for the roofline.
+    and `dtype` what products are taken in, for the roofline. `groups` are the group sizes that a
+    grouped GEMM was right for, by the distribution they were drawn from.
     """
 
     check: Check
@@ -44,6 +45,7 @@ class CheckReport:
     written: int = 0
     io_bytes: dict[str, int] = field(default_factory=dict)
     dtype: str | None = None
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def check_case(
@@ -107,6 +109,7 @@ def _report(checking: Checking, seeds: dict[str, int]) -> CheckReport:
         written=checking.written,
         io_bytes=checking.io_bytes,
         dtype=checking.dtype,
+        groups=checking.groups,
     )
 
 

@@ -80,6 +80,8 @@ class Kopt:
         flops: Work | None = None,
         nbytes: Work | None = None,
         gate: Gate | None = None,
+        groups: int | None = None,
+        group_multiple: int = 1,
     ) -> Measurement:
         """Check `fn` against `reference`, time it, and emit the case's row.
 
@@ -88,6 +90,8 @@ class Kopt:
         gradients of every input that requires grad are checked and timed too. `weights` are the
         positions of long-lived inputs (parameters). `flops` or `nbytes` is the forward's work, the
         backward counting double, or a pair. Without a `gate` the output's dtype chooses it.
+        `groups` is the position of a grouped GEMM's group sizes or offsets, where they are not
+        found; they are drawn anew in multiples of `group_multiple`.
 
         Fails the test, with the diagnosis, when a gate does not hold; the row is emitted all the
         same. Arguments that do not fit the schema or the baseline end the session with exit code 4.
@@ -110,6 +114,8 @@ class Kopt:
                 flops=flops,
                 nbytes=nbytes,
                 gate=gate,
+                groups=groups,
+                group_multiple=group_multiple,
             )
             skip_outside(self._item, case.label, self._bench.selected)
             if self._declare_only:

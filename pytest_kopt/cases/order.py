@@ -10,6 +10,8 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
 
 CANDIDATE, INCUMBENT, PLACEBO = "candidate", "incumbent", "placebo"
+#: The arms of a grouped GEMM with group sizes drawn anew, by the arm that they are like.
+UNEVEN = {CANDIDATE: "candidate, uneven groups", INCUMBENT: "incumbent, uneven groups"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -335,6 +335,7 @@ def _evidence(case: Case, bench: Bench, report: CheckReport) -> dict[str, Any]:
         "dtype": report.dtype,
         "device_model": device_model(bench.device),
         "weights": list(case.weights),
+        **({"groups": report.groups} if case.is_grouped else {}),
         "better": {c.name: c.better for c in case.schema.columns if c.better},
         "torch": torch.__version__,
         "accuracy": {name: asdict(found) for name, found in report.accuracy.items()},

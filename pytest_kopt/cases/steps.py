@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.groups import find_groups, has_skew
 from pytest_kopt.cases.interpreter import watch_interpreter
 from pytest_kopt.cases.passes import (
     Candidate,
@@ -33,11 +34,12 @@ from pytest_kopt.honesty import background, inputs, instruments, memory, outputs
 from pytest_kopt.honesty.controls import passing_controls
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.precision import Accuracy, least_exact, terms
-from pytest_kopt.numerics.compare import Comparison, compare
+from pytest_kopt.honesty.skew import DISTRIBUTIONS, uneven_groups
+from pytest_kopt.numerics.compare import Comparison, InvalidReference, compare
 from pytest_kopt.numerics.determinism import fresh_copy, tensors
 from pytest_kopt.numerics.gates import default_gate
 
-PURPOSES = ("check", "again", "disturb", "last")
+PURPOSES = ("check", "again", "disturb", "last", "groups")
 #: A call that takes longer (an interpreted kernel) is not repeated dozens of times.
 _LONG_SECONDS = 0.3
 #: Calls on one content before its work is counted again, and the time that they may take.
@@ -55,7 +57,8 @@ class Checking:
     """One case on its way through the steps, and what they have shown so far.
 
     `accuracy` and `counts` (terms an element may add up) are by name of the result, `io_bytes` the
-    compulsory bytes by direction, `dtype` what products are taken in. Of the content,
+    compulsory bytes by direction, `dtype` what products are taken in. `groups` are the group sizes
+    that a grouped GEMM was right for, by the distribution they were drawn from. Of the content,
     `_used` are the candidate's own tensors, which keep their addresses, and `_given` a pristine
     copy of what they should hold.
     """
@@ -72,6 +75,7 @@ class Checking:
     written: int = 0
     io_bytes: dict[str, int] = field(default_factory=dict)
     dtype: str | None = None
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     _candidate: Candidate = field(init=False)
     _reference: Reference = field(init=False)
     _generator: torch.Generator = field(init=False)
@@ -108,6 +112,7 @@ class Checking:
             self._fresh_content,
             *([self._controls] if freezes else []),
             self._same_addresses,
+            self._other_groups,
             self._few_elements,
             self._counted,
             self._aftermath,
@@ -213,6 +218,44 @@ class Checking:
         self._renew(make_inputs(self.case, self.seeds["again"]))
         self._call("new content at the same addresses", self.seeds["again"])
         self._is_settled = True
+
+    def _other_groups(self) -> None:
+        """Draw the sizes of a grouped GEMM's groups anew, whatever the case draws them from.
+
+        Raises BadInput where they cannot be found, or the reference does not work with others.
+        """
+        for place, name in enumerate(DISTRIBUTIONS if has_skew(self.case) else ()):
+            seed = self.seeds["groups"] + place
+            given = make_inputs(self.case, seed)
+            groups = find_groups(self.case, given)
+            assert groups is not None
+            sizes = groups.drawn(name)
+            self._renew(groups.replaced(given, sizes))
+            what = f"groups of {min(sizes)} to {max(sizes)} rows, {name}"
+            try:
+                self._call(what, seed)
+            except Exception as error:
+                raise self._why_not(what, error) from error
+            if not self.passed:
+                self.found([uneven_groups(what, groups.are_uniform)])
+                return
+            self.groups[name] = sizes
+
+    def _why_not(self, what: str, error: Exception) -> Exception:
+        """Say who raised for groups that were drawn: the kernel, or the reference."""
+        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        try:
+            self._reference.forward([fresh_copy(item) for item in self._given])
+        except Exception:
+            return BadInput(
+                f"the reference raises for {what}: {text}",
+                where=f"case {self.case.nodeid}",
+                legal="a reference that takes any sizes; group_multiple=N has them drawn in "
+                "multiples of N",
+            )
+        if isinstance(error, InvalidReference):
+            return error
+        return RuntimeError(f"{uneven_groups(what, False)}: {text}")
 
     def _few_elements(self) -> None:
         """Change a few elements only; a kernel that is right about one such content is about two.
@@ -333,6 +376,11 @@ class Checking:
 
     def _renew(self, fresh: Sequence[Any]) -> None:
         inputs.overwrite(self._used, fresh, self.case.weights)
+        # Sizes in a list are content as well.
+        self._used = [
+            old if inputs.all_tensors(old) else new
+            for old, new in zip(self._used, fresh, strict=True)
+        ]
         self._given = [fresh_copy(item) for item in fresh]
 
     def _renew_a_little(self) -> None:

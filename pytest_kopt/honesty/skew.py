@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.finding import Finding
 
 if TYPE_CHECKING:
     import torch
@@ -57,6 +58,37 @@ def skewed_groups(
     if left:
         sizes[taking] += skewed_groups(len(taking), left, "uniform")
     return sizes
+
+
+def filled_groups(groups: int, rows: int, distribution: str) -> torch.Tensor:
+    """Return sizes of any number of groups that add up to `rows`: int64, shape (groups,).
+
+    Of two groups one has all rows in every skewed distribution, a single group has them anyhow.
+    """
+    import torch
+
+    experts = DISTRIBUTIONS[distribution][0]
+    if distribution == "uniform" or groups < 2:
+        return skewed_groups(groups, rows, "uniform")
+    if groups == 2:
+        return torch.tensor([rows, 0])[torch.randperm(2)]
+    if rows < experts:
+        distribution, experts = "one_expert", 1
+    return skewed_groups(groups, rows // experts, distribution, rows=rows)
+
+
+def uneven_groups(what: str, rejects: bool) -> Finding:
+    """Return the finding about a kernel that is right for the case's own group sizes only.
+
+    It `rejects` where those are uniform: that is the shortcut. Else the kernel is just wrong.
+    """
+    return Finding(
+        "uneven-groups",
+        f"not right for {what}",
+        advice="read every group's size at run time, an empty one's as well; a kernel that takes "
+        "multiples of a block only has group_multiple=N in its case",
+        rejects=rejects,
+    )
 
 
 def _routed(

@@ -40,7 +40,8 @@ class Shown:
 
     `findings` are those among the verdict's flags, `traces` the training traces by case label
     (None: no cache was suspected there), `change_pct` the verdict's gain, `distributions` the
-    values of the cases' `distribution` dim. `inflation_pct` are the points of the gain that only
+    values of the cases' `distribution` dim, `drawn` those that group sizes were drawn from in every
+    case, and `skew_pct` the gain there. `inflation_pct` are the points of the gain that only
     reused tensors have; `new_weight_cache` says that a weight cache was seen that the incumbent
     lacks.
     """
@@ -50,6 +51,8 @@ class Shown:
     findings: tuple[str, ...] = ()
     traces: Mapping[str, Mapping[str, Any] | None] | None = None
     distributions: tuple[str, ...] = ()
+    drawn: tuple[str, ...] = ()
+    skew_pct: float | None = None
     inflation_pct: float | None = None
     new_weight_cache: bool = False
 
@@ -121,7 +124,7 @@ def transfer_lines(claim: Claim, shown: Shown) -> list[tuple[str, str]]:
         ("Cache key", claim.cache_key or NO_CACHE_KEY),
         ("id(...) audit", "; ".join(shown.findings) or "no finding"),
         ("4-step trace hit rate", trace_text(shown.traces)),
-        ("Workload distribution robustness", _distributions(shown.distributions)),
+        ("Workload distribution robustness", _distributions(shown)),
         ("Benchmark gain", benchmark),
         ("Estimated real-training gain", gain),
         ("Decision", verdict),
@@ -208,10 +211,14 @@ def attribute(rounds: Sequence[Credit]) -> Attribution:
     )
 
 
-def _distributions(names: Sequence[str]) -> str:
-    if not names:
-        return "every case of the level"
-    return "every case of the level: " + ", ".join(sorted(set(names)))
+def _distributions(shown: Shown) -> str:
+    declared = ", ".join(sorted(set(shown.distributions)))
+    if not shown.drawn:
+        return f"not drawn anew; declared: {declared}" if declared else "every case of the level"
+    text = f"right in every case for group sizes drawn from {', '.join(shown.drawn)}"
+    if shown.skew_pct is None:
+        return f"{text}; no gain measured there"
+    return f"{text}; gain under skew {_percent(shown.skew_pct)}"
 
 
 def _percent(value: float | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ class WallEngine(Engine):
     """Blocks of `iterations` calls, fewer where a block would last longer than `block_seconds`.
 
     With `synchronize` (a GPU) a block is timed as a whole, as in the seeds' loop. Without it (CPU)
-    every call is timed and the block's time is the median, which one busy core does not move.
+    every call is timed and the block's time is the median (of several calls the mean of
+    their medians), which one busy core does not move.
     """
 
     synchronize: Callable[[], None] | None = None
@@ -69,15 +71,16 @@ class WallBlock(Block):
         return (perf_counter() - start) * 1e3 / self.calls
 
     def _median(self) -> float:
-        times = []
+        times = defaultdict(list)
         for _ in range(self.calls):
             call = next(self._next)
             if self._before is not None:
                 self._before()
             start = perf_counter()
             call()
-            times.append(perf_counter() - start)
-        return statistics.median(times) * 1e3
+            times[call].append(perf_counter() - start)
+        # Calls on different inputs may take differently long: each counts, not the middle one.
+        return statistics.fmean(map(statistics.median, times.values())) * 1e3
 
 
 @dataclass(frozen=True, slots=True)

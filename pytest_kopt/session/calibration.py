@@ -26,7 +26,7 @@ def calibration(
     ratios = {
         result.label: {
             "main": [replica[result.nodeid].ratio("step") for replica in replicas],
-            "placebo": [replica[result.nodeid].ratio("step", control=True) for replica in replicas],
+            "placebo": [replica[result.nodeid].ratio("step", "placebo") for replica in replicas],
         }
         for result in results
     }

@@ -240,6 +240,8 @@ class CandidateRound(CampaignRound):
             evidence = replace(evidence, remeasurements=repeats)
             verdict = decide_stored(evidence, policy)
         results = collector.in_order()
+        if verdict.decision.keeps and any(result.evidence.get("groups") for result in results):
+            return judging.incomplete(self.policy, *judging.SKEW_NOT_TIMED)
         engines = sorted({str(r.evidence.get("engine", "-")) for r in results})
         flags = [*verdict.flags, *judging.device_flags(results, self.expected)]
         flags += judging.machine_flags(self.campaign.incumbent_session())

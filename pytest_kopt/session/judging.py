@@ -21,6 +21,10 @@ INTERPRETED = (
     "Triton's interpreter timed these cases; its times mean nothing and decide nothing",
     "the checks passed; measure on a GPU to decide",
 )
+SKEW_NOT_TIMED = (
+    "stored times say nothing of whether a grouped GEMM's gain is there under skew",
+    "run it again with --kopt-compare paired, which times that too",
+)
 
 
 def incomplete(policy: Policy, reason: str, step: str = "run it again") -> Verdict:

@@ -8,15 +8,16 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pytest_kopt.campaign.ledger import PairedChange
-from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, UNEVEN
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import FINAL_LOOK, KNOWN_BIAS_PCT, LOOKS, percent
-from pytest_kopt.decide.paired import PairedCase, PairedEvidence, decide_metrics
+from pytest_kopt.decide.paired import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.skewed import UNDER_SKEW, decide_under_skew
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.devices.conditions import Conditions, by_kind
 from pytest_kopt.honesty.finding import Finding
@@ -26,7 +27,7 @@ from pytest_kopt.schema.classes import NO_CLASSES, Classes
 from pytest_kopt.schema.metrics import COMBINED, Metric, value
 from pytest_kopt.schema.table import Key, Table
 from pytest_kopt.session.comparison import TWO_PROCESSES, Comparison
-from pytest_kopt.session.replica import CaseQuads, Quad, measured_under, time_of
+from pytest_kopt.session.replica import CaseQuads, Kind, Quad, measured_under, time_of
 
 _PAIR_COLUMNS = (
     *("label", "round_of_inference", "comparison", "pair", "position"),
@@ -116,7 +117,8 @@ def judge(
             )
             for metric in metrics
         ]
-        verdict = decide_metrics(found, policy, extra_benefit)
+        uneven = _uneven(found, metrics, replicas)
+        verdict = decide_under_skew(found, uneven, policy, extra_benefit)
         if verdict is not None:
             break
     assert verdict is not None, f"the look at {FINAL_LOOK} always decides"
@@ -145,8 +147,8 @@ def _cases(
 ) -> tuple[PairedCase, ...]:
     labels = Counter(result.label for result in results)
 
-    def ratios(nodeid: str, *, control: bool = False) -> tuple[float, ...]:
-        return tuple(replica[nodeid].ratio(metric.way, control=control) for replica in replicas)
+    def ratios(nodeid: str, kind: Kind = "candidate") -> tuple[float, ...]:
+        return tuple(replica[nodeid].ratio(metric.way, kind) for replica in replicas)
 
     return tuple(
         PairedCase(
@@ -154,13 +156,36 @@ def _cases(
             label=result.label if labels[result.label] == 1 else result.nodeid,
             dims=result.dims,
             ratios=ratios(result.nodeid),
-            placebo=ratios(result.nodeid, control=True),
+            placebo=ratios(result.nodeid, "placebo"),
             device=replicas[0][result.nodeid].device or None,
             core=core is None or result.nodeid in core,
             values=metric.on_both_sides(result.key, statistics.fmean(ratios(result.nodeid))),
         )
         for result in results
     )
+
+
+def _uneven(
+    found: Sequence[PairedEvidence],
+    metrics: Sequence[PairedMetric],
+    replicas: Sequence[Mapping[str, CaseQuads]],
+) -> list[PairedEvidence]:
+    """Return the same evidence of the cases that have group sizes, with these drawn anew."""
+    ids = {nodeid for nodeid, quads in replicas[0].items() if "uneven" in quads.quads}
+
+    def case(known: PairedCase, way: str) -> PairedCase:
+        ratios = tuple(replica[known.name].ratio(way, "uneven") for replica in replicas)
+        return replace(known, ratios=ratios, placebo=(), values=None)
+
+    return [
+        replace(
+            evidence,
+            metric=f"{evidence.metric} {UNDER_SKEW}",
+            cases=tuple(case(known, metric.way) for known in evidence.cases if known.name in ids),
+        )
+        for evidence, metric in zip(found, metrics, strict=True)
+        if ids
+    ]
 
 
 def _flags(
@@ -197,7 +222,7 @@ def _change(
 
     here = [replicas[0][result.nodeid] for result in results]
     timed = [quads for quads in here if not quads.is_same]
-    first = timed[0].quads[0][0][1] if timed else (0.0, None)
+    first = timed[0].quads["candidate"][0][0][1] if timed else (0.0, None)
     return PairedChange(
         step_pct=mean("step"),
         forward_pct=mean("forward"),
@@ -213,7 +238,7 @@ def _pairs_csv(results: Sequence[CaseResult], replicas: Sequence[Mapping[str, Ca
         for result in results:
             quads = replica[result.nodeid]
             clocks = "" if quads.conditions is None else _clocks(quads.conditions)
-            for kind, found in (("candidate", quads.quads), ("placebo", quads.control)):
+            for kind, found in quads.quads.items():
                 for pair, position, new, old in _pairs(found):
                     row = [result.label, number, kind, pair, position, repr(new), repr(old)]
                     writer.writerow([*row, quads.device, clocks])
@@ -227,9 +252,9 @@ def _pairs(quads: Sequence[Quad]) -> Iterator[tuple[int, str, float, float]]:
         for left, right in ((quad[0], quad[1]), (quad[2], quad[3])):
             number += 1
             times = {arm: time_of(found, "step") for arm, found in (left, right)}
-            new = next(times[arm] for arm in (CANDIDATE, PLACEBO) if arm in times)
-            order = "AB" if left[0] in (CANDIDATE, PLACEBO) else "BA"
-            yield number, order, new, times["incumbent"]
+            old = next(arm for arm in times if arm in (INCUMBENT, UNEVEN[INCUMBENT]))
+            new = next(arm for arm in times if arm != old)
+            yield number, "BA" if left[0] == old else "AB", times[new], times[old]
 
 
 def nearby_findings(comparison: Comparison) -> list[Finding]:

@@ -6,9 +6,9 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import QUADS, replica_ratio
 from pytest_kopt.devices.conditions import Conditions, steadily
@@ -20,8 +20,14 @@ from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.session.child import Child, ChildDied
 from pytest_kopt.session.placement import Placement
 
-_MAIN = (CANDIDATE, INCUMBENT)
-_CONTROL = (PLACEBO, INCUMBENT)
+#: The comparison, the A/A control, and the comparison with the group sizes of a grouped GEMM drawn
+#: anew, by their names in pairs.csv.
+Kind = Literal["candidate", "placebo", "uneven"]
+_PAIRS: dict[Kind, tuple[str, str]] = {
+    "candidate": (CANDIDATE, INCUMBENT),
+    "placebo": (PLACEBO, INCUMBENT),
+    "uneven": (UNEVEN[CANDIDATE], UNEVEN[INCUMBENT]),
+}
 #: Block times in ms: forward, and backward where the case has one.
 Times = tuple[float, float | None]
 Quad = list[tuple[str, Times]]
@@ -29,7 +35,7 @@ Quad = list[tuple[str, Times]]
 
 @dataclass(slots=True)
 class CaseQuads:
-    """One case in one replica: its quads, of the comparison and of the A/A control.
+    """One case in one replica: its quads, by what they compare.
 
     `device` is the UUID of what measured it, `conditions` its state around that, `timed` from when
     to when it was measured alone (seconds since the epoch).
@@ -37,8 +43,7 @@ class CaseQuads:
 
     nodeid: str
     engine: str
-    quads: list[Quad] = field(default_factory=list)
-    control: list[Quad] = field(default_factory=list)
+    quads: dict[Kind, list[Quad]] = field(default_factory=dict)
     device: str = ""
     conditions: Conditions | None = None
     timed: tuple[float, float] = (0.0, 0.0)
@@ -48,16 +53,12 @@ class CaseQuads:
         """Whether the change does not concern the case, so that nothing was timed."""
         return not self.quads
 
-    def ratio(self, way: str, *, control: bool = False) -> float:
+    def ratio(self, way: str, kind: Kind = "candidate") -> float:
         """Return the replica's log-ratio of a direction: forward, backward or step (both)."""
         if self.is_same:
             return 0.0
-        pair = _CONTROL if control else _MAIN
-        quads = [
-            [(arm, time_of(times, way)) for arm, times in quad]
-            for quad in (self.control if control else self.quads)
-        ]
-        return replica_ratio(quads, *pair)
+        quads = [[(arm, time_of(times, way)) for arm, times in quad] for quad in self.quads[kind]]
+        return replica_ratio(quads, *_PAIRS[kind])
 
 
 def time_of(times: Times, way: str) -> float:
@@ -195,11 +196,12 @@ class Replica:
             for arm, child in arms.items():
                 child.block(arm)
                 child.spans.clear()
-            (quads, control), conditions = steadily(
+            quads, conditions = steadily(
                 lambda: _quads(arms, order), lambda: placement.read(device)
             )
             spans = {arm: child.spans.pop(arm) for arm, child in arms.items()}
-            found = slow_clock(spans.pop(CANDIDATE), [s for other in spans.values() for s in other])
+            own = [*spans.pop(CANDIDATE), *spans.pop(UNEVEN[CANDIDATE], ())]
+            found = slow_clock(own, [s for other in spans.values() for s in other])
             for child in self._children:
                 child.release()
                 found += [Finding(**told) for told in _wait(child, "caught")["findings"]]
@@ -208,7 +210,7 @@ class Replica:
                 self._read_tried(child, nodeid)
             timed = (since, time.time())
         self.held_seconds += timed[1] - timed[0]
-        return CaseQuads(nodeid, engine, quads, control, device.uuid, conditions, timed)
+        return CaseQuads(nodeid, engine, quads, device.uuid, conditions, timed)
 
     def _read_tried(self, child: Child, nodeid: str) -> None:
         try:
@@ -218,12 +220,14 @@ class Replica:
             raise DiedNearby(f"{nodeid}: {death}".splitlines()[0]) from None
 
 
-def _quads(arms: Mapping[str, Child], order: random.Random) -> tuple[list[Quad], list[Quad]]:
-    """Run the quads of a replica, the comparison's and the control's in turn."""
-    found: tuple[list[Quad], list[Quad]] = ([], [])
+def _quads(arms: Mapping[str, Child], order: random.Random) -> dict[Kind, list[Quad]]:
+    """Run the quads of a replica, each kind's in turn."""
+    found: dict[Kind, list[Quad]] = {
+        kind: [] for kind, pair in _PAIRS.items() if arms.keys() >= {*pair}
+    }
     for _ in range(QUADS):
-        found[0].append(_quad(arms, _MAIN, order))
-        found[1].append(_quad(arms, _CONTROL, order))
+        for kind, quads in found.items():
+            quads.append(_quad(arms, _PAIRS[kind], order))
     return found
 
 

@@ -1,0 +1,185 @@
+"""The group sizes among a case's inputs: found, and drawn anew (E4).
+
+What a test declares as uniform is no evidence that a kernel looks at the sizes at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+
+from pytest_kopt.cases.case import Case
+from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.inputs import all_tensors
+from pytest_kopt.honesty.skew import DISTRIBUTIONS, filled_groups
+
+#: The distributions that a gain has to hold under.
+SKEWED = tuple(name for name in DISTRIBUTIONS if name != "uniform")
+_WAY_ON = (
+    "an input of G integers that are group sizes or offsets (or G + 1 offsets), as a tensor or a "
+    "list, and which one it is where that is not plain: groups=POSITION"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Where the inputs of a case hold group sizes, and which: `sizes`, one a group.
+
+    `layouts` maps positions of inputs that all say the same to how they say it.
+    """
+
+    layouts: dict[int, str]
+    sizes: tuple[int, ...]
+    multiple: int
+
+    @property
+    def are_uniform(self) -> bool:
+        """Whether no group has more than one row more than another."""
+        return max(self.sizes) - min(self.sizes) <= 1
+
+    def drawn(self, distribution: str) -> tuple[int, ...]:
+        """Draw other sizes for the same rows, by torch's generator."""
+        units = sum(self.sizes) // self.multiple
+        found = filled_groups(len(self.sizes), units, distribution)
+        return tuple(self.multiple * size for size in found.tolist())
+
+    def replaced(self, given: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
+        """Return the inputs with these sizes in the place of their own, all else as it is."""
+        result = list(given)
+        for place, layout in self.layouts.items():
+            result[place] = _like(given[place], _WRITERS[layout](sizes))
+        return result
+
+
+def find_groups(case: Case, given: Sequence[Any]) -> Groups | None:
+    """Return the group sizes among inputs of a case, None where it is no grouped GEMM.
+
+    Raises BadInput where none, or several that differ, are found, saying what to declare.
+    """
+    if not case.is_grouped:
+        return None
+    where = f"case {case.nodeid}"
+    count = case.dims.get("G")
+    if not isinstance(count, int) or count < 1:
+        raise BadInput(f"the dim G is {count!r}", where=where, legal="the number of groups")
+    if case.groups is not None and case.groups >= len(given):
+        raise BadInput(f"groups is {case.groups}", where=where, legal=f"0 to {len(given) - 1}")
+    # Rows that a router dropped, or a buffer's spare ones, belong to no group.
+    extents = {size for tensor in all_tensors(given) if tensor.ndim > 1 for size in tensor.shape}
+    most = max([*extents, *(n for n in [case.dims.get("M")] if isinstance(n, int))], default=0)
+    for fits in (extents.__contains__, lambda rows: 0 < rows <= most):
+        found = {
+            place: reading
+            for place, item in enumerate(given)
+            if (reading := _read(item, count, fits, case.dims.get("M"))) is not None
+        }
+        named = found if case.groups is None else {case.groups: found.get(case.groups)}
+        if len({reading and reading[1] for reading in named.values()}) > 1:
+            places = ", ".join(map(str, found))
+            raise BadInput(
+                f"the inputs {places} can all be group sizes, and differ",
+                where=where,
+                legal="groups=POSITION names the one that is",
+            )
+        reading = next(iter(named.values()), None)
+        if reading is not None:
+            return _checked(
+                Groups(
+                    {place: layout for place, (layout, s) in found.items() if s == reading[1]},
+                    reading[1],
+                    case.group_multiple,
+                ),
+                where,
+            )
+    what = "no input holds" if case.groups is None else f"input {case.groups} does not hold"
+    raise BadInput(
+        f"{what} the sizes of {count} groups, so that a gain under skew cannot be judged",
+        where=where,
+        legal=_WAY_ON,
+    )
+
+
+def redrawn(case: Case, distribution: str) -> Case:
+    """Return a grouped case whose inputs have group sizes of a distribution.
+
+    The sizes stay as they are for as long as an input set is used, as weights do: what a call
+    costs depends on them.
+    """
+
+    def inputs() -> Sequence[Any]:
+        given = case.inputs()
+        groups = find_groups(case, given)
+        assert groups is not None
+        return groups.replaced(given, groups.drawn(distribution))
+
+    groups = find_groups(case, case.inputs())
+    assert groups is not None
+    return replace(case, inputs=inputs, weights=(*case.weights, *groups.layouts))
+
+
+def has_skew(case: Case) -> bool:
+    """Say whether there are groups among which rows can be spread unevenly."""
+    return case.is_grouped and case.dims.get("G") != 1
+
+
+def _checked(groups: Groups, where: str) -> Groups:
+    odd = [size for size in groups.sizes if size % groups.multiple]
+    if odd:
+        raise BadInput(
+            f"a group has {odd[0]} rows, and group_multiple is {groups.multiple}",
+            where=where,
+            legal="a number that divides every group's size",
+        )
+    return groups
+
+
+def _read(
+    item: Any, count: int, fits: Callable[[int], bool], rows: Any
+) -> tuple[str, tuple[int, ...]] | None:
+    """Return how an input says sizes of so many groups, and which; None where it does not."""
+    values = _integers(item, count + 1)
+    if values is None or min(values, default=-1) < 0:
+        return None
+    if len(values) == count and fits(sum(values)):
+        return "sizes", tuple(values)
+    if values != sorted(values) or not any(values):
+        return None
+    if len(values) == count + 1 and values[0] == 0 and fits(values[-1]):
+        return "offsets", _steps(values)
+    if len(values) == count and fits(values[-1]):
+        return "ends", _steps([0, *values])
+    is_start = len(values) == count and values[0] == 0 and isinstance(rows, int)
+    if is_start and fits(rows) and values[-1] <= rows:
+        return "starts", _steps([*values, rows])
+    return None
+
+
+def _integers(item: Any, most: int) -> list[int] | None:
+    if isinstance(item, torch.Tensor):
+        is_whole = not (item.is_floating_point() or item.is_complex() or item.dtype == torch.bool)
+        return item.flatten().tolist() if is_whole and 0 < item.numel() <= most else None
+    is_list = isinstance(item, list | tuple) and 0 < len(item) <= most
+    return list(item) if is_list and all(type(value) is int for value in item) else None
+
+
+def _steps(ends: Sequence[int]) -> tuple[int, ...]:
+    return tuple(right - left for left, right in pairwise(ends))
+
+
+def _like(item: Any, values: list[int]) -> Any:
+    """Return these values as a tensor or list such as the item."""
+    if not isinstance(item, torch.Tensor):
+        return type(item)(values)
+    return torch.tensor(values, dtype=item.dtype, device=item.device).reshape(item.shape)
+
+
+_WRITERS: dict[str, Callable[[Sequence[int]], list[int]]] = {
+    "sizes": list,
+    "offsets": lambda sizes: [0, *accumulate(sizes)],
+    "ends": lambda sizes: list(accumulate(sizes)),
+    "starts": lambda sizes: [0, *accumulate(sizes)][:-1],
+}
