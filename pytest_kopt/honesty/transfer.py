@@ -8,6 +8,7 @@ from typing import Any
 
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inflation import ALLOWED_GAP_PCT
+from pytest_kopt.honesty.skew import is_mostly_lost
 
 REAL = ("K1", "K2", "K3", "K4")
 BOUNDED = "W1"
@@ -105,6 +106,8 @@ def credited_pct(claim: Claim, shown: Shown) -> float | None:
     if verdict == UNCLASSIFIED or shown.change_pct is None:
         return None
     fresh = shown.change_pct
+    if shown.skew_pct is not None and is_mostly_lost(fresh, shown.skew_pct):
+        fresh = shown.skew_pct
     if shown.inflation_pct is not None and shown.inflation_pct > ALLOWED_GAP_PCT:
         fresh -= shown.inflation_pct
     return min(fresh, claim.bound_pct) if verdict == ACCEPT_ASTERISK else fresh

@@ -17,7 +17,7 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import FINAL_LOOK, KNOWN_BIAS_PCT, LOOKS, percent
 from pytest_kopt.decide.paired import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.skewed import UNDER_SKEW, decide_under_skew
+from pytest_kopt.decide.skewed import decide_under_skew
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.devices.conditions import Conditions, by_kind
 from pytest_kopt.honesty.finding import Finding
@@ -178,12 +178,8 @@ def _uneven(
         return replace(known, ratios=ratios, placebo=(), values=None)
 
     return [
-        replace(
-            evidence,
-            metric=f"{evidence.metric} {UNDER_SKEW}",
-            cases=tuple(case(known, metric.way) for known in evidence.cases if known.name in ids),
-        )
-        for evidence, metric in zip(found, metrics, strict=True)
+        replace(item, cases=tuple(case(c, metric.way) for c in item.cases if c.name in ids))
+        for item, metric in zip(found, metrics, strict=True)
         if ids
     ]
 

@@ -1,0 +1,105 @@
+"""A gain has to be there with uneven groups as well: the rule, and what the summary says of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_kopt import policies
+from pytest_kopt.decide.inference import FINAL_LOOK, log_ratio
+from pytest_kopt.decide.paired import PairedCase, PairedEvidence
+from pytest_kopt.decide.skewed import decide_under_skew
+from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.honesty.transfer import Claim, Shown, credited_pct, transfer_lines
+from pytest_kopt.schema.classes import Classes
+
+PRIMUS = policies.load("primus")
+NAME = "Workload distribution robustness"
+
+
+def evidence(
+    *changes: float, look: int = 4, spread: float = 0.05, **more: Any
+) -> list[PairedEvidence]:
+    """Cases that changed by so many percent, give or take `spread`."""
+    wobble = [spread * (1 if i % 2 else -1) for i in range(look)]
+    cases = tuple(
+        PairedCase(f"c{i}", f"c{i}", {"n": i}, tuple(log_ratio(change + w) for w in wobble))
+        for i, change in enumerate(changes)
+    )
+    return [PairedEvidence("Forward TFLOPS", cases, **more)]
+
+
+def judged(declared: list[PairedEvidence], *uneven: float, **more: Any) -> Verdict | None:
+    return decide_under_skew(declared, evidence(*uneven, **more) if uneven else [], PRIMUS)
+
+
+@pytest.mark.parametrize(
+    ("declared", "uneven", "decision"),
+    [
+        (300.0, (8.0, 9.0), "ACCEPTED_WITH_NOTE"),
+        (10.0, (8.0, 9.0), "ACCEPTED"),
+        (10.0, (), "ACCEPTED"),
+        (10.0, (0.0, 0.0), "INCONCLUSIVE"),
+        (10.0, (-2.0, -3.0), "ROLLED_BACK"),
+        (10.0, (20.0, -9.0), "ROLLED_BACK"),
+        (10.0, (20.0, -2.0), "ACCEPTED_WITH_NOTE"),
+        (-10.0, (20.0, 20.0), "ROLLED_BACK"),
+        (0.0, (20.0, 20.0), "INCONCLUSIVE"),
+    ],
+)
+def test_what_skew_does_not_have_is_not_accepted(
+    declared: float, uneven: tuple[float, ...], decision: str
+) -> None:
+    verdict = judged(evidence(declared, declared), *uneven)
+    assert verdict is not None and verdict.decision == decision, verdict
+    if uneven and declared > 0:
+        (under,) = verdict.secondary
+        assert under.metric == "Forward TFLOPS under skew"
+        assert verdict.aggregate and verdict.aggregate.metric == "Forward TFLOPS"
+    if decision != "ACCEPTED" and declared > 0:
+        assert "with group sizes drawn anew" in verdict.reason
+
+
+def test_what_is_not_clear_under_skew_takes_more_processes() -> None:
+    assert judged(evidence(10.0), 6.0, spread=3.0) is None
+    last = judged(evidence(10.0, look=FINAL_LOOK), 3.0, spread=6.0, look=FINAL_LOOK)
+    assert last is not None and last.decision == "INCONCLUSIVE"
+    assert judged(evidence(10.0, spread=9.0), 10.0) is None
+
+
+def test_a_pull_request_may_not_be_slower_under_skew() -> None:
+    gate = {"gate": "no-regression"}
+    for uneven, code in ((0.0, 0), (-2.0, 0), (-9.0, 8)):
+        verdict = judged(evidence(0.0, **gate), uneven, **gate)
+        assert verdict is not None and verdict.exit_code == code
+
+
+def test_classes_that_split_under_skew_alone_are_no_split() -> None:
+    classes = {"classes": Classes(("n",))}
+    verdict = judged(evidence(9.0, 9.0, **classes), 20.0, -4.0, **classes)
+    assert verdict is not None and verdict.decision == "ROLLED_BACK"
+
+
+def line(**more: Any) -> str:
+    shown = Shown(overfit=False, change_pct=10.0, **more)
+    return dict(transfer_lines(Claim("K1"), shown))[NAME]
+
+
+def test_the_summary_names_what_was_drawn() -> None:
+    declared = ("uniform", "uniform")
+    assert line() == "every case of the level"
+    assert line(distributions=declared) == "not drawn anew; declared: uniform"
+    drawn = {"distributions": declared, "drawn": ("uniform", "one_expert")}
+    assert line(**drawn) == (
+        "right in every case for group sizes drawn from uniform, one_expert; no gain measured there"
+    )
+    assert line(**drawn, skew_pct=4.0).endswith("; gain under skew +4.000%")
+
+
+@pytest.mark.parametrize(("skew", "credit"), [(None, 10.0), (12.0, 10.0), (6.0, 10.0), (2.0, 2.0)])
+def test_a_gain_that_skew_mostly_lacks_is_credited_as_it_is_there(
+    skew: float | None, credit: float
+) -> None:
+    shown = Shown(overfit=False, change_pct=10.0, skew_pct=skew)
+    assert credited_pct(Claim("K1"), shown) == credit
