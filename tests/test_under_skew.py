@@ -69,14 +69,14 @@ def test_what_is_not_clear_under_skew_takes_more_processes() -> None:
 
 
 def test_a_pull_request_may_not_be_slower_under_skew() -> None:
-    gate = {"gate": "no-regression"}
+    gate: dict[str, Any] = {"gate": "no-regression"}
     for uneven, code in ((0.0, 0), (-2.0, 0), (-9.0, 8)):
         verdict = judged(evidence(0.0, **gate), uneven, **gate)
         assert verdict is not None and verdict.exit_code == code
 
 
 def test_classes_that_split_under_skew_alone_are_no_split() -> None:
-    classes = {"classes": Classes(("n",))}
+    classes: dict[str, Any] = {"classes": Classes(("n",))}
     verdict = judged(evidence(9.0, 9.0, **classes), 20.0, -4.0, **classes)
     assert verdict is not None and verdict.decision == "ROLLED_BACK"
 

@@ -63,6 +63,11 @@ def test_no_gradient(kopt):
     call(kopt, {"n": 5}, nbytes=8, backward=True)
 
 
+@pytest.mark.kopt(schema="grouped_gemm")
+def test_no_group_sizes(kopt):
+    call(kopt, {"G": 2, "M": 2, "N": 1, "K": 1, "distribution": "uniform"}, flops=4)
+
+
 @pytest.mark.kopt
 def test_unknown_dtype(kopt):
     call(kopt, {"n": 6}, inputs=lambda: (torch.ones(2, dtype=torch.int32),))
@@ -78,6 +83,7 @@ COMPLAINTS = {
     "test_no_work": ("nbytes", "a pair (forward, backward)"),
     "test_no_gate": ("gate is 'e4m3'", "snr("),
     "test_no_gradient": ("no input requires grad", "requires_grad=True"),
+    "test_no_group_sizes": ("no input holds the sizes of 2 groups", "groups=POSITION"),
     "test_unknown_dtype": ("int32", "explicit gate"),
 }
 
