@@ -206,8 +206,12 @@ import torch
 from pytest_kopt.cases.heldout import held_out_cases, try_shape
 
 
-def good(x):
+def good(x, *_):
     return 2 * x
+
+
+def only_equal(x, sizes):
+    return 2 * x if len(set(sizes.tolist())) == 1 else x
 
 
 def tiled(x):
@@ -290,6 +294,16 @@ def test_refusing(kopt, n, request):
 
 
 @pytest.mark.parametrize("n", [64])
+def test_uneven_groups(kopt, n, request):
+    SEEN.clear()
+    request.module.VERSION = only_equal
+    kopt(good, inputs=lambda: (torch.randn(n, 4), torch.full((4,), n // 4)), groups=1,
+         reference=lambda x, sizes: 2 * x.double(), dims={"n": n, "G": 4})
+    assert SEEN[0]["uneven"].outcomes == {"incumbent": "right", "candidate": "wrong"}
+    assert SEEN[0]["aligned"].outcomes == {"incumbent": "right", "candidate": "right"}
+
+
+@pytest.mark.parametrize("n", [64])
 def test_a_narrow_range(kopt, n, request):
     SEEN.clear()
     request.module.VERSION = timid
@@ -303,5 +317,5 @@ def test_a_narrow_range(kopt, n, request):
 def test_a_test_is_asked_for_nearby_shapes(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
     run: Any = pytester.runpytest_inprocess("-p", "no:cacheprovider")
-    run.assert_outcomes(passed=5)
+    run.assert_outcomes(passed=6)
     assert Path(pytester.path).exists()

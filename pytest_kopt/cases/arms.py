@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.groups import SKEWED, has_skew, redrawn
+from pytest_kopt.cases.groups import SKEWED, has_skew, redrawn, with_steady_groups
 from pytest_kopt.cases.heldout import held_out_cases, try_shape
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, UNEVEN, ArmsOrder, Commander
 from pytest_kopt.cases.passes import make_inputs
@@ -115,7 +115,8 @@ def _uneven(
     case: Case, bench: Bench, seed: int, versions: Mapping[str, Callable[..., Any]]
 ) -> tuple[Case, InputPool]:
     """Return a grouped case with input sets of every skewed distribution, one at least of each."""
-    cases = [redrawn(case, name) for name in SKEWED]
+    steady = with_steady_groups(case)
+    cases = [redrawn(steady, name) for name in SKEWED]
 
     def make(i: int) -> tuple[Any, ...]:
         return make_inputs(cases[i % len(cases)], seed + i)

@@ -104,11 +104,7 @@ def find_groups(case: Case, given: Sequence[Any]) -> Groups | None:
 
 
 def redrawn(case: Case, distribution: str) -> Case:
-    """Return a grouped case whose inputs have group sizes of a distribution.
-
-    The sizes stay as they are for as long as an input set is used, as weights do: what a call
-    costs depends on them.
-    """
+    """Return a grouped case whose inputs have group sizes of a distribution."""
 
     def inputs() -> Sequence[Any]:
         given = case.inputs()
@@ -116,9 +112,17 @@ def redrawn(case: Case, distribution: str) -> Case:
         assert groups is not None
         return groups.replaced(given, groups.drawn(distribution))
 
+    return replace(case, inputs=inputs)
+
+
+def with_steady_groups(case: Case) -> Case:
+    """Return a grouped case whose input sets keep their sizes, as weights are kept.
+
+    What a timed call costs depends on them.
+    """
     groups = find_groups(case, case.inputs())
     assert groups is not None
-    return replace(case, inputs=inputs, weights=(*case.weights, *groups.layouts))
+    return replace(case, weights=(*case.weights, *groups.layouts))
 
 
 def has_skew(case: Case) -> bool:

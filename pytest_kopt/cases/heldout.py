@@ -72,10 +72,11 @@ def held_out_cases(
             if moved is None:
                 return
             found = _declared(item, names, moved, case, device)
+            # Not where it is timed: the declared case is what that is held against.
+            if found is not None and kind == "uneven" and has_skew(found):
+                found = redrawn(found, dice.choice(SKEWED))
             if found is not None and _has_inputs(found, seed):
-                # Not where it is timed: the declared case is what that is held against.
-                is_skewed = kind == "uneven" and has_skew(found)
-                yield kind, redrawn(found, dice.choice(SKEWED)) if is_skewed else found
+                yield kind, found
                 break
 
 

@@ -146,7 +146,7 @@ class Verdict(BaseModel):
     thresholds: dict[str, Any] = Field(default={}, description="the policy's keys and values")
     aggregate: Aggregate | None = None
     secondary: list[Aggregate] = Field(
-        default=[], description="further primary metrics, if several"
+        default=[], description="further primary metrics, and each under skew for grouped GEMMs"
     )
     shapes: list[Shape] = []
     classes: list[ConfigClass] = Field(
