@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from pytest_kopt.errors import BadInput
 
@@ -132,7 +133,7 @@ def validate(model: type[Model], document: dict[str, Any], where: str) -> Model:
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        raise BadInput("; ".join(_sentences(model, error)), where=where) from None
+        raise BadInput("; ".join(_sentences(model, error, document)), where=where) from None
 
 
 def usable(
@@ -158,17 +159,76 @@ def quoting(message: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
 
 
-def _sentences(model: type[BaseModel], error: ValidationError) -> list[str]:
-    sentences = []
+#: What would be legal, by pydantic's type of the error, or by the first word of that type.
+_LEGAL = {
+    "string_type": "text",
+    "string_too_short": "text, at least {min_length} character(s)",
+    "string_too_long": "text, at most {max_length} characters",
+    "string_pattern_mismatch": "text that matches {pattern}",
+    "literal_error": "{expected}",
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "finite_number": "a finite number",
+    "greater_than": "a number above {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than": "a number below {lt:g}",
+    "less_than_equal": "at most {le:g}",
+    "list": "a list",
+    "too_short": "at least {min_length} item(s)",
+    "too_long": "at most {max_length} items",
+    "dict": "a mapping",
+    "model": "a mapping",
+    "json_invalid": "JSON: {error}",
+    "missing": "this key is required",
+    "extra_forbidden": "this key is unknown",
+    "union_tag_invalid": "{discriminator} is {tag!r}, legal: {expected_tags}",
+    "union_tag_not_found": "the key {discriminator} is required",
+    "value_error": "{error}",
+}
+
+
+def legal(problem: ErrorDetails) -> str:
+    """Return what would be legal in the place of a problem that pydantic found, in one line."""
+    kind = problem["type"]
+    # int_type, int_parsing and int_from_float all ask for a whole number.
+    text = _LEGAL.get(kind) or _LEGAL.get(kind.partition("_")[0], "")
+    return quoting(text.format(**problem.get("ctx", {})) if text else problem["msg"])
+
+
+def key_of(problem: ErrorDetails, document: Any) -> str:
+    """Return the dotted key of a problem; the alternatives of a union, which it names, are none."""
+    known = []
+    for part in problem["loc"]:
+        inside = isinstance(document, dict) and part in document
+        if inside or (isinstance(document, list) and isinstance(part, int)):
+            document = document[part]
+        elif problem["type"] != "missing" or part != problem["loc"][-1]:
+            continue
+        known.append(str(part))
+    return ".".join(known) or "document"
+
+
+def _sentences(
+    model: type[BaseModel], error: ValidationError, document: dict[str, Any]
+) -> list[str]:
+    sentences = {}
     for problem in error.errors(include_url=False):
-        key = ".".join(str(part) for part in problem["loc"]) or "document"
+        key = key_of(problem, document)
         if problem["type"] == "extra_forbidden":
             fields = model.model_fields.items()
-            legal = ", ".join(field.alias or name for name, field in fields)
-            sentences.append(f"key {key!r} is unknown (legal: {legal})")
+            names = ", ".join(field.alias or name for name, field in fields)
+            sentences[key] = f"key {key!r} is unknown (legal: {names})"
         elif problem["type"] == "missing":
-            sentences.append(f"key {key!r} is missing")
+            sentences[key] = f"key {key!r} is missing"
+        elif key in sentences:  # another alternative of a union
+            sentences[key] = f"{sentences[key].removesuffix(')')} or {legal(problem)})"
         else:
-            reason = quoting(problem["msg"].removeprefix("Value error, "))
-            sentences.append(f"key {key!r} is {problem['input']!r} (legal: {reason})")
-    return sentences
+            sentences[key] = f"key {key!r} is {problem['input']!r} (legal: {legal(problem)})"
+    # What is wrong inside of a value says more than that the value is not as a whole.
+    inner = tuple(sentences)
+    return [
+        text
+        for key, text in sentences.items()
+        if not any(other.startswith(f"{key}.") for other in inner)
+    ]

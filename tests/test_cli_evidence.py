@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import argparse
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from pytest_kopt.cli import init
 from pytest_kopt.cli.main import main
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.measure import ceilings as measuring
@@ -47,6 +52,27 @@ def test_every_command_explains_itself_with_an_example(
 ) -> None:
     assert main([*words, "--help"]) == 0
     assert "example:\n  kopt " in capsys.readouterr().out
+
+
+def test_every_option_of_init_has_an_example() -> None:
+    commands = argparse.ArgumentParser().add_subparsers()
+    init.add_parser(commands)
+    # The template's names and the choices of a mode stand in the help themselves.
+    bare = {"help", "name", "template", "mode"}
+    options = [a for a in commands.choices["init"]._actions if a.dest not in bare]
+    assert len(options) > 15
+    for option in options:
+        assert re.search(r": ['\w.]|, ", option.help or ""), option.dest
+
+
+@pytest.mark.parametrize("words", [["status"], ["status", "--json"], ["init", "--help"]])
+def test_a_reader_who_has_enough_is_no_error(here: Path, words: list[str]) -> None:
+    """As in `kopt status | head -1`: no traceback, and the exit code is the command's own."""
+    command = [sys.executable, "-m", "pytest_kopt.cli", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait()) == (b"", 0)
 
 
 def test_memory_is_listed_shown_masked_and_unmasked(

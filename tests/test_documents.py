@@ -3,10 +3,12 @@ from __future__ import annotations
 import gc
 import time
 from pathlib import Path
+from typing import Annotated, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict, Field
 
 from pytest_kopt.campaign import notes
 from pytest_kopt.campaign.notes import Notes
@@ -171,6 +173,57 @@ def test_every_offending_key_is_named_at_once() -> None:
     assert "key 'bucket' is 'K9'" in text and "'K1'" in text
     assert "key 'step_ms' is 0" in text
     assert "key 'sumary' is unknown" in text and "summary" in text
+
+
+class Sample(BaseModel):
+    """A document with a key of every kind that ours have."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    word: Annotated[str, Field(min_length=2, max_length=3, pattern="^a")] = "aa"
+    whole: Annotated[int, Field(ge=1, le=119, strict=True)] = 1
+    share: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 0.5
+    yes: bool = True
+    one: Literal["a", "b"] = "a"
+    some: Literal["all"] | list[str] = "all"
+    few: Annotated[list[int], Field(min_length=1, max_length=2)] = [1]
+    table: dict[str, float] = {}
+    inner: Notes | None = None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("word", 7, "key 'word' is 7 (legal: text)"),
+        ("word", "a", "(legal: text, at least 2 character(s))"),
+        ("word", "aaaa", "(legal: text, at most 3 characters)"),
+        ("word", "bb", "(legal: text that matches ^a)"),
+        ("whole", "1", "(legal: a whole number)"),
+        ("whole", 1.5, "(legal: a whole number)"),
+        ("whole", 0, "(legal: at least 1)"),
+        ("whole", 120, "(legal: at most 119)"),
+        ("share", "much", "(legal: a number)"),
+        ("share", 0, "(legal: a number above 0)"),
+        ("share", 1, "(legal: a number below 1)"),
+        ("share", float("inf"), "(legal: a finite number)"),
+        ("yes", "perhaps", "(legal: true or false)"),
+        ("one", "c", "(legal: 'a' or 'b')"),
+        ("some", 5, "key 'some' is 5 (legal: 'all' or a list)"),
+        ("some", ["a", 1], "key 'some.1' is 1 (legal: text)"),
+        ("few", "1", "(legal: a list)"),
+        ("few", [], "(legal: at least 1 item(s))"),
+        ("few", [1, 2, 3], "(legal: at most 2 items)"),
+        ("table", "a", "(legal: a mapping)"),
+        ("table", {"a": "b"}, "key 'table.a' is 'b' (legal: a number)"),
+        ("inner", "text", "key 'inner' is 'text' (legal: a mapping)"),
+    ],
+)
+def test_what_would_be_legal_is_said_in_our_words(key: str, value: object, says: str) -> None:
+    with pytest.raises(BadInput) as refusal:
+        validate(Sample, {key: value}, "mine.yaml")
+    text = str(refusal.value)
+    assert says in text and text.count("(legal:") == 1
+    assert "should" not in text and "constrained" not in text and "validation" not in text
 
 
 def test_notes_are_read_from_a_file_with_every_key_optional(tmp_path: Path) -> None:

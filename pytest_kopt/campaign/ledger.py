@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.decide.verdict import Aggregate, Decision, KernelTime, Level
-from pytest_kopt.documents import quoting
+from pytest_kopt.documents import key_of, legal
 from pytest_kopt.errors import BadInput
 from pytest_kopt.roofline import Efficiency
 
@@ -302,9 +302,9 @@ def read(path: Path) -> list[AnyEvent]:
             events.append(_ADAPTER.validate_json(line))
         except ValidationError as error:
             what = error.errors(include_url=False)[0]
-            place = ".".join(str(part) for part in what["loc"]) or "line"
+            place = key_of(what, {} if what["type"] == "json_invalid" else json.loads(line))
             raise BadInput(
-                f"line {number} is no ledger event ({place}: {quoting(what['msg'])})",
+                f"line {number} is no ledger event ({place}: {legal(what)})",
                 where=str(path),
             ) from None
     return events

@@ -61,12 +61,19 @@ def add_parser(commands: Commands) -> None:
         help="the rounds run on another machine: do not look for its GPU and profilers here",
     )
     parser.add_argument(
-        "--worktree", metavar="DIR", help="make a work tree of git's at DIR and run there"
+        "--worktree",
+        metavar="DIR",
+        help="make a work tree of git's at DIR and run there: ../gemm-tree",
     )
     parser.add_argument(
-        "--bench", action="append", metavar="PATH", help="benchmark to copy into the workspace"
+        "--bench",
+        action="append",
+        metavar="PATH",
+        help="benchmark to copy into the workspace: benchmarks/bench_gemm.py",
     )
-    parser.add_argument("--from", dest="old", metavar="OLD", help="take over OLD's settings")
+    parser.add_argument(
+        "--from", dest="old", metavar="OLD", help="take over OLD's settings: gemm_1"
+    )
     parser.set_defaults(run=run)
 
 

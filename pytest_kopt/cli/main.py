@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import sys
-from collections.abc import Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from typing import TextIO
 
 from pytest_kopt.cli import (
@@ -42,17 +43,31 @@ _COMMANDS = (
 
 
 class _Visible(io.TextIOBase):
-    """A stream that shows what documents hold; escape sequences in them do nothing."""
+    """A stream that shows what documents hold; escape sequences in them do nothing.
+
+    Once its reader is gone (`kopt status | head`) the command goes on, unread: its exit code is its
+    own.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        self._stream.write(visible(text))
+        with self._read_or_not():
+            self._stream.write(visible(text))
         return len(text)
 
     def flush(self) -> None:
-        self._stream.flush()
+        with self._read_or_not():
+            self._stream.flush()
+
+    @contextmanager
+    def _read_or_not(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            # What the stream still holds is flushed when Python ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
     def fileno(self) -> int:
         return self._stream.fileno()
@@ -67,14 +82,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for module in _COMMANDS:
         module.add_parser(commands)
+    with redirect_stdout(_Visible(sys.stdout)):
+        code = _run(parser, argv)
+        sys.stdout.flush()
+    return code
+
+
+def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
     # argparse's own exit code for usage is 2; ours is 4, as pytest's.
     try:
         arguments = parser.parse_args(argv)
     except SystemExit as stop:
         return int(ExitCode.USAGE) if stop.code else 0
     try:
-        with redirect_stdout(_Visible(sys.stdout)):
-            return int(arguments.run(arguments))
+        return int(arguments.run(arguments))
     except BadInput as error:
         print(f"ERROR: {visible(str(error))}", file=sys.stderr)
         return int(ExitCode.USAGE)

@@ -17,33 +17,35 @@ _SHORT = {
     "kernel_source": "kernel",
     "git_branch": "branch",
 }
+#: What a key is for, and an example of it.
 _HELP = {
-    "target_op": "target operator",
+    "target_op": "target operator: gemm_fp8_blockwise",
     "target_backend": "TRITON, CK, HIPBLASLT, TURBO, FLYDSL, TORCH, …",
-    "target_lang": "language, where the backend does not say it",
-    "target_gpu": "sm_90, gfx942, H200, MI300X, …, or cpu; it has to be here, see --elsewhere",
+    "target_lang": "language, where the backend does not say it: CUTEDSL",
+    "target_gpu": "H200, MI300X, …, which has to be here (see --elsewhere); its architecture "
+    "(sm_90, gfx942) leaves the model's peaks unknown; or cpu",
     "execution_mode": "run here (repo), or on copies of kernel and tests in the campaign's "
     "directory (workspace)",
-    "project_skill": "the project's own instructions",
-    "performance_target": "such as '>500 TFLOPS'",
-    "primary_metric": "default: combined step or forward",
-    "target_shapes": "the cases of interest (default: all)",
-    "kernel_source": "file to optimise",
-    "tests": "pytest arguments that select the cases",
-    "test_command": "must pass before every round",
-    "benchmark_command": "the project's own benchmark",
-    "representative_shapes": "label of a case for quick rounds, 3 to 5 (default: the baseline's "
-    "proposal)",
+    "project_skill": "the project's own instructions: docs/kernels.md",
+    "performance_target": "when to stop: '>500 TFLOPS', '>60%% peak efficiency', '<12 us'",
+    "primary_metric": "what decides: 'Forward TFLOPS' (default: combined step or forward)",
+    "target_shapes": "the cases of interest: M4096_N4096_K4096 (default: all)",
+    "kernel_source": "file to optimise: kernels/gemm.py",
+    "tests": "pytest arguments that select the cases: 'tests/test_gemm.py -k bf16'",
+    "test_command": "must pass before every round: 'pytest -q tests/unit'",
+    "benchmark_command": "the project's own benchmark: 'python bench.py'",
+    "representative_shapes": "label of a case for quick rounds, 3 to 5: M512_N512_K512 (default: "
+    "the baseline's proposal)",
     "git_commit": "commit accepted rounds (default: where there is a repository)",
-    "max_iterations": "end the campaign after as many rounds",
-    "git_branch": "auto (optimize/NAME), none, or a branch name",
-    "core_shapes": "label that the shape gate holds for (default: all)",
-    "policy": "decision policy: primus, kernel-opt or a file",
-    "engine": "timing engine",
-    "classes": "dims that tell classes of cases apart, as M or M,N",
-    "env": "set in every worker",
-    "rebuild_command": "run before every round",
-    "format_command": "run before every round",
+    "max_iterations": "end the campaign after as many rounds: 20",
+    "git_branch": "auto (optimize/NAME), none, or a branch name: tune/gemm",
+    "core_shapes": "label that the shape gate holds for: M4096_N4096_K4096 (default: all)",
+    "policy": "decision policy: primus, kernel-opt, or a file mine.yaml",
+    "engine": "timing engine: graph",
+    "classes": "dims that tell classes of cases apart: M, or M,N",
+    "env": "set in every worker: PRIMUS_TURBO_GEMM_BACKEND=TRITON",
+    "rebuild_command": "run before every round: 'make -j8'",
+    "format_command": "run before every round: 'ruff format kernels'",
 }
 
 
