@@ -1,4 +1,4 @@
-"""Options and GPU pinning for a project's tests: put this file beside pyproject.toml.
+"""Options, GPU pinning and reset backends for a project's tests: put it beside pyproject.toml.
 
 pytest -n 8                        single-GPU tests, one worker a GPU
 pytest -n 8 --deterministic-only   the bitwise determinism suite
@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+#: The project's own choices of a backend, each as (read, select): what a test selects in code is
+#: reset after it. For example `(ops.get_gemm_backend, ops.set_gemm_backend)`.
+BACKENDS = ()
 MASKS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
@@ -35,6 +38,18 @@ def pytest_xdist_setupnodes(specs):
     for place, spec in enumerate(specs):
         if gpus and not any(name in spec.env for name in MASKS):
             spec.env[mask] = gpus[place % len(gpus)]
+
+
+@pytest.fixture(autouse=True)
+def backends_reset():
+    """Select again, after a test, what was selected before it.
+
+    pytest-kopt does the same for torch's own switches (TF32, cuDNN, attention, ...).
+    """
+    before = [(select, read()) for read, select in BACKENDS]
+    yield
+    for select, backend in before:
+        select(backend)
 
 
 def visible_gpus(environ, dev=Path("/dev"), sys=Path("/sys")):

@@ -148,7 +148,7 @@ def usable(
     except ValidationError as error:
         wrong = {problem["loc"][0] for problem in error.errors() if problem["loc"]}
         legal = {key: value for key, value in document.items() if key not in wrong}
-        return model.model_validate(stand_ins | legal), _sentences(model, error)
+        return model.model_validate(stand_ins | legal), _sentences(model, error, document)
 
 
 def quoting(message: str) -> str:

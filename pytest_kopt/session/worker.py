@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import pytest
 from pytest_kopt.cases.fixture import NOT_MEASURED, Kopt, marked_schema, send, skip_outside
 from pytest_kopt.cases.limit import TimeLimit
 from pytest_kopt.cases.result import LOST, PROPERTY, CaseResult, named
+from pytest_kopt.cases.switches import switches_kept
 from pytest_kopt.devices import context
 from pytest_kopt.devices.choice import interpreter_environment
 from pytest_kopt.errors import BadInput
@@ -61,6 +62,16 @@ class Worker:
         except BadInput as error:
             send(item, CaseResult(item.nodeid, refusal=str(error)))
             pytest.fail(str(error), pytrace=False)
+
+    @pytest.fixture(autouse=True)
+    def _switches_kept(self, request: pytest.FixtureRequest) -> Generator[None, None, None]:
+        """Give torch's switches back as a case found them: what it selects is for itself.
+
+        Before any other fixture of a test's own, behind those of wider scope: what they select
+        stays.
+        """
+        with switches_kept() if is_marked(request.node) else nullcontext():
+            yield
 
     def bench(self) -> Bench:
         """Return how cases are measured here; imports torch at the first call."""

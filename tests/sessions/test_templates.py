@@ -88,6 +88,80 @@ def test_the_short_spellings_select_the_suites(empty: Project, words: tuple[str,
     assert re.findall(r"PASSED \S+::(\w+)", run.out) == ["test_bits"]
 
 
+SELECTING = """\
+import pytest
+import torch
+
+import ops
+
+
+@pytest.fixture
+def careless():
+    torch.backends.cuda.matmul.allow_fp16_accumulation = True
+
+
+def double(x):
+    return x * 2
+
+
+def check_nothing_is_selected():
+    assert ops.backend == "default"
+    assert torch.get_default_dtype() == torch.float32
+    assert torch.get_float32_matmul_precision() == "high", "what the session's fixture selected"
+
+
+@pytest.mark.kopt(schema="memory")
+@pytest.mark.parametrize("n", [64, 128])
+def test_doubled(kopt, careless, n):
+    check_nothing_is_selected()
+    ops.select("triton")
+    torch.set_float32_matmul_precision("medium")
+    kopt(
+        double,
+        inputs=lambda: (torch.randn(n),),
+        reference=lambda x: x.double() * 2,
+        dims={"n": n},
+        nbytes=8 * n,
+    )
+    torch.set_default_dtype(torch.float64)
+
+
+def test_after():
+    check_nothing_is_selected()
+    assert not torch.backends.cuda.matmul.allow_fp16_accumulation
+"""
+SELECTED = """
+
+import ops
+import torch
+
+BACKENDS = ((lambda: ops.backend, ops.select),)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def precision():
+    torch.set_float32_matmul_precision("high")
+"""
+OPS = """\
+backend = "default"
+
+
+def select(name):
+    global backend
+    backend = name
+"""
+
+
+def test_a_backend_that_a_test_selects_in_code_is_reset(empty: Project) -> None:
+    """The project's own by the template's fixture, torch's by the plugin's."""
+    project = placed(empty, "conftest")
+    project.write("conftest.py", project.read("conftest.py") + SELECTED)
+    project.write("ops.py", OPS)
+    project.write("tests/test_selecting.py", SELECTING)
+    run = project.pytest()
+    assert run.code == 0 and "3 passed" in run.out, run.text
+
+
 def test_asking_for_both_suites_is_a_usage_error(empty: Project) -> None:
     run = placed(empty, "conftest").pytest("--deterministic-only", "--dist-only")
     assert run.code == ExitCode.USAGE

@@ -1,0 +1,126 @@
+"""Torch's process-wide switches: a case may set them in code, and the next case finds them reset.
+
+What a kernel does to the process while it is checked is judged elsewhere (`honesty.state`), before
+anything is put back here.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from operator import attrgetter
+from typing import Any
+
+#: What is read by one function of torch's and set by another.
+_FUNCTIONS = {
+    "get_default_dtype": "set_default_dtype",
+    "get_float32_matmul_precision": "set_float32_matmul_precision",
+    "get_num_threads": "set_num_threads",
+    "is_grad_enabled": "set_grad_enabled",
+    "backends.cuda.flash_sdp_enabled": "backends.cuda.enable_flash_sdp",
+    "backends.cuda.mem_efficient_sdp_enabled": "backends.cuda.enable_mem_efficient_sdp",
+    "backends.cuda.math_sdp_enabled": "backends.cuda.enable_math_sdp",
+    "backends.cuda.cudnn_sdp_enabled": "backends.cuda.enable_cudnn_sdp",
+    "backends.cuda.fp16_bf16_reduction_math_sdp_allowed": (
+        "backends.cuda.allow_fp16_bf16_reduction_math_sdp"
+    ),
+    "backends.cuda.preferred_blas_library": "backends.cuda.preferred_blas_library",
+    "backends.cuda.preferred_linalg_library": "backends.cuda.preferred_linalg_library",
+    "backends.cuda.preferred_rocm_fa_library": "backends.cuda.preferred_rocm_fa_library",
+    "backends.mha.get_fastpath_enabled": "backends.mha.set_fastpath_enabled",
+}
+#: What is an attribute. Setting one of torch's older names changes the newer `fp32_precision` too,
+#: and setting that of all changes those of each: the special ones come last.
+_ATTRIBUTES = (
+    "utils.deterministic.fill_uninitialized_memory",
+    *(f"backends.{name}.enabled" for name in ("cudnn", "mkldnn", "opt_einsum")),
+    *(f"backends.cudnn.{name}" for name in ("benchmark", "benchmark_limit", "deterministic")),
+    *(f"backends.{name}.deterministic" for name in ("mkldnn", "miopen")),
+    "backends.miopen.immediate",
+    "backends.opt_einsum.strategy",
+    "backends.cuda.matmul.allow_fp16_reduced_precision_reduction",
+    "backends.cuda.matmul.allow_bf16_reduced_precision_reduction",
+    "backends.cuda.matmul.allow_fp16_accumulation",
+    "backends.cuda.matmul.allow_tf32",
+    "backends.cudnn.allow_tf32",
+    "backends.fp32_precision",
+    *(f"backends.{name}.fp32_precision" for name in ("cudnn", "mkldnn")),
+    *(f"backends.cudnn.{name}.fp32_precision" for name in ("conv", "rnn")),
+    *(f"backends.mkldnn.{name}.fp32_precision" for name in ("matmul", "conv", "rnn")),
+    "backends.cuda.matmul.fp32_precision",
+)
+
+
+@contextmanager
+def switches_kept() -> Iterator[None]:
+    """Put torch's switches back as they were on entry; torch is not imported for that.
+
+    What a version of torch does not have, or cannot tell now, is left alone.
+    """
+    before = read_switches()
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            # Read anew each time: setting one may have changed another.
+            if read_switches((name,)).get(name, _UNREAD) != value:
+                write_switch(name, value)
+
+
+_UNREAD = object()
+
+
+def read_switches(names: tuple[str, ...] = ()) -> Mapping[str, object]:
+    """Return the values of some of torch's switches, of all by default; none without torch."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return {}
+    found: dict[str, object] = {}
+    for name in names or (*_SPECIAL, *_FUNCTIONS, *_ATTRIBUTES):
+        # RuntimeError: torch refuses to tell where its older and newer names were mixed.
+        with suppress(AttributeError, RuntimeError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if name in _SPECIAL:
+                found[name] = _SPECIAL[name][0](torch)
+            else:
+                value = attrgetter(name)(torch)
+                found[name] = value() if name in _FUNCTIONS else value
+    return found
+
+
+def write_switch(name: str, value: object) -> None:
+    """Set one of torch's switches, by its name in `read_switches`."""
+    torch = sys.modules["torch"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if name in _SPECIAL:
+            _SPECIAL[name][1](torch, value)
+        elif name in _FUNCTIONS:
+            attrgetter(_FUNCTIONS[name])(torch)(value)
+        else:
+            holder, _, attribute = name.rpartition(".")
+            setattr(attrgetter(holder)(torch), attribute, value)
+
+
+def _determinism(torch: Any) -> tuple[bool, bool]:
+    enabled = torch.are_deterministic_algorithms_enabled()
+    return enabled, torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _default_device(torch: Any) -> object:
+    """Return the device that was set, None where none was, which torch's own getter hides."""
+    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return context and context.device
+
+
+#: What takes more to read or to set than a name.
+_SPECIAL: Mapping[str, tuple[Callable[[Any], object], Callable[[Any, Any], None]]] = {
+    "deterministic algorithms": (
+        _determinism,
+        # torch.use_deterministic_algorithms imports the compiler first, for seconds.
+        lambda torch, value: torch._C._set_deterministic_algorithms(value[0], warn_only=value[1]),
+    ),
+    "default device": (_default_device, lambda torch, value: torch.set_default_device(value)),
+}

@@ -1,0 +1,122 @@
+"""Torch's process-wide switches, put back after a case."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_kopt.cases.switches import read_switches, switches_kept, write_switch
+from pytest_kopt.honesty import state
+
+backends: Any = torch.backends
+
+
+def set_old_tf32() -> None:
+    backends.cuda.matmul.allow_tf32 = True
+    backends.cudnn.allow_tf32 = False
+
+
+def set_new_tf32() -> None:
+    backends.cuda.matmul.fp32_precision = "tf32"
+    backends.cudnn.conv.fp32_precision = "ieee"
+
+
+def set_tf32_for_all() -> None:
+    backends.fp32_precision = "tf32"
+
+
+def set_cudnn() -> None:
+    backends.cudnn.benchmark = not backends.cudnn.benchmark
+    backends.cudnn.deterministic = not backends.cudnn.deterministic
+    backends.cudnn.enabled = not backends.cudnn.enabled
+
+
+def set_attention() -> None:
+    backends.cuda.enable_flash_sdp(False)
+    backends.cuda.enable_math_sdp(False)
+    backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
+
+
+def set_reductions() -> None:
+    backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    backends.cuda.matmul.allow_fp16_accumulation = True
+
+
+def set_threads() -> None:
+    torch.set_num_threads(torch.get_num_threads() + 1)
+
+
+@pytest.mark.parametrize(
+    "select",
+    [
+        set_old_tf32,
+        set_new_tf32,
+        set_tf32_for_all,
+        set_cudnn,
+        set_attention,
+        set_reductions,
+        set_threads,
+        lambda: torch.set_float32_matmul_precision("medium"),
+        lambda: torch.set_default_dtype(torch.float64),
+        lambda: torch.set_default_device("meta"),
+        lambda: torch.use_deterministic_algorithms(True, warn_only=True),
+        lambda: torch.set_grad_enabled(False),
+    ],
+)
+def test_what_is_selected_in_code_is_reset(select: Callable[[], None]) -> None:
+    before = read_switches()
+    assert len(before) > 30
+    with switches_kept():
+        select()
+        assert read_switches() != before
+    assert read_switches() == before
+
+
+def test_every_switch_takes_the_value_that_was_read() -> None:
+    before = read_switches()
+    for name, value in before.items():
+        write_switch(name, value)
+        assert read_switches((name,)) == {name: value}
+
+
+def test_an_error_resets_as_well() -> None:
+    before = read_switches()
+    with pytest.raises(ValueError, match="on the way"), switches_kept():
+        set_old_tf32()
+        raise ValueError("on the way")
+    assert read_switches() == before
+
+
+def test_what_was_selected_before_stays() -> None:
+    with switches_kept():
+        torch.set_float32_matmul_precision("high")
+        torch.set_default_device("cpu")
+        chosen = read_switches()
+        with switches_kept():
+            torch.set_float32_matmul_precision("highest")
+            torch.set_default_device(None)
+        assert read_switches() == chosen
+
+
+def test_torch_is_not_imported_for_it() -> None:
+    code = (
+        "import sys\n"
+        "from pytest_kopt.cases.switches import switches_kept\n"
+        "with switches_kept():\n    pass\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_a_kernel_changes_is_found_before_anything_is_put_back() -> None:
+    with switches_kept():
+        before = state.look()
+        torch.set_default_dtype(torch.float64)
+        (finding,) = state.changes(before, state.look())
+    assert finding.check == "process-state" and "float64" in str(finding)
+    assert state.changes(before, state.look()) == []
