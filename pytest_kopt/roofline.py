@@ -58,6 +58,21 @@ class Roofline(BaseModel):
     sources: list[str] = Field(default=[], description="citations of the ceilings used")
     unknown: list[str] = Field(default=[], description="ceilings that are UNKNOWN and block it")
 
+    @property
+    def target_us(self) -> float | None:
+        """The time of a call at the target, in microseconds; None where that is UNKNOWN."""
+        work, scale = (self.flops, 1e6) if self.unit == "TFLOPS" else (self.nbytes, 1e3)
+        return work / (self.target * scale) if work and self.target else None
+
+    @property
+    def targets(self) -> tuple[float | None, float | None, float | None]:
+        """The target as TFLOPS, GB/s and microseconds, None where it cannot be told as that."""
+        time = self.target_us
+        if time is None:
+            return None, None, None
+        tflops = self.flops / time / 1e6 if self.flops else None
+        return tflops, self.nbytes / time / 1e3 if self.nbytes else None, time
+
 
 def roofline(
     label: str,

@@ -72,6 +72,19 @@ def test_a_dtype_that_nobody_knows_is_unknown() -> None:
     assert rate.value is None and "UNKNOWN" in rate.source
 
 
+@pytest.mark.parametrize(
+    ("device", "peak", "key"),
+    [
+        ("NVIDIA B200", 9000.0, "B200.matrix_peak_fp4_dense"),
+        ("AMD Instinct MI355X", 10066.3, "MI355X.matrix_peak_mxfp4_dense"),
+        (H200, None, "matrix_peak_fp4_dense"),
+    ],
+)
+def test_fp4_has_its_documented_peak(device: str, peak: float | None, key: str) -> None:
+    rate = ceilings_for(device, None, FACTS).rate("float4_e2m1fn_x2")
+    assert rate.value == peak and key in rate.source
+
+
 def test_only_where_inputs_stay_in_cache_a_small_copy_sets_the_ceiling() -> None:
     cold = ceilings_for(H200, measured(), FACTS)
     assert cold.bandwidth_for(1 << 20).value == 4.3

@@ -86,6 +86,7 @@ def test_what_is_not_given_has_its_default() -> None:
     found = read()
     assert found.model_dump(exclude=set(manifest_document())) == {
         "target_lang": "TRITON",
+        "target_model": "H200",
         "execution_mode": "repo",
         "upstream": None,
         "project_skill": None,
@@ -274,7 +275,15 @@ def test_a_backend_without_a_language_of_its_own_needs_one() -> None:
 def test_each_platform_maps_to_its_architecture(platform: str, arch: str) -> None:
     assert architecture(platform) == arch
     assert architecture(platform.lower()) == arch
-    assert read(target_gpu=platform).target_gpu == arch
+    for known in (read(target_gpu=platform), read(target_gpu=arch, target_model=platform)):
+        assert (known.target_gpu, known.target_model) == (arch, platform)
+    assert read(target_gpu=platform.lower()).target_model == platform
+    assert read(target_gpu=arch).target_model is None
+
+
+def test_a_model_of_another_architecture_is_refused() -> None:
+    message = refusal_of(manifest_document(target_gpu="gfx942", target_model="H200"))
+    assert "key 'target_model' is 'H200' (legal: MI300X or MI308X or MI325X or null)" in message
 
 
 @pytest.mark.parametrize(

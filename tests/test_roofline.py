@@ -63,6 +63,17 @@ def test_a_case_without_flops_is_bound_by_memory_and_told_in_bytes() -> None:
     assert found.achieved == pytest.approx(moved / 0.15e6)
 
 
+def test_the_target_is_told_as_rates_and_time() -> None:
+    flops = 2.0 * 4096**3
+    compute = gemm(4096, 4096, 4096)
+    assert compute.target_us == pytest.approx(flops / 0.9 / 790e6)
+    assert compute.targets[0] == compute.target
+    moved = roofline("n", "forward", flops=None, nbytes=3.87e9, time_ms=None, limits=H200)
+    assert moved.targets[0] is None
+    assert moved.targets[1:] == pytest.approx((3870.0, 1000.0))
+    assert gemm(512, 512, 512, 1.0, UNKNOWN).targets == (None, None, None)
+
+
 def test_an_unknown_ceiling_blocks_and_is_named() -> None:
     found = gemm(512, 512, 512, 1.0, UNKNOWN)
     assert found.bound == "UNKNOWN"

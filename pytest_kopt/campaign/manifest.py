@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from pytest_kopt.campaign.kernel import files_of
-from pytest_kopt.campaign.targets import architecture, language, parse_target
+from pytest_kopt.campaign.targets import ARCHITECTURES, architecture, language, parse_target
 from pytest_kopt.documents import dump_yaml, load_yaml, validate
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.table import write_atomically
@@ -87,6 +87,7 @@ class Manifest(BaseModel):
     target_backend: Word
     target_lang: Word
     target_gpu: Word
+    target_model: Word | None = Field(default=None, validate_default=True)
     execution_mode: Literal["repo", "workspace"] = "repo"
     upstream: Upstream | None = Field(default=None, validate_default=True)
     project_skill: Text | None = None
@@ -115,6 +116,16 @@ class Manifest(BaseModel):
     env: dict[str, str] = {}
     rebuild_command: Text | None = None
     format_command: Text | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _model_is_told_by_its_name(cls, document: Any) -> Any:
+        """Keep the model that `target_gpu` names, which becomes its architecture."""
+        if isinstance(document, dict) and not document.get("target_model"):
+            gpu = str(document.get("target_gpu", "")).upper()
+            if gpu in ARCHITECTURES:
+                return {**document, "target_model": gpu}
+        return document
 
     @model_validator(mode="before")
     @classmethod
@@ -161,6 +172,15 @@ class Manifest(BaseModel):
     @classmethod
     def _architecture(cls, value: str) -> str:
         return architecture(value)
+
+    @field_validator("target_model")
+    @classmethod
+    def _of_its_architecture(cls, value: str | None, info: ValidationInfo) -> str | None:
+        gpu = info.data.get("target_gpu")
+        models = [model for model, arch in ARCHITECTURES.items() if arch == gpu]
+        if value is not None and gpu is not None and value not in models:
+            raise ValueError(" or ".join([*models, "null"]))
+        return value
 
     @field_validator("performance_target")
     @classmethod

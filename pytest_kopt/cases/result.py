@@ -103,6 +103,13 @@ def reuse_log_ratios(results: Iterable[CaseResult]) -> list[float]:
     ]
 
 
+def device_model_of(results: Iterable[CaseResult]) -> str:
+    """Return the model of the device that timed the cases; "" for none, several, and no times."""
+    timed = (found.evidence for found in results if not found.evidence.get("interpreted"))
+    models = {evidence["device_model"] for evidence in timed if evidence.get("device_model")}
+    return str(models.pop()) if len(models) == 1 else ""
+
+
 def named(dims: Mapping[str, Scalar]) -> str:
     """Return the label that dims make, such as `M64_N64`; empty without dims."""
     return "_".join(f"{name}{value}" for name, value in dims.items())

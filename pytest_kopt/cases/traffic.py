@@ -12,7 +12,7 @@ from pytest_kopt.numerics.determinism import tensors
 from pytest_kopt.numerics.gates import Gate, Snr
 
 #: What a gate says of a kernel that is named after a format.
-_FORMATS = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
+_FORMATS = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "fp4": "float4_e2m1fn_x2"}
 
 
 def io_bytes(

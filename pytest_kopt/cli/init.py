@@ -215,6 +215,8 @@ def _document(
         if document["execution_mode"] == "workspace" and not arguments.execution_mode:
             arguments.execution_mode = ["workspace"]
         document["execution_mode"] = "repo"
+    if arguments.target_gpu:
+        document.pop("target_model", None)
     document |= manifest_options.given(arguments, missing)
     if _in_workspace(arguments):
         # Legal only with the upstream that `extracted` puts in.

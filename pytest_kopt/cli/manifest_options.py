@@ -24,6 +24,7 @@ _HELP = {
     "target_lang": "language, where the backend does not say it: CUTEDSL",
     "target_gpu": "H200, MI300X, …, which has to be here (see --elsewhere); its architecture "
     "(sm_90, gfx942) leaves the model's peaks unknown; or cpu",
+    "target_model": "the GPU's model, where --gpu names its architecture: H200",
     "execution_mode": "run here (repo), or on copies of kernel and tests in the campaign's "
     "directory (workspace)",
     "project_skill": "the project's own instructions: docs/kernels.md",

@@ -18,8 +18,9 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.knowledge.facts import Facts
 from pytest_kopt.schema.table import write_atomically
 
-#: The documented peak of an input dtype, by torch's name of it.
+#: The documented peak of an input dtype, by torch's name of it: the first that a document tells.
 _PEAKS = {
+    "float4_e2m1fn_x2": "matrix_peak_fp4_dense matrix_peak_mxfp4_dense",
     "bfloat16": "matrix_peak_bf16_dense",
     "float16": "matrix_peak_fp16_dense",
     "float8_e4m3fn": "matrix_peak_fp8_dense",
@@ -126,12 +127,13 @@ def ceilings_for(device: str, measured: Measured | None, facts: Facts) -> Ceilin
     product = facts.product(device)
     origin = f"measured {measured.measured} on {device}" if measured else ""
 
-    def ceiling(metric: str, found: float | None, unit: str) -> Ceiling:
-        if product is None:
-            documented, cited = None, f"{metric}: UNKNOWN ({device} is in no spec file)"
-        else:
-            fact = facts.fact(metric, product.architecture, product.name)
-            documented, cited = fact.value, fact.citation()
+    def ceiling(metrics: str, found: float | None, unit: str) -> Ceiling:
+        metric, *_ = names = metrics.split()
+        documented, cited = None, f"{metric}: UNKNOWN ({device} is in no spec file)"
+        if product is not None:
+            told = [facts.fact(name, product.architecture, product.name) for name in names]
+            fact = next((fact for fact in told if fact.value is not None), told[0])
+            metric, documented, cited = fact.metric, fact.value, fact.citation()
         if found is None:
             return Ceiling(documented, documented, cited)
         if documented is not None and found > documented:

@@ -13,7 +13,6 @@ from pytest_kopt.documents import load_yaml, validate
 
 UNKNOWN: Literal["UNKNOWN"] = "UNKNOWN"
 _TOP = "knowledge"
-_HEADLINE = ("hbm_bandwidth", "matrix_peak_bf16_dense", "matrix_peak_fp8_dense")
 
 
 class Source(BaseModel):
@@ -110,13 +109,13 @@ class Facts:
         return list(document.platforms) if document else []
 
     def product(self, device: str) -> Product | None:
-        """Return the product behind a device's own name, such as `NVIDIA H200`; None if unknown.
+        """Return the product behind its name or a device's own, `H200` or `NVIDIA H200`, or None.
 
         Only whole names count: a sister product's facts are no facts of this one.
         """
         for architecture, block in self._hardware().items():
             for name, devices in block["platforms"].items():
-                if device in devices:
+                if device == name or device in devices:
                     return Product(architecture, name)
         return None
 
@@ -127,24 +126,26 @@ class Facts:
         """
         key = f"{product}.{metric}" if product else metric
         path = f"{_TOP}/hardware/{architecture}/spec.yaml"
-        document = self._file(architecture)
-        specs: dict[str, Entry] = {}
-        if document is not None:
-            platform = document.platforms.get(product or "")
-            specs = document.specs if product is None else (platform.specs if platform else {})
-        entry = specs.get(metric)
+        entry = self._specs(architecture, product).get(metric)
         if entry is None:
             return Fact(metric, None, "", path, key)
         value = None if entry.value == UNKNOWN else float(entry.value)
         return Fact(metric, value, entry.unit, path, key)
 
-    def headline(self, architecture: str) -> list[Fact]:
-        """Return what bounds a kernel on the products of an architecture, known or UNKNOWN."""
+    def sheet(self, architecture: str, product: str | None = None) -> list[Fact]:
+        """Return all facts of a product, known or UNKNOWN, or those that an architecture shares."""
         return [
             self.fact(metric, architecture, product)
-            for product in self.products(architecture)
-            for metric in _HEADLINE
+            for metric in self._specs(architecture, product)
         ]
+
+    def _specs(self, architecture: str, product: str | None) -> dict[str, Entry]:
+        document = self._file(architecture)
+        if document is None:
+            return {}
+        if product is None:
+            return document.specs
+        return document.platforms[product].specs if product in document.platforms else {}
 
     def _hardware(self) -> dict[str, Any]:
         if self._index is None:

@@ -10,12 +10,13 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.memory import unmasked_rounds, version_of
 from pytest_kopt.campaign.stagnation import NEW_DIRECTIONS
 from pytest_kopt.campaign.state import Round
+from pytest_kopt.cases.result import device_model_of
 from pytest_kopt.knowledge import directions
 from pytest_kopt.knowledge.directions import Direction
-from pytest_kopt.knowledge.facts import Facts
 from pytest_kopt.knowledge.routing import Route, route
 from pytest_kopt.roofline import Band, Roofline, band, efficiency
 from pytest_kopt.session.rooflines import rooflines
+from pytest_kopt.show.campaign_readme import product_facts
 from pytest_kopt.show.rooflines import roofline_lines
 
 ADVICE_VERSION = 1
@@ -59,7 +60,7 @@ def advice(campaign: Campaign) -> dict[str, Any]:
             {"path": str(found.root / item.path), "page": item.path, "why": item.why}
             for item in found.readings
         ],
-        "facts": _facts(found),
+        "facts": _facts(campaign),
         "rooflines": [item.model_dump() for item in measured],
         "efficiency_pct": reached.pct,
         "efficiency": reached.why,
@@ -103,10 +104,12 @@ def _rooflines(campaign: Campaign) -> list[Roofline]:
     return rooflines(campaign.results(number), workspace) if number else []
 
 
-def _facts(found: Route) -> list[str]:
-    if found.architecture is None:
-        return []
-    return [fact.citation() for fact in Facts(found.root).headline(found.architecture)]
+def _facts(campaign: Campaign) -> list[str]:
+    """Return the facts of the very model, those of its architecture where no model is known."""
+    manifest, number = campaign.manifest, campaign.state.incumbent_round
+    device = device_model_of(campaign.results(number)) if number else ""
+    about, facts = product_facts(manifest.target_gpu, manifest.target_model, device)
+    return [f"{about}{':' if facts else ''}", *(fact.citation() for fact in facts)]
 
 
 def _lesson(item: Round) -> str:
@@ -152,7 +155,7 @@ def _roofline_text(document: dict[str, Any]) -> Iterator[str]:
     cited = sorted({text for item in found for text in item.sources})
     yield from (f"  {text}" for text in cited)
     if not cited and document["facts"]:
-        yield "hardware facts (ceilings measured by `kopt calibrate` are preferred):"
+        yield "hardware facts (ceilings measured by `kopt calibrate` are preferred)"
         yield from (f"  {text}" for text in document["facts"])
     if document["band"]:
         yield f"band {document['band']}: {document['band_advice']}"

@@ -8,6 +8,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.roofline import Roofline, efficiency
 from pytest_kopt.schema.table import Table
+from pytest_kopt.show.rooflines import target_cells
 from pytest_kopt.show.words import figure, markdown_table
 
 
@@ -58,16 +59,21 @@ def _rooflines(found: Sequence[Roofline], results: Sequence[CaseResult]) -> str:
         return "Triton's interpreter ran the cases: their times mean nothing."
     if not found:
         return "No case declares FLOPs or bytes."
-    header = ("Case", "Direction", "Bound", "Attainable", "Achieved", "Of it", "Target (T2)")
+    header = (
+        *("Case", "Direction", "FLOP/byte", "Ridge", "Bound", "Attainable", "Achieved", "Of it"),
+        *("Target TFLOPS", "Target GB/s", "Target µs"),
+    )
     rows = [
         [
             item.label,
             item.way,
+            figure(item.intensity),
+            figure(item.ridge),
             item.bound,
             f"{figure(item.attainable, 'UNKNOWN')} {item.unit}",
             figure(item.achieved),
             "-" if item.achieved_pct is None else f"{item.achieved_pct:.1f} %",
-            figure(item.target),
+            *target_cells(item),
         ]
         for item in found
     ]

@@ -1,21 +1,27 @@
-"""The campaign's own README.md: its static configuration, unknown fields as TBD."""
+"""The campaign's own README.md: its static configuration, unknown fields as TBD.
+
+Written before anything is measured. What the baseline tells is filled in where the file still says
+that it is to come, so that nobody's edits are lost.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.knowledge.facts import Fact, Facts
-from pytest_kopt.roofline import TARGET_PCT
+from pytest_kopt.roofline import TARGET_PCT, Roofline
+from pytest_kopt.show.rooflines import target_table
 
 
 def campaign_readme(manifest: Manifest, policy: Policy) -> str:
     """Return the text of a new campaign's README.md."""
     target = manifest.performance_target or "TBD"
-    facts = Facts().headline(manifest.target_gpu)
+    model = f", {manifest.target_model}" if manifest.target_model else ""
     only = ", ".join(manifest.kernel_source)
-    return f"""# {manifest.target_op} ({manifest.target_backend}) on {manifest.target_gpu}
+    return f"""# {manifest.target_op} ({manifest.target_backend}) on {manifest.target_gpu}{model}
 
 ## Target
 
@@ -36,22 +42,11 @@ def campaign_readme(manifest: Manifest, policy: Policy) -> str:
 - One change a round
 - The operator's own constraints: TBD
 
-## Hardware facts
-
-{_listed([fact.citation() for fact in facts])}
-
-Ceilings that `kopt calibrate` measures are preferred.
-
-## Roofline
-
-{_listed(list(_ridges(facts)))}
-
-Every case's own is in `baseline.md`, once round 1 is measured.
-
+{_hardware(manifest)}
 ## Stop Conditions
 
 - T1 performance_target: {target}
-- T2 hardware efficiency: {TARGET_PCT:g} % of the attainable rate
+{_targets()}
 - T3 max_iterations: {manifest.max_iterations or "none"}
 - T4 the user: `kopt stop`
 - regressions in a row: {policy.max_regressions} (policy {manifest.policy})
@@ -59,16 +54,88 @@ Every case's own is in `baseline.md`, once round 1 is measured.
 """
 
 
+def with_baseline(text: str, manifest: Manifest, device: str, rooflines: Sequence[Roofline]) -> str:
+    """Return a README's text with what the baseline tells: its device's facts, the targets."""
+    pending = (
+        (_hardware(manifest), _hardware(manifest, device)),
+        (_targets(), _targets(rooflines)),
+    )
+    for old, new in pending:
+        text = text.replace(old, new)
+    return text
+
+
+def product_facts(gpu: str, model: str | None, device: str) -> tuple[str, list[Fact]]:
+    """Return the facts of the very model that a campaign is about, with what they are the facts of.
+
+    The model is the manifest's, else that of the device that measured the baseline. Where only the
+    architecture is known, its own facts are all: no sister product's peaks stand in.
+    """
+    facts = Facts()
+    product = facts.product(model or device)
+    if product is not None:
+        return f"{product.name} ({product.architecture})", facts.sheet(
+            product.architecture, product.name
+        )
+    models = facts.products(gpu)
+    if not models or device:
+        return f"{device or gpu} is in no spec file: its peaks are UNKNOWN", []
+    return (
+        f"only the architecture is known, and the peaks of {', '.join(models)} differ; name the "
+        f"model (target_model: {models[0]}). All of {gpu} have",
+        facts.sheet(gpu),
+    )
+
+
+def _hardware(manifest: Manifest, device: str = "") -> str:
+    """Return the sections on the hardware; `device` is the model that measured the baseline."""
+    about, facts = product_facts(manifest.target_gpu, manifest.target_model, device)
+    measured = f"The baseline was measured on {device}. " if device else ""
+    return f"""## Hardware facts
+
+{measured}{about[0].upper()}{about[1:]}:
+
+{_listed([fact.citation() for fact in facts])}
+
+Ceilings that `kopt calibrate` measures are preferred.
+
+## Roofline
+
+F FLOPs on Q bytes take max(F / peak, Q / bandwidth, launch) at least; ridge: peak / bandwidth.
+
+{_listed(list(_ridges(facts)))}
+
+Every case's own is in `baseline.md`, once round 1 is measured.
+"""
+
+
+def _targets(rooflines: Sequence[Roofline] = ()) -> str:
+    """Return the condition T2 with the absolute target of each case."""
+    text = f"- T2 hardware efficiency: {TARGET_PCT:g} % of the attainable rate"
+    if not rooflines:
+        return f"{text}; in TFLOPS, GB/s and µs of each case: TBD, known once round 1 is measured"
+    unknown = sorted({reason for item in rooflines for reason in item.unknown})
+    sources = sorted({source for item in rooflines for source in item.sources})
+    indented = "\n".join(f"  {line}" for line in target_table(rooflines).splitlines())
+    notes = (
+        [f"\n  UNKNOWN are {'; '.join(unknown)}: `kopt calibrate --ceilings`\n"] if unknown else []
+    )
+    return "\n".join(
+        [f"{text} of each case:\n", indented, "", *(f"  - {source}" for source in sources), *notes]
+    )
+
+
 def _ridges(facts: Sequence[Fact]) -> Iterator[str]:
-    """Yield the intensity at which a product's two documented peaks meet, in bf16."""
-    by_key = {fact.key: fact for fact in facts}
-    for fact in facts:
-        product, _, metric = fact.key.partition(".")
-        rate = by_key.get(f"{product}.matrix_peak_bf16_dense")
-        if metric != "hbm_bandwidth" or rate is None or fact.value is None or rate.value is None:
+    """Yield the intensities at which a product's documented peaks meet, by dtype."""
+    known = {fact.metric: fact for fact in facts if fact.value is not None}
+    bandwidth = known.get("hbm_bandwidth")
+    for metric, rate in known.items():
+        dtype = re.fullmatch(r"matrix_peak_(\w+)_dense", metric)
+        if bandwidth is None or not bandwidth.value or not rate.value or dtype is None:
             continue
-        ridge = rate.value / fact.value
-        yield f"{product}: memory-bound below {ridge:.0f} FLOP/byte in bf16, compute-bound above"
+        ridge = rate.value / bandwidth.value
+        product = rate.key.partition(".")[0]
+        yield f"{product}: memory-bound below {ridge:.0f} FLOP/byte in {dtype[1]}"
 
 
 def _listed(lines: Sequence[str]) -> str:

@@ -10,12 +10,13 @@ from pathlib import Path
 from pytest_kopt.campaign import memory, tips
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.state import Round
-from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.cases.result import CaseResult, device_model_of
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.schema.table import Table, read_csv, write_atomically
 from pytest_kopt.show import optimize_log, performance_log, trend
 from pytest_kopt.show.baseline_report import baseline_report
 from pytest_kopt.show.benchmark_json import benchmark_json
+from pytest_kopt.show.campaign_readme import with_baseline
 from pytest_kopt.show.profiles import read_profiles
 from pytest_kopt.show.quick_log import quick_log
 from pytest_kopt.show.summary import summary
@@ -36,14 +37,27 @@ def refresh(campaign: Campaign) -> None:
             _round_files(campaign, item)
     first = campaign.state.baseline
     table = _table(campaign, 1) if first in news else None
-    if table is not None:
+    if first is not None and table is not None:
         write_atomically(campaign.layout.baseline_report, baseline_report(campaign, table))
+        _complete_readme(campaign, first)
     for item in campaign.state.decided_rounds():
         if item in news:
             _memory(campaign, item)
     append_logs(campaign)
     if shown != campaign.state.events:
         write_atomically(campaign.layout.shown, f"{campaign.state.events}\n")
+
+
+def _complete_readme(campaign: Campaign, baseline: Round) -> None:
+    """Fill in what the baseline tells, where the campaign's README says that it is to come."""
+    path, verdict = campaign.layout.readme, campaign.verdict(baseline)
+    if not path.is_file() or verdict is None:
+        return
+    device = device_model_of(campaign.results(1))
+    text = path.read_text()
+    known = with_baseline(text, campaign.manifest, device, verdict.rooflines)
+    if known != text:
+        write_atomically(path, known)
 
 
 def _shown(campaign: Campaign) -> int:

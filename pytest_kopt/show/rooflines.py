@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from tabulate import tabulate
 
 from pytest_kopt.roofline import Roofline, efficiency
-from pytest_kopt.show.words import clipped, figure
+from pytest_kopt.show.words import clipped, figure, markdown_table
 
 _LABEL_WIDTH = 30
 _HEADER = ("roofline", "", "bound", "FLOP/B", "ridge", "attainable", "achieved", "of it", "target")
@@ -25,6 +25,20 @@ def roofline_lines(rooflines: Sequence[Roofline]) -> Iterator[str]:
         yield f"hardware efficiency (T2): {efficiency(rooflines).why}"
     elif blocked:
         yield f"roofline: UNKNOWN, blocked by {'; '.join(blocked)}; `kopt calibrate` measures it"
+
+
+def target_table(rooflines: Sequence[Roofline]) -> str:
+    """Return the absolute target of every case in Markdown: the rates to reach, and the time."""
+    header = ("Case", "Direction", "Bound", "TFLOPS, at least", "GB/s, at least", "µs, at most")
+    return markdown_table(
+        header, [(item.label, item.way, item.bound, *target_cells(item)) for item in rooflines]
+    )
+
+
+def target_cells(item: Roofline) -> list[str]:
+    """Return a case's target as TFLOPS, GB/s and microseconds; "-" without such work."""
+    missing = "UNKNOWN" if item.bound == "UNKNOWN" else "-"
+    return [missing if number is None else f"{number:.4g}" for number in item.targets]
 
 
 def _row(item: Roofline) -> list[str]:
