@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_kopt import policies
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.targets import ARCHITECTURES
 from pytest_kopt.decide.verdict import Decision
@@ -15,10 +16,12 @@ from tests.campaigns import campaign_at, record
 from tests.test_advice import EVIDENCE
 from tests.test_roofline import UNKNOWN, gemm
 
+PRIMUS = policies.load("primus")
+
 
 def with_readme(root: Path, **changes: str) -> Campaign:
     campaign = campaign_at(root, **changes)
-    campaign.layout.readme.write_text(campaign_readme(campaign.manifest))
+    campaign.layout.readme.write_text(campaign_readme(campaign.manifest, PRIMUS))
     return campaign
 
 

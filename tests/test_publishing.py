@@ -19,6 +19,7 @@ from pytest_kopt.show.benchmark_json import benchmark_json
 from pytest_kopt.show.comment import comment
 from pytest_kopt.show.github import annotation_lines, append_summary
 from pytest_kopt.show.junit import unpack, verdict_properties
+from pytest_kopt.show.terminal import verdict_lines
 from tests.builders import NOW, few_examples
 
 ON_GITHUB = {"GITHUB_ACTIONS": "true"}
@@ -93,6 +94,34 @@ def test_a_comment_says_what_the_verdict_says() -> None:
 def test_every_decision_can_be_commented(decision: Decision) -> None:
     bare = a_verdict(decision, aggregate=None, shapes=[], next_step="")
     assert str(decision).replace("_", " ").lower() in comment(bare)
+
+
+@pytest.mark.parametrize(
+    ("decision", "words", "low"),
+    [
+        (Decision.ROLLED_BACK, "slower", -3.25),
+        (Decision.INCONCLUSIVE, "may be slower", -3.25),
+        (Decision.ACCEPTED, "not slower", -3.25),
+        (Decision.ACCEPTED, "faster", 0.5),
+        (Decision.ACCEPTED_WITH_NOTE, "not slower, with a note", -3.25),
+        (Decision.REPAIR, "wrong", -3.25),
+        (Decision.REJECTED_OVERFIT, "refused", -3.25),
+    ],
+)
+def test_a_gate_says_how_fast_and_rolls_nothing_back(
+    decision: Decision, words: str, low: float
+) -> None:
+    total = Aggregate(metric="step speed", change_pct=1.0, low_pct=low, high_pct=4.0)
+    same = Shape(label="same", dims={}, check="PASS", status="unchanged")
+    verdict = a_verdict(decision, base="0" * 40, aggregate=total, shapes=[same])
+    text = comment(verdict)
+    assert text.splitlines()[0].endswith(f" kopt: {words}")
+    assert "rolled back" not in text and "Before" not in text and "Now" not in text
+    (row,) = [line for line in text.splitlines() if "| same" in line]
+    assert [cell.strip() for cell in row.split("|")[1:-1]] == [
+        *("same", "PASS", "—", "", "not compared")
+    ]
+    assert f"{words} (" in list(verdict_lines(verdict))[1]
 
 
 def test_a_comment_shows_foreign_text_as_it_is() -> None:

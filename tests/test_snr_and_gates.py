@@ -212,7 +212,7 @@ def test_a_gate_says_what_it_asks(gate: Gate, words: str) -> None:
         (snr("e4m3"), "float8_e4m3fn"),
         (snr("E5M2"), "float8_e5m2"),
         (snr(25.0), "bfloat16"),
-        (snr("fp4"), "bfloat16"),
+        (snr("fp4"), "float4_e2m1fn_x2"),
         (tolerance(rtol=0.1, atol=0.1), "bfloat16"),
     ],
 )

@@ -182,7 +182,14 @@ class PullRequestGate:
                 rebuild=self._settings.rebuild_command,
             ) as versions:
                 comparison = lab.compare([result.nodeid for result in results], versions)
-                found = judge(comparison, results, [_STEP], self.policy, gate=self._settings.gate)
+                found = judge(
+                    comparison,
+                    results,
+                    [_STEP],
+                    self.policy,
+                    gate=self._settings.gate,
+                    reached_only=True,
+                )
         except Caught as caught:
             return judging.overfit(results, caught.findings, self.policy, _COMPUTE)
         except CandidateDied as death:
@@ -202,7 +209,8 @@ class PullRequestGate:
             ) from None
         if len(found.same) == len(results):
             return self._nothing(results, f"the change since {self._named()} reaches no case")
-        verdict = found.verdict
+        unreached = [checked_shape(r.row()) for r in results if r.nodeid in found.same]
+        verdict = found.verdict.model_copy(update={"shapes": found.verdict.shapes + unreached})
         if verdict.decision is Decision.INCOMPLETE:
             return verdict
         return verdict.model_copy(update={"next_step": _NEXT.get(verdict.decision, "")})

@@ -100,20 +100,25 @@ def judge(
     core: tuple[str, ...] | None = None,
     classes: Classes = NO_CLASSES,
     extra_benefit: str | None = None,
+    reached_only: bool = False,
 ) -> PairedResult:
     """Measure replicas until a look gives a verdict; `core` are the cases that the gate guards.
 
-    `extra_benefit` is what the author claims for a version that is equal in speed. Raises
-    NotComparable when the versions cannot be measured together.
+    `extra_benefit` is what the author claims for a version that is equal in speed. With
+    `reached_only` cases that the change does not reach are not in it, unless none is reached.
+    Raises NotComparable when the versions cannot be measured together.
     """
     replicas: list[dict[str, CaseQuads]] = []
     verdict = None
     for look in LOOKS:
         replicas += comparison.replicas(look - len(replicas))
         flags = _flags(comparison, results, replicas)
+        same = frozenset(nodeid for nodeid, quads in replicas[0].items() if quads.is_same)
+        reached = [result for result in results if result.nodeid not in same]
+        judged = reached if reached_only and reached else results
         found = [
             PairedEvidence(
-                metric.name, _cases(metric, results, replicas, core), gate, flags, classes
+                metric.name, _cases(metric, judged, replicas, core), gate, flags, classes
             )
             for metric in metrics
         ]
@@ -133,7 +138,7 @@ def judge(
             "measured": measured_under(results, replicas),
             "device_seconds": round(comparison.device_seconds, 3),
         },
-        frozenset(nodeid for nodeid, quads in replicas[0].items() if quads.is_same),
+        same,
         tuple(results),
         tuple(replicas),
     )

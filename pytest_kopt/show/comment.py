@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_kopt.decide.verdict import Decision, Shape, Verdict
-from pytest_kopt.show.words import figure, interval, markdown_table, one_line, percent, visible
+from pytest_kopt.show.words import (
+    figure,
+    interval,
+    markdown_table,
+    one_line,
+    outcome,
+    percent,
+    visible,
+)
 
 _SIGNS = {
     Decision.BASELINE: "⚪",
@@ -25,19 +33,20 @@ def comment(verdict: Verdict) -> str:
 
 def _lines(verdict: Verdict) -> Iterator[str]:
     sign = _SIGNS.get(verdict.decision, "🔴")
-    yield f"### {sign} kopt: {_words(verdict.decision)}"
+    yield f"### {sign} kopt: {outcome(verdict).replace('_', ' ').lower()}"
     yield ""
     yield _safe(verdict.reason)
     totals = [total for total in (verdict.aggregate, *verdict.secondary) if total]
     if any(total.change_pct is not None for total in totals):
         yield ""
+        # A gate compares times of many schemas: it has no figure of its own.
+        has_figures = any(total.candidate is not None for total in totals)
         yield markdown_table(
-            ["Geomean", "Before", "Now", "Change", "Interval (%)"],
+            ["Geomean", *(["Before", "Now"] if has_figures else []), "Change", "Interval (%)"],
             [
                 [
                     _safe(total.metric),
-                    figure(total.incumbent),
-                    figure(total.candidate),
+                    *([figure(total.incumbent), figure(total.candidate)] if has_figures else []),
                     percent(total.change_pct),
                     interval(total.low_pct, total.high_pct),
                 ]
@@ -57,7 +66,7 @@ def _lines(verdict: Verdict) -> Iterator[str]:
                     shape.check,
                     percent(shape.change_pct),
                     interval(shape.low_pct, shape.high_pct),
-                    shape.status,
+                    _status(shape),
                 ]
                 for shape in worst[:_MOST_ROWS]
             ],
@@ -88,8 +97,9 @@ def _how(verdict: Verdict) -> str:
     return ", ".join(parts)
 
 
-def _words(decision: Decision) -> str:
-    return str(decision).replace("_", " ").lower()
+def _status(shape: Shape) -> str:
+    is_bare = shape.check == "PASS" and shape.change_pct is None
+    return "not compared" if is_bare and shape.status == "unchanged" else shape.status
 
 
 def _badness(shape: Shape) -> tuple[bool, float]:

@@ -16,7 +16,7 @@ from pytest_kopt.schema.table import cell
 from pytest_kopt.show.bars import bar, scale_of
 from pytest_kopt.show.profiles import profile_lines
 from pytest_kopt.show.rooflines import roofline_lines
-from pytest_kopt.show.words import clipped, figure, interval, percent, printed
+from pytest_kopt.show.words import clipped, figure, interval, outcome, percent, printed
 
 if TYPE_CHECKING:
     import pytest
@@ -86,7 +86,7 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
     yield ""
     quick = ", quick" if verdict.level == "quick" else ""
     where = f"round {verdict.round}, attempt {verdict.attempt}{quick}: " if verdict.round else ""
-    yield Line(f"{where}{verdict.decision} ({verdict.reason})", **_decision_markup(verdict))
+    yield Line(f"{where}{outcome(verdict)} ({verdict.reason})", **_decision_markup(verdict))
     for total in [verdict.aggregate, *verdict.secondary]:
         if total is not None and total.change_pct is not None:
             values = f"{figure(total.incumbent)} -> {figure(total.candidate)}  "

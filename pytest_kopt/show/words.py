@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
+
+if TYPE_CHECKING:
+    from pytest_kopt.decide.verdict import Verdict
 
 
 def percent(change: float | None) -> str:
@@ -23,6 +26,26 @@ def figure(number: float | None, missing: str = "-") -> str:
 def interval(low: float | None, high: float | None) -> str:
     """Return `[-0.1, +0.2]` in percent, nothing where there is no interval."""
     return "" if low is None or high is None else f"[{low:+.2f}, {high:+.2f}]"
+
+
+def outcome(verdict: Verdict) -> str:
+    """Return the decision for people: a gate keeps nothing and rolls nothing back."""
+    decision = str(verdict.decision)
+    if verdict.base is None:
+        return decision
+    total = verdict.aggregate
+    is_faster = total is not None and total.low_pct is not None and total.low_pct > 0
+    kept = "faster" if is_faster else "not slower"
+    return {
+        "ACCEPTED": kept,
+        "ACCEPTED_WITH_NOTE": f"{kept}, with a note",
+        "ROLLED_BACK": "slower",
+        "SPLIT": "slower",
+        "INCONCLUSIVE": "may be slower" if verdict.compare == "paired" else "not faster",
+        "REPAIR": "wrong",
+        "REJECTED_OVERFIT": "refused",
+        "INCOMPLETE": "not judged",
+    }.get(decision, decision)
 
 
 def clipped(label: str, room: int) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import signal
 from collections.abc import Callable
 from importlib.resources import files
@@ -84,10 +86,14 @@ def test_what_a_change_reaches_is_compared_and_the_rest_is_not(tmp_path: Path) -
     changes = {rows: shape["change_pct"] for rows, shape in shapes.items()}
     assert changes[1] == pytest.approx(100 * (OLD / SLOWER - 1)), "by a module it imports"
     assert changes[2] == pytest.approx(100 * (OLD / FASTER - 1)), "by a file it reads"
-    assert changes[3] == 0, "by nothing"
+    assert changes[3] is None, "by nothing: not compared"
     assert changes[4] is None, "new"
     found = [shapes[rows]["status"] for rows in (1, 2, 3, 4)]
     assert found == ["regressed", "improved", "unchanged", "unchanged"]
+    both = math.sqrt(OLD / SLOWER * OLD / FASTER)
+    assert verdict["aggregate"]["change_pct"] == pytest.approx(100 * (both - 1)), "of those two"
+    assert re.search(r"^slower \(case ", done.run.out, re.MULTILINE), done.run.text
+    assert "ROLLED_BACK" not in done.run.out
     assert verdict["flags"] == [
         "new case, not compared: tests/test_reached.py::test_fresh",
         "removed case: tests/test_plain.py::test_plain",
