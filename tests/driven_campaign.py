@@ -54,6 +54,7 @@ _SETTINGS: dict[str, Any] = {
     ),
     **dict.fromkeys(("comment_path", "notes", "policy", "seed", "repeats", "iterations")),
     "campaign": NAME,
+    "csv_per_schema": False,
     "gate": "no-regression",
     "compare": "stored",
     "engine": "auto",

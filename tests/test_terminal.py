@@ -68,7 +68,7 @@ def a_closing(cases: list[CaseResult], changes: list[float]) -> Closing:
         flags=["a flag"],
         next_step="go on",
     )
-    return Closing(verdict, None)
+    return Closing(verdict)
 
 
 @few_examples

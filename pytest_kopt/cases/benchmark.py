@@ -77,6 +77,7 @@ def result(
         check="PASS",
         cells=cells,
         evidence={
+            "schema": SINGLE.name,
             "engine": timing.engine,
             "forward_samples_ms": list(timing.samples_ms),
             "calls_per_sample": timing.calls_per_sample,

@@ -51,16 +51,19 @@ class Kopt:
         bench: Bench,
         run_arms: Callable[[Case, Bench], None] | None = None,
         declare_only: bool = False,
+        declared: Callable[[CaseResult], None] = lambda result: None,
     ) -> None:
         """Serve one test; with `run_arms` the case is compared or profiled instead.
 
-        With `declare_only` it is held against the baseline and nothing is run.
+        With `declare_only` it is held against the baseline and nothing is run. `declared` is told
+        the row of a case before anything of it runs.
         """
         self._item = item
         self._schema = schema
         self._bench = bench
         self._run_arms = run_arms
         self._declare_only = declare_only
+        self._declared = declared
 
     @property
     def device(self) -> str:
@@ -118,6 +121,9 @@ class Kopt:
                 group_multiple=group_multiple,
             )
             skip_outside(self._item, case.label, self._bench.selected)
+            self._declared(
+                CaseResult.undecided(nodeid, case.schema, case.dims, case.label, backward=backward)
+            )
             if self._declare_only:
                 hold_against_baseline(case, self._bench.expected)
                 pytest.skip(NOT_MEASURED)

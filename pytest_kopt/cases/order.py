@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
 
@@ -51,6 +52,9 @@ class ProfileOrder:
 
 class Commander(Protocol):
     """The other side: announces what is ready and says which block to run."""
+
+    def declared(self, result: CaseResult) -> None:
+        """Hand in the ERROR row that a case gets if it takes its process down."""
 
     def loaded(self, nodeid: str) -> None:
         """Say that every version is there, and wait until the device is this process's own."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.schema.profile import Scalar
-from pytest_kopt.schema.table import Row, cell, make_row
+from pytest_kopt.schema.profile import Scalar, Schema
+from pytest_kopt.schema.table import Row, Table, cell, make_row
 
 PROPERTY = "kopt"
 #: Property of a report whose case left its process without a working GPU.
@@ -56,6 +57,11 @@ class CaseResult:
         return tuple(cell(value) for value in self.dims.values())
 
     @property
+    def schema(self) -> str:
+        """The name of its schema, "" where it is not known."""
+        return str(self.evidence.get("schema", ""))
+
+    @property
     def trace(self) -> dict[str, Any] | None:
         """What the simulated training loop saw of caches, None where it did not run."""
         trace: dict[str, Any] | None = self.evidence.get("training", {}).get("trace")
@@ -79,6 +85,30 @@ class CaseResult:
             raise ValueError(f"not a kopt result: {error}") from None
 
     @classmethod
+    def undecided(
+        cls,
+        nodeid: str,
+        schema: Schema,
+        dims: dict[str, Scalar],
+        label: str,
+        *,
+        backward: bool = False,
+        guessed: bool = False,
+    ) -> CaseResult:
+        """Return the ERROR result of a case that has not been checked yet.
+
+        `dims` are complete and in column order; they are `guessed` before the test declares them.
+        """
+        return cls(
+            nodeid=nodeid,
+            label=label,
+            header=schema.header(tuple(dims)),
+            dims=dims,
+            cells={c.name: math.nan for c in schema.columns if backward or not c.is_backward},
+            evidence={"schema": schema.name, "guessed": guessed},
+        )
+
+    @classmethod
     def failed(
         cls, nodeid: str, expected: ExpectedCase, diagnosis: str, evidence: dict[str, Any]
     ) -> CaseResult:
@@ -92,6 +122,27 @@ class CaseResult:
             diagnosis=diagnosis,
             evidence=evidence,
         )
+
+
+def table_of(results: Sequence[CaseResult], where: str = "this session") -> Table | None:
+    """Return the rows of these results, None when there are none.
+
+    Raises BadInput when two of them have different headers or the same dims.
+    """
+    if not results:
+        return None
+    header = results[0].header
+    for result in results:
+        if result.header != header:
+            raise BadInput(
+                f"cases of one CSV have one schema: {result.nodeid} has the columns "
+                f"{','.join(result.header)}",
+                where=f"case {result.nodeid}",
+                legal=",".join(header),
+            )
+    table = Table(header, tuple(result.row() for result in results))
+    table.check_unique(where)
+    return table
 
 
 def reuse_log_ratios(results: Iterable[CaseResult]) -> list[float]:

@@ -322,6 +322,7 @@ def _figures(
 def _evidence(case: Case, bench: Bench, report: CheckReport) -> dict[str, Any]:
     dims: dict[str, Scalar] = case.dims
     return {
+        "schema": case.schema.name,
         "function": f"{getattr(case.function, '__module__', '?')}.{function_name(case.function)}",
         "dims": dims,
         "device": bench.uuid,

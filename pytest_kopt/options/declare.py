@@ -37,9 +37,9 @@ def add_options(parser: pytest.Parser) -> None:
         "--summary-csv",
         "--kopt-summary-csv",
         dest="kopt_summary_csv",
-        metavar="PATH",
-        type=Path,
-        help="also write the frozen-schema CSV there; works without a campaign",
+        metavar="PATH|DIR/",
+        help="also write the frozen-schema CSV there; works without a campaign; in a directory one "
+        "CSV for each schema",
     )
     group.addoption(
         "--kopt-level",

@@ -36,6 +36,7 @@ class Settings:
     gate: Gate
     rebuild_command: str | None
     summary_csv: Path | None
+    csv_per_schema: bool
     calibrate: int | None
     compare: str
     level: str | None
@@ -59,6 +60,12 @@ class Settings:
         """Whether anything beyond running the tests was asked for."""
         return any((self.round, self.base, self.summary_csv, self.calibrate))
 
+    @property
+    def one_schema(self) -> bool:
+        """Whether all rows of the session have to have the same columns."""
+        one_file = self.summary_csv is not None and not self.csv_per_schema
+        return self.round is not None or one_file
+
     @classmethod
     def from_config(cls, config: pytest.Config) -> Settings:
         """Resolve the settings; BadInput names the option, its value and what is legal."""
@@ -73,6 +80,7 @@ class Settings:
             gate=_gate(config),
             rebuild_command=config.getini("kopt_rebuild_command"),
             summary_csv=_absolute(here, option.kopt_summary_csv),
+            csv_per_schema=_is_directory(here, option.kopt_summary_csv),
             calibrate=_calibrate(option.kopt_calibrate),
             level=option.kopt_level,
             compare=_choice(config, "compare", ("auto", "paired", "stored")),
@@ -259,5 +267,10 @@ def _seed(config: pytest.Config) -> int | None:
     return int(given)
 
 
-def _absolute(here: Path, path: Path | None) -> Path | None:
+def _is_directory(here: Path, path: str | None) -> bool:
+    """Say whether a path names a directory: by the slash at its end, or because it is one."""
+    return path is not None and (path.endswith("/") or (here / path).is_dir())
+
+
+def _absolute(here: Path, path: Path | str | None) -> Path | None:
     return None if path is None else (here / path).resolve()

@@ -45,8 +45,8 @@ def controller_of(config: pytest.Config) -> Controller:
 def assemble(config: pytest.Config) -> None:
     """Register the plugins of this process; UsageError for input that cannot be used.
 
-    A process runs cases (an xdist worker, a child of ours), decides (the main process of a round or
-    of a distributed run), or does both (a plain run).
+    A process runs cases (an xdist worker, a child of ours), has them run (the main process of a
+    session that was asked for rows, and of a distributed run), or does both (a plain run).
     """
     manager = config.pluginmanager
     serve = manager.get_plugin(SERVE)
@@ -77,7 +77,7 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
     manager.register(controller, _CONTROLLER)
     if xdist.is_distributed(config):
         manager.register(xdist.XdistBridge(controller), "kopt-xdist")
-    elif trial is not None:
+    elif settings.active and not config.option.collectonly:
         from pytest_kopt.session.supervisor import Supervisor
 
         manager.register(Supervisor(config, controller), "kopt-supervisor")

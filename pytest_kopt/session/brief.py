@@ -15,12 +15,13 @@ class Brief:
     """Orders for a worker.
 
     `expected` are the baseline's cases (None: nothing is frozen); `classes` columns that every case
-    has to have; `cases_only` deselects every test that is no case; `ignored` are node ids to leave
-    out (skipped at the baseline), `selected` the labels or node ids that alone are measured (none:
-    all). With `arms` the cases are not checked and timed but held ready for a comparison, with
-    `profile` they are profiled, with `declare_only` held against the baseline and nothing is run.
-    `repeats` and `iterations` are the samples of a case and, on the CPU, the most calls in one
-    (None: as ever). `target` is the architecture that a campaign is for.
+    has to have; `cases_only` deselects every test that is no case; with `one_schema` the rows stand
+    in one CSV; `ignored` are node ids to leave out (skipped at the baseline), `selected` the labels
+    or node ids that alone are measured (none: all). With `arms` the cases are not checked and timed
+    but held ready for a comparison, with `profile` they are profiled, with `declare_only` held
+    against the baseline and nothing is run. `repeats` and `iterations` are the samples of a case
+    and, on the CPU, the most calls in one (None: as ever). `target` is the architecture that a
+    campaign is for.
     """
 
     device: str
@@ -29,6 +30,7 @@ class Brief:
     timeout: float
     suite: Suite
     cases_only: bool = False
+    one_schema: bool = False
     expected: tuple[ExpectedCase, ...] | None = None
     ignored: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
@@ -49,6 +51,7 @@ class Brief:
             session_seed,
             settings.timeout,
             settings.suite,
+            one_schema=settings.one_schema,
             repeats=settings.repeats,
             iterations=settings.iterations,
         )

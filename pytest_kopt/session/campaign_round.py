@@ -86,7 +86,7 @@ class CampaignRound(CampaignTrial):
         final = self.campaign.verdict(self.campaign.state.rounds[self.number])
         assert final is not None and final.attempt == attempt.number
         outlook = standing.lines(self.campaign, self.policy)
-        return Closing(final, table, self._detail, tuple(profiles), tuple(outlook))
+        return Closing(final, self._detail, tuple(profiles), tuple(outlook))
 
     def _judge(self, collector: Collector, lab: Laboratory, interrupted: str) -> Verdict:
         """Return the verdict on what was collected."""

@@ -236,6 +236,7 @@ class Listener:
     collected: Callable[[list[str]], Sequence[str]]
     collect_error: Callable[[dict[str, Any]], None]
     started: Callable[[str, tuple[str, int | None, str]], None]
+    declared: Callable[[str], None]
     report: Callable[[dict[str, Any]], None]
     finished: Callable[[str], None]
     died: Callable[[str | None, str, int], None]
@@ -313,6 +314,8 @@ class CaseProcess:
             message = child.receive()
             if message["kind"] == "started":
                 self._listener.started(message["nodeid"], tuple(message["location"]))
+            elif message["kind"] == "declared":
+                self._listener.declared(message["result"])
             elif message["kind"] == "report":
                 self._listener.report(message["data"])
             elif message["kind"] == "finished":

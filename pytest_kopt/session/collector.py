@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
-from pytest_kopt.cases.result import LOST, OUTSIDE, PROPERTY, CaseResult
-from pytest_kopt.errors import BadInput
+from pytest_kopt.cases.result import LOST, OUTSIDE, PROPERTY, CaseResult, table_of
 from pytest_kopt.schema.table import Table
 
 
@@ -17,7 +16,8 @@ class Collector:
 
     `order` are the collected node ids in declaration order. `lost` describes workers that died
     while a case ran which later ran through; `dead` maps a case to how it killed its worker twice,
-    `crashed` one that killed an xdist worker and waits for its second run. `context_lost` are
+    `crashed` one that killed an xdist worker and waits for its second run. `undecided` are the rows
+    of cases that were declared, for those that die. `context_lost` are
     cases after which their process had no working GPU: their rows stand, the process was replaced.
     `outside` are the labels of cases that target_shapes leaves out.
     """
@@ -30,6 +30,7 @@ class Collector:
     dead: dict[str, str] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
     crashed: dict[str, str] = field(default_factory=dict)
+    undecided: dict[str, CaseResult] = field(default_factory=dict)
     context_lost: set[str] = field(default_factory=set)
     outside: dict[str, str] = field(default_factory=dict)
     startup_death: str = ""
@@ -54,17 +55,27 @@ class Collector:
             if name == OUTSIDE:
                 self.outside[report.nodeid] = str(text)
 
+    def declared(self, text: str) -> None:
+        """Take over the row that a case gets if it kills its process."""
+        result = CaseResult.from_json(text)
+        self.undecided[result.nodeid] = result
+
     def add_collect_error(self, report: pytest.CollectReport) -> None:
         """Keep a file that could not be imported."""
         self.collect_errors[report.nodeid] = report.longreprtext
 
     def died(self, nodeid: str | None, how: str, times: int, limit: int) -> None:
         """Keep a worker's death: while starting, or while a case ran for the first or last time."""
+        if nodeid is not None:
+            # It may have sent its row before it died; the second run sends another.
+            self.results.pop(nodeid, None)
         if nodeid is None:
             if times >= limit:
                 self.startup_death = how
         elif times >= limit:
             self.dead[nodeid] = how
+            if nodeid in self.undecided:
+                self.results[nodeid] = replace(self.undecided[nodeid], diagnosis=how)
         else:
             self.lost.append(f"{nodeid}: {how.splitlines()[0]}")
 
@@ -78,21 +89,7 @@ class Collector:
 
         Raises BadInput when two cases have different headers or the same dims.
         """
-        found = self.in_order()
-        if not found:
-            return None
-        first = found[0]
-        for result in found:
-            if result.header != first.header:
-                raise BadInput(
-                    f"cases of one CSV have one schema: {result.nodeid} has the columns "
-                    f"{','.join(result.header)}",
-                    where=f"case {result.nodeid}",
-                    legal=",".join(first.header),
-                )
-        table = Table(first.header, tuple(result.row() for result in found))
-        table.check_unique("this session")
-        return table
+        return table_of(self.in_order())
 
     def passed(self) -> list[str]:
         """Return the node ids of the cases that passed their checks, in declaration order."""

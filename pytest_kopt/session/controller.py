@@ -19,6 +19,7 @@ from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.collector import Collector
 from pytest_kopt.session.interruption import Interruption
 from pytest_kopt.session.laboratory import HostLaboratory
+from pytest_kopt.session.refusal import refused
 
 if TYPE_CHECKING:
     from pytest_kopt.decide.verdict import Verdict
@@ -95,7 +96,7 @@ class Controller:
         if self.trial:
             self._interruption.take_over()
         with told("nothing was measured or changed", self.trial):
-            self.lab.take_place(self.wait_minutes, self.say, serves_itself=self.trial is None)
+            self.lab.take_place(self.wait_minutes, self.say, serves_itself=not self.settings.active)
             blocked = self.trial.begin() if self.trial else ""
         if blocked:
             self.collector.startup_death = blocked
@@ -107,7 +108,10 @@ class Controller:
         """Take over an in-process collection."""
         self.collected([item.nodeid for item in session.items])
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if refused(report):
+            raise pytest.UsageError(refused(report))
         if report.failed:
             self.collector.add_collect_error(report)
 
@@ -140,6 +144,9 @@ class Controller:
         if shown or self.noise:
             terminalreporter.section("kopt")
         terminal.write(terminalreporter, shown)
+        if self.trial is None:
+            for text in self.collector.lost_after_all():
+                terminalreporter.write_line(f"run again, as its process was lost: {text}")
         if self._closing:
             from pytest_kopt.show.github import annotation_lines
 
@@ -167,9 +174,9 @@ class Controller:
         undisturbed = self._interruption.held_off() if interrupted else nullcontext()
         lasting = "nothing is lost: the next session finishes what this one began"
         with undisturbed, told(lasting, self.trial):
+            if not interrupted:
+                self.lab.second_runs()
             if self.trial:
-                if not interrupted:
-                    self.lab.second_runs()
                 self._closing = self.trial.close(self.collector, self.lab, interrupted)
                 self._publish(self._closing.verdict)
             elif self.collector.refusals:
@@ -186,13 +193,12 @@ class Controller:
         self._rooflines = recorded or rooflines(self.collector.in_order(), self.settings.workspace)
 
     def _write_rows(self) -> None:
-        if self.settings.summary_csv is None:
+        settings, results = self.settings, self.collector.in_order()
+        if settings.summary_csv is None:
             return
-        from pytest_kopt.show.output_files import write_rows
+        from pytest_kopt.show.output_files import write_all_rows
 
-        table = self._closing.table if self._closing else self.collector.table()
-        if table is not None:
-            write_rows(self.settings.summary_csv, table, self.collector.in_order())
+        write_all_rows(settings.summary_csv, results, per_schema=settings.csv_per_schema)
 
     def _publish(self, verdict: Verdict) -> None:
         from pytest_kopt.schema.table import write_atomically

@@ -80,7 +80,7 @@ class FinalComparison(CampaignTrial):
         verdict = self.campaign.record_final(self._evidence(collector, table), verdict, report)
         projections.refresh(self.campaign)
         outlook = final_report.outlook(report)
-        return Closing(verdict, table, self._detail, outlook=tuple(outlook))
+        return Closing(verdict, self._detail, outlook=tuple(outlook))
 
     def _judge(self, collector: Collector, lab: Laboratory) -> Verdict:
         results = collector.in_order()

@@ -123,10 +123,9 @@ class PullRequestGate:
             verdict = self._wrong([], f"the kernel does not build: {self._unbuilt.splitlines()[0]}")
         elif verdict is None:
             verdict = self._judge(collector.in_order(), lab)
-        table = collector.table() if self._settings.summary_csv else None
         thresholds = self.policy.model_dump(mode="json")
         verdict = verdict.model_copy(update={"base": self._base.commit, "thresholds": thresholds})
-        return Closing(verdict, table, self._unbuilt or self._stack)
+        return Closing(verdict, self._unbuilt or self._stack)
 
     def _judge(self, results: Sequence[CaseResult], lab: Laboratory) -> Verdict:
         policy = self.policy

@@ -200,13 +200,15 @@ class HostLaboratory:
         """Run cases that killed an xdist worker once more, to tell the case from bad luck."""
         from pytest_kopt.session.remeasure import measure_again
 
+        # A session without a trial runs other tests as well; those are not run again.
+        brief = replace(self.brief, cases_only=True)
         for nodeid, how in self._collector.crashed.items():
-            again = measure_again(self._config, self.brief, self.environment, [nodeid], lives=1)
+            again = measure_again(self._config, brief, self.environment, [nodeid], lives=1)
+            self._collector.results |= again.results
             if nodeid in again.dead:
                 self._collector.dead[nodeid] = f"{how}\n{again.dead[nodeid]}"
-            else:
+            elif nodeid in again.order or self.brief.cases_only:
                 self._collector.lost.append(f"{nodeid}: {how.splitlines()[0]}")
-                self._collector.results |= again.results
 
     def calibrate(self, count: int) -> dict[str, Any]:
         from pytest_kopt.session.calibration import calibration

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import pytest
@@ -29,10 +28,15 @@ def measure_again(
     def report(data: dict[str, Any]) -> None:
         collector.add_report(config.hook.pytest_report_from_serializable(config=config, data=data))
 
+    def collected(found: list[str]) -> Sequence[str]:
+        collector.collected(found)
+        return filter_known(ids, found)
+
     listener = Listener(
-        collected=partial(filter_known, ids),
+        collected=collected,
         collect_error=lambda data: None,
         started=lambda nodeid, location: None,
+        declared=collector.declared,
         report=report,
         finished=lambda nodeid: None,
         died=lambda nodeid, how, times: collector.died(nodeid, how, times, lives),

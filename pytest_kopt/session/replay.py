@@ -32,6 +32,7 @@ class Replay:
                 collected,
                 self._collect_error,
                 self._started,
+                self._collector.declared,
                 self._report,
                 self._finished,
                 self._died,

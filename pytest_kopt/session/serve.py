@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 
 import pytest
 
+from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.devices import context
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
@@ -34,13 +35,19 @@ class Serve:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_cmdline_main(self, config: pytest.Config) -> None:
-        """Be a plain serial run whatever the command line says of workers and reports."""
+        """Be a plain serial run whatever is said of workers, reports and debuggers."""
         self._config = config
         if self._args is not None:
             config.args = self._args
         option = config.option
         option.maxfail = 0
-        for name, value in (("numprocesses", 0), ("dist", "no"), ("tx", []), ("xmlpath", None)):
+        for name, value in (
+            ("numprocesses", 0),
+            ("dist", "no"),
+            ("tx", []),
+            ("xmlpath", None),
+            ("usepdb", False),
+        ):
             if hasattr(option, name):
                 setattr(option, name, value)
 
@@ -87,6 +94,10 @@ class Serve:
     def ready(self, nodeid: str, arms: Sequence[str], engine: str) -> None:
         """Announce that the arms of a case can be timed."""
         self._channel.send("ready", nodeid=nodeid, arms=list(arms), engine=engine)
+
+    def declared(self, result: CaseResult) -> None:
+        """Hand in the row that a case gets if it never comes back."""
+        self._channel.send("declared", result=result.to_json())
 
     def same(self, nodeid: str) -> None:
         """Say that the change does not concern a case."""

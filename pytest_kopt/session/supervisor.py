@@ -1,4 +1,4 @@
-"""A serial round: the cases run in a child process, so that a crash there is only a row here."""
+"""A serial session that wants rows runs its tests in a child: a crash there is only a row here."""
 
 from __future__ import annotations
 
@@ -25,13 +25,19 @@ class Supervisor:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        controller = self._controller
+        controller, option = self._controller, self._config.option
 
         def collected(ids: list[str]) -> Sequence[str]:
             session.testscollected = len(ids)
             reporter = self._config.pluginmanager.get_plugin("terminalreporter")
             if reporter is not None and reporter.verbosity >= 0:
-                reporter.write_line(f"collected {len(ids)} case{'s' if len(ids) != 1 else ''}")
+                what = "case" if controller.trial else "item"
+                reporter.write_line(f"collected {len(ids)} {what}{'s' if len(ids) != 1 else ''}")
+            broken = controller.collector.collect_errors
+            if broken and not (controller.trial or option.continue_on_collection_errors):
+                session.shouldstop = (
+                    f"{len(broken)} error{'s' if len(broken) != 1 else ''} during collection"
+                )
             return controller.collected(ids)
 
         Replay(self._config, controller.collector).run(

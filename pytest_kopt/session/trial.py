@@ -16,7 +16,6 @@ from pytest_kopt.decide.kernel_time import ProfilePair
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.profiling.table import CaseProfile
-from pytest_kopt.schema.table import Table
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.collector import Collector
 from pytest_kopt.session.comparison import Comparison, Versions
@@ -52,7 +51,6 @@ class Closing:
     """
 
     verdict: Verdict
-    table: Table | None
     detail: str = ""
     profiles: tuple[CaseProfile, ...] = ()
     outlook: tuple[str, ...] = ()

@@ -29,9 +29,10 @@ def watch_of(config: pytest.Config) -> Watch:
 def runs_cases_of_a_trial(config: pytest.Config) -> bool:
     """Say, before the conftest files are read, whether this process will run kernels for a verdict.
 
-    It is a child of ours, or an xdist worker of a session that judges.
+    It is a child of ours, or an xdist worker, of a session that judges.
     """
-    if config.pluginmanager.has_plugin(SERVE):
-        return True
+    serve = config.pluginmanager.get_plugin(SERVE)
+    if serve is not None:
+        return bool(serve.brief.cases_only)
     given = vars(config.known_args_namespace)
     return "PYTEST_XDIST_WORKER" in os.environ and any(given.get(name) for name in _TRIALS)

@@ -20,6 +20,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import STDERR
 from pytest_kopt.schema.classes import Classes
 from pytest_kopt.session.brief import Brief
+from pytest_kopt.session.refusal import refusal_of
 from pytest_kopt.session.vigil import watch_of
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Worker:
         self._bench: Bench | None = None
         self._watch: Watch | None = None
         self._limit: TimeLimit | None = None
+        self._undecided: dict[str, CaseResult] = {}
         #: Whether a case took the GPU's context along, so that this process can run no other.
         self.context_lost = False
 
@@ -58,6 +60,7 @@ class Worker:
                 replace(self.bench(), waiting=self._time_limit(item.config).waiting),
                 self._run_arms(item),
                 self.brief.declare_only,
+                self._declare,
             )
         except BadInput as error:
             send(item, CaseResult(item.nodeid, refusal=str(error)))
@@ -165,6 +168,11 @@ class Worker:
             reason = self._skip_reason(item)
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
+        if not config.option.collectonly:
+            cases = [i for i in items if is_marked(i) and not i.get_closest_marker("skip")]
+            refusal = refusal_of(cases, self.brief)
+            if refusal is not None:
+                config.hook.pytest_collectreport(report=refusal)
         runs = not (config.option.collectonly or self.brief.declare_only)
         if runs and self.brief.device == "cuda" and any(map(is_marked, items)):
             # Start-up is nobody's time; the first case's would else be the longest.
@@ -176,6 +184,9 @@ class Worker:
         """End this process, with its stacks shown, when a case takes longer than it may."""
         if not is_marked(item):
             return (yield)
+        guess = None if self.brief.expected else self._error_result(item)
+        if guess is not None:
+            self._declare(guess)
         with self._time_limit(item.config).watching():
             outcome = yield
         if self.context_lost and hasattr(item.config, "workerinput"):
@@ -212,9 +223,9 @@ class Worker:
             self.context_lost = context.is_lost(self.brief.device)
         silent = not any(name == PROPERTY for name, _ in item.user_properties)
         if report.failed and silent and is_marked(item) and call.when != "teardown":
-            result = self._error_result(item, report.longreprtext)
+            result = self._undecided.get(item.nodeid) or self._error_result(item)
             if result is not None:
-                send(item, result)
+                send(item, replace(result, diagnosis=report.longreprtext))
                 report.user_properties = list(item.user_properties)
         if self.context_lost:
             report.user_properties = [*report.user_properties, (LOST, True)]
@@ -241,7 +252,13 @@ class Worker:
                 return f"{name} suite: run with {option}"
         return None
 
-    def _error_result(self, item: pytest.Item, diagnosis: str) -> CaseResult | None:
+    def _declare(self, result: CaseResult) -> None:
+        """Keep the row of a case that has not been checked, in case its process dies."""
+        self._undecided[result.nodeid] = result
+        if self._commander is not None and not (self.brief.arms or self.brief.profile):
+            self._commander.declared(result)
+
+    def _error_result(self, item: pytest.Item) -> CaseResult | None:
         """Return the ERROR result of a test that never called the fixture.
 
         Its dims come from the baseline, else from the parameters that the schema knows; None when
@@ -249,9 +266,9 @@ class Worker:
         """
         frozen = {case.nodeid: case for case in self.brief.expected or ()}.get(item.nodeid)
         if frozen is not None:
-            return CaseResult.failed(item.nodeid, frozen, diagnosis, {})
+            return CaseResult.failed(item.nodeid, frozen, "", {})
         try:
-            return error_from_parameters(item, diagnosis)
+            return error_from_parameters(item)
         except BadInput:
             return None
 
@@ -261,22 +278,13 @@ def is_marked(item: pytest.Item) -> bool:
     return item.get_closest_marker("kopt") is not None
 
 
-def error_from_parameters(item: pytest.Item, diagnosis: str) -> CaseResult:
+def error_from_parameters(item: pytest.Item) -> CaseResult:
     """Build an ERROR result from a test's parameters; BadInput when they do not fit the schema."""
-    import math
-
     from pytest_kopt.schema.profile import resolve
 
     schema = resolve(marked_schema(item), item.nodeid)
     dims = schema.complete_dims(scalar_parameters(item, schema.dims), item.nodeid)
-    return CaseResult(
-        nodeid=item.nodeid,
-        label=named(dims) or item.name,
-        header=schema.header(tuple(dims)),
-        dims=dims,
-        cells={c.name: math.nan for c in schema.columns if not c.is_backward},
-        diagnosis=diagnosis,
-    )
+    return CaseResult.undecided(item.nodeid, schema, dims, named(dims) or item.name, guessed=True)
 
 
 def scalar_parameters(item: pytest.Item, names: tuple[str, ...] | None) -> dict[str, Any]:

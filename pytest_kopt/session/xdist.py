@@ -118,7 +118,7 @@ class XdistBridge:
         Not one that took the device's context along: that worker has reported it and left.
         """
         collector = self._controller.collector
-        if self._controller.trial is not None and crashitem not in collector.context_lost:
+        if self._controller.settings.active and crashitem not in collector.context_lost:
             collector.crashed[crashitem] = str(report.longrepr)
 
 

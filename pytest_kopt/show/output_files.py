@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.cases.result import CaseResult, table_of
 from pytest_kopt.clock import now
 from pytest_kopt.schema.table import Table, format_csv, write_atomically
 from pytest_kopt.show.benchmark_json import benchmark_json
+
+
+def write_all_rows(path: Path, results: Sequence[CaseResult], *, per_schema: bool) -> None:
+    """Write the CSV at `path`; with `per_schema` one for each schema, in the directory `path`.
+
+    Raises BadInput when the rows of one CSV do not have the same columns.
+    """
+    # A case that died knows its columns, not always the name of its schema.
+    names = {result.header: result.schema for result in results if result.schema}
+    groups: dict[Path, list[CaseResult]] = {}
+    for result in results:
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", names.get(result.header, "rows"))
+        groups.setdefault(path / f"{name}.csv" if per_schema else path, []).append(result)
+    for file, members in groups.items():
+        kept = _fitting(members)
+        table = table_of(kept)
+        if table is not None:
+            write_rows(file, table, kept)
+
+
+def _fitting(results: Sequence[CaseResult]) -> list[CaseResult]:
+    """Leave out rows of tests that failed early whose dims were guessed, and guessed wrong."""
+    sure = [result for result in results if not result.evidence.get("guessed")]
+    header = (sure or list(results) or [CaseResult("")])[0].header
+    return [r for r in results if not r.evidence.get("guessed") or r.header == header]
 
 
 def write_rows(path: Path, table: Table, results: Sequence[CaseResult]) -> None:

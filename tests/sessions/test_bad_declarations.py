@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .project import Project
+import pytest
+
+from .project import SERIAL, TWO_WORKERS, Project
 from .sources import SETTINGS
 
 BAD_DECLARATIONS = """\
@@ -93,9 +95,9 @@ def test_bad_declarations_are_named_and_nothing_is_written(
 ) -> None:
     empty.write("pyproject.toml", SETTINGS)
     empty.write("tests/test_bad.py", BAD_DECLARATIONS)
-    run = empty.pytest("--summary-csv", "rows.csv", *mode)
+    run = empty.pytest("--summary-csv", "rows/", *mode)
     assert run.code == 4, run.text
-    assert not (empty.root / "rows.csv").exists()
+    assert not (empty.root / "rows").exists()
     for test, parts in COMPLAINTS.items():
         assert f"test_bad.py::{test}" in run.refusal
         assert all(part in run.refusal for part in parts), (test, run.refusal)
@@ -119,15 +121,55 @@ def test_{schema}(kopt, n):
 """
 
 
-def test_one_csv_has_one_schema(empty: Project, mode: tuple[str, ...]) -> None:
+@pytest.fixture
+def mixed(empty: Project) -> Project:
+    """Cases of two schemas, and a trace of every case that runs."""
     empty.write("pyproject.toml", SETTINGS)
+    trace = "open('ran.log', 'a').close() or torch.ones(2)"
     for schema in ("memory", "single"):
-        empty.write(f"tests/test_{schema}.py", MIXED.format(schema=schema, dims="n"))
-    run = empty.pytest("--summary-csv", "rows.csv", *mode)
+        text = MIXED.format(schema=schema, dims="n").replace("torch.ones(2)", trace)
+        empty.write(f"tests/test_{schema}.py", text)
+    return empty
+
+
+@pytest.mark.parametrize("words", [SERIAL, TWO_WORKERS], ids=["serial", "n2"])
+def test_one_csv_has_one_schema_and_that_is_known_at_collection(
+    mixed: Project, words: tuple[str, ...]
+) -> None:
+    run = mixed.pytest("--summary-csv", "rows.csv", *words)
     assert run.code == 4, run.text
+    for named in ("test_memory.py::test_memory[1]", "'memory'", "'single'", "--summary-csv DIR/"):
+        assert named in run.refusal
     assert "test_single.py::test_single[1]" in run.refusal
-    assert "label,n,Check,Forward GB/s" in run.refusal
-    assert not (empty.root / "rows.csv").exists()
+    left = {path.name for path in mixed.root.iterdir()}
+    assert not {"ran.log", "rows.csv"} & left, "nothing ran and nothing was written"
+
+
+def test_a_campaign_has_one_schema(mixed: Project) -> None:
+    mixed.write("kernels/neg.py", "from torch import neg\n")
+    mixed.commit_all()
+    assert (
+        mixed.kopt(
+            *("init", "neg", "--op", "neg", "--kernel", "kernels/neg.py"),
+            *("--backend", "TORCH", "--gpu", "cpu"),
+        ).code
+        == 0
+    )
+    run = mixed.pytest("--kopt-campaign", "neg", "--kopt-round", "1")
+    assert run.code == 4, run.text
+    assert "'memory'" in run.refusal and "'single'" in run.refusal
+    assert not (mixed.root / "ran.log").exists()
+
+
+def test_a_directory_gets_one_csv_for_each_schema(mixed: Project, mode: tuple[str, ...]) -> None:
+    run = mixed.pytest("--summary-csv", "rows/", *mode)
+    assert run.code == 0, run.text
+    found = sorted((mixed.root / "rows").glob("*.csv"))
+    heads = {path.name: path.read_text().partition("\n")[0] for path in found}
+    assert list(heads) == ["memory.csv", "single.csv"]
+    assert heads["memory.csv"].startswith("label,n,Check,Forward GB/s,")
+    assert heads["single.csv"].startswith("label,n,Check,Time (ms),")
+    assert (mixed.root / "rows/single.csv.evidence.json").exists()
 
 
 def test_two_cases_with_the_same_dims_are_refused(empty: Project) -> None:

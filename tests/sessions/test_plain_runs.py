@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 import re
 from pathlib import Path
@@ -311,3 +312,75 @@ def test_torch_compiles_in_the_process_of_a_case(gemm: Project, words: tuple[str
     gemm.write("kernels/matmul.py", compiler + MATMULS.replace(first, first + asks))
     run = gemm.pytest(*words, TORCHINDUCTOR_COMPILE_THREADS="8")
     assert "4 passed" in run.out and "compile_threads" not in run.text, run.text
+
+
+DEADLY_CASES = """\
+import ctypes
+import threading
+
+import pytest
+import torch
+
+
+def doubled(x):
+    if x.shape[0] == 4:
+        threading.Event().wait()
+    return x * 2
+
+
+@pytest.mark.kopt
+@pytest.mark.parametrize("rows, columns", [(2, 8)])
+def test_segfault(kopt, rows, columns):
+    ctypes.string_at(0)
+
+
+@pytest.mark.kopt
+@pytest.mark.parametrize("size", [(4, 8), (6, 8)], ids=str)
+def test_doubled(kopt, size):
+    kopt(
+        doubled,
+        inputs=lambda: (torch.randn(size),),
+        reference=lambda x: x.double() * 2,
+        dims={"rows": size[0], "columns": size[1]},
+    )
+
+
+def test_unmarked():
+    with open("unmarked.log", "a") as log:
+        log.write("ran\\n")
+"""
+
+
+@pytest.mark.parametrize("words", [SERIAL, ("-n", "1")], ids=["serial", "n1"])
+def test_a_hang_and_a_crash_are_error_rows(empty: Project, words: tuple[str, ...]) -> None:
+    """Also where only the case itself could tell its dims: it did so before it hung."""
+    empty.write("pyproject.toml", SETTINGS)
+    empty.write("tests/test_deadly.py", DEADLY_CASES)
+    run = empty.pytest("--summary-csv", "rows.csv", "--kopt-timeout", "3", *words)
+    assert run.code == 1 and "INTERNALERROR" not in run.text, run.text
+    rows = rows_of(empty.root / "rows.csv")
+    assert [(row["rows"], row["columns"], row["Check"]) for row in rows] == [
+        ("2", "8", "ERROR"),
+        ("4", "8", "ERROR"),
+        ("6", "8", "PASS"),
+    ]
+    assert [row["Time (ms)"] for row in rows[:2]] == ["nan", "nan"]
+    segfault, hang, _ = json.loads(empty.read("rows.csv.evidence.json"))
+    assert "SIGSEGV" in segfault["diagnosis"]
+    assert "--kopt-timeout" in hang["diagnosis"] and "in doubled" in hang["diagnosis"]
+    assert "2 failed, 2 passed" in run.out
+    assert empty.read("unmarked.log") == "ran\n", "no other test is run again"
+
+
+def test_a_file_that_does_not_import_stops_the_session_as_ever(gemm: Project) -> None:
+    gemm.write("tests/test_broken.py", "import no_such_module\n")
+    run = gemm.pytest("--summary-csv", "rows.csv")
+    assert run.code == 2 and "1 error during collection" in run.out, run.text
+    assert "no_such_module" in run.out and not (gemm.root / "rows.csv").exists()
+
+
+def test_a_session_without_cases_does_not_load_torch(empty: Project) -> None:
+    empty.write("pyproject.toml", SETTINGS)
+    empty.write("tests/test_it.py", "import sys\ndef test_it(): assert 'torch' not in sys.modules")
+    run = empty.pytest("--summary-csv", "rows.csv")
+    assert run.code == 0 and not (empty.root / "rows.csv").exists(), run.text

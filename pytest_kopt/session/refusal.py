@@ -1,0 +1,54 @@
+"""What is known of cases at collection: that one CSV cannot hold them.
+
+A process that runs cases says so with a failed report of its collection, which reaches the process
+that decides from a child as well as from a worker of xdist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from pytest_kopt.cases.fixture import marked_schema
+from pytest_kopt.errors import BadInput
+from pytest_kopt.schema.profile import resolve
+from pytest_kopt.session.brief import Brief
+
+#: The section of a report that marks it as a refusal.
+_REFUSED = "kopt refused"
+
+
+def refusal_of(cases: Sequence[pytest.Item], brief: Brief) -> pytest.CollectReport | None:
+    """Return the report that refuses these cases, None when they can be measured."""
+    try:
+        if brief.one_schema and brief.expected is None:
+            _have_one_schema(cases)
+    except BadInput as error:
+        return pytest.CollectReport("", "failed", str(error), [], [(_REFUSED, "")])
+    return None
+
+
+def refused(report: pytest.CollectReport) -> str:
+    """Return why the cases are refused, "" for any other report."""
+    is_ours = any(name == _REFUSED for name, _ in report.sections)
+    return report.longreprtext if is_ours else ""
+
+
+def _have_one_schema(cases: Sequence[pytest.Item]) -> None:
+    """Compare the markers; one that cannot be read is refused when its case runs."""
+    first = None
+    for item in cases:
+        try:
+            schema = resolve(marked_schema(item), item.nodeid)
+        except BadInput:
+            continue
+        if first is None:
+            first, known = item, schema
+        elif schema != known:
+            raise BadInput(
+                f"cases of one CSV have one schema: {first.nodeid} has {known.name!r}, "
+                f"{item.nodeid} has {schema.name!r}",
+                legal="tests of one schema; without a campaign also --summary-csv DIR/, "
+                "which holds one CSV for each schema",
+            )
