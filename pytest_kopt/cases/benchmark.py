@@ -1,4 +1,6 @@
-"""pytest-benchmark's `benchmark` fixture as a case: its stats become a row of schema `single`.
+"""pytest-benchmark's `benchmark` fixture: its stats become a row of schema `single`, unchecked.
+
+With a reference (`kopt.benchmark`) a test is a case like any other, and the fixture runs beside it.
 
 Under xdist pytest-benchmark switches itself off and calls the function once; then the plugin's own
 wall clock times that call, and the row's evidence says so.
@@ -6,6 +8,7 @@ wall clock times that call, and the row's evidence says so.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,11 +16,23 @@ from typing import Any
 import pytest
 
 from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.errors import BadInput
 from pytest_kopt.measure.engine import Timing, time_block
 from pytest_kopt.measure.wall import WallEngine
 from pytest_kopt.schema.profile import SINGLE, Scalar
 
 FIXTURE = "benchmark"
+NO_REFERENCE = "pytest-benchmark times the test, and nothing is checked"
+
+
+def undecidable(item: pytest.Item) -> BadInput:
+    """Return the refusal of a test that is to be judged and has no reference."""
+    return BadInput(
+        f"{NO_REFERENCE}, so nothing is decided on it",
+        where=f"case {item.nodeid}",
+        legal="kopt.benchmark(benchmark, FUNCTION, inputs=…, reference=…, dims=…), "
+        "or a test that is not marked kopt",
+    )
 
 
 class TimedBenchmark:
@@ -74,7 +89,8 @@ def result(
         label=label,
         header=SINGLE.header(tuple(dims)),
         dims=dims,
-        check="PASS",
+        check="UNCHECKED",
+        diagnosis=NO_REFERENCE,
         cells=cells,
         evidence={
             "schema": SINGLE.name,
@@ -84,6 +100,21 @@ def result(
             "note": "pytest-benchmark was switched off: timed by the wall clock" if timed else "",
         },
     )
+
+
+def awaited(function: Callable[..., Any], device: str) -> Callable[..., Any]:
+    """Return a function whose calls end when the device has done their work."""
+    if device != "cuda":
+        return function
+    import torch
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        result = function(*args)
+        torch.cuda.synchronize()
+        return result
+
+    return call
 
 
 def _stats(fixture: Any) -> Timing | None:

@@ -153,6 +153,27 @@ class Kopt:
             cells=result.cells,
         )
 
+    def benchmark(
+        self,
+        benchmark: Callable[..., Any],
+        fn: Callable[..., Any],
+        *,
+        inputs: Callable[[], Sequence[Any]],
+        **case: Any,
+    ) -> Measurement:
+        """Check and time a case as a call does, then have pytest-benchmark time it as well.
+
+        `benchmark` is its fixture, which gets `fn` and one set of inputs for its own report; on a
+        GPU every call is waited for. The row holds the plugin's times: those of two versions can be
+        compared, and are the same ones under xdist, where pytest-benchmark is off. `case` are the
+        other arguments of a call.
+        """
+        from pytest_kopt.cases.benchmark import awaited
+
+        measurement = self(fn, inputs=inputs, **case)
+        benchmark(awaited(fn, self.device), *inputs())
+        return measurement
+
 
 def skip_outside(item: pytest.Item, label: str, selected: Sequence[str]) -> None:
     """Skip a case that the campaign's target_shapes leave out, and tell its label."""

@@ -24,7 +24,9 @@ LOST = "kopt-context-lost"
 OUTSIDE = "kopt-outside"
 WIRE_VERSION = 1
 
-Check = Literal["PASS", "FAIL", "ERROR"]
+#: UNCHECKED rows have times and nothing else: no reference says what is right. No campaign decides
+#: on them, and they are refused wherever a CSV is read.
+Check = Literal["PASS", "FAIL", "ERROR", "UNCHECKED"]
 
 
 @dataclass(frozen=True, slots=True)

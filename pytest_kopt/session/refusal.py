@@ -1,4 +1,4 @@
-"""What is known of cases at collection: that one CSV cannot hold them.
+"""What is known of cases at collection: that one CSV cannot hold them, or nobody can judge them.
 
 A process that runs cases says so with a failed report of its collection, which reaches the process
 that decides from a child as well as from a worker of xdist.
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from pytest_kopt.cases.benchmark import FIXTURE, undecidable
 from pytest_kopt.cases.fixture import marked_schema
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.profile import resolve
@@ -22,6 +23,8 @@ _REFUSED = "kopt refused"
 def refusal_of(cases: Sequence[pytest.Item], brief: Brief) -> pytest.CollectReport | None:
     """Return the report that refuses these cases, None when they can be measured."""
     try:
+        if brief.cases_only:
+            _have_references(cases)
         if brief.one_schema and brief.expected is None:
             _have_one_schema(cases)
     except BadInput as error:
@@ -33,6 +36,13 @@ def refused(report: pytest.CollectReport) -> str:
     """Return why the cases are refused, "" for any other report."""
     is_ours = any(name == _REFUSED for name, _ in report.sections)
     return report.longreprtext if is_ours else ""
+
+
+def _have_references(cases: Sequence[pytest.Item]) -> None:
+    for item in cases:
+        fixtures = getattr(item, "fixturenames", ())
+        if FIXTURE in fixtures and "kopt" not in fixtures:
+            raise undecidable(item)
 
 
 def _have_one_schema(cases: Sequence[pytest.Item]) -> None:

@@ -208,7 +208,11 @@ class Worker:
         skip_outside(pyfuncitem, label, self.brief.selected)
         with benchmark.stand_in(pyfuncitem) as timed:
             outcome = yield
+        if any(name == PROPERTY for name, _ in pyfuncitem.user_properties):
+            return outcome
         measured = benchmark.result(pyfuncitem, timed, dims, label)
+        if measured is not None and self.brief.cases_only:
+            measured = CaseResult(pyfuncitem.nodeid, refusal=str(benchmark.undecidable(pyfuncitem)))
         if measured is not None:
             send(pyfuncitem, measured)
         return outcome

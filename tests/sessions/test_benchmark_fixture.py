@@ -1,4 +1,4 @@
-"""pytest-benchmark's `benchmark` fixture in a case marked kopt fills a row of schema `single`."""
+"""pytest-benchmark's `benchmark` fixture in a test marked kopt: a row, checked or not judged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import re
 
 import pytest
 
-from .project import KERNEL, TWO_WORKERS, Project
+from pytest_kopt.errors import BadInput
+from pytest_kopt.schema.table import read_csv
+
+from .project import KERNEL, SERIAL, TWO_WORKERS, Project
 from .sources import SETTINGS, STORED
 
 pytest.importorskip("pytest_benchmark")
@@ -66,9 +69,9 @@ def test_its_stats_become_the_row(benchmarked: Project) -> None:
     )
     rows = rows_of(benchmarked)
     assert [(row["label"], row["n"], row["Check"]) for row in rows] == [
-        ("n300", "300", "PASS"),
-        ("n100", "100", "PASS"),
-        ("n200", "200", "PASS"),
+        ("n300", "300", "UNCHECKED"),
+        ("n100", "100", "UNCHECKED"),
+        ("n200", "200", "UNCHECKED"),
         ("n50", "50", "ERROR"),
     ], "the test's own assertion failed: no check of ours did"
     stats = {
@@ -79,7 +82,9 @@ def test_its_stats_become_the_row(benchmarked: Project) -> None:
     for row, name in zip(rows[:3], names, strict=True):
         assert math.isclose(float(row["Time (ms)"]), stats[name]["mean"] * 1e3)
     assert rows[3]["Time (ms)"] == "nan", "a failed test has no time"
-    assert re.search(r"^n300 +PASS", run.out, re.MULTILINE)
+    with pytest.raises(BadInput, match="UNCHECKED"):
+        read_csv(benchmarked.root / "rows.csv")
+    assert re.search(r"^n300 +UNCHECKED", run.out, re.MULTILINE)
 
 
 def test_under_xdist_the_plugin_times_the_case_and_says_so(benchmarked: Project) -> None:
@@ -87,9 +92,9 @@ def test_under_xdist_the_plugin_times_the_case_and_says_so(benchmarked: Project)
     assert run.code == 1, run.text
     rows = rows_of(benchmarked)
     assert [(row["label"], row["Check"]) for row in rows] == [
-        ("n300", "PASS"),
-        ("n100", "PASS"),
-        ("n200", "PASS"),
+        ("n300", "UNCHECKED"),
+        ("n100", "UNCHECKED"),
+        ("n200", "UNCHECKED"),
         ("n50", "ERROR"),
     ]
     assert all(float(row["Time (ms)"]) > 0 for row in rows[:3])
@@ -99,29 +104,56 @@ def test_under_xdist_the_plugin_times_the_case_and_says_so(benchmarked: Project)
 
 
 KERNEL_TEXT = """\
-def work(n):
-    for _ in range({times}):
-        total = sum(range(n))
-    return total
+def work(x):
+    for _ in range(20):
+        out = x * 2
+    return out
 """
-KERNEL_CASES = """\
+ZEROS = """\
+import torch
+
+
+def work(x):
+    return torch.zeros_like(x)
+"""
+BOTH = """\
 import pytest
+import torch
 from kernels.doubled import work
 
 
 @pytest.mark.kopt
 @pytest.mark.parametrize("n", [300, 100])
-def test_work(benchmark, n):
-    assert benchmark(work, n) == n * (n - 1) // 2
+def test_work(kopt, benchmark, n):
+    found = kopt.benchmark(
+        benchmark,
+        work,
+        inputs=lambda: (torch.randn(n),),
+        reference=lambda x: x.double() * 2,
+        dims={"n": n},
+    )
+    assert found.out_snr > 100
 """
+WITHOUT_REFERENCE = """\
+import pytest
+import torch
+from kernels.doubled import work
+
+
+@pytest.mark.kopt
+def test_work(benchmark):
+    open("ran.log", "w").close()
+    benchmark(work, torch.ones(2))
+"""
+LEFT_OUT = WITHOUT_REFERENCE.replace("(benchmark)", "(kopt, benchmark)")
 
 
 @pytest.fixture
 def campaign(empty: Project) -> Project:
-    """A campaign of such cases, before its baseline."""
+    """A campaign of cases that have both, before its baseline."""
     empty.write("pyproject.toml", SETTINGS + STORED)
-    empty.write(KERNEL, KERNEL_TEXT.format(times=20))
-    empty.write("tests/test_work.py", KERNEL_CASES)
+    empty.write(KERNEL, KERNEL_TEXT)
+    empty.write("tests/test_work.py", BOTH)
     empty.write(".gitignore", "__pycache__/\n.benchmarks/\n")
     empty.commit_all()
     run = empty.init()
@@ -129,33 +161,54 @@ def campaign(empty: Project) -> Project:
     return empty
 
 
+def test_with_a_reference_a_test_has_both(campaign: Project) -> None:
+    """A row of the plugin's that was checked, and pytest-benchmark's own report."""
+    words = ("--summary-csv", "rows.csv", "--benchmark-json", "bench.json")
+    run = campaign.pytest(*FAST, *words)
+    assert run.code == 0, run.text
+    rows = rows_of(campaign)
+    assert [(row["n"], row["Check"]) for row in rows] == [("300", "PASS"), ("100", "PASS")]
+    assert all(float(row["Time (ms)"]) > 0 and float(row["out_snr"]) > 100 for row in rows)
+    benchmarks = json.loads(campaign.read("bench.json"))["benchmarks"]
+    assert [bench["name"] for bench in benchmarks] == ["test_work[300]", "test_work[100]"]
+
+    campaign.write(KERNEL, ZEROS)
+    run = campaign.pytest(*FAST, "--summary-csv", "rows.csv")
+    assert run.code == 1, run.text
+    assert [(row["Check"], row["Time (ms)"]) for row in rows_of(campaign)] == [("FAIL", "nan")] * 2
+
+
 def test_a_campaign_may_consist_of_such_cases(campaign: Project, mode: tuple[str, ...]) -> None:
     run = campaign.round(1, *FAST, *mode)
     assert run.code == 0, run.text
     assert campaign.verdict(1)["decision"] == "BASELINE"
-
-    campaign.write(KERNEL, KERNEL_TEXT.format(times=2))
+    head = campaign.head()
+    campaign.write(KERNEL, ZEROS)
     run = campaign.round(2, *FAST, *mode)
-    assert run.code == 0, run.text
-    verdict = campaign.verdict(2)
-    assert verdict["decision"] == "ACCEPTED"
-    assert verdict["aggregate"]["metric"] == "Time (ms)"
-    assert verdict["aggregate"]["change_pct"] > 100, "less time is better"
+    assert run.code == 1, run.text
+    assert campaign.verdict(2)["decision"] == "REPAIR"
+    assert campaign.head() == head, "a kernel of zeros is fast, and is not committed"
 
 
-def test_what_cannot_be_compared_is_not_compared(campaign: Project) -> None:
-    """Two clocks never; two versions side by side only where the plugin itself calls them."""
-    assert campaign.round(1, *FAST).code == 0
-    campaign.write(KERNEL, KERNEL_TEXT.format(times=2))
+@pytest.mark.parametrize("words", [SERIAL, TWO_WORKERS], ids=["serial", "n2"])
+def test_a_campaign_never_decides_without_a_reference(
+    campaign: Project, words: tuple[str, ...]
+) -> None:
+    campaign.write("tests/test_work.py", WITHOUT_REFERENCE)
     before = campaign.contents()
-    run = campaign.round(2, *FAST, *TWO_WORKERS)
+    run = campaign.round(1, *FAST, *words)
     assert run.code == 4, run.text
-    assert "pytest-benchmark" in run.refusal and "wall" in run.refusal
-    assert campaign.contents() == before
-    run = campaign.round(2, *FAST, "--kopt-compare", "auto")
+    assert "test_work.py::test_work" in run.refusal and "nothing is checked" in run.refusal
+    assert "kopt.benchmark(" in run.refusal, "it says what to write instead"
+    assert campaign.contents() == before, "and nothing ran"
+
+
+def test_a_test_that_leaves_its_reference_out_is_refused_when_it_runs(campaign: Project) -> None:
+    campaign.write("tests/test_work.py", LEFT_OUT)
+    run = campaign.round(1, *FAST)
     assert run.code == 4, run.text
-    assert "stored" in run.refusal
-    assert campaign.contents() == before
+    assert "nothing is checked" in run.refusal
+    assert not (campaign.campaign / "rounds/round-1/verdict.json").exists()
 
 
 WITHOUT = """\
