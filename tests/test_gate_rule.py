@@ -8,6 +8,7 @@ import pytest
 
 from pytest_kopt import policies
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, log_ratio
+from pytest_kopt.decide.noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.paired import PairedCase, PairedEvidence, decide_paired
 from pytest_kopt.decide.verdict import Verdict
 
@@ -17,13 +18,14 @@ PRIMUS = policies.load("primus")
 def judged(
     gate: Literal["improve", "no-regression"], look: int, *changes: float, spread: float = 0.05
 ) -> Verdict | None:
-    """Judge cases that changed by so many percent, give or take `spread`."""
+    """Judge cases that changed by so many percent, give or take `spread`, on a GPU."""
     wobble = [spread * (1 if i % 2 else -1) for i in range(look)]
     cases = tuple(
         PairedCase(f"case{i}", f"case{i}", {}, tuple(log_ratio(change + w) for w in wobble))
         for i, change in enumerate(changes)
     )
-    return decide_paired(PairedEvidence("step speed", cases, gate=gate), PRIMUS)
+    noise = Noise((), DEVICE_TIMED)
+    return decide_paired(PairedEvidence("step speed", cases, gate=gate, noise=noise), PRIMUS)
 
 
 @pytest.mark.parametrize("look", LOOKS)

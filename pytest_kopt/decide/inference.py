@@ -12,19 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_kopt.decide import student
+from pytest_kopt.decide.noise import Prior, Ratios, variance_of
 
 #: After how many processes the evidence is looked at, and the one-sided level of each look.
 #: `benchmarks/paired_power.py` shows that they add up to less than 1 % false accepts, also on
 #: recorded processes, whose tails are heavier than the normal distribution's.
-LOOKS: Mapping[int, float] = {4: 0.0003, 6: 0.0007, 8: 0.0015}
+LOOKS: Mapping[int, float] = {2: 0.0002, 3: 0.0003, 4: 0.0006, 6: 0.0015, 8: 0.004}
 FINAL_LOOK = max(LOOKS)
 #: One-sided level of the bound that keeps a case away from the shape gate.
 SHAPE_LEVEL = 0.025
 #: Two separate processes are known to differ by this much for good, whatever the code. A class that
 #: is shown slower by less holds: that is also what a kernel that dispatches may cost.
 KNOWN_BIAS_PCT = 0.3
-#: Two-sided level at which the placebo must not differ from its own copy.
-PLACEBO_LEVEL = 0.002
 QUADS = 3
 
 
@@ -34,16 +33,21 @@ class Estimate:
 
     mean: float
     error: float
-    freedom: int
+    freedom: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Estimate:
-        """Estimate from at least two replicas."""
-        return cls(
-            statistics.fmean(values),
-            statistics.stdev(values) / math.sqrt(len(values)),
-            len(values) - 1,
-        )
+    def of(cls, values: Ratios, control: Ratios = (), prior: Prior | None = None) -> Estimate:
+        """Estimate from at least two replicas.
+
+        Their scatter is weighed with that of `control`, which is measured in the same processes,
+        and with what was known before.
+        """
+        variance, freedom = variance_of(values, control)
+        total = float(freedom)
+        if prior:
+            total += prior.freedom
+            variance = (freedom * variance + prior.freedom * prior.variance) / total
+        return cls(statistics.fmean(values), math.sqrt(variance / len(values)), total)
 
     def lower(self, level: float) -> float:
         """Return the one-sided lower bound at `level`."""

@@ -12,15 +12,22 @@ from pytest_kopt.decide.inference import (
     FINAL_LOOK,
     KNOWN_BIAS_PCT,
     LOOKS,
-    PLACEBO_LEVEL,
     SHAPE_LEVEL,
     Estimate,
     holm_rejects,
     log_ratio,
     percent,
 )
+from pytest_kopt.decide.noise import Noise, Prior, excess_of, mean_of
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Decision, Shape, Verdict
+from pytest_kopt.decide.verdict import (
+    Aggregate,
+    ConfigClass,
+    Decision,
+    KnownNoise,
+    Shape,
+    Verdict,
+)
 from pytest_kopt.schema.classes import NO_CLASSES, Classes
 from pytest_kopt.schema.metrics import geomean
 from pytest_kopt.schema.profile import Scalar
@@ -57,13 +64,19 @@ class PairedCase:
     core: bool = True
     values: tuple[float, float] | None = None
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether the change concerns it, so that there is anything to scatter."""
+        return any(self.ratios) or any(self.placebo)
+
 
 @dataclass(frozen=True, slots=True)
 class PairedEvidence:
     """Everything a paired verdict is made from; all cases have the same number of replicas.
 
     With `gate` "no-regression" the question is only whether a case got slower (the PR gate). With
-    a target among the `classes` that class has to improve, not the aggregate.
+    a target among the `classes` that class has to improve, not the aggregate. `noise` is what was
+    known before of the scatter between processes.
     """
 
     metric: str
@@ -71,11 +84,31 @@ class PairedEvidence:
     gate: Literal["improve", "no-regression"] = "improve"
     flags: tuple[str, ...] = field(default=())
     classes: Classes = NO_CLASSES
+    noise: Noise | None = None
 
     @property
     def replicas(self) -> int:
         """The number of fresh processes so far."""
         return len(self.cases[0].ratios)
+
+    @property
+    def excess(self) -> float:
+        """How many times its prior today's variance is, all cases together; at least 1."""
+        return excess_of(
+            (case.ratios, case.placebo, prior)
+            for case in self.cases
+            if (prior := self.prior([case]))
+        )
+
+    def prior(self, cases: Sequence[PairedCase]) -> Prior | None:
+        """Return what was known before of the scatter of these cases' mean.
+
+        A case that is not timed adds nothing to it.
+        """
+        timed = [case.name for case in cases if case.is_timed]
+        if self.noise is None or not timed:
+            return None
+        return self.noise.prior(timed).times((len(timed) / len(cases)) ** 2)
 
 
 def decide_paired(evidence: PairedEvidence, policy: Policy) -> Verdict | None:
@@ -93,7 +126,7 @@ def decide_paired(evidence: PairedEvidence, policy: Policy) -> Verdict | None:
     look = evidence.replicas
     level = LOOKS[look]
     judged = _judge(evidence, policy, level)
-    unfit = _placebo_fails(evidence)
+    unfit = judged.placebo_fails()
     if unfit:
         return judged.verdict(
             Decision.INCOMPLETE,
@@ -124,6 +157,7 @@ class _Judged:
     evidence: PairedEvidence
     policy: Policy
     level: float
+    excess: float
     total: Estimate
     shapes: Mapping[str, Estimate]
     regressed: frozenset[str]
@@ -171,6 +205,24 @@ class _Judged:
     def _label(self, name: str) -> str:
         return next(case.label for case in self.evidence.cases if case.name == name)
 
+    def placebo_fails(self) -> str:
+        """Return why the machine is not fit: the incumbent differs from its own copy.
+
+        It is judged at the level of the look: where the copy seems to have gained, so could a
+        candidate.
+        """
+        cases = self.evidence.cases
+        if not all(case.placebo for case in cases):
+            return ""
+        copies = [replace(case, ratios=case.placebo, placebo=case.ratios) for case in cases]
+        found = _together(copies, self.evidence, self.excess)
+        if found.lower(self.level) <= 0 <= found.upper(self.level):
+            return ""
+        return (
+            f"the A/A control failed: the incumbent differs from its own copy by "
+            f"{self.shown(found)}"
+        )
+
     def verdict(self, decision: Decision, reason: str, step: str) -> Verdict:
         """Build the verdict with this look's intervals."""
         evidence = self.evidence
@@ -193,7 +245,19 @@ class _Judged:
             shapes=[self._shape(case) for case in evidence.cases],
             classes=[self._class(name) for name in self.groups],
             target_class=self.target,
+            noise=self._known_noise(),
             flags=list(evidence.flags),
+        )
+
+    def _known_noise(self) -> KnownNoise | None:
+        prior = self.evidence.prior(self.evidence.cases)
+        if prior is None:
+            return None
+        return KnownNoise(
+            sd_pct=percent(math.sqrt(prior.variance)),
+            freedom=prior.freedom,
+            source=prior.source,
+            excess=self.excess,
         )
 
     def _shape(self, case: PairedCase) -> Shape:
@@ -245,18 +309,22 @@ def _values(cases: Sequence[PairedCase]) -> tuple[float | None, float | None]:
     return geomean(new for new, _ in found), geomean(old for _, old in found)
 
 
-def _together(cases: Sequence[PairedCase]) -> Estimate:
+def _together(cases: Sequence[PairedCase], evidence: PairedEvidence, excess: float) -> Estimate:
     """Return the estimate of the cases' geometric mean."""
-    by_replica = zip(*(case.ratios for case in cases), strict=True)
-    return Estimate.of([math.fsum(ratios) / len(cases) for ratios in by_replica])
+    prior = evidence.prior(cases)
+    control = mean_of([case.placebo for case in cases]) if all(c.placebo for c in cases) else ()
+    return Estimate.of(
+        mean_of([case.ratios for case in cases]), control, prior and prior.times(excess)
+    )
 
 
 def _judge(evidence: PairedEvidence, policy: Policy, level: float) -> _Judged:
-    shapes = {case.name: Estimate.of(case.ratios) for case in evidence.cases}
+    excess = evidence.excess
+    shapes = {case.name: _together([case], evidence, excess) for case in evidence.cases}
     members = evidence.classes.group({case.name: case.dims for case in evidence.cases})
     by_name = {case.name: case for case in evidence.cases}
     groups = {name: [by_name[case] for case in found] for name, found in members.items()}
-    classes = {name: _together(cases) for name, cases in groups.items()}
+    classes = {name: _together(cases, evidence, excess) for name, cases in groups.items()}
     gate = _slower_by(policy.shape_gate_pct)
     core = {case.name for case in evidence.cases if case.core}
     beyond = {key: shapes[key].p_below(gate) for key in core}
@@ -265,7 +333,8 @@ def _judge(evidence: PairedEvidence, policy: Policy, level: float) -> _Judged:
         evidence,
         policy,
         level,
-        _together(evidence.cases),
+        excess,
+        _together(evidence.cases, evidence, excess),
         shapes,
         regressed=frozenset(holm_rejects(beyond, level)),
         slower=frozenset(holm_rejects(slower, level)),
@@ -359,25 +428,13 @@ def _is_futile(judged: _Judged, evidence: PairedEvidence, policy: Policy) -> boo
     goal = judged.goal
     shrink = (evidence.replicas / FINAL_LOOK) ** 0.5
     level = LOOKS[FINAL_LOOK]
+    arms = 2 if evidence.cases[0].placebo else 1
+    freedom = goal.freedom + arms * (FINAL_LOOK - evidence.replicas)
     better, worse = (
-        Estimate(goal.mean + sign * goal.error, goal.error * shrink, FINAL_LOOK - 1)
-        for sign in (1, -1)
+        Estimate(goal.mean + sign * goal.error, goal.error * shrink, freedom) for sign in (1, -1)
     )
     accepts = better.lower(level) > log_ratio(policy.minimum_gain_pct)
     return not accepts and worse.upper(level) >= 0
-
-
-def _placebo_fails(evidence: PairedEvidence) -> str:
-    """Return why the machine is not fit: the incumbent differs from its own copy."""
-    if not all(case.placebo for case in evidence.cases):
-        return ""
-    found = _together([replace(case, ratios=case.placebo) for case in evidence.cases])
-    if found.lower(PLACEBO_LEVEL / 2) <= 0 <= found.upper(PLACEBO_LEVEL / 2):
-        return ""
-    return (
-        f"the A/A control failed: the incumbent differs from its own copy by "
-        f"{_shown(found, PLACEBO_LEVEL / 2)}"
-    )
 
 
 def decide_equal(evidence: PairedEvidence, policy: Policy, benefit: str) -> Verdict | None:

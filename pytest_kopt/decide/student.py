@@ -6,15 +6,18 @@ first number is asked for.
 
 from __future__ import annotations
 
+from functools import lru_cache
 
-def probability(freedom: int, t: float) -> float:
+
+def probability(freedom: float, t: float) -> float:
     """Return P(T <= t) for T with `freedom` degrees of freedom."""
     from scipy.special import stdtr
 
     return float(stdtr(freedom, t))
 
 
-def quantile(freedom: int, probability: float) -> float:
+@lru_cache(maxsize=1000)
+def quantile(freedom: float, probability: float) -> float:
     """Return the t with P(T <= t) = `probability` for T with `freedom` degrees of freedom."""
     from scipy.special import stdtrit
 

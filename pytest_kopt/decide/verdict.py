@@ -101,6 +101,19 @@ class ConfigClass(BaseModel):
     status: Literal["improved", "unchanged", "regressed"] = "unchanged"
 
 
+class KnownNoise(BaseModel):
+    """What was known before of the scatter between processes, and weighed with today's."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    sd_pct: float = Field(description="standard deviation of a process's aggregate")
+    freedom: float = Field(description="degrees of freedom that it counts for")
+    source: str
+    excess: float = Field(
+        description="how many times the variance it was taken, since today scatters more"
+    )
+
+
 class KernelTime(BaseModel):
     """GPU time of all kernels of a step as profiled: geometric means over cases, microseconds."""
 
@@ -159,6 +172,7 @@ class Verdict(BaseModel):
         default=[],
         description="change of each re-measurement: the aggregate's, or the target class's",
     )
+    noise: KnownNoise | None = Field(default=None, description="of a paired comparison")
     rooflines: list[Roofline] = Field(default=[], description="by case and direction")
     kernel_time: KernelTime | None = Field(
         default=None, description="of a round that was profiled or judged by it"

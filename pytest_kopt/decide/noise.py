@@ -1,0 +1,116 @@
+"""What was known of the scatter between processes before a comparison: priors of its variances.
+
+Two or three processes say little about their own scatter, earlier ones of the same cases say more.
+Both are weighed by their degrees of freedom (the moderated t of limma, Smyth 2004). A prior is too
+small on a noisier day: it grows by what all of today's cases show together.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+#: A record with fewer degrees of freedom is no prior yet.
+ENOUGH = 6
+#: What a record counts for at most: its tails are heavy, and the next session differs.
+MOST = 12
+#: The share of a default variance that the cases of a session are taken to have in common.
+_IN_COMMON = 0.1
+
+Ratios = Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """A variance of log-ratios between processes, what it counts for, and where it comes from."""
+
+    variance: float
+    freedom: float
+    source: str
+
+    def times(self, factor: float) -> Prior:
+        """Return the prior of a variance so many times as large."""
+        return replace(self, variance=self.variance * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Earlier processes: each of `series` has one arm's log-ratios of one session, by case."""
+
+    source: str
+    series: tuple[Mapping[str, Ratios], ...]
+
+    def prior(self, cases: Collection[str]) -> Prior | None:
+        """Return the pooled variance of the cases' mean, None where too little is known of it."""
+        squares, freedom = 0.0, 0
+        for series in self.series:
+            if all(case in series for case in cases):
+                means = mean_of([series[case] for case in cases])
+                squares += _squares(means)
+                freedom += max(0, len(means) - 1)
+        if freedom < ENOUGH or not squares:
+            return None
+        return Prior(squares / freedom, min(freedom, MOST), self.source)
+
+    def typical(self, freedom: float) -> Prior | None:
+        """Return what it says about a case that it does not know."""
+        names = sorted({case for series in self.series for case in series})
+        known = [prior for case in names if (prior := self.prior([case]))]
+        if not known:
+            return None
+        variance = statistics.fmean(prior.variance for prior in known)
+        return Prior(variance, freedom, f"{self.source}, other cases")
+
+
+#: Where nothing was measured before: a case's standard deviation of 0.3 % where the device is
+#: timed, 2 % where the host is, with the degrees of freedom that the recorded rounds' variances
+#: agree with (`benchmarks/paired_power.py fit`), or fewer: other cards and kernels differ more.
+DEVICE_TIMED = Prior(0.003**2, 8, "default: an H200 (docs/paired.md)")
+HOST_TIMED = Prior(0.02**2, 5, "default: a busy CPU (docs/paired.md)")
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """The records that there are, the nearest first, and what holds without one, for a case."""
+
+    records: tuple[Record, ...]
+    default: Prior
+
+    def prior(self, cases: Collection[str]) -> Prior:
+        """Return the prior of the mean of these cases (at least one)."""
+        for record in self.records:
+            found = record.prior(cases)
+            if found:
+                return found
+        return self.default.times((1 - _IN_COMMON) / len(cases) + _IN_COMMON)
+
+
+def mean_of(cases: Sequence[Ratios]) -> list[float]:
+    """Return the mean over cases of each replica's log-ratio."""
+    return [math.fsum(ratios) / len(cases) for ratios in zip(*cases, strict=True)]
+
+
+def variance_of(*series: Ratios) -> tuple[float, int]:
+    """Return the variance that series with means of their own share, and its freedom (0: none)."""
+    freedom = sum(max(0, len(ratios) - 1) for ratios in series)
+    return sum(map(_squares, series)) / freedom if freedom else 0.0, freedom
+
+
+def excess_of(cases: Iterable[tuple[Ratios, Ratios, Prior]]) -> float:
+    """Return how many times their priors the variances of all cases are together, at least 1.
+
+    A case is its comparison's log-ratios, its A/A control's and its prior. The comparison's alone
+    count as well: a candidate may scatter where the incumbent does not.
+    """
+    main, both = [], []
+    for ratios, control, prior in cases:
+        main.append(variance_of(ratios)[0] / prior.variance)
+        both.append(variance_of(ratios, control)[0] / prior.variance)
+    return max(1.0, statistics.fmean(main), statistics.fmean(both)) if main else 1.0
+
+
+def _squares(ratios: Ratios) -> float:
+    mean = math.fsum(ratios) / len(ratios) if ratios else 0.0
+    return math.fsum((ratio - mean) ** 2 for ratio in ratios)
