@@ -43,6 +43,7 @@ def record(
     change_pct: float = 1.0,
     measured: Mapping[str, Any] | None = None,
     rooflines: Sequence[Roofline] = (),
+    comparison: Mapping[str, Any] | None = None,
     **notes: Any,
 ) -> None:
     """Record an attempt at a round with a kernel of its own, carry it out, refresh the files."""
@@ -66,7 +67,7 @@ def record(
                 kernel=campaign.candidate(),
                 results=_results(table, dict(measured or {})),
                 table=table,
-                session={"skipped": []},
+                session={"skipped": [], "comparison": dict(comparison or {})},
             ),
             verdict=verdict,
             trend=None,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from pytest_kopt.cli.project import Commands, Project, command
@@ -54,8 +57,18 @@ def _ceilings(option: str) -> None:
 
 
 def _noise(arguments: argparse.Namespace) -> int:
-    words = [sys.executable, "-m", "pytest", "--kopt-calibrate", str(arguments.processes)]
-    words += ["--kopt-device", arguments.device]
-    if arguments.output:
-        words += ["--kopt-verdict", str(arguments.output)]
-    return subprocess.run([*words, *shlex.split(arguments.tests)], check=False).returncode
+    from pytest_kopt.session.noise import keep
+
+    project = Project.here()
+    with tempfile.TemporaryDirectory() as directory:
+        made = Path(directory) / "noise.json"
+        words = [sys.executable, "-m", "pytest", "--kopt-calibrate", str(arguments.processes)]
+        words += ["--kopt-device", arguments.device, "--kopt-verdict", str(made)]
+        done = subprocess.run([*words, *shlex.split(arguments.tests)], check=False)
+        if made.is_file():
+            if arguments.output:
+                shutil.copyfile(made, arguments.output)
+            path = keep(project.workspace, json.loads(made.read_text()))
+            project.keep_workspace_out_of_git()
+            print(f"written to {path}: what later verdicts know of the noise here", flush=True)
+    return done.returncode

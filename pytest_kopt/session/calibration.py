@@ -10,6 +10,8 @@ from typing import Any
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide import student
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, percent
+from pytest_kopt.decide.noise import MOST
+from pytest_kopt.session.noise import Scatter
 from pytest_kopt.session.replica import CaseQuads, measured_under
 
 POWER = 0.9
@@ -37,6 +39,7 @@ def calibration(
     spread = statistics.stdev(totals)
     return {
         "schema_version": 1,
+        "device": next(str(result.evidence.get("device_model")) for result in results),
         "compared_in": how,
         "processes": len(replicas),
         "engines": sorted({quads.engine for quads in replicas[0].values()}),
@@ -47,6 +50,7 @@ def calibration(
         },
         "resolvable_pct": {str(count): resolvable_pct(spread, count) for count in LOOKS},
         "log_ratios": ratios,
+        **Scatter.of(replicas).model_dump(),
         "measured": measured_under(results, replicas),
     }
 
@@ -54,11 +58,13 @@ def calibration(
 def resolvable_pct(spread: float, processes: int) -> float:
     """Return the gain in percent accepted with `POWER` after `processes` processes.
 
-    `spread` is the standard deviation of the geomean's log-ratio between fresh processes. The
-    noncentral t of the test is approximated by shifting the central one.
+    `spread` is the standard deviation of the geomean's log-ratio between fresh processes, known
+    as well as the rule ever takes it to be. The noncentral t of the test is approximated by
+    shifting the central one.
     """
     look = max((count for count in LOOKS if count <= processes), default=min(LOOKS))
-    quantile = student.quantile(look - 1, 1 - LOOKS[look]) + statistics.NormalDist().inv_cdf(POWER)
+    quantile = student.quantile(MOST + 2 * (look - 1), 1 - LOOKS[look])
+    quantile += statistics.NormalDist().inv_cdf(POWER)
     return percent(quantile * spread / math.sqrt(min(processes, FINAL_LOOK)))
 
 

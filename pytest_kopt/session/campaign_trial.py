@@ -33,6 +33,7 @@ from pytest_kopt.session import judging
 from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.collector import Collector
 from pytest_kopt.session.comparison import CandidateDied, NotComparable, Versions
+from pytest_kopt.session.noise import Known
 from pytest_kopt.session.pairing import PairedMetric, PairedResult, judge, nearby_findings
 from pytest_kopt.session.replica import Caught
 from pytest_kopt.session.trees import overlays
@@ -256,13 +257,16 @@ class CampaignTrial:
             versions = self._versions(other)
             comparison = lab.compare([result.nodeid for result in results], versions)
             paired = [PairedMetric.of(metric, table) for metric in metrics]
+            known = Known.here(self._settings.workspace, results, self.campaign)
+            core, classes = self._core(), self._classes()
             self._paired = judge(
                 comparison,
                 results,
                 paired,
                 policy,
-                core=self._core(),
-                classes=self._classes(),
+                known,
+                core=core,
+                classes=classes,
                 extra_benefit=self._extra_benefit(),
             )
             self._tried = comparison.tried

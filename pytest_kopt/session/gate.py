@@ -24,6 +24,7 @@ from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.collector import Collector
 from pytest_kopt.session.comparison import CandidateDied, NotComparable
 from pytest_kopt.session.inventory import Inventory, take_inventory
+from pytest_kopt.session.noise import Known
 from pytest_kopt.session.pairing import PairedMetric, judge
 from pytest_kopt.session.replica import Caught
 from pytest_kopt.session.trees import overlays, why_not_in_place
@@ -181,12 +182,15 @@ class PullRequestGate:
                 rebuild=self._settings.rebuild_command,
             ) as versions:
                 comparison = lab.compare([result.nodeid for result in results], versions)
+                noise = Known.here(self._settings.workspace, results)
+                gate = self._settings.gate
                 found = judge(
                     comparison,
                     results,
                     [_STEP],
                     self.policy,
-                    gate=self._settings.gate,
+                    noise,
+                    gate=gate,
                     reached_only=True,
                 )
         except Caught as caught:

@@ -9,7 +9,6 @@ import statistics
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, UNEVEN
@@ -27,6 +26,7 @@ from pytest_kopt.schema.classes import NO_CLASSES, Classes
 from pytest_kopt.schema.metrics import COMBINED, Metric, value
 from pytest_kopt.schema.table import Key, Table
 from pytest_kopt.session.comparison import TWO_PROCESSES, Comparison
+from pytest_kopt.session.noise import Known, Scatter, Way
 from pytest_kopt.session.replica import CaseQuads, Kind, Quad, measured_under, time_of
 
 _PAIR_COLUMNS = (
@@ -65,7 +65,7 @@ class PairedMetric:
     """
 
     name: str
-    way: Literal["forward", "backward", "step"]
+    way: Way
     values: Mapping[Key, float | None] = field(default_factory=dict)
     higher: bool = True
 
@@ -76,9 +76,7 @@ class PairedMetric:
         higher = metric.better == "higher"
         if metric.name.startswith(COMBINED):
             return cls(metric.name, "step", values, higher)
-        way: Literal["forward", "backward"] = (
-            "backward" if metric.name.startswith("Backward") else "forward"
-        )
+        way: Way = "backward" if metric.name.startswith("Backward") else "forward"
         return cls(metric.name, way, values, higher)
 
     def on_both_sides(self, key: Key, log_gain: float) -> tuple[float, float] | None:
@@ -95,6 +93,7 @@ def judge(
     results: Sequence[CaseResult],
     metrics: Sequence[PairedMetric],
     policy: Policy,
+    known: Known,
     *,
     gate: Gate = "improve",
     core: tuple[str, ...] | None = None,
@@ -104,8 +103,9 @@ def judge(
 ) -> PairedResult:
     """Measure replicas until a look gives a verdict; `core` are the cases that the gate guards.
 
-    `extra_benefit` is what the author claims for a version that is equal in speed. With
-    `reached_only` cases that the change does not reach are not in it, unless none is reached.
+    `known` is what was measured before of the scatter between processes, `extra_benefit` what the
+    author claims for a version that is equal in speed. With `reached_only` cases that the change
+    does not reach are not in it, unless none is reached.
     Raises NotComparable when the versions cannot be measured together.
     """
     replicas: list[dict[str, CaseQuads]] = []
@@ -118,7 +118,12 @@ def judge(
         judged = reached if reached_only and reached else results
         found = [
             PairedEvidence(
-                metric.name, _cases(metric, judged, replicas, core), gate, flags, classes
+                metric.name,
+                _cases(metric, judged, replicas, core),
+                gate,
+                flags,
+                classes,
+                known.noise(metric.way, replicas[0]),
             )
             for metric in metrics
         ]
@@ -137,6 +142,8 @@ def judge(
             "replicas": len(replicas),
             "measured": measured_under(results, replicas),
             "device_seconds": round(comparison.device_seconds, 3),
+            "priors": {evidence.metric: _priors(evidence) for evidence in found},
+            **Scatter.of(replicas).model_dump(),
         },
         same,
         tuple(results),
@@ -207,6 +214,20 @@ def _flags(
         flagged = [conditions for conditions in around if conditions and conditions.flags]
         flags[result.label] = flagged[-1].flags if flagged else ()
     return (*found, *by_kind(flags))
+
+
+def _priors(evidence: PairedEvidence) -> dict[str, object]:
+    """Return what was known before of each case's scatter."""
+    priors = {case.name: evidence.prior([case]) for case in evidence.cases}
+    return {
+        name: {
+            "sd_pct": percent(math.sqrt(prior.variance)),
+            "freedom": prior.freedom,
+            "source": prior.source,
+        }
+        for name, prior in priors.items()
+        if prior
+    }
 
 
 def _clocks(conditions: Conditions) -> str:

@@ -18,9 +18,9 @@ GAIN = 100 * (OLD / FASTER - 1)
 def is_the_truth(done: Gated) -> None:
     """A block that ran any of the other version's code would have cost something in between."""
     assert done.run.code == 0, done.run.text
+    assert done.judged["noise"]["excess"] == 1, "nothing scattered"
     for shape in done.shapes.values():
-        figures = [shape[name] for name in ("change_pct", "low_pct", "high_pct")]
-        assert figures == [pytest.approx(GAIN)] * 3, shape["label"]
+        assert shape["change_pct"] == pytest.approx(GAIN), shape["label"]
 
 
 def spending(what: str) -> str:
@@ -132,7 +132,7 @@ def test_layouts_in_one_process(tmp_path: Path, words: tuple[str, ...]) -> None:
     assert done.judged["flags"] == [], "one process held both"
     layouts = ["relative", "stateful", "configured", "cached", "scaled", "wrapped", "late", "below"]
     everyone = {f"{layout} {version}" for layout in layouts for version in ("old", "new")}
-    assert sum(ran == everyone for ran in done.processes.values()) == 4
+    assert sum(ran == everyone for ran in done.processes.values()) == 2
 
 
 REGISTERING = '''\
@@ -160,7 +160,7 @@ def is_in_two_processes(done: Gated, *why: str) -> None:
         assert part in flag
     kinds = Counter(frozenset(ran) for ran in done.processes.values())
     assert set(kinds) == {frozenset({"old"}), frozenset({"new"})}
-    assert kinds[frozenset({"old"})] == 8, "four replicas of the incumbent and its own copy"
+    assert kinds[frozenset({"old"})] == 4, "two replicas of the incumbent and its own copy"
 
 
 @long

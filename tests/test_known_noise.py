@@ -1,0 +1,219 @@
+"""Where the noise of a comparison is known from, and that it is kept for the next."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from pytest_kopt import policies
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.cli.main import main
+from pytest_kopt.decide.noise import DEVICE_TIMED, HOST_TIMED
+from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.errors import BadInput
+from pytest_kopt.session.calibration import calibration
+from pytest_kopt.session.comparison import Comparison
+from pytest_kopt.session.noise import Known, Scatter, keep
+from pytest_kopt.session.pairing import PairedMetric, PairedResult, judge
+from pytest_kopt.session.replica import CaseQuads, Quad
+from tests.campaigns import campaign_at, record
+
+PRIMUS = policies.load("primus")
+MODEL = "NVIDIA H200"
+Replica = dict[str, CaseQuads]
+
+
+def replicas(
+    count: int,
+    *,
+    names: str = "abc",
+    gain: float = 1.0,
+    sd: float = 0.001,
+    engine: str = "graph",
+    device: str = "GPU-1",
+    backward: bool = False,
+) -> list[Replica]:
+    """Replicas of cases that scatter by `sd` between processes."""
+    dice = Random(count)
+
+    def quads(factor: float, arm: str) -> list[Quad]:
+        old, new = (1.0, 1.0 if backward else None), (factor, factor if backward else None)
+        return [[(arm, new), (INCUMBENT, old), (INCUMBENT, old), (arm, new)]] * 3
+
+    return [
+        {
+            name: CaseQuads(
+                *(name, engine),
+                {
+                    "candidate": quads((1 + dice.gauss(0, sd)) / gain, CANDIDATE),
+                    "placebo": quads(1 + dice.gauss(0, sd), PLACEBO),
+                },
+                device,
+            )
+            for name in names
+        }
+        for _ in range(count)
+    ]
+
+
+def results(names: str = "abc") -> list[CaseResult]:
+    return [
+        CaseResult(
+            name, name, ("label", "n"), {"n": name}, "PASS", evidence={"device_model": MODEL}
+        )
+        for name in names
+    ]
+
+
+@dataclass
+class Measuring:
+    """A comparison whose replicas are there already."""
+
+    waiting: list[Replica]
+    how: str = "one process"
+    why_two: str = ""
+    device_seconds: float = 0.0
+    asked: list[int] = field(default_factory=list)
+
+    def replicas(self, count: int) -> Iterator[Replica]:
+        self.asked.append(count)
+        for _ in range(count):
+            yield self.waiting.pop(0)
+
+
+def compared(known: Known, *, gain: float = 1.0, sd: float = 0.001) -> tuple[PairedResult, int]:
+    measuring = Measuring(replicas(8, gain=gain, sd=sd))
+    metric = PairedMetric("Forward TFLOPS", "forward")
+    found = judge(cast(Comparison, measuring), results(), [metric], PRIMUS, known)
+    return found, sum(measuring.asked)
+
+
+def test_a_session_keeps_its_scatter_and_what_was_known(tmp_path: Path) -> None:
+    found, count = compared(Known(), gain=1.01)
+    assert found.verdict.decision is Decision.ACCEPTED and count == 2
+    assert found.verdict.noise is not None
+    assert found.verdict.noise.source == DEVICE_TIMED.source
+    prior = cast(dict[str, Any], found.session["priors"])["Forward TFLOPS"]["a"]
+    assert prior["sd_pct"] == pytest.approx(0.3, abs=0.01)
+    assert (prior["freedom"], prior["source"]) == (DEVICE_TIMED.freedom, DEVICE_TIMED.source)
+    text = json.loads(json.dumps(found.session))
+    kept = Scatter.model_validate(text).log_ratios_by_way["step"]["b"]
+    assert (kept.engine, kept.device, len(kept.main), len(kept.placebo)) == ("graph", "GPU-1", 2, 2)
+    assert kept.main[0] == found.replicas[0]["b"].ratio("step")
+
+
+def test_a_campaigns_rounds_are_the_nearest_source(tmp_path: Path) -> None:
+    campaign = campaign_at(tmp_path)
+    record(campaign, 1, Decision.BASELINE)
+    for number in (2, 3):
+        found, _ = compared(Known.here(campaign.layout.workspace, results(), campaign))
+        assert found.verdict.noise is not None and "default" in found.verdict.noise.source
+        comparison = Scatter.of(replicas(3)).model_dump() if number == 3 else found.session
+        record(campaign, number, Decision.ROLLED_BACK, comparison=comparison)
+    found, _ = compared(Known.here(campaign.layout.workspace, results(), campaign))
+    assert found.verdict.noise is not None
+    assert found.verdict.noise.source == "earlier processes of the campaign"
+    assert found.verdict.noise.sd_pct == pytest.approx(0.1 / 3**0.5, rel=0.6)
+
+
+def test_evidence_that_is_gone_or_older_tells_nothing(tmp_path: Path) -> None:
+    campaign = campaign_at(tmp_path)
+    record(campaign, 1, Decision.BASELINE)
+    record(campaign, 2, Decision.ROLLED_BACK, comparison={"replicas": 4})
+    record(campaign, 3, Decision.ROLLED_BACK, comparison=Scatter.of(replicas(8)).model_dump())
+    (campaign.layout.attempt(3, 1) / "evidence.json").unlink()
+    known = Known.here(campaign.layout.workspace, results(), campaign)
+    assert known.noise("step", replicas(1)[0]).prior("a") == DEVICE_TIMED
+
+
+@pytest.mark.parametrize(
+    ("now", "is_known"),
+    [
+        ({}, True),
+        ({"device": "GPU-2"}, False),
+        ({"engine": "events"}, False),
+        ({"names": "ab"}, True),
+        ({"names": "abcd"}, False),
+    ],
+)
+def test_only_the_same_cases_device_and_engine_count(now: dict[str, Any], is_known: bool) -> None:
+    known = Known((Scatter.of(replicas(4)),))
+    today = replicas(1, **now)[0]
+    found = known.noise("step", today).prior(list(today))
+    assert ("campaign" in found.source) is is_known
+
+
+def test_a_direction_has_its_own_scatter_or_that_of_the_only_one() -> None:
+    both, one = (Scatter.of(replicas(4, backward=found)) for found in (True, False))
+    assert set(both.log_ratios_by_way) == {"forward", "backward", "step"}
+    assert set(one.log_ratios_by_way) == {"step"}
+    for way in ("forward", "backward", "step"):
+        found = Known((one,)).noise(way, replicas(1)[0])
+        assert "campaign" in found.prior(["a"]).source
+
+
+def test_what_the_host_times_has_another_default() -> None:
+    found = Known().noise("step", replicas(1, engine="wall")[0])
+    assert found.prior(["a"]) == HOST_TIMED
+
+
+class TestACalibration:
+    def test_it_is_known_on_the_same_model_and_its_other_cases_are_typical(
+        self, tmp_path: Path
+    ) -> None:
+        path = keep(tmp_path, calibration(results(), replicas(8), "one process"))
+        assert path == tmp_path / "noise" / "nvidia-h200.json"
+        known = Known.here(tmp_path, results())
+        noise = known.noise("forward", replicas(1, device="GPU-7", names="abz")[0])
+        assert noise.prior(["a", "b"]).source == "`kopt calibrate`"
+        assert noise.prior(["z"]).source == "`kopt calibrate`, other cases"
+        assert noise.prior(["z"]).freedom == DEVICE_TIMED.freedom
+        other = known.noise("forward", replicas(1, engine="wall")[0])
+        assert other.prior(["a"]) == HOST_TIMED
+        elsewhere = [CaseResult("a", "a", evidence={"device_model": "NVIDIA B200"})]
+        assert Known.here(tmp_path, elsewhere) == Known()
+
+    @pytest.mark.parametrize(
+        ("text", "says"),
+        [
+            ("{", "is not JSON"),
+            ("[]", "is no calibration"),
+            ('{"log_ratios_by_way": {"step": 3}}', "log_ratios_by_way"),
+            ('{"log_ratios_by_way": {"step": {"a": {"engine": "graph", "device": "", '
+             '"main": [NaN], "placebo": []}}}}', "main"),
+        ],
+    )  # fmt: skip
+    def test_a_damaged_one_is_named(self, tmp_path: Path, text: str, says: str) -> None:
+        path = keep(tmp_path, {"device": MODEL})
+        assert Known.here(tmp_path, results()).noise("step", replicas(1)[0])
+        path.write_text(text)
+        with pytest.raises(BadInput, match=says) as refused:
+            Known.here(tmp_path, results())
+        assert str(path) in str(refused.value)
+
+    def test_the_command_keeps_it_in_the_workspace(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "pytest.ini").write_text("[pytest]\n")
+        monkeypatch.chdir(tmp_path)
+        document = calibration(results(), replicas(8), "one process")
+
+        def measured(words: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+            Path(words[words.index("--kopt-verdict") + 1]).write_text(json.dumps(document))
+            return subprocess.CompletedProcess(words, 0)
+
+        monkeypatch.setattr("pytest_kopt.cli.calibrate.subprocess", SimpleNamespace(run=measured))
+        assert main(["calibrate", "--noise", "-o", "own.json"]) == 0
+        path = tmp_path / "agent/workspace/noise/nvidia-h200.json"
+        assert f"written to {path}" in capsys.readouterr().out
+        own, kept = (json.loads(file.read_text()) for file in (tmp_path / "own.json", path))
+        assert own == kept == json.loads(json.dumps(document))

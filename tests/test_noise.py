@@ -1,0 +1,235 @@
+"""What was known of the scatter between processes, and what a verdict makes of it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from pytest_kopt import policies
+from pytest_kopt.decide.inference import LOOKS, Estimate, log_ratio
+from pytest_kopt.decide.noise import (
+    DEVICE_TIMED,
+    ENOUGH,
+    MOST,
+    Noise,
+    Prior,
+    Record,
+    excess_of,
+    variance_of,
+)
+from pytest_kopt.decide.paired import PairedCase, PairedEvidence, decide_paired
+from pytest_kopt.decide.verdict import Decision, Verdict
+from tests.builders import few_examples
+
+PRIMUS = policies.load("primus")
+RATIOS = st.floats(-0.1, 0.1).map(lambda value: round(value, 6))
+SERIES = st.lists(RATIOS, min_size=2, max_size=8)
+VARIANCES = st.floats(1e-8, 1e-2)
+
+
+class TestAnEstimate:
+    @few_examples
+    @given(SERIES)
+    def test_without_a_prior_it_is_students(self, values: list[float]) -> None:
+        found = Estimate.of(values)
+        assert found.freedom == len(values) - 1
+        error = statistics.stdev(values) / math.sqrt(len(values))
+        assert found.error == pytest.approx(error, rel=1e-6, abs=1e-12)
+
+    @few_examples
+    @given(SERIES, SERIES, VARIANCES, st.floats(1, 20))
+    def test_its_variance_lies_between_todays_and_the_priors(
+        self, values: list[float], control: list[float], variance: float, freedom: float
+    ) -> None:
+        today, own = variance_of(values, control)
+        found = Estimate.of(values, control, Prior(variance, freedom, ""))
+        assert found.freedom == own + freedom
+        low, high = sorted([today, variance])
+        assert low * 0.999 <= found.error**2 * len(values) <= high * 1.001
+
+    @few_examples
+    @given(SERIES, SERIES, VARIANCES, RATIOS)
+    def test_a_gain_or_a_biased_control_is_no_scatter(
+        self, values: list[float], control: list[float], variance: float, gain: float
+    ) -> None:
+        prior = Prior(variance, 8, "")
+        plain = Estimate.of(values, control, prior)
+        moved = Estimate.of([v + gain for v in values], [c - gain for c in control], prior)
+        assert moved.error == pytest.approx(plain.error, rel=1e-6, abs=1e-12)
+        assert moved.mean == pytest.approx(plain.mean + gain, abs=1e-9)
+
+
+class TestExcess:
+    @few_examples
+    @given(st.lists(st.tuples(SERIES, SERIES, VARIANCES), max_size=4), st.floats(1, 10))
+    def test_it_is_at_least_one_and_grows_with_the_scatter(
+        self, cases: list[tuple[list[float], list[float], float]], factor: float
+    ) -> None:
+        def given_factor(by: float) -> float:
+            return excess_of(
+                ([by * v for v in main], [by * v for v in control], Prior(variance, 8, ""))
+                for main, control, variance in cases
+            )
+
+        assert 1 <= given_factor(1.0) <= given_factor(factor) * 1.000001
+
+    def test_a_prior_that_is_too_small_is_put_right_by_all_cases(self) -> None:
+        dice = Random(1)
+        prior = Prior(1e-6, 8, "")
+        cases = [([dice.gauss(0, 3e-3) for _ in range(8)],) * 2 for _ in range(20)]
+        assert 7 < excess_of((*case, prior) for case in cases) < 11
+
+    def test_a_candidate_that_scatters_alone_counts(self) -> None:
+        assert excess_of([([0.0, 0.02], [0.0, 0.0], Prior(1e-4, 8, ""))]) == pytest.approx(2)
+
+
+class TestARecord:
+    @few_examples
+    @given(st.lists(SERIES, min_size=1, max_size=5), RATIOS)
+    def test_a_gain_does_not_change_it_and_it_counts_for_so_much(
+        self, series: list[list[float]], gain: float
+    ) -> None:
+        freedom = sum(len(one) - 1 for one in series)
+        found = Record("r", tuple({"a": one} for one in series)).prior(["a"])
+        moved = Record("r", tuple({"a": [v + gain for v in one]} for one in series)).prior(["a"])
+        assume(variance_of(*series)[0] > 1e-10)
+        if freedom < ENOUGH:
+            assert found is moved is None
+        else:
+            assert found is not None and moved is not None
+            assert found.freedom == min(freedom, MOST)
+            assert found.variance == pytest.approx(moved.variance, rel=1e-3, abs=1e-12)
+
+    def test_it_is_of_the_mean_of_the_cases_that_are_asked_for(self) -> None:
+        up = [0.0, 0.01] * 4
+        record = Record("r", ({"a": up, "b": [-v for v in up]}, {"a": up}))
+        assert record.prior(["a", "b"]) is None, "together they do not scatter: no prior"
+        alone = record.prior(["a"])
+        assert alone is not None and alone.variance == pytest.approx(variance_of(up)[0])
+        assert record.prior(["a", "c"]) is None
+
+    def test_the_nearest_that_knows_enough_is_taken(self) -> None:
+        long, short = [0.0, 0.01] * 4, [0.0, 0.02, 0.0]
+        near, far = Record("near", ({"a": long, "b": short},)), Record("far", ({"b": long},))
+        noise = Noise((near, far), DEVICE_TIMED)
+        assert [noise.prior([case]).source for case in "abc"] == [
+            *("near", "far"),
+            DEVICE_TIMED.source,
+        ]
+
+    def test_a_default_is_less_for_more_cases_and_never_vanishes(self) -> None:
+        noise = Noise((), Prior(1.0, 8, ""))
+        found = [noise.prior(list(range(1, n + 1))).variance for n in (1, 2, 5, 1000)]  # type: ignore[arg-type]
+        assert found[0] == 1.0 and found == sorted(found, reverse=True) and found[-1] > 0.1
+
+    def test_a_case_that_it_does_not_know_is_as_its_others(self) -> None:
+        record = Record("r", ({"a": [0.0, 0.01] * 4, "b": [0.0, 0.03] * 4},))
+        known = [record.prior([name]) for name in "ab"]
+        found = record.typical(8)
+        assert found is not None and found.freedom == 8 and "other cases" in found.source
+        assert found.variance == statistics.fmean(p.variance for p in known if p)
+        assert Record("r", ()).typical(8) is None
+
+
+def evidence_of(
+    look: int, *changes: float, noise: Noise | None, bias: float = 0.0, spread: float = 0.05
+) -> PairedEvidence:
+    """Cases that changed by so many percent in every process, give or take `spread`."""
+    wobble = [log_ratio(spread) * (1 if i % 2 else -1) for i in range(look)]
+    cases = tuple(
+        PairedCase(
+            *(f"case{i}", f"case{i}", {}),
+            tuple(log_ratio(change) + w for w in wobble) if change else (0.0,) * look,
+            tuple(log_ratio(bias) - w for w in wobble) if change else (0.0,) * look,
+        )
+        for i, change in enumerate(changes)
+    )
+    return PairedEvidence("step", cases, noise=noise)
+
+
+KNOWN = Noise((), DEVICE_TIMED)
+
+
+class TestAVerdict:
+    def test_two_processes_are_enough_where_the_noise_is_known(self) -> None:
+        for change, decision in ((2.0, Decision.ACCEPTED), (-2.0, Decision.ROLLED_BACK)):
+            changes = [change] * 5
+            verdict = decide_paired(evidence_of(2, *changes, noise=KNOWN), PRIMUS)
+            assert verdict is not None and verdict.decision is decision
+        unknown = evidence_of(2, 0.5, 0.5, 0.5, noise=None, spread=0.3)
+        assert decide_paired(unknown, PRIMUS) is None
+
+    def test_it_says_what_was_known(self) -> None:
+        verdict = decide_paired(evidence_of(2, 2.0, noise=KNOWN), PRIMUS)
+        assert verdict is not None and verdict.noise is not None
+        assert verdict.noise.sd_pct == pytest.approx(0.3, abs=0.01)
+        assert (verdict.noise.freedom, verdict.noise.excess) == (8, 1)
+        assert "default" in verdict.noise.source
+        assert Verdict.model_validate_json(verdict.model_dump_json()) == verdict
+        plain = decide_paired(evidence_of(8, 2.0, noise=None), PRIMUS)
+        assert plain is not None and plain.noise is None
+
+    def test_the_control_of_two_processes_sees_what_would_be_a_gain(self) -> None:
+        biased = evidence_of(2, 2.0, 2.0, noise=KNOWN, bias=2.0)
+        verdict = decide_paired(biased, PRIMUS)
+        assert verdict is not None and verdict.decision is Decision.INCOMPLETE
+        assert "differs from its own copy by +2.000 %" in verdict.reason
+
+    def test_a_case_that_is_not_timed_adds_no_noise(self) -> None:
+        timed = evidence_of(4, 1.0, noise=KNOWN)
+        more = evidence_of(4, 1.0, 0.0, 0.0, noise=KNOWN)
+        one, third = timed.prior(timed.cases), more.prior(more.cases)
+        assert one is not None and third is not None
+        assert third.variance == pytest.approx(one.variance / 9)
+        assert more.prior(more.cases[1:]) is None
+        assert more.excess == timed.excess
+
+
+class TestSimulated:
+    """Live cells of the plan of `benchmarks/paired_power.py`, small: normal noise, one seed."""
+
+    @staticmethod
+    def play(
+        change: float, *, cases: int = 5, known: float = 1.0, verdicts: int = 400
+    ) -> tuple[Counter[str], float]:
+        """Return decisions and mean processes; the prior's sd is `known` times the truth."""
+        dice, sd = Random(24), 0.002
+        decisions: Counter[str] = Counter()
+        looks = 0
+        noise = Noise((), Prior((known * sd) ** 2, 8, "simulated"))
+        for _ in range(verdicts):
+            main, placebo = (
+                [[dice.gauss(0, sd) for _ in range(8)] for _ in range(cases)] for _ in range(2)
+            )
+            for look in LOOKS:
+                found = tuple(
+                    PairedCase(
+                        *(str(i), str(i), {}),
+                        tuple(v + log_ratio(change) for v in main[i][:look]),
+                        tuple(placebo[i][:look]),
+                    )
+                    for i in range(cases)
+                )
+                verdict = decide_paired(PairedEvidence("step", found, noise=noise), PRIMUS)
+                if verdict is not None:
+                    decisions[str(verdict.decision)] += 1
+                    looks += look
+                    break
+        return decisions, looks / verdicts
+
+    def test_identical_code_is_not_accepted_and_half_a_percent_is(self) -> None:
+        same, processes = self.play(0.0)
+        assert same["ACCEPTED"] <= 4 and processes < 4
+        faster, processes = self.play(0.5)
+        assert faster["ACCEPTED"] + faster["ACCEPTED_WITH_NOTE"] >= 396 and processes < 3.5
+
+    @pytest.mark.parametrize("cases", [1, 3, 16])
+    def test_a_prior_that_is_three_times_too_small_accepts_no_noise(self, cases: int) -> None:
+        same, _ = self.play(0.0, cases=cases, known=1 / 3, verdicts=300)
+        assert same["ACCEPTED"] <= 4
