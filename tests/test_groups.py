@@ -11,8 +11,8 @@ from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.check import CheckReport, check_case
+from pytest_kopt.cases.execution import make_inputs
 from pytest_kopt.cases.groups import Groups, find_groups, redrawn, with_steady_groups
-from pytest_kopt.cases.passes import make_inputs
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.skew import DISTRIBUTIONS, skewed_groups
 

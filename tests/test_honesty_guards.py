@@ -241,7 +241,7 @@ def test_a_default_device_is_no_foreign_mode() -> None:
 TRIPS = """
 import gc, sys
 from pathlib import Path
-from pytest_kopt.honesty.tripwire import Tripwire
+from pytest_kopt.honesty.audit_hook import Tripwire
 root = Path(sys.argv[1])
 wire = Tripwire(root)
 wire.install()

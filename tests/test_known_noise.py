@@ -20,11 +20,11 @@ from pytest_kopt.cli.main import main
 from pytest_kopt.decide.noise import DEVICE_TIMED, HOST_TIMED
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
-from pytest_kopt.session.calibration import calibration
-from pytest_kopt.session.comparison import Comparison
-from pytest_kopt.session.noise import Known, Scatter, keep
-from pytest_kopt.session.pairing import PairedMetric, PairedResult, judge
-from pytest_kopt.session.replica import CaseQuads, Quad
+from pytest_kopt.paired.comparison import Comparison
+from pytest_kopt.paired.noise import Known, Scatter, keep
+from pytest_kopt.paired.pairing import PairedMetric, PairedResult, judge
+from pytest_kopt.paired.replica import CaseQuads, Quad
+from pytest_kopt.trials.calibration import calibration
 from tests.campaigns import campaign_at, record
 
 PRIMUS = policies.load("primus")

@@ -9,7 +9,7 @@ import pytest
 
 SCRIPT = """
 import sys, time
-from pytest_kopt.cases.limit import TimeLimit
+from pytest_kopt.processes.limit import TimeLimit
 
 limit = TimeLimit(0.5, 2)
 

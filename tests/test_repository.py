@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_kopt.campaign import repository
-from pytest_kopt.campaign.repository import Repository
-from pytest_kopt.campaign.worktrees import keeper
+from pytest_kopt.campaign.git import repository
+from pytest_kopt.campaign.git.repository import Repository
+from pytest_kopt.campaign.git.worktrees import keeper
 from pytest_kopt.errors import BadInput, CannotFinish
 
 KERNEL = "kernels/a.py"

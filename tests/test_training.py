@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.rehearsal import Rehearsal, rehearse
+from pytest_kopt.cases.training_check import Rehearsal, rehearse
 from pytest_kopt.honesty.work import Work, saves
 
 USUAL_DB = 120.0

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.versions import overlay, twin, witness
+from pytest_kopt.versions import executed_files as witness
+from pytest_kopt.versions import overlay, twin
 from pytest_kopt.versions.errors import NotLoadable
 from pytest_kopt.versions.loader import SecondVersion
 

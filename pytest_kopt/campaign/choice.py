@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.layout import campaigns
-from pytest_kopt.campaign.repository import Repository
 from pytest_kopt.errors import BadInput
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from pytest_kopt import policies
 from pytest_kopt.campaign import commands, manifest
+from pytest_kopt.campaign.git.repository import Repository
+from pytest_kopt.campaign.git.worktrees import counterpart
 from pytest_kopt.campaign.manifest import Manifest
-from pytest_kopt.campaign.repository import Repository
-from pytest_kopt.campaign.worktrees import counterpart
 from pytest_kopt.devices.pinning import discover, for_target
 from pytest_kopt.errors import BadInput
 from pytest_kopt.profiling import ncu, rocprof

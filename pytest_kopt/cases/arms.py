@@ -16,19 +16,20 @@ import pytest
 import torch
 
 from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.execution import make_inputs
 from pytest_kopt.cases.groups import SKEWED, has_skew, redrawn, with_steady_groups
 from pytest_kopt.cases.heldout import held_out_cases, try_shape
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, UNEVEN, ArmsOrder, Commander
-from pytest_kopt.cases.passes import make_inputs
 from pytest_kopt.cases.runner import Bench, prepare_blocks
 from pytest_kopt.cases.seeds import derive
-from pytest_kopt.cases.spots import Looks, Spotted, floors
+from pytest_kopt.cases.spot_checks import Looks, Spotted, floors
 from pytest_kopt.devices.lock import checking_lock
 from pytest_kopt.honesty.background import taken_threads
 from pytest_kopt.measure.cold import InputPool, input_pool
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.numerics.determinism import fresh_copy, tensors
-from pytest_kopt.versions import twin, witness
+from pytest_kopt.versions import executed_files as witness
+from pytest_kopt.versions import twin
 from pytest_kopt.versions.errors import NotLoadable, Unreached
 
 #: Of so many blocks of an arm, so many are looked at.

@@ -209,7 +209,7 @@ def _tampering(item: pytest.Item) -> Callable[[], list[Finding]]:
 
 def loaded_files(root: Path) -> Iterator[str]:
     """Yield the project's source files that this process has loaded, relative to `root`."""
-    from pytest_kopt.versions.universe import project_modules
+    from pytest_kopt.versions.affected_modules import project_modules
 
     here = root.resolve()
     for path in project_modules(here).values():

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from pytest_kopt.cases.case import Case, declare
+from pytest_kopt.cases.execution import Candidate, Reference, judge, make_inputs
 from pytest_kopt.cases.groups import SKEWED, has_skew, redrawn
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
-from pytest_kopt.cases.passes import Candidate, Reference, judge, make_inputs
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.honesty.heldout import LARGER, SHAPES, Kind, Outcome, Tried, perturbed
 from pytest_kopt.honesty.inputs import SCALABLE

@@ -13,11 +13,11 @@ import torch
 
 from pytest_kopt.cases.case import Case, function_name
 from pytest_kopt.cases.check import CheckReport, check_case
-from pytest_kopt.cases.passes import grad_out, make_inputs
-from pytest_kopt.cases.rehearsal import rehearse
+from pytest_kopt.cases.execution import grad_out, make_inputs
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.seeds import derive
-from pytest_kopt.cases.spots import Backward, Forward, Looks, Recorder, Spotted, floors
+from pytest_kopt.cases.spot_checks import Backward, Forward, Looks, Recorder, Spotted, floors
+from pytest_kopt.cases.training_check import rehearse
 from pytest_kopt.devices.conditions import Conditions, steadily
 from pytest_kopt.devices.lock import Waiting, checking_lock, timing_lock
 from pytest_kopt.devices.model import device_model

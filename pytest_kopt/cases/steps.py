@@ -16,9 +16,7 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.groups import find_groups, has_skew
-from pytest_kopt.cases.interpreter import watch_interpreter
-from pytest_kopt.cases.passes import (
+from pytest_kopt.cases.execution import (
     Candidate,
     Pass,
     Reference,
@@ -28,6 +26,8 @@ from pytest_kopt.cases.passes import (
     make_inputs,
     pairs,
 )
+from pytest_kopt.cases.groups import find_groups, has_skew
+from pytest_kopt.cases.interpreter import watch_interpreter
 from pytest_kopt.cases.traffic import computing_dtype, io_bytes
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty import background, inputs, instruments, memory, outputs, physics, work

@@ -57,7 +57,7 @@ def _ceilings(option: str) -> None:
 
 
 def _noise(arguments: argparse.Namespace) -> int:
-    from pytest_kopt.session.noise import keep
+    from pytest_kopt.paired.noise import keep
 
     project = Project.here()
     with tempfile.TemporaryDirectory() as directory:

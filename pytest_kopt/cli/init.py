@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from pytest_kopt import policies
-from pytest_kopt.campaign import extraction, worktrees
 from pytest_kopt.campaign import manifest as manifests
+from pytest_kopt.campaign.git import worktrees
+from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.hold import hold
 from pytest_kopt.campaign.layout import Layout, campaigns, check_name
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.prerequisites import gaps, listed, tree_gaps
-from pytest_kopt.campaign.repository import Repository
+from pytest_kopt.campaign.workspace import extraction
 from pytest_kopt.cli import manifest_options, quick_bench, templates
 from pytest_kopt.cli.project import Commands, Project, command
 from pytest_kopt.clock import now
@@ -25,9 +26,9 @@ from pytest_kopt.documents import usable
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.schema.table import write_atomically
-from pytest_kopt.session.harness import pytest_section
 from pytest_kopt.show import tips
 from pytest_kopt.show.campaign_readme import campaign_readme
+from pytest_kopt.trials.harness import pytest_section
 
 #: What the rest is looked at with where a required key is missing or not legal.
 _STAND_INS: dict[str, Any] = {

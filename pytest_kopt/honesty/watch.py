@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from pytest_kopt.honesty.audit_hook import Tripwire
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.guards import Guards
 from pytest_kopt.honesty.state import changes, look
-from pytest_kopt.honesty.tripwire import Tripwire
 
 #: Everything that measures; imported before kernel code, so that it binds what is genuine.
 _MEASURING = ("pytest_kopt.cases.runner", "pytest_kopt.cases.arms", "pytest_kopt.cases.fixture")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
-from pytest_kopt.campaign.worktrees import keeper
+from pytest_kopt.campaign.git.worktrees import keeper
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import ENGINES, GATES
 

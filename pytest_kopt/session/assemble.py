@@ -10,13 +10,13 @@ from pytest_kopt.cases.seeds import fresh_session_seed
 from pytest_kopt.devices.choice import choose
 from pytest_kopt.options.declare import BELOW, SERVE, WORKERINPUT
 from pytest_kopt.options.settings import Settings
-from pytest_kopt.session.brief import Brief
+from pytest_kopt.processes.parent_death import end_with_parent
+from pytest_kopt.processes.worker_orders import Brief
 from pytest_kopt.session.controller import Controller, told
-from pytest_kopt.session.orphan import end_with_parent
 from pytest_kopt.session.worker import Worker
 
 if TYPE_CHECKING:
-    from pytest_kopt.session.trial import Trial
+    from pytest_kopt.trials.trial import Trial
 
 _WORKER, _CONTROLLER = "kopt-worker", "kopt-controller"
 
@@ -88,12 +88,12 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
 def _trial(config: pytest.Config, settings: Settings) -> Trial | None:
     """Return what this session judges, None when it only runs cases."""
     if settings.base is not None:
-        from pytest_kopt.session.gate import PullRequestGate
+        from pytest_kopt.trials.gate import PullRequestGate
 
         return PullRequestGate(config, settings)
     if settings.round is not None:
-        from pytest_kopt.session.harness import PytestSetup
-        from pytest_kopt.session.opening import open_trial
+        from pytest_kopt.trials.harness import PytestSetup
+        from pytest_kopt.trials.opening import open_trial
 
         return open_trial(settings, PytestSetup.of(config))
     return None

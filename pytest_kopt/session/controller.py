@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_kopt.cases.collector import Collector
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.errors import BadInput, CannotFinish, storage_told
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.settings import Settings
+from pytest_kopt.processes.worker_orders import Brief
 from pytest_kopt.session.arguments import NARROWED
-from pytest_kopt.session.brief import Brief
-from pytest_kopt.session.collector import Collector
 from pytest_kopt.session.interruption import Interruption
-from pytest_kopt.session.laboratory import HostLaboratory
+from pytest_kopt.session.measurements import HostLaboratory
 from pytest_kopt.session.refusal import refused
 
 if TYPE_CHECKING:
     from pytest_kopt.decide.verdict import Verdict
     from pytest_kopt.roofline import Roofline
-    from pytest_kopt.session.trial import Closing, Trial
+    from pytest_kopt.trials.trial import Closing, Trial
 
 
 class Controller:
@@ -156,7 +156,7 @@ class Controller:
             ):
                 terminalreporter.write_line(line)
         if self.noise:
-            from pytest_kopt.session.calibration import lines
+            from pytest_kopt.trials.calibration import lines
 
             for line in lines(self.noise):
                 terminalreporter.write_line(line)
@@ -187,7 +187,7 @@ class Controller:
             self._write_rows()
 
     def _draw_rooflines(self) -> None:
-        from pytest_kopt.session.rooflines import rooflines
+        from pytest_kopt.trials.rooflines import rooflines
 
         recorded = self._closing.verdict.rooflines if self._closing else []
         self._rooflines = recorded or rooflines(self.collector.in_order(), self.settings.workspace)

@@ -13,8 +13,8 @@ import pytest
 from pytest_kopt.cases.benchmark import FIXTURE, undecidable
 from pytest_kopt.cases.fixture import marked_schema
 from pytest_kopt.errors import BadInput
+from pytest_kopt.processes.worker_orders import Brief
 from pytest_kopt.schema.profile import resolve
-from pytest_kopt.session.brief import Brief
 
 #: The section of a report that marks it as a refusal.
 _REFUSED = "kopt refused"

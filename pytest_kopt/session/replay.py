@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.session.child import MAX_DEATHS, CaseProcess, Child, Listener
-from pytest_kopt.session.collector import Collector
+from pytest_kopt.cases.collector import Collector
+from pytest_kopt.processes.child import MAX_DEATHS, CaseProcess, Child, Listener
 
 
 class Replay:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_kopt.session.child import Child
+from pytest_kopt.processes.child import Child
 from pytest_kopt.session.controller import Controller
 from pytest_kopt.session.replay import Replay
 

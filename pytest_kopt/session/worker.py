@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_kopt.cases.fixture import NOT_MEASURED, Kopt, marked_schema, send, skip_outside
-from pytest_kopt.cases.limit import TimeLimit
 from pytest_kopt.cases.result import LOST, PROPERTY, CaseResult, named
 from pytest_kopt.cases.switches import switches_kept
 from pytest_kopt.devices import context
 from pytest_kopt.devices.choice import interpreter_environment
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import STDERR
+from pytest_kopt.processes.limit import TimeLimit
+from pytest_kopt.processes.worker_orders import Brief
 from pytest_kopt.schema.classes import Classes
-from pytest_kopt.session.brief import Brief
 from pytest_kopt.session.refusal import refusal_of
-from pytest_kopt.session.vigil import watch_of
+from pytest_kopt.session.watching import watch_of
 
 if TYPE_CHECKING:
     from pytest_kopt.cases.case import Case

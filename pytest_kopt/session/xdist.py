@@ -18,7 +18,7 @@ import pytest
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import BELOW, WORKERINPUT
-from pytest_kopt.session.child import MAX_DEATHS
+from pytest_kopt.processes.child import MAX_DEATHS
 from pytest_kopt.session.controller import Controller, told
 
 _PIN = """\

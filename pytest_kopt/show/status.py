@@ -8,9 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pytest_kopt.campaign import lineage, stagnation, stops
+from pytest_kopt.campaign import stagnation, stops
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.counters import count
+from pytest_kopt.campaign.git import lineage
 from pytest_kopt.campaign.memory import unmasked_rounds, version_of
 from pytest_kopt.campaign.state import Round, chain_breaks
 from pytest_kopt.campaign.stops import Stop

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pytest_kopt.versions.affected_modules import home, universe
 from pytest_kopt.versions.errors import NotLoadable, Unreached
 from pytest_kopt.versions.loader import SecondVersion
-from pytest_kopt.versions.universe import home, universe
 
 _ADVICE = "write it as a plain function at module level"
 

@@ -1,0 +1,1 @@
+"""A campaign's branch, commits and work trees."""

@@ -1,0 +1,125 @@
+"""Which work tree of a repository keeps the campaigns, and in which one a campaign runs.
+
+A linked tree (`git worktree add`) may go at any time, and git deletes what it ignores with it,
+unasked. So ledger and evidence of a campaign that runs there lie in the main tree's workspace,
+where every tree finds them.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pytest_kopt.campaign.git.repository import Repository
+from pytest_kopt.campaign.layout import Layout
+from pytest_kopt.campaign.manifest import Manifest
+from pytest_kopt.errors import BadInput
+
+
+def keeper(root: Path) -> Path:
+    """Return the project root whose workspace keeps the campaigns: the main tree's if it has one.
+
+    Git is only asked where `.git` is a file: a linked tree's, or a submodule's.
+    """
+    marker = next(
+        (place / ".git" for place in (root, *root.parents) if (place / ".git").exists()), None
+    )
+    if marker is None or marker.is_dir():
+        return root
+    repository = Repository.around(root)
+    main = repository.main_tree if repository else None
+    return root if repository is None or main is None else counterpart(root, main, repository)
+
+
+def root_of(layout: Layout, manifest: Manifest, here: Path) -> Path:
+    """Return where a campaign's rounds run: its workspace, or the tree that is on its branch.
+
+    `here` is a project root of the repository, and the answer where no tree is on that branch.
+    """
+    if manifest.upstream is not None:
+        return layout.directory
+    repository, branch = Repository.around(here), branch_of(layout.name, manifest)
+    if repository is None or branch is None or repository.branch == branch:
+        return here
+    tree = _tree_on(branch, repository)
+    return here if tree is None else counterpart(here, tree, repository)
+
+
+def branch_of(name: str, manifest: Manifest) -> str | None:
+    """Return the branch that a campaign commits to, None for whichever one is on."""
+    if manifest.git_branch == "none":
+        return None
+    return f"optimize/{name}" if manifest.git_branch == "auto" else manifest.git_branch
+
+
+def way_to(branch: str, repository: Repository) -> str:
+    """Return what brings one to a branch: a switch, or the tree that has it checked out."""
+    tree = _tree_on(branch, repository)
+    return f"git switch {branch}" if tree is None else f"cd {shlex.quote(str(tree))}"
+
+
+def check_new_tree(path: Path, branch: str | None, repository: Repository | None) -> None:
+    """Raise BadInput where a campaign's own tree cannot be made at `path`, on `branch`."""
+    where = "--worktree"
+    if repository is None:
+        raise BadInput("there is no git repository here", where=where, legal="git init first")
+    if repository.is_submodule:
+        raise BadInput(
+            "a submodule cannot have a second tree that is safe to remove",
+            where=where,
+            legal="a clone of its own, or no --worktree",
+        )
+    if repository.main_tree is None:
+        raise BadInput(
+            "the repository has no main tree (it is bare, or its .git lies elsewhere), and the "
+            "campaign would be lost with the new one",
+            where=where,
+            legal="kopt init inside a tree that you made, or a clone",
+        )
+    if repository.head is None:
+        raise BadInput("the repository has no commit yet", where=where, legal="git commit first")
+    if branch is None:
+        raise BadInput(
+            "a tree of its own needs a branch of its own",
+            where=where,
+            legal="--branch auto or NAME",
+        )
+    if path.exists() or path.is_symlink():
+        raise BadInput(f"{path} exists already", where=where, legal="a directory to be made")
+    around = next((t.path for t in repository.trees if path.is_relative_to(t.path.resolve())), None)
+    if around is not None:
+        raise BadInput(
+            f"{path} lies inside the tree {around}", where=where, legal="a directory beside it"
+        )
+    taken = _tree_on(branch, repository)
+    if taken is not None:
+        raise BadInput(
+            f"branch {branch!r} is checked out in {taken}",
+            where=where,
+            legal="--branch with another name, or kopt init in that tree",
+        )
+
+
+@contextmanager
+def made(path: Path, branch: str, repository: Repository) -> Iterator[None]:
+    """Make a tree on a branch and keep it, unless what is done inside fails."""
+    is_new = not repository.has_branch(branch)
+    repository.add_tree(path, branch)
+    try:
+        yield
+    except BaseException:
+        repository.remove_tree(path)
+        if is_new:
+            repository.delete_branch(branch)
+        raise
+
+
+def counterpart(root: Path, tree: Path, repository: Repository) -> Path:
+    """Return the project root in another tree."""
+    return tree / root.resolve().relative_to(repository.root.resolve())
+
+
+def _tree_on(branch: str, repository: Repository) -> Path | None:
+    return next((tree.path for tree in repository.trees if tree.branch == branch), None)

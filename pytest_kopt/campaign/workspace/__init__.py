@@ -1,0 +1,1 @@
+"""Campaigns on copies of an upstream project's files."""

@@ -1,0 +1,221 @@
+"""Workspace mode's set-up: a minimal project in the campaign's directory, taken from upstream.
+
+`src/` holds the kernel and what it runs with, `tests/` the cases and what lies with them, `bench/`
+the benchmarks. Rounds run there; only the kernel goes back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pytest_kopt.campaign.git.repository import Repository
+from pytest_kopt.campaign.kernel import KernelVersion
+from pytest_kopt.campaign.layout import Layout
+from pytest_kopt.campaign.manifest import Extracted, Manifest, Upstream
+from pytest_kopt.campaign.prerequisites import Probe, probe
+from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.imports import Finder
+
+_SRC, _TESTS, _BENCH = "src", "tests", "bench"
+#: Settings of pytest that a workspace has its own of.
+_OWN = ("pythonpath", "testpaths", "norecursedirs", "kopt_workspace", "kopt_campaign")
+
+
+@contextmanager
+def extracted(
+    given: Manifest,
+    root: Path,
+    layout: Layout,
+    benchmarks: Iterable[str],
+    settings: Mapping[str, Any],
+) -> Iterator[tuple[Layout, Manifest]]:
+    """Yield a campaign's directory with a workspace in it, under construction, and its manifest.
+
+    It gets its name when everything inside went well, else it is gone. `settings` are those of
+    upstream's pytest. Raises BadInput where the cases are not found in the workspace as upstream.
+    """
+    building = Layout(layout.directory.with_name(f".{layout.name}.new"))
+    if layout.directory.exists():
+        raise BadInput(f"{layout.directory} exists already", where="--mode", legal="another name")
+    shutil.rmtree(building.directory, ignore_errors=True)
+    building.directory.mkdir(parents=True)
+    try:
+        seen = probe(given, root)
+        rooms = _rooms(given, root, layout, benchmarks, seen)
+        files = {place: upstream for room in rooms.values() for place, upstream in room.items()}
+        manifest = _manifest(given, root, layout, files, rooms[_SRC])
+        for place, upstream in files.items():
+            (building.directory / place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(root / upstream, building.directory / place)
+        for room in rooms:
+            (building.directory / room).mkdir(exist_ok=True)
+        text = _settings(layout.name, root, rooms, seen, settings)
+        (building.directory / "pyproject.toml").write_text(text)
+        KernelVersion.take(root, given.kernel_source).write(building.upstream)
+        _check(manifest, building, files, seen)
+        yield building, manifest
+        building.directory.rename(layout.directory)
+    finally:
+        shutil.rmtree(building.directory, ignore_errors=True)
+
+
+def _rooms(
+    given: Manifest, root: Path, layout: Layout, benchmarks: Iterable[str], seen: Probe
+) -> dict[str, dict[str, str]]:
+    """Return the files of every room: their paths in the workspace, and upstream."""
+    root = root.resolve()
+    finder = Finder(root, ())
+    kernel = set(KernelVersion.take(root, given.kernel_source).files)
+    imported = {
+        path.relative_to(root).as_posix()
+        for path in map(Path, seen.modules)
+        if path.is_file()
+        and finder.is_ours(path)
+        and not path.is_relative_to(layout.workspace.resolve())
+    }
+    bench = set(KernelVersion.take(root, benchmarks).files)
+    cases = {nodeid.partition("::")[0] for nodeid in seen.cases}
+    homes = {PurePosixPath(case).parent for case in cases} - {PurePosixPath()}
+    homes = {home for home in homes if not any(_below(path, home) for path in kernel)}
+    tests = {
+        path
+        for path in imported - kernel
+        if path in cases
+        or PurePosixPath(path).name == "conftest.py"
+        or any(_below(path, home) for home in homes)
+    }
+    return {
+        _SRC: _placed(_SRC, (imported | kernel) - tests - bench),
+        _TESTS: _placed(_TESTS, tests - bench),
+        _BENCH: _placed(_BENCH, bench),
+    }
+
+
+def _placed(room: str, paths: Iterable[str]) -> dict[str, str]:
+    """Return the places of files in a room; a folder of the room's own name is not repeated."""
+    paths = sorted(paths)
+    kept = all(PurePosixPath(path).parts[0] == room for path in paths)
+    return {path if kept else f"{room}/{path}": path for path in paths}
+
+
+def _manifest(
+    given: Manifest, root: Path, layout: Layout, files: Mapping[str, str], src: Mapping[str, str]
+) -> Manifest:
+    repository = Repository.around(root)
+    if repository is not None:
+        inside = {repository.relative(root, path): path for path in files.values()}
+        dirty = repository.dirty(inside)
+        if dirty:
+            raise BadInput(
+                f"{', '.join(sorted(dirty))} differs from HEAD, and the workspace would not be "
+                "that of a commit",
+                where="--mode workspace",
+                legal="git commit first",
+            )
+    places = {upstream: place for place, upstream in files.items()}
+    prefix = "" if all(place == upstream for place, upstream in src.items()) else f"{_SRC}/"
+    upstream = Upstream(
+        root=Path(os.path.relpath(root, layout.directory)).as_posix(),
+        commit=repository.head if repository else None,
+        kernel_source=given.kernel_source,
+        tests=given.tests,
+        test_command=given.test_command,
+        files={
+            place: Extracted(
+                path=path, sha256=hashlib.sha256((root / path).read_bytes()).hexdigest()
+            )
+            for place, path in files.items()
+        },
+    )
+    return given.model_copy(
+        update={
+            "execution_mode": "workspace",
+            "upstream": upstream,
+            "kernel_source": [f"{prefix}{source}" for source in given.kernel_source],
+            "tests": shlex.join(_moved(word, places) for word in shlex.split(given.tests)),
+            "test_command": None,
+        }
+    )
+
+
+def _moved(word: str, places: Mapping[str, str]) -> str:
+    """Return a word of pytest's arguments as it is in the workspace: paths have moved."""
+    path, found, rest = word.partition("::")
+    name = PurePosixPath(path).as_posix()
+    if name in places:
+        return places[name] + found + rest
+    below = sorted(
+        place for upstream, place in places.items() if _below(upstream, PurePosixPath(name))
+    )
+    if not below or word.startswith("-"):
+        return word
+    inside = next(upstream for upstream, place in places.items() if place == below[0])
+    return below[0][: len(below[0]) - len(inside)] + name
+
+
+def _settings(
+    name: str,
+    root: Path,
+    rooms: Mapping[str, Mapping[str, str]],
+    seen: Probe,
+    settings: Mapping[str, Any],
+) -> str:
+    """Return the workspace's pyproject.toml: upstream's settings of pytest, and its own paths."""
+    root = root.resolve()
+    entries = [
+        Path(entry).relative_to(root).as_posix()
+        for entry in seen.path
+        if Path(entry).is_relative_to(root) and "site-packages" not in entry
+    ]
+    folders = [
+        PurePosixPath("" if all(place == path for place, path in files.items()) else room, entry)
+        for entry in entries
+        for room, files in rooms.items()
+        if any(_below(path, PurePosixPath(entry)) for path in files.values())
+    ]
+    given = {
+        "pythonpath": list(dict.fromkeys(str(folder) for folder in folders)),
+        "testpaths": [_TESTS],
+        "kopt_workspace": "..",
+        "kopt_campaign": name,
+        **{key: value for key, value in settings.items() if key not in _OWN},
+    }
+    lines = [f"{key} = {json.dumps(_text(value))}" for key, value in given.items()]
+    return "[tool.pytest.ini_options]\n" + "".join(f"{line}\n" for line in lines)
+
+
+def _text(value: Any) -> Any:
+    return value if isinstance(value, bool | list) else str(value)
+
+
+def _check(manifest: Manifest, building: Layout, files: Mapping[str, str], before: Probe) -> None:
+    """Raise BadInput unless the workspace collects upstream's cases with its own kernel."""
+    places = {upstream: place for place, upstream in files.items()}
+    seen = probe(manifest, building.directory)
+    wanted = [_moved(nodeid, places) for nodeid in before.cases]
+    kernel = [str((building.directory / path).resolve()) for path in manifest.kernel_source]
+    missing = [path for path in kernel if path.endswith(".py") and path not in seen.modules]
+    if not seen.failure and list(seen.cases) == wanted and not missing:
+        return
+    problem = seen.failure or (
+        f"kernel {missing[0]} is not imported from there"
+        if missing
+        else f"{len(seen.cases)} case(s) are collected there, {len(wanted)} upstream"
+    )
+    raise BadInput(
+        f"the workspace does not work on its own: {problem}",
+        where="--mode workspace",
+        legal="--mode repo, or tests and kernel that can be taken out of their project",
+    )
+
+
+def _below(path: str, folder: PurePosixPath) -> bool:
+    return PurePosixPath(path).is_relative_to(folder)

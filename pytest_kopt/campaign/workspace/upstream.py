@@ -1,0 +1,137 @@
+"""A workspace campaign as its upstream sees it: what it accepted, under the paths it has there.
+
+What was accepted in the workspace is provisional. Its best kernel is put into the upstream tree,
+measured there against what was extracted, and stays only when that accepts it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_kopt.campaign import ledger
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.git.commits import Commits
+from pytest_kopt.campaign.kernel import KernelVersion
+from pytest_kopt.campaign.layout import Layout
+from pytest_kopt.cases.result import ExpectedCase
+from pytest_kopt.clock import now
+from pytest_kopt.errors import BadInput
+
+
+class UpstreamCampaign(Campaign):
+    """The campaign with upstream's root, kernel, tests and cases."""
+
+    def __init__(self, layout: Layout, root: Path) -> None:
+        """Read everything, change nothing; BadInput where the campaign has no workspace."""
+        super().__init__(layout, root)
+        upstream = self.manifest.upstream
+        assert upstream is not None
+        self._upstream = upstream
+        keys = ("kernel_source", "tests", "test_command")
+        self.manifest = self.manifest.model_copy(
+            update={key: getattr(upstream, key) for key in keys}
+        )
+
+    def check_place(self) -> None:
+        """Raise BadInput when upstream has moved on, or the workspace has not finished."""
+        self.check_not_integrated()
+        pending = self.state.pending
+        if pending is not None:
+            raise BadInput(
+                f"round {pending[0].number} is decided but not carried out",
+                where=self.name,
+                legal=f"a round in the workspace first (cd {self.layout.directory})",
+            )
+        moved = [file.path for file in self._upstream.files.values() if self._has_moved(file.path)]
+        if moved:
+            commit = self._upstream.commit
+            raise BadInput(
+                f"upstream has moved: {', '.join(moved)} is not what the workspace was extracted "
+                f"from{f' (commit {commit[:12]})' if commit else ''}",
+                where=moved[0],
+                legal="put it back, or extract anew and measure the change there (kopt init NEW "
+                f"--from {self.name})",
+            )
+
+    def incumbent(self) -> KernelVersion:
+        """Return the best version of the workspace, by upstream's paths."""
+        return KernelVersion(
+            {self._path(path): file for path, file in super().incumbent().files.items()}
+        )
+
+    def baseline(self) -> KernelVersion:
+        """Return upstream's own kernel as it was extracted."""
+        known = {file.path: file.sha256 for file in self._upstream.files.values()}
+        kept = KernelVersion.take(self.layout.upstream, self._upstream.kernel_source)
+        return KernelVersion.load(
+            self.layout.upstream, {path: known[path] for path in kept.files if path in known}
+        )
+
+    def expected_cases(self) -> dict[str, ExpectedCase]:
+        """Return the baseline's cases by the names they have upstream."""
+        cases = super().expected_cases().values()
+        return {
+            nodeid: replace(case, nodeid=nodeid)
+            for case in cases
+            if (nodeid := self._path(case.nodeid))
+        }
+
+    def skipped_at_baseline(self) -> list[str]:
+        """Return what the baseline skipped, by the names it has upstream."""
+        return [self._path(nodeid) for nodeid in super().skipped_at_baseline()]
+
+    def put_in(self) -> None:
+        """Put the best version into the upstream tree; `settle` keeps it or puts upstream back."""
+        best = self.incumbent()
+        number = self.state.incumbent_round
+        assert number is not None
+        self._append(ledger.Integrating(time=now(), round=number, kernel=best.hashes))
+        best.restore(self.root, over=self.baseline())
+
+    def settle(
+        self, *, apply: bool = True, beside: Callable[[Campaign], Sequence[Path]] = lambda _: ()
+    ) -> None:
+        """Commit an integration that was accepted, put upstream back otherwise; safe to repeat."""
+        begun, final = self.state.integrating, self.state.integration_final
+        if begun is None:
+            return
+        commit, restored = None, []
+        kept = apply and final is not None and final.decision.keeps
+        if kept and final is not None:
+            commit = self._commit_best(begun, final)
+        else:
+            restored = self.baseline().restore(self.root, over=self.incumbent())
+        self._append(ledger.Integrated(time=now(), kept=kept, git_commit=commit, restored=restored))
+
+    def _commit_best(self, begun: ledger.Integrating, final: ledger.Final) -> str | None:
+        commits = Commits.made_by(self)
+        if commits is None:
+            return None
+        item = self.state.rounds[begun.round]
+        files: dict[str, Path | None] = dict.fromkeys(self.baseline().files)
+        kept = self.archive.kernel_paths(item.number, item.last)
+        files |= {self._path(path): place for path, place in kept.items()}
+        return commits.of_round(item, files, final.reason)
+
+    def _has_moved(self, path: str) -> bool:
+        """Say whether a file is neither as extracted nor as a cut-off integration left it."""
+        known = {file.path: file.sha256 for file in self._upstream.files.values()}
+        legal = {known[path]}
+        if self.state.integrating is not None:
+            legal.add(self.state.integrating.kernel.get(path, ""))
+        file = self.root / path
+        found = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+        return found not in legal
+
+    def _path(self, place: str) -> str:
+        """Return the upstream path of a file (or of a case in it) of the workspace."""
+        path, found, rest = place.partition("::")
+        if path in self._upstream.files:
+            return self._upstream.files[path].path + found + rest
+        # A kernel file that a round added lies where its neighbours do.
+        neighbours = [(p, f.path) for p, f in self._upstream.files.items() if p.startswith("src/")]
+        kept = all(place == path for place, path in neighbours)
+        return place if kept else place.removeprefix("src/")

@@ -1,0 +1,250 @@
+"""Spot checks: results of timed calls, taken at random and judged when the clock has stopped.
+
+A block is timed with the same calls whether it will be looked at or not. The call that is looked at
+gets new content where the old one was, behind the back of every counter.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.execution import Pass, Reference, drawn_like, judge, leaves, make_inputs
+from pytest_kopt.honesty import inputs
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.outputs import taken
+from pytest_kopt.honesty.precision import Accuracy
+from pytest_kopt.honesty.renewal import Renewal
+from pytest_kopt.honesty.reuse import known_content_gain, reuse_finding
+from pytest_kopt.measure.engine import Block
+from pytest_kopt.numerics.compare import Comparison
+from pytest_kopt.numerics.determinism import fresh_copy, tensors
+
+#: SNR in dB below which a result is plainly wrong where nothing is known of its accuracy.
+_WRONG_DB = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """Which runs of a block are looked at: `count` of the first `runs`, drawn under a secret seed.
+
+    Nothing that the kernel can see tells them from the others.
+    """
+
+    runs: int
+    count: int
+    seed: int
+
+    def drawn(self) -> tuple[frozenset[int], random.Random]:
+        """Return the numbers of the runs, and the dice for everything else about them."""
+        dice = random.Random(self.seed)
+        return frozenset(dice.sample(range(self.runs), self.count)), dice
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """What a call worked on, a backward with its incoming gradients, and what it returned."""
+
+    given: list[Any]
+    incoming: list[torch.Tensor] | None
+    results: list[Any]
+
+
+class Forward:
+    """A forward call on arguments of its own, of which those at `weights` stay as they are."""
+
+    def __init__(
+        self, function: Callable[..., Any], given: Sequence[Any], weights: Container[int]
+    ) -> None:
+        self._function = function
+        self.given = given
+        self.incoming: list[torch.Tensor] | None = None
+        self.changing = inputs.activations(given, weights)
+
+    def __call__(self) -> Any:
+        return self._function(*self.given)
+
+
+class Backward:
+    """One backward over a graph that was built once, on inputs of its own."""
+
+    def __init__(self, function: Callable[..., Any], given: Sequence[Any], seeds: Any) -> None:
+        """Run the forward; `seeds` makes the incoming gradient of an output."""
+        self.given = [fresh_copy(item) for item in given]
+        self._outputs = [out for out in tensors(function(*self.given)) if out.requires_grad]
+        self.leaves = list(leaves(self.given).values())
+        self.incoming: list[torch.Tensor] | None = [seeds(out) for out in self._outputs]
+        self.changing = self.incoming
+
+    def __call__(self) -> tuple[torch.Tensor, ...]:
+        found: tuple[torch.Tensor, ...] = torch.autograd.grad(
+            self._outputs, self.leaves, self.incoming, retain_graph=True, allow_unused=True
+        )
+        return found
+
+
+class Recorder:
+    """A call whose result can be kept without the call's knowledge, with what it worked on.
+
+    On a GPU results stay in place: replays of a graph write to the memory that the captured call
+    returned. On the CPU one call of a block is copied the moment it returns, which the median of
+    the block does not notice.
+    """
+
+    __slots__ = ("_is_kept_in_place", "_left", "_result", "_spot", "call")
+
+    def __init__(self, call: Forward | Backward, device: str) -> None:
+        self.call = call
+        self._is_kept_in_place = device == "cuda"
+        self._left = 0
+        self._result: list[Any] = []
+        self._spot = Spot([], None, [])
+
+    def wait_for(self, number: int) -> None:
+        """Keep the result of the call of this number, counted from 1."""
+        self._left = number
+
+    def __call__(self) -> object:
+        result = self.call()
+        self._left -= 1
+        if self._is_kept_in_place:
+            self._result = _as_list(result)
+        elif self._left == 0:
+            self._spot = self._take(_as_list(result))
+        return result
+
+    def spot(self) -> Spot:
+        """Return what was kept."""
+        return self._take(self._result) if self._is_kept_in_place else self._spot
+
+    def _take(self, result: list[Any]) -> Spot:
+        given, incoming = self.call.given, self.call.incoming
+        return Spot(
+            [fresh_copy(item) for item in given],
+            None if incoming is None else [item.clone() for item in incoming],
+            taken(result),
+        )
+
+
+class Spotted(Block):
+    """A block that runs as the one inside does, some of its runs on new content and remembered."""
+
+    def __init__(
+        self,
+        inner: Block,
+        case: Case,
+        recorders: Sequence[Recorder],
+        looks: Looks,
+        renewal: Renewal | None,
+    ) -> None:
+        """Wrap a block of the recorders' calls; `renewal` is called before each, None: nothing."""
+        self.engine, self.calls = inner.engine, inner.calls
+        self._inner = inner
+        self._case = case
+        self._recorders = recorders
+        self._renewal = renewal
+        self._chosen, self._dice = looks.drawn()
+        self._run = 0
+        self._spots: list[Spot] = []
+
+    def run(self) -> float:
+        number, self._run = self._run, self._run + 1
+        if number not in self._chosen:
+            return self._undisturbed()
+        recorder = self._dice.choice(self._recorders)
+        write = self._new_content(recorder.call)
+        place = 1 + self._dice.randrange(max(1, self.calls // len(self._recorders)))
+        if self._renewal is None:
+            write()
+        else:
+            self._renewal.instead(place, write)
+        recorder.wait_for(place)
+        milliseconds = self._undisturbed()
+        self._spots.append(recorder.spot())
+        return milliseconds
+
+    def findings(self, floors: Mapping[str, float]) -> list[Finding]:
+        """Judge what was remembered.
+
+        Only a result that is plainly wrong counts, one below its floor (an SNR in dB by name of the
+        result): the gate itself was asked in the check.
+        """
+        for spot in self._spots:
+            for item in self._judged(spot):
+                if not item.passed and _is_plainly_wrong(item, floors):
+                    return [
+                        Finding(
+                            "timed-result",
+                            f"a timed call returned a wrong result: {item.name} {item.reason}, "
+                            f"SNR {item.snr_db:.1f} dB",
+                            advice="a call that is timed does the work that a checked one does",
+                            bucket="W2",
+                        )
+                    ]
+        return []
+
+    def inflation(self) -> list[Finding]:
+        """Ask whether the calls are only fast for content that they know; writes to the inputs."""
+        changing = [tensor for recorder in self._recorders for tensor in recorder.call.changing]
+        gain = known_content_gain(self._inner, changing, self._dice.getrandbits(62))
+        return [reuse_finding([gain])] if gain else []
+
+    def _undisturbed(self) -> float:
+        """Run the block without the garbage collector, as timing loops do, looked at or not."""
+        was_on = gc.isenabled()
+        gc.disable()
+        try:
+            milliseconds = self._inner.run()
+        finally:
+            if was_on:
+                gc.enable()
+        self.queue_full = self._inner.queue_full
+        return milliseconds
+
+    def _new_content(self, call: Forward | Backward) -> Callable[[], None]:
+        """Draw content as the case draws it; return what writes it where the call looks."""
+        seed = self._dice.getrandbits(62)
+        if call.incoming is None:
+            given, drawn = call.given, make_inputs(self._case, seed)
+            weights = self._case.weights
+            return lambda: inputs.overwrite(given, drawn, weights, only_activations=True)
+        generator = torch.Generator(call.incoming[0].device).manual_seed(seed)
+        pairs = [(old, drawn_like(old, generator)) for old in call.incoming]
+
+        def write() -> None:
+            for old, new in pairs:
+                old.data.copy_(new)
+
+        return write
+
+    def _judged(self, spot: Spot) -> list[Comparison]:
+        reference = Reference(self._case)
+        nothing: dict[int, torch.Tensor | None] = {}
+        if spot.incoming is None:
+            expected = reference.forward(spot.given)
+            return judge(self._case, Pass(expected, nothing), Pass(spot.results, nothing))
+        wanted = reference.backward(spot.given, spot.incoming)
+        positions = leaves(spot.given)
+        gradients = dict(zip(positions, spot.results, strict=True))
+        return judge(self._case, Pass([], wanted), Pass([], gradients))
+
+
+def _as_list(result: Any) -> list[Any]:
+    return list(result) if isinstance(result, tuple | list) else [result]
+
+
+def _is_plainly_wrong(item: Comparison, floors: Mapping[str, float]) -> bool:
+    return not item.snr_db >= floors.get(item.name, _WRONG_DB)
+
+
+def floors(accuracy: Mapping[str, Accuracy], slack_db: float) -> dict[str, float]:
+    """Return the SNR in dB, by name of the result, that lies so far below a known accuracy."""
+    return {
+        name: min(found.snr_db, found.rounding_db) - slack_db for name, found in accuracy.items()
+    }

@@ -1,0 +1,86 @@
+"""A case in a training loop: from what the test declared to findings and evidence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.execution import Pass, Reference, grad_out, judge, make_inputs
+from pytest_kopt.cases.seeds import derive
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.reuse import Pair, cached, reuse_finding, reuse_pairs
+from pytest_kopt.honesty.training import Subject, simulate
+from pytest_kopt.numerics.determinism import fresh_copy
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What the training loop says of a case, and the evidence for it."""
+
+    findings: tuple[Finding, ...] = ()
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+
+def rehearse(
+    case: Case,
+    session_seed: int,
+    device: str,
+    usual_db: float,
+    *,
+    timed: bool = True,
+    suspected: bool = False,
+) -> Rehearsal:
+    """Run a case that passed its check through a simulated training loop.
+
+    `usual_db` is the smallest SNR of its check. With `timed` the call is also timed with fresh and
+    with known tensors; `suspected` runs the whole loop whatever the probe says.
+    """
+
+    def seeds(purpose: str) -> int:
+        return derive(session_seed, case.nodeid, f"training {purpose}")
+
+    found = simulate(_subject(case, usual_db), seeds, suspected)
+    findings, evidence = list(found.findings), found.to_json()
+    if timed and not any(finding.rejects for finding in findings):
+        pairs = _pairs(case, seeds("reuse"), device)
+        if cached(pairs):
+            again = _pairs(case, seeds("reuse again"), device)
+            pairs += again
+            if cached(again):
+                findings.append(reuse_finding([pair.log_ratio for pair in pairs]))
+        evidence["reuse_log_ratios"] = [pair.log_gain for pair in pairs]
+    return Rehearsal(tuple(findings), evidence)
+
+
+def _pairs(case: Case, seed: int, device: str) -> list[Pair]:
+    given = make_inputs(case, seed)
+    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+    return reuse_pairs(case.function, given, case.weights, synchronize, case.backward)
+
+
+def _subject(case: Case, usual_db: float) -> Subject:
+    reference = Reference(case)
+
+    def judged(
+        outputs: Sequence[Any], gradients: dict[int, Any], inputs: Sequence[Any], seed: int
+    ) -> tuple[str, float]:
+        run = Pass(list(outputs), gradients)
+        expected = reference([fresh_copy(item) for item in inputs], run, seed)
+        comparisons = judge(case, expected, run)
+        problem = "\n".join(item.diagnosis() for item in comparisons if not item.passed)
+        return problem, min((item.snr_db for item in comparisons), default=math.inf)
+
+    return Subject(
+        function=case.function,
+        make=lambda seed: make_inputs(case, seed),
+        grad_out=grad_out,
+        judge=judged,
+        usual_db=usual_db,
+        backward=case.backward,
+        weights=case.weights,
+    )

@@ -1,0 +1,1 @@
+"""Two versions measured side by side: replicas, blocks and looks."""

@@ -1,0 +1,299 @@
+"""A paired comparison as it runs: fresh processes, blocks in random order, looks until it is clear.
+
+Every block is commanded from here and every statistic computed here, where no kernel code runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
+from pytest_kopt.cases.seeds import derive
+from pytest_kopt.devices.placement import Placement
+from pytest_kopt.devices.vendor import Device
+from pytest_kopt.honesty.heldout import Tried, merged
+from pytest_kopt.paired.replica import CaseQuads, Died, DiedNearby, Refused, Replica
+from pytest_kopt.processes.child import MAX_DEATHS, Child
+from pytest_kopt.processes.prestarted import Spares
+from pytest_kopt.processes.worker_orders import Brief
+
+#: Replicas that start up while another is measured; on the CPU they would disturb it.
+_AHEAD_ON_GPU = 4
+#: Idle threads of waiting siblings would take the CPU from the one that is timed.
+_PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
+ONE_PROCESS, TWO_PROCESSES = "one process", "two processes"
+
+
+class NotComparable(Exception):
+    """The two versions could not be measured this way; the message says why."""
+
+
+class CandidateDied(Exception):
+    """The candidate ended its process twice while `case`, a node id, was timed; says how."""
+
+    def __init__(self, case: str, how: str) -> None:
+        super().__init__(f"{case} killed its process twice: {how}")
+        self.case = case
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Where the two versions lie.
+
+    `trees` are two trees of the incumbent; `changed` the paths below `root` that may differ. Where
+    the trees were `rebuilt`, one process cannot hold both versions.
+    """
+
+    root: Path
+    trees: tuple[Path, Path]
+    changed: tuple[str, ...]
+    rebuilt: bool = False
+
+
+def ahead(kind: str, lanes: int) -> int:
+    """Return how many replicas a lane starts before they are needed, the next included."""
+    room = (os.cpu_count() or 1) // lanes
+    return max(1, min(_AHEAD_ON_GPU, room)) if kind == "cuda" else 1
+
+
+def replica_environment(
+    env: Mapping[str, str], placement: Placement, device: Device
+) -> dict[str, str]:
+    """Return what a replica on a device gets on top of what all processes of the session get."""
+    return {**env, **_PASSIVE, **placement.pin_to(device)}
+
+
+class Comparison:
+    """Measures replicas on demand, in one process a replica or, where that fails, in several.
+
+    Cases that were measured on different devices are measured there at the same time; a case and
+    all its replicas stay on one device.
+    """
+
+    def __init__(
+        self,
+        config: pytest.Config,
+        brief: Brief,
+        env: Mapping[str, str],
+        lanes: Mapping[Device, Sequence[str]],
+        versions: Versions,
+        placement: Placement,
+        progress: Callable[[], None],
+        spares: Spares,
+    ) -> None:
+        """Compare `versions` over the node ids of each device; `env` is what all processes get.
+
+        `progress` is called after every measured replica, from the thread of its device. `spares`
+        are interpreters that were started before.
+        """
+        self._config = config
+        self.progress = progress
+        self._brief = brief
+        self._numbers = itertools.count()
+        self._env = env
+        self._spares = spares
+        self._versions = versions
+        self._placement = placement
+        self._falling_back = threading.Lock()
+        self._lanes = [_Lane(self, device, list(ids)) for device, ids in lanes.items()]
+        self.random = random.SystemRandom()
+        self.how = TWO_PROCESSES if versions.rebuilt else ONE_PROCESS
+        self.why_two = (
+            "rebuild_command builds each version in its own tree" if versions.rebuilt else ""
+        )
+        self._deaths = 0
+        #: Why shapes near the declared ones are no longer tried: one of them ended a process.
+        self.died_nearby = ""
+
+    @property
+    def device_seconds(self) -> float:
+        """How long the replicas had their devices to themselves, all devices together."""
+        return sum(lane.held_seconds for lane in self._lanes)
+
+    @property
+    def tried(self) -> list[Tried]:
+        """What each lane's first replica found at shapes near the declared ones."""
+        return merged(item for lane in self._lanes for item in lane.tried)
+
+    @property
+    def ahead(self) -> int:
+        """How many replicas of a lane are started before they are needed, the next included."""
+        return ahead(self._brief.device, len(self._lanes))
+
+    def replicas(self, count: int) -> Iterator[dict[str, CaseQuads]]:
+        """Yield `count` replicas, each the quads of every case by node id.
+
+        Falls back to two processes for good when the versions cannot live in one. Raises
+        NotComparable when that does not work either, CandidateDied when it is the candidate that
+        ends its processes, and Caught when it was caught.
+        """
+        with ThreadPoolExecutor(len(self._lanes)) as pool:
+            running = [pool.submit(lane.measure, count) for lane in self._lanes]
+            try:
+                done, _ = wait(running, return_when=FIRST_EXCEPTION)
+                # What went wrong in one lane comes before what that does to the others.
+                for future in done:
+                    future.result()
+                measured = [future.result() for future in running]
+            finally:
+                for lane, future in zip(self._lanes, running, strict=True):
+                    if not future.done():
+                        lane.abandon()
+        for parts in zip(*measured, strict=True):
+            yield {nodeid: quads for part in parts for nodeid, quads in part.items()}
+
+    def fall_back(self, how: str, refused: Refused) -> None:
+        """Go on in two processes a replica; NotComparable where that is `how` it failed.
+
+        A process of the candidate's own is replaced once: it may be anybody's doing.
+        """
+        reason = str(refused)
+        with self._falling_back:
+            if isinstance(refused, Died):
+                self._deaths += 1
+                if refused.case is not None and self._deaths >= MAX_DEATHS:
+                    raise CandidateDied(refused.case, refused.death)
+                if refused.case is not None:
+                    return
+            if how == TWO_PROCESSES:
+                first = f" (in one process: {self.why_two})" if self.why_two else ""
+                raise NotComparable(reason if self._versions.rebuilt else f"{reason}{first}")
+            if self.how == ONE_PROCESS:
+                self.how, self.why_two = TWO_PROCESSES, reason
+
+    def start(self, device: Device, ids: Sequence[str], near: bool) -> Replica:
+        """Start the processes of a replica of some cases on a device.
+
+        With `near` they also try shapes near the declared ones.
+        """
+        versions, how = self._versions, self.how
+        # No content comes in two replicas: a kernel's processes could pass answers on.
+        seed = derive(self._brief.session_seed, "", f"replica {next(self._numbers)}")
+        brief = replace(self._brief, session_seed=seed)
+        names = [CANDIDATE, INCUMBENT, PLACEBO]
+        self.random.shuffle(names)
+        if how == ONE_PROCESS:
+            trees = tuple(str(tree) for tree in versions.trees)
+            root = str(versions.root)
+            order = ArmsOrder(tuple(names), root, trees, versions.changed, near)
+            children = [self._child(replace(brief, arms=order), None, device, ids)]
+        else:
+            tree_of = {CANDIDATE: None, INCUMBENT: versions.trees[0], PLACEBO: versions.trees[1]}
+            held = {
+                name: self._alone(name, tree_of[name], device, ids, near, brief) for name in names
+            }
+            return Replica(list(held.values()), how, device, self._placement, alone=held[CANDIDATE])
+        return Replica(children, how, device, self._placement)
+
+    def _alone(
+        self,
+        name: str,
+        tree: Path | None,
+        device: Device,
+        ids: Sequence[str],
+        near: bool,
+        brief: Brief,
+    ) -> Child:
+        """Start a process that holds one arm, in a tree of the incumbent or in the project."""
+        versions = self._versions
+        order = ArmsOrder((name,), held_out=near)
+        if tree is not None:
+            order = replace(order, root=str(versions.root), changed=versions.changed)
+        return self._child(replace(brief, arms=order), tree, device, ids)
+
+    def _child(self, brief: Brief, tree: Path | None, device: Device, ids: Sequence[str]) -> Child:
+        env = replica_environment(self._env, self._placement, device)
+        if tree is None:
+            return Child(self._config, brief, env, ids, waiting=self._spares.take(env))
+        env["TORCH_EXTENSIONS_DIR"] = str(tree / ".torch_extensions")
+        return Child(self._config, brief, env, ids, (self._versions.root, tree))
+
+
+class _Lane:
+    """The cases of one device; measured in a thread, since all it does is wait for processes."""
+
+    def __init__(self, comparison: Comparison, device: Device, ids: list[str]) -> None:
+        self._comparison = comparison
+        self._device = device
+        self._ids = ids
+        self._same: set[str] = set()
+        self._started: list[Replica] = []
+        self._leaving: Replica | None = None
+        self._abandoned = False
+        self._asked_near: set[str] = set()
+        self.held_seconds = 0.0
+        self.tried: list[Tried] = []
+
+    def measure(self, count: int) -> list[dict[str, CaseQuads]]:
+        """Return that many replicas, one measured after the other."""
+        try:
+            return [self._one(left) for left in range(count, 0, -1)]
+        finally:
+            self._stop_all()
+
+    def abandon(self) -> None:
+        """End what is running, from another thread."""
+        self._abandoned = True
+        for replica in list(self._started):
+            replica.kill()
+
+    def _one(self, left: int) -> dict[str, CaseQuads]:
+        """Measure what the change concerns; the other cases need no clock after the first time."""
+        comparison = self._comparison
+        while True:
+            while len(self._started) < min(comparison.ahead, left):
+                self._started.append(self._start())
+            if self._abandoned:
+                raise NotComparable("abandoned")
+            replica = self._started[0]
+            wanted = [nodeid for nodeid in self._ids if nodeid not in self._same]
+            try:
+                found = replica.measure(wanted, comparison.random, self._await_leaving)
+            except DiedNearby as death:
+                # The declared shapes decide; that one close by ends the process is only told.
+                comparison.died_nearby = str(death)
+                self._stop_all()
+                continue
+            except Refused as refused:
+                self._stop_all()
+                if not self._abandoned:
+                    comparison.fall_back(replica.how, refused)
+                continue
+            self._started.remove(replica)
+            self._await_leaving()
+            replica.dismiss()
+            self._leaving = replica
+            self.held_seconds += replica.held_seconds
+            self.tried += replica.tried
+            self._same |= {nodeid for nodeid, quads in found.items() if quads.is_same}
+            comparison.progress()
+            return {nodeid: found.get(nodeid) or CaseQuads(nodeid, "") for nodeid in self._ids}
+
+    def _start(self) -> Replica:
+        comparison = self._comparison
+        near = comparison.how not in self._asked_near and not comparison.died_nearby
+        self._asked_near.add(comparison.how)
+        return comparison.start(self._device, self._ids, near)
+
+    def _await_leaving(self) -> None:
+        """Wait for the last replica to be gone: what ends on a device disturbs a timing there."""
+        if self._leaving:
+            self._leaving.stop()
+            self._leaving = None
+
+    def _stop_all(self) -> None:
+        """Have all end at the same time, then wait for each."""
+        for replica in self._started:
+            replica.dismiss()
+        self._await_leaving()
+        while self._started:
+            self._started.pop().stop()

@@ -1,0 +1,156 @@
+"""Where the noise of a comparison is known from: the campaign, `kopt calibrate`, or a default."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.noise import DEVICE_TIMED, HOST_TIMED, Noise, Record
+from pytest_kopt.documents import validate
+from pytest_kopt.errors import BadInput
+from pytest_kopt.knowledge import ceilings
+from pytest_kopt.paired.replica import CaseQuads
+from pytest_kopt.schema.table import write_atomically
+
+if TYPE_CHECKING:
+    from pytest_kopt.campaign.campaign import Campaign
+
+Way = Literal["forward", "backward", "step"]
+#: Of a campaign's sessions the latest count: the machine of months ago is another one.
+_SESSIONS = 6
+_CALIBRATED = "`kopt calibrate`"
+LogRatio = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Series(BaseModel):
+    """One case in one session: log-ratios of the comparison and of its A/A control."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    engine: str
+    device: str
+    main: list[LogRatio]
+    placebo: list[LogRatio]
+
+
+class Scatter(BaseModel):
+    """What a session keeps of its replicas, by direction and node id."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    log_ratios_by_way: dict[Way, dict[str, Series]] = {}
+
+    @classmethod
+    def of(cls, replicas: Sequence[Mapping[str, CaseQuads]]) -> Scatter:
+        """Return it of replicas; a case without a backward has the same in every direction."""
+        timed = {nodeid: quads for nodeid, quads in replicas[0].items() if not quads.is_same}
+        ways: dict[Way, dict[str, Series]] = {}
+        for nodeid, first in timed.items():
+            has_backward = first.quads["candidate"][0][0][1][1] is not None
+            every: tuple[Way, ...] = ("forward", "backward", "step")
+            for way in every if has_backward else every[2:]:
+                ways.setdefault(way, {})[nodeid] = Series(
+                    engine=first.engine,
+                    device=first.device,
+                    main=[replica[nodeid].ratio(way) for replica in replicas],
+                    placebo=[replica[nodeid].ratio(way, "placebo") for replica in replicas],
+                )
+        return cls(log_ratios_by_way=ways)
+
+    def series(
+        self, way: Way, fits: Callable[[str, Series], bool]
+    ) -> Iterator[dict[str, list[float]]]:
+        """Yield both arms' log-ratios of the cases that fit."""
+        known = {**self.log_ratios_by_way.get("step", {}), **self.log_ratios_by_way.get(way, {})}
+        fitting = {nodeid: found for nodeid, found in known.items() if fits(nodeid, found)}
+        yield {nodeid: found.main for nodeid, found in fitting.items()}
+        yield {nodeid: found.placebo for nodeid, found in fitting.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The sessions of this campaign, and what `kopt calibrate` recorded on this device's model."""
+
+    earlier: tuple[Scatter, ...] = ()
+    calibrated: Scatter | None = None
+
+    @classmethod
+    def here(
+        cls, workspace: Path, results: Sequence[CaseResult], campaign: Campaign | None = None
+    ) -> Known:
+        """Return what is known of the noise of these cases; BadInput for a damaged file."""
+        model = next((m for r in results if (m := r.evidence.get("device_model"))), None)
+        path = path_of(workspace, model) if model else None
+        calibrated = _read(path) if path and path.is_file() else None
+        return cls(_of_campaign(campaign) if campaign else (), calibrated)
+
+    def noise(self, way: Way, now: Mapping[str, CaseQuads]) -> Noise:
+        """Return the noise of one direction; `now` is the comparison's first replica.
+
+        The same engine counts, in the campaign on the same device, else on its model. What other
+        cases scattered by in the calibration is better than a default.
+        """
+        engines = {quads.engine for quads in now.values() if not quads.is_same}
+        default = HOST_TIMED if any("wall" in engine for engine in engines) else DEVICE_TIMED
+
+        def same_case(nodeid: str, found: Series) -> bool:
+            return nodeid in now and found.engine == now[nodeid].engine
+
+        def same_place(nodeid: str, found: Series) -> bool:
+            return same_case(nodeid, found) and found.device == now[nodeid].device
+
+        earlier = [arm for scatter in self.earlier for arm in scatter.series(way, same_place)]
+        records = [Record("earlier processes of the campaign", tuple(earlier))]
+        if self.calibrated:
+            arms = tuple(self.calibrated.series(way, same_case))
+            records.append(Record(_CALIBRATED, arms))
+            every = self.calibrated.series(way, lambda _, found: found.engine in engines)
+            default = Record(_CALIBRATED, tuple(every)).typical(default.freedom) or default
+        return Noise(tuple(records), default)
+
+
+def path_of(workspace: Path, device: str) -> Path:
+    """Return the file that holds what `kopt calibrate` recorded on a device model."""
+    name = ceilings.path_of(workspace, device).with_suffix(".json").name
+    return workspace / "noise" / name
+
+
+def keep(workspace: Path, document: Mapping[str, Any]) -> Path:
+    """Write a calibration and return where it is."""
+    path = path_of(workspace, document["device"])
+    write_atomically(path, json.dumps(document, indent=1) + "\n")
+    return path
+
+
+def _read(path: Path) -> Scatter:
+    try:
+        document = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise BadInput(f"is not JSON: {error}", where=str(path)) from None
+    if not isinstance(document, dict):
+        raise BadInput("is no calibration", where=str(path), legal="`kopt calibrate` writes it")
+    return validate(Scatter, document, where=str(path))
+
+
+def _of_campaign(campaign: Campaign) -> tuple[Scatter, ...]:
+    """Return what the latest sessions kept; one whose evidence is gone has nothing to say."""
+    attempts = (
+        (number, attempt)
+        for number, found in reversed(campaign.state.rounds.items())
+        for attempt in reversed(found.attempts.values())
+        if attempt.decided is not None
+    )
+    kept = []
+    for number, attempt in islice(attempts, _SESSIONS):
+        with contextlib.suppress(BadInput):
+            session = campaign.archive.session(number, attempt)
+            kept.append(validate(Scatter, session.get("comparison", {}), where=""))
+    return tuple(kept)

@@ -1,0 +1,288 @@
+"""From cases that passed their checks to a paired verdict: looks, evidence, and pairs.csv."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pytest_kopt.campaign.ledger import PairedChange
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, UNEVEN
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.inference import FINAL_LOOK, KNOWN_BIAS_PCT, LOOKS, percent
+from pytest_kopt.decide.paired import PairedCase, PairedEvidence
+from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.skewed import decide_under_skew
+from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.devices.conditions import Conditions, by_kind
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.heldout import held_out_findings
+from pytest_kopt.options.settings import Gate
+from pytest_kopt.paired.comparison import TWO_PROCESSES, Comparison
+from pytest_kopt.paired.noise import Known, Scatter, Way
+from pytest_kopt.paired.replica import CaseQuads, Kind, Quad, measured_under, time_of
+from pytest_kopt.schema.classes import NO_CLASSES, Classes
+from pytest_kopt.schema.metrics import COMBINED, Metric, value
+from pytest_kopt.schema.table import Key, Table
+
+_PAIR_COLUMNS = (
+    *("label", "round_of_inference", "comparison", "pair", "position"),
+    *("candidate_ms", "incumbent_ms", "device", "clocks"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PairedResult:
+    """A paired verdict with the evidence behind it; `same` are cases without any change.
+
+    `results` are the cases, `replicas` what was measured of each.
+    """
+
+    verdict: Verdict
+    pairs_csv: str
+    session: dict[str, object]
+    same: frozenset[str]
+    results: tuple[CaseResult, ...]
+    replicas: tuple[dict[str, CaseQuads], ...]
+
+    def change(self, ids: Collection[str] | None = None) -> PairedChange:
+        """Return the gain over the cases with these node ids, over all when None."""
+        return _change(
+            [result for result in self.results if ids is None or result.nodeid in ids],
+            self.replicas,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PairedMetric:
+    """A metric as a paired comparison sees it: which of a block's times it is about.
+
+    `values` are the candidate's by case, for display; `higher` says which way it improves.
+    """
+
+    name: str
+    way: Way
+    values: Mapping[Key, float | None] = field(default_factory=dict)
+    higher: bool = True
+
+    @classmethod
+    def of(cls, metric: Metric, table: Table) -> PairedMetric:
+        """Return a metric of a CSV with its values in the candidate's rows."""
+        values = {row.key: value(row, metric) for row in table.rows}
+        higher = metric.better == "higher"
+        if metric.name.startswith(COMBINED):
+            return cls(metric.name, "step", values, higher)
+        way: Way = "backward" if metric.name.startswith("Backward") else "forward"
+        return cls(metric.name, way, values, higher)
+
+    def on_both_sides(self, key: Key, log_gain: float) -> tuple[float, float] | None:
+        """Return candidate and incumbent of a case that gained so much, None without a value."""
+        found = self.values.get(key)
+        if found is None:
+            return None
+        gain = math.exp(log_gain)
+        return found, found / gain if self.higher else found * gain
+
+
+def judge(
+    comparison: Comparison,
+    results: Sequence[CaseResult],
+    metrics: Sequence[PairedMetric],
+    policy: Policy,
+    known: Known,
+    *,
+    gate: Gate = "improve",
+    core: tuple[str, ...] | None = None,
+    classes: Classes = NO_CLASSES,
+    extra_benefit: str | None = None,
+    reached_only: bool = False,
+) -> PairedResult:
+    """Measure replicas until a look gives a verdict; `core` are the cases that the gate guards.
+
+    `known` is what was measured before of the scatter between processes, `extra_benefit` what the
+    author claims for a version that is equal in speed. With `reached_only` cases that the change
+    does not reach are not in it, unless none is reached.
+    Raises NotComparable when the versions cannot be measured together.
+    """
+    replicas: list[dict[str, CaseQuads]] = []
+    verdict = None
+    for look in LOOKS:
+        replicas += comparison.replicas(look - len(replicas))
+        flags = _flags(comparison, results, replicas)
+        same = frozenset(nodeid for nodeid, quads in replicas[0].items() if quads.is_same)
+        reached = [result for result in results if result.nodeid not in same]
+        judged = reached if reached_only and reached else results
+        found = [
+            PairedEvidence(
+                metric.name,
+                _cases(metric, judged, replicas, core),
+                gate,
+                flags,
+                classes,
+                known.noise(metric.way, replicas[0]),
+            )
+            for metric in metrics
+        ]
+        uneven = _uneven(found, metrics, replicas)
+        verdict = decide_under_skew(found, uneven, policy, extra_benefit)
+        if verdict is not None:
+            break
+    assert verdict is not None, f"the look at {FINAL_LOOK} always decides"
+    engines = sorted({quads.engine for quads in replicas[0].values() if not quads.is_same})
+    return PairedResult(
+        verdict.model_copy(update={"engine": ", ".join(engines) or None}),
+        _pairs_csv(results, replicas),
+        {
+            "compared_in": comparison.how,
+            "why_two_processes": comparison.why_two,
+            "replicas": len(replicas),
+            "measured": measured_under(results, replicas),
+            "device_seconds": round(comparison.device_seconds, 3),
+            "priors": {evidence.metric: _priors(evidence) for evidence in found},
+            **Scatter.of(replicas).model_dump(),
+        },
+        same,
+        tuple(results),
+        tuple(replicas),
+    )
+
+
+def _cases(
+    metric: PairedMetric,
+    results: Sequence[CaseResult],
+    replicas: Sequence[Mapping[str, CaseQuads]],
+    core: tuple[str, ...] | None,
+) -> tuple[PairedCase, ...]:
+    labels = Counter(result.label for result in results)
+
+    def ratios(nodeid: str, kind: Kind = "candidate") -> tuple[float, ...]:
+        return tuple(replica[nodeid].ratio(metric.way, kind) for replica in replicas)
+
+    return tuple(
+        PairedCase(
+            name=result.nodeid,
+            label=result.label if labels[result.label] == 1 else result.nodeid,
+            dims=result.dims,
+            ratios=ratios(result.nodeid),
+            placebo=ratios(result.nodeid, "placebo"),
+            device=replicas[0][result.nodeid].device or None,
+            core=core is None or result.nodeid in core,
+            values=metric.on_both_sides(result.key, statistics.fmean(ratios(result.nodeid))),
+        )
+        for result in results
+    )
+
+
+def _uneven(
+    found: Sequence[PairedEvidence],
+    metrics: Sequence[PairedMetric],
+    replicas: Sequence[Mapping[str, CaseQuads]],
+) -> list[PairedEvidence]:
+    """Return the same evidence of the cases that have group sizes, with these drawn anew."""
+    ids = {nodeid for nodeid, quads in replicas[0].items() if "uneven" in quads.quads}
+
+    def case(known: PairedCase, way: str) -> PairedCase:
+        ratios = tuple(replica[known.name].ratio(way, "uneven") for replica in replicas)
+        return replace(known, ratios=ratios, placebo=(), values=None)
+
+    return [
+        replace(item, cases=tuple(case(c, metric.way) for c in item.cases if c.name in ids))
+        for item, metric in zip(found, metrics, strict=True)
+        if ids
+    ]
+
+
+def _flags(
+    comparison: Comparison,
+    results: Sequence[CaseResult],
+    replicas: Sequence[Mapping[str, CaseQuads]],
+) -> tuple[str, ...]:
+    """Return what to know about how it was measured: the path, and the devices' conditions."""
+    found = []
+    if comparison.how == TWO_PROCESSES:
+        found.append(
+            f"compared in two processes (a bias of up to {KNOWN_BIAS_PCT:g} % is known): "
+            f"{comparison.why_two}"
+        )
+    flags: dict[str, tuple[str, ...]] = {}
+    for result in results:
+        around = [replica[result.nodeid].conditions for replica in replicas]
+        flagged = [conditions for conditions in around if conditions and conditions.flags]
+        flags[result.label] = flagged[-1].flags if flagged else ()
+    return (*found, *by_kind(flags))
+
+
+def _priors(evidence: PairedEvidence) -> dict[str, object]:
+    """Return what was known before of each case's scatter."""
+    priors = {case.name: evidence.prior([case]) for case in evidence.cases}
+    return {
+        name: {
+            "sd_pct": percent(math.sqrt(prior.variance)),
+            "freedom": prior.freedom,
+            "source": prior.source,
+        }
+        for name, prior in priors.items()
+        if prior
+    }
+
+
+def _clocks(conditions: Conditions) -> str:
+    """Return the SM clock in MHz after the measurement; empty where it is not known."""
+    return "" if conditions.after.sm_mhz is None else f"{conditions.after.sm_mhz:.0f}"
+
+
+def _change(
+    results: Sequence[CaseResult], replicas: Sequence[Mapping[str, CaseQuads]]
+) -> PairedChange:
+    def mean(way: str) -> float:
+        ratios = [replica[r.nodeid].ratio(way) for replica in replicas for r in results]
+        return percent(statistics.fmean(ratios))
+
+    here = [replicas[0][result.nodeid] for result in results]
+    timed = [quads for quads in here if not quads.is_same]
+    first = timed[0].quads["candidate"][0][0][1] if timed else (0.0, None)
+    return PairedChange(
+        step_pct=mean("step"),
+        forward_pct=mean("forward"),
+        backward_pct=mean("backward") if first[1] is not None else None,
+    )
+
+
+def _pairs_csv(results: Sequence[CaseResult], replicas: Sequence[Mapping[str, CaseQuads]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_PAIR_COLUMNS)
+    for number, replica in enumerate(replicas, start=1):
+        for result in results:
+            quads = replica[result.nodeid]
+            clocks = "" if quads.conditions is None else _clocks(quads.conditions)
+            for kind, found in quads.quads.items():
+                for pair, position, new, old in _pairs(found):
+                    row = [result.label, number, kind, pair, position, repr(new), repr(old)]
+                    writer.writerow([*row, quads.device, clocks])
+    return text.getvalue()
+
+
+def _pairs(quads: Sequence[Quad]) -> Iterator[tuple[int, str, float, float]]:
+    """Yield number, order, new and incumbent ms of adjacent blocks (both directions together)."""
+    number = 0
+    for quad in quads:
+        for left, right in ((quad[0], quad[1]), (quad[2], quad[3])):
+            number += 1
+            times = {arm: time_of(found, "step") for arm, found in (left, right)}
+            old = next(arm for arm in times if arm in (INCUMBENT, UNEVEN[INCUMBENT]))
+            new = next(arm for arm in times if arm != old)
+            yield number, "BA" if left[0] == old else "AB", times[new], times[old]
+
+
+def nearby_findings(comparison: Comparison) -> list[Finding]:
+    """Return what the versions' behaviour at shapes near the declared ones says."""
+    found = held_out_findings(comparison.tried, CANDIDATE, INCUMBENT)
+    if comparison.died_nearby:
+        text = f"a shape near a declared one ended the process ({comparison.died_nearby})"
+        found.append(Finding("held-out-death", text, rejects=False))
+    return found

@@ -1,0 +1,45 @@
+"""A re-measurement: the cases of a round once more, in one fresh process, shown to nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from pytest_kopt.cases.collector import Collector
+from pytest_kopt.processes.child import MAX_DEATHS, CaseProcess, Child, Listener, filter_known
+from pytest_kopt.processes.worker_orders import Brief
+
+
+def measure_again(
+    config: pytest.Config,
+    brief: Brief,
+    env: Mapping[str, str],
+    ids: Sequence[str],
+    lives: int = MAX_DEATHS,
+) -> Collector:
+    """Run the node ids once more in one fresh process and return what arrived.
+
+    A case that kills its process `lives` times is given up.
+    """
+    collector = Collector()
+
+    def report(data: dict[str, Any]) -> None:
+        collector.add_report(config.hook.pytest_report_from_serializable(config=config, data=data))
+
+    def collected(found: list[str]) -> Sequence[str]:
+        collector.collected(found)
+        return filter_known(ids, found)
+
+    listener = Listener(
+        collected=collected,
+        collect_error=lambda data: None,
+        started=lambda nodeid, location: None,
+        declared=collector.declared,
+        report=report,
+        finished=lambda nodeid: None,
+        died=lambda nodeid, how, times: collector.died(nodeid, how, times, lives),
+    )
+    CaseProcess(lambda: Child(config, brief, env, list(ids)), listener, lives).run()
+    return collector

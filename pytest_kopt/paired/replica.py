@@ -1,0 +1,259 @@
+"""One round of inference: fresh processes on one device, their blocks commanded one by one."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.inference import QUADS, replica_ratio
+from pytest_kopt.devices.conditions import Conditions, steadily
+from pytest_kopt.devices.lock import timing_lock
+from pytest_kopt.devices.placement import Placement
+from pytest_kopt.devices.vendor import Device
+from pytest_kopt.honesty.clock import slow_clock
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.heldout import Tried
+from pytest_kopt.processes.child import Child, ChildDied
+
+#: The comparison, the A/A control, and the comparison with the group sizes of a grouped GEMM drawn
+#: anew, by their names in pairs.csv.
+Kind = Literal["candidate", "placebo", "uneven"]
+_PAIRS: dict[Kind, tuple[str, str]] = {
+    "candidate": (CANDIDATE, INCUMBENT),
+    "placebo": (PLACEBO, INCUMBENT),
+    "uneven": (UNEVEN[CANDIDATE], UNEVEN[INCUMBENT]),
+}
+#: Block times in ms: forward, and backward where the case has one.
+Times = tuple[float, float | None]
+Quad = list[tuple[str, Times]]
+
+
+@dataclass(slots=True)
+class CaseQuads:
+    """One case in one replica: its quads, by what they compare.
+
+    `device` is the UUID of what measured it, `conditions` its state around that, `timed` from when
+    to when it was measured alone (seconds since the epoch).
+    """
+
+    nodeid: str
+    engine: str
+    quads: dict[Kind, list[Quad]] = field(default_factory=dict)
+    device: str = ""
+    conditions: Conditions | None = None
+    timed: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the change does not concern the case, so that nothing was timed."""
+        return not self.quads
+
+    def ratio(self, way: str, kind: Kind = "candidate") -> float:
+        """Return the replica's log-ratio of a direction: forward, backward or step (both)."""
+        if self.is_same:
+            return 0.0
+        quads = [[(arm, time_of(times, way)) for arm, times in quad] for quad in self.quads[kind]]
+        return replica_ratio(quads, *_PAIRS[kind])
+
+
+def time_of(times: Times, way: str) -> float:
+    """Return a block's time of one direction in ms."""
+    forward, backward = times
+    if way == "forward" or backward is None:
+        return forward
+    return backward if way == "backward" else forward + backward
+
+
+def measured_under(
+    results: Sequence[CaseResult], replicas: Sequence[Mapping[str, CaseQuads]]
+) -> list[dict[str, object]]:
+    """Return which device measured which case in which replica, when, and in what state."""
+    return [
+        {
+            "label": result.label,
+            "round_of_inference": number,
+            "device": quads.device,
+            "timed": list(quads.timed),
+            **(quads.conditions.to_document() if quads.conditions else {}),
+        }
+        for number, replica in enumerate(replicas, start=1)
+        for result in results
+        if not (quads := replica[result.nodeid]).is_same
+    ]
+
+
+class Refused(Exception):
+    """A process could not hold the arms it was asked for."""
+
+
+class Died(Refused):
+    """A process ended in the middle of it.
+
+    `case` is the node id that ran in it, where it held the candidate and no other version; None
+    where it may be either's doing.
+    """
+
+    def __init__(self, death: ChildDied, case: str | None = None) -> None:
+        super().__init__(f"a replica died: {death}")
+        self.death = str(death)
+        self.case = case
+
+
+class Caught(Exception):
+    """The candidate gave itself away while it was timed; `findings` say how."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        super().__init__("; ".join(map(str, findings)))
+        self.findings = tuple(findings)
+
+
+class DiedNearby(Exception):
+    """A process died while it tried a shape near a declared one."""
+
+
+class Replica:
+    """The processes of one replica, which of them holds which arm, how long they had the device.
+
+    `how` says in how many processes the versions are.
+    """
+
+    def __init__(
+        self,
+        children: list[Child],
+        how: str,
+        device: Device,
+        placement: Placement,
+        alone: Child | None = None,
+    ) -> None:
+        """Take over started processes; `alone` is the one that holds only the candidate."""
+        self._children = children
+        self._alone = alone
+        self._device = device
+        self._placement = placement
+        self.how = how
+        self.held_seconds = 0.0
+        self.tried: list[Tried] = []
+
+    def measure(
+        self, ids: Sequence[str], order: random.Random, clear: Callable[[], None]
+    ) -> dict[str, CaseQuads]:
+        """Measure every case, one after the other, alone on the device.
+
+        `clear` is called before anything is timed and waits for what is still on its way out.
+        Raises Refused when a process cannot hold its arms, Died when one dies, DiedNearby when one
+        dies at a shape that is only tried, NoIdleGpu when a stranger does not leave the device,
+        Caught when the candidate gave itself away.
+        """
+        found = {}
+        nodeid = None
+        try:
+            for child in self._children:
+                _wait(child, "collected")
+            for nodeid in ids:
+                found[nodeid] = self._case(nodeid, order, clear)
+        except ChildDied as death:
+            own = self._alone is not None and self._alone.has_died
+            raise Died(death, nodeid if own else None) from None
+        return found
+
+    def dismiss(self) -> None:
+        """Let the processes end, without waiting for them."""
+        for child in self._children:
+            child.dismiss()
+
+    def stop(self) -> None:
+        for child in self._children:
+            child.stop()
+
+    def kill(self) -> None:
+        """End the processes at once, from whatever thread."""
+        for child in self._children:
+            child.kill()
+
+    def _case(self, nodeid: str, order: random.Random, clear: Callable[[], None]) -> CaseQuads:
+        device, placement = self._device, self._placement
+        arms: dict[str, Child] = {}
+        engine = ""
+        for child in self._children:
+            child.ask(nodeid, None)
+            if _wait(child, "loaded", "same")["kind"] == "same":
+                _wait(child, "finished")
+                return CaseQuads(nodeid, engine)
+        with timing_lock(device.uuid):
+            placement.keep_strangers_off(device)
+            since = time.time()
+            for child in self._children:
+                child.go_on()
+                ready = _wait(child, "ready")
+                engine = ready["engine"]
+                arms |= dict.fromkeys(ready["arms"], child)
+            clear()
+            for arm, child in arms.items():
+                child.block(arm)
+                child.spans.clear()
+            quads, conditions = steadily(
+                lambda: _quads(arms, order), lambda: placement.read(device)
+            )
+            spans = {arm: child.spans.pop(arm) for arm, child in arms.items()}
+            own = [*spans.pop(CANDIDATE), *spans.pop(UNEVEN[CANDIDATE], ())]
+            found = slow_clock(own, [s for other in spans.values() for s in other])
+            for child in self._children:
+                child.release()
+                found += [Finding(**told) for told in _wait(child, "caught")["findings"]]
+                if found:
+                    raise Caught(found)
+                self._read_tried(child, nodeid)
+            timed = (since, time.time())
+        self.held_seconds += timed[1] - timed[0]
+        return CaseQuads(nodeid, engine, quads, device.uuid, conditions, timed)
+
+    def _read_tried(self, child: Child, nodeid: str) -> None:
+        try:
+            while (message := _wait(child, "tried", "finished"))["kind"] == "tried":
+                self.tried.append(Tried(**message["shape"]))
+        except ChildDied as death:
+            raise DiedNearby(f"{nodeid}: {death}".splitlines()[0]) from None
+
+
+def _quads(arms: Mapping[str, Child], order: random.Random) -> dict[Kind, list[Quad]]:
+    """Run the quads of a replica, each kind's in turn."""
+    found: dict[Kind, list[Quad]] = {
+        kind: [] for kind, pair in _PAIRS.items() if arms.keys() >= {*pair}
+    }
+    for _ in range(QUADS):
+        for kind, quads in found.items():
+            quads.append(_quad(arms, _PAIRS[kind], order))
+    return found
+
+
+def _quad(arms: Mapping[str, Child], pair: tuple[str, str], order: random.Random) -> Quad:
+    """Run ABBA or BAAB, whichever the dice say."""
+    a, b = pair if order.random() < 0.5 else pair[::-1]
+    return [(arm, arms[arm].block(arm)) for arm in (a, b, b, a)]
+
+
+def _wait(child: Child, *kinds: str) -> dict[str, Any]:
+    """Read messages up to one of these kinds; a refusal or a failed case ends the replica."""
+    while True:
+        message = child.receive()
+        if message["kind"] in kinds:
+            return message
+        if message["kind"] == "refused":
+            raise Refused(message["reason"])
+        if message["kind"] == "collect_error":
+            raise Refused(f"does not import: {_last_line(message['data'].get('longrepr'))}")
+        if message["kind"] == "report" and message["data"]["outcome"] == "failed":
+            raise Refused(f"failed: {_last_line(message['data'].get('longrepr'))}")
+        if message["kind"] == "finished":
+            raise Refused("the case never called kopt()")
+
+
+def _last_line(longrepr: Any) -> str:
+    crash = longrepr.get("reprcrash") if isinstance(longrepr, dict) else None
+    text = str(crash["message"] if crash else longrepr).strip()
+    return text.splitlines()[-1] if text else "no reason given"

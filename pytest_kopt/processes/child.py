@@ -1,0 +1,323 @@
+"""Child processes: a fresh interpreter that runs cases, so that kernel code never runs here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import pytest
+
+from pytest_kopt.honesty.clock import Span
+from pytest_kopt.processes.channel import Channel, Message
+from pytest_kopt.processes.worker_orders import Brief
+
+_BOOT = "import sys; sys.path[:0] = {path!r}; from pytest_kopt.session.served import main; main()"
+_GRACE_SECONDS = 10
+_TIMEOUT, _FATAL = "Timeout (", "Fatal Python error"
+
+
+def mover(config: pytest.Config, root: Path, tree: Path) -> Callable[[str], str]:
+    """Return what turns a path or node id below a resolved root into the one in a copy of it.
+
+    The root is also known by the name under which pytest was started, when a link leads there.
+    """
+    named = [path for path in (config.rootpath, *config.rootpath.parents) if path.resolve() == root]
+
+    def moved(text: str) -> str:
+        for prefix in map(str, (*named, root)):
+            if text == prefix or text.startswith((f"{prefix}{os.sep}", f"{prefix}::")):
+                return f"{tree}{text[len(prefix) :]}"
+        return text
+
+    return moved
+
+
+def moved_environment(env: dict[str, str], moved: Callable[[str], str]) -> dict[str, str]:
+    """Return an environment whose PYTHONPATH leads into the copy."""
+    if "PYTHONPATH" in env:
+        entries = env["PYTHONPATH"].split(os.pathsep)
+        env["PYTHONPATH"] = os.pathsep.join(moved(entry) for entry in entries)
+    return env
+
+
+class ChildDied(Exception):
+    """The process ended before it had done its work; the message says how and shows its log."""
+
+
+class Interpreter:
+    """A fresh process that waits for orders, the channel to it, and its output."""
+
+    def __init__(self, env: Mapping[str, str], directory: str, rouse: str = "") -> None:
+        """Start it with this environment; with `rouse`, "cuda", it wakes torch and the GPU first.
+
+        Waking takes seconds, and goes on while others are waited for.
+        """
+        # The package's own parent comes first, so that the child runs this very plugin.
+        boot = _BOOT.format(path=[str(Path(__file__).parents[2])])
+        ours, theirs = os.pipe(), os.pipe()
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", boot, str(theirs[0]), str(ours[1]), rouse],
+            cwd=directory,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=self.log,
+            stderr=self.log,
+            pass_fds=(theirs[0], ours[1]),
+            # A group of its own, so that what kernel code starts or forks ends with it.
+            start_new_session=True,
+        )
+        os.close(theirs[0])
+        os.close(ours[1])
+        self.channel = Channel(
+            Connection(ours[0], writable=False), Connection(theirs[1], readable=False)
+        )
+
+    def kill(self) -> None:
+        """End the process at once, and all of its group."""
+        self._sweep()
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        """Let go of a process that has ended: its channel, its output, and what it left running."""
+        self._sweep()
+        self.channel.close()
+        self.log.close()
+
+    def _sweep(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+
+class Child:
+    """One child process that runs cases, and the talk with it."""
+
+    def __init__(
+        self,
+        config: pytest.Config,
+        brief: Brief,
+        env: Mapping[str, str],
+        args: Sequence[str] | None,
+        copy: tuple[Path, Path] | None = None,
+        waiting: Interpreter | None = None,
+    ) -> None:
+        """Start the process; with `copy`, the project's root and a copy of it, it runs there.
+
+        `args` are node ids or paths, relative to pytest's root or absolute; None: the session's.
+        `waiting` is an interpreter with this very environment that was started before.
+        """
+        moved = mover(config, *copy) if copy else str
+        interpreter = waiting or Interpreter(
+            moved_environment({**os.environ, **env}, moved),
+            moved(str(config.invocation_params.dir)),
+            brief.device if brief.arms and brief.device == "cuda" else "",
+        )
+        self.spans: dict[str, list[Span]] = {}
+        self._interpreter = interpreter
+        self._process, self._channel = interpreter.process, interpreter.channel
+        self._log = interpreter.log
+        self._tell(
+            "hello",
+            sys_path=[moved(entry) for entry in sys.path],
+            argv=sys.argv,
+            pytest_args=[moved(str(arg)) for arg in config.invocation_params.args],
+            brief=brief.to_json(),
+            args=None
+            if args is None
+            else [moved(os.path.join(config.rootpath, arg)) for arg in args],
+        )
+
+    @property
+    def reader(self) -> Connection:
+        """What `multiprocessing.connection.wait` can wait for."""
+        return self._channel.reader
+
+    def ask(self, nodeid: str, following: str | None) -> None:
+        """Have a case run."""
+        self._tell("run", nodeid=nodeid, next=following)
+
+    def go_on(self) -> None:
+        """Have a case that is loaded be prepared: the device is the child's own."""
+        self._tell("go")
+
+    def block(self, arm: str) -> tuple[float, float | None]:
+        """Have a block of an arm run; return its forward and backward time in ms per call."""
+        start = perf_counter()
+        self._tell("block", arm=arm)
+        message = self.receive()
+        if message["kind"] != "time":
+            raise ChildDied(f"sent {message['kind']} instead of a time")
+        self.spans.setdefault(arm, []).append(
+            Span((perf_counter() - start) * 1e3, float(message["spent"]))
+        )
+        backward = message["backward"]
+        return float(message["forward"]), None if backward is None else float(backward)
+
+    @property
+    def has_died(self) -> bool:
+        """Whether ChildDied was raised for this process."""
+        return self._process.returncode is not None
+
+    def release(self) -> None:
+        """Let the case that is held ready end."""
+        self._tell("release")
+
+    def receive(self) -> Message:
+        """Return the next message; ChildDied when the process ended instead."""
+        try:
+            message = self._channel.receive()
+        except (EOFError, OSError):
+            raise ChildDied(self._obituary()) from None
+        assert message is not None
+        return message
+
+    def stop(self) -> None:
+        """Let the process end, and see to it that it does."""
+        self.dismiss()
+        try:
+            self._process.wait(_GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._interpreter.close()
+
+    def dismiss(self) -> None:
+        """Let the process end, without waiting for it."""
+        with contextlib.suppress(OSError):
+            self._channel.send("stop")
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self._interpreter.kill()
+
+    def _tell(self, kind: str, **fields: Any) -> None:
+        with contextlib.suppress(OSError):
+            self._channel.send(kind, **fields)
+
+    def _obituary(self) -> str:
+        code = self._process.wait()
+        how = f"exit status {code}"
+        if code < 0:
+            how = f"signal {signal.Signals(-code).name}"
+        tail = self._log_tail()
+        if tail.startswith(_TIMEOUT):
+            how = "the time limit of the case (--kopt-timeout)"
+        return f"the process was ended by {how}\n{tail}".rstrip()
+
+    def _log_tail(self, size: int = 4000) -> str:
+        end = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, end - 16 * size))
+        text = self._log.read().decode(errors="replace")
+        # What faulthandler wrote says most; the log before it is pytest's own.
+        starts = [place for word in (_TIMEOUT, _FATAL) if (place := text.rfind(word)) >= 0]
+        return text[starts[-1] :][:size] if starts else text[-size:]
+
+
+def filter_known(wanted: Sequence[str], collected: Sequence[str]) -> list[str]:
+    """Return the wanted node ids that were collected, in the order in which they are wanted."""
+    known = set(collected)
+    return [nodeid for nodeid in wanted if nodeid in known]
+
+
+@dataclass(slots=True)
+class Listener:
+    """Where a run in children reports to; every field is called in the deciding process."""
+
+    collected: Callable[[list[str]], Sequence[str]]
+    collect_error: Callable[[dict[str, Any]], None]
+    started: Callable[[str, tuple[str, int | None, str]], None]
+    declared: Callable[[str], None]
+    report: Callable[[dict[str, Any]], None]
+    finished: Callable[[str], None]
+    died: Callable[[str | None, str, int], None]
+    proceed: Callable[[], bool] = lambda: True
+
+
+MAX_DEATHS = 2
+
+
+@contextlib.contextmanager
+def _closing(child: Child) -> Iterator[Child]:
+    try:
+        yield child
+    except BaseException:
+        child.kill()
+        raise
+    finally:
+        child.stop()
+
+
+def collect(child: Child, failed: Callable[[dict[str, Any]], None]) -> list[str]:
+    """Wait for a child's collection and return its node ids; `failed` gets each failed report."""
+    while True:
+        message = child.receive()
+        if message["kind"] == "collected":
+            return list(message["ids"])
+        if message["kind"] == "collect_error":
+            failed(message["data"])
+
+
+class CaseProcess:
+    """Runs cases one after the other in a child, replacing it when it dies.
+
+    A case that kills its process is run once more in a fresh one; killed again, it is given up.
+    """
+
+    def __init__(
+        self, start: Callable[[], Child], listener: Listener, lives: int = MAX_DEATHS
+    ) -> None:
+        self._start = start
+        self._listener = listener
+        self._lives = lives
+
+    def run(self) -> None:
+        """Collect and run everything that the listener selects."""
+        waiting: list[str] | None = None
+        deaths: dict[str | None, int] = {}
+        while waiting is None or waiting:
+            current: str | None = None
+            try:
+                with _closing(self._start()) as child:
+                    ids = collect(child, self._listener.collect_error)
+                    if waiting is None:
+                        waiting = list(self._listener.collected(ids))
+                    alive = True
+                    while alive and waiting and self._listener.proceed():
+                        current = waiting[0]
+                        child.ask(current, waiting[1] if len(waiting) > 1 else None)
+                        alive = self._follow(child)
+                        waiting.pop(0)
+                if alive:
+                    return
+            except ChildDied as death:
+                deaths[current] = deaths.get(current, 0) + 1
+                self._listener.died(current, str(death), deaths[current])
+                if deaths[current] < self._lives:
+                    continue
+                if waiting is None or current is None:
+                    return
+                waiting.remove(current)
+
+    def _follow(self, child: Child) -> bool:
+        """Hand on a case's messages to its end; say whether the process can run another."""
+        while True:
+            message = child.receive()
+            if message["kind"] == "started":
+                self._listener.started(message["nodeid"], tuple(message["location"]))
+            elif message["kind"] == "declared":
+                self._listener.declared(message["result"])
+            elif message["kind"] == "report":
+                self._listener.report(message["data"])
+            elif message["kind"] == "finished":
+                self._listener.finished(message["nodeid"])
+                return not message["leaving"]

@@ -1,0 +1,232 @@
+"""The laboratory of a session: fresh processes on the devices of this host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_kopt.cases.collector import Collector
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.devices.placement import ON_CPU, Placement, place
+from pytest_kopt.errors import BadInput
+from pytest_kopt.options.settings import Settings
+from pytest_kopt.processes.prestarted import Spares
+from pytest_kopt.processes.worker_orders import Brief
+
+if TYPE_CHECKING:
+    from pytest_kopt.decide.kernel_time import ProfilePair
+    from pytest_kopt.devices.vendor import Device
+    from pytest_kopt.paired.comparison import Comparison, Versions
+    from pytest_kopt.processes.profiler import Profiler
+    from pytest_kopt.profiling.table import CaseProfile
+
+
+class HostLaboratory:
+    """Measures what is asked for by a session's orders, each case on the device it is at home on.
+
+    `common_environment` is what every process that runs kernel code gets, on whatever host. The
+    orders grow by the cases that are checked later.
+    """
+
+    def __init__(
+        self,
+        config: pytest.Config,
+        settings: Settings,
+        brief: Brief,
+        collector: Collector,
+        common_environment: Mapping[str, str],
+    ) -> None:
+        self.brief = brief
+        self.common_environment = dict(common_environment)
+        self.session: pytest.Session | None = None
+        self._config = config
+        self._settings = settings
+        self._collector = collector
+        self._placement: Placement = ON_CPU
+        self._spares = Spares()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process on the most idle device of this host gets."""
+        return self._local_environment | self._placement.pin_to(self._placement.best)
+
+    @property
+    def _local_environment(self) -> dict[str, str]:
+        from pytest_kopt.devices.choice import interpreter_environment
+
+        return interpreter_environment(self.brief.device) | self.common_environment
+
+    def environment_of_worker(self, place: int) -> dict[str, str]:
+        """Return what the `place`-th worker of this host gets: all that, and its device."""
+        return self._local_environment | self._placement.pin(place)
+
+    def take_place(
+        self, wait_minutes: float | None, say: Callable[[str], None], *, serves_itself: bool
+    ) -> None:
+        """Find the devices of this host; pin this process where it runs serial cases itself."""
+        from pytest_kopt.session import xdist
+
+        config = self._config
+        multi = self._settings.suite == "multigpu"
+        if multi or config.option.collectonly or not xdist.has_local_workers(config):
+            return
+        self._placement = place(self.brief.device, self.brief.target, wait_minutes, say)
+        if serves_itself and not xdist.is_distributed(config):
+            os.environ.update(self._placement.pin_to(self._placement.best))
+
+    def measure_again(self) -> Sequence[CaseResult]:
+        """Run the round's cases once more, each device's in a fresh process there."""
+        from pytest_kopt.paired.remeasure import measure_again
+
+        found: list[CaseResult] = []
+        measured = [nodeid for nodeid in self._collector.order if nodeid in self._collector.results]
+        for device, ids in self._lanes(measured).items():
+            env = self._local_environment | self._placement.pin_to(device)
+            found += measure_again(self._config, self.brief, env, ids).results.values()
+        return found
+
+    def check_also(self, ids: Sequence[str]) -> None:
+        """Check and measure further cases, each in a fresh process where its incumbent was.
+
+        Their reports are those of this session, and its orders include them from now on.
+        """
+        from pytest_kopt.processes.child import Child, filter_known
+        from pytest_kopt.session.replay import Replay
+
+        self._lanes(list(self._collector.results))
+        kept = tuple(nodeid for nodeid in self.brief.ignored if nodeid not in ids)
+        self.brief = replace(self.brief, ignored=kept)
+        assert self.session is not None
+        self.session.testscollected += len(ids)
+        replay = Replay(self._config, self._collector)
+        for device, members in self._homes(ids).items():
+            env = self._local_environment | self._placement.pin_to(device)
+            start = partial(Child, self._config, self.brief, env, members)
+            replay.run(start, partial(filter_known, members))
+
+    def compare(self, ids: Sequence[str], versions: Versions) -> Comparison:
+        """Return a comparison of two versions over these cases in fresh processes."""
+        from pytest_kopt.decide.inference import FINAL_LOOK
+        from pytest_kopt.paired.comparison import Comparison
+        from pytest_kopt.show.progress import Progress
+
+        lanes = self._lanes(ids)
+        env = self._local_environment
+        processes = (self._settings.calibrate or FINAL_LOOK) * len(lanes)
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        progress = Progress(reporter, processes).measured
+        return Comparison(
+            self._config,
+            self.brief,
+            env,
+            lanes,
+            versions,
+            self._placement,
+            progress,
+            self._spares,
+        )
+
+    def _lanes(self, ids: Sequence[str]) -> dict[Device, list[str]]:
+        """Return the cases by the device that measured them; BadInput for another host's."""
+        results = [self._collector.results[nodeid] for nodeid in ids]
+        for result in results:
+            device = result.evidence.get("device")
+            if device and self._placement.find(device) is None:
+                raise BadInput(
+                    f"measured on {device} of another host, and what has to be measured now has "
+                    "to be measured there",
+                    where=f"case {result.nodeid}",
+                    legal="workers on this host, or the whole run on that one",
+                )
+        return self._placement.group(results)
+
+    def _homes(self, ids: Sequence[str]) -> dict[Device, list[str]]:
+        """Return cases that were not measured yet by the device that measured their incumbent."""
+        devices = {case.nodeid: case.device for case in self.brief.expected or ()}
+        found: dict[Device, list[str]] = {}
+        for nodeid in ids:
+            home = self._placement.find(devices.get(nodeid)) or self._placement.best
+            found.setdefault(home, []).append(nodeid)
+        return found
+
+    def start_spares(self) -> None:
+        """Have the first replicas wake on the GPUs while the cases are checked there."""
+        from pytest_kopt.paired.comparison import ahead, replica_environment
+        from pytest_kopt.session import xdist
+
+        config, kind = self._config, self.brief.device
+        if kind != "cuda" or config.option.collectonly:
+            return
+        devices: Sequence[Device] = [self._placement.best]
+        if xdist.is_distributed(config):
+            devices = self._placement.devices[: xdist.local_workers(config)]
+        for device in devices:
+            env = replica_environment(self._local_environment, self._placement, device)
+            directory = str(config.invocation_params.dir)
+            self._spares.start(ahead(kind, len(devices)), env, directory, kind)
+
+    def profile(self, ids: Sequence[str], *, vendor: bool) -> list[CaseProfile]:
+        """Return profiles of these cases by torch and, if asked for, by the vendor's tool."""
+        found = self._profiler.by_torch(ids)
+        return [*found, *self._profiler.by_vendor(found)] if vendor else found
+
+    def profile_pairs(self, ids: Sequence[str], copy: tuple[Path, Path]) -> list[ProfilePair]:
+        """Return torch's profiles of the candidate and of the version in a copy of the project.
+
+        Fresh processes on one device, in the order ABBA: what drifts meets both alike.
+        """
+
+        def taken(*copies: tuple[Path, Path] | None) -> Iterator[list[CaseProfile]]:
+            for each in copies:
+                self._placement.keep_strangers_off(self._placement.best)
+                yield self._profiler.by_torch(ids, each)
+
+        first, second, third, fourth = taken(None, copy, copy, None)
+        return [(first, second), (fourth, third)]
+
+    @property
+    def _profiler(self) -> Profiler:
+        from pytest_kopt.processes.profiler import Profiler
+
+        return Profiler(self._config, self.brief, self.environment)
+
+    def second_runs(self) -> None:
+        """Run cases that killed an xdist worker once more, to tell the case from bad luck."""
+        from pytest_kopt.paired.remeasure import measure_again
+
+        # A session without a trial runs other tests as well; those are not run again.
+        brief = replace(self.brief, cases_only=True)
+        for nodeid, how in self._collector.crashed.items():
+            again = measure_again(self._config, brief, self.environment, [nodeid], lives=1)
+            self._collector.results |= again.results
+            if nodeid in again.dead:
+                self._collector.dead[nodeid] = f"{how}\n{again.dead[nodeid]}"
+            elif nodeid in again.order or self.brief.cases_only:
+                self._collector.lost.append(f"{nodeid}: {how.splitlines()[0]}")
+
+    def calibrate(self, count: int) -> dict[str, Any]:
+        from pytest_kopt.paired.comparison import NotComparable
+        from pytest_kopt.paired.replica import Caught
+        from pytest_kopt.trials.calibration import calibration
+        from pytest_kopt.trials.trees import overlays
+
+        results = [result for result in self._collector.in_order() if result.check == "PASS"]
+        if not results:
+            raise BadInput("no case passed", where="--kopt-calibrate", legal="cases that pass")
+        try:
+            with overlays(self._config.rootpath.resolve(), {}) as versions:
+                comparison = self.compare([result.nodeid for result in results], versions)
+                replicas = list(comparison.replicas(count))
+        except (Caught, NotComparable) as error:
+            raise BadInput(str(error), where="--kopt-calibrate") from None
+        return calibration(results, replicas, comparison.how)
+
+    def end(self) -> None:
+        """End the processes that wait to be used."""
+        self._spares.end()

@@ -1,0 +1,41 @@
+"""A process that runs given cases by itself, so that a vendor's profiler can watch it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_kopt.processes.channel import Channel, Message
+from pytest_kopt.processes.worker_orders import Brief
+from pytest_kopt.session.served import Serve
+
+
+class Script(Channel):
+    """A channel whose other end is a list: the cases to run, and nobody to report to."""
+
+    def __init__(self, ids: Sequence[str]) -> None:
+        self._waiting = list(ids)
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """Nobody listens."""
+
+    def receive(self, timeout: float | None = None) -> Message | None:
+        if not self._waiting:
+            return {"kind": "stop"}
+        nodeid = self._waiting.pop(0)
+        return {"kind": "run", "nodeid": nodeid, "next": next(iter(self._waiting), None)}
+
+
+def main() -> None:
+    """Run the cases that the orders' file (the only argument) names."""
+    orders = json.loads(Path(sys.argv[1]).read_text())
+    sys.path[:] = orders["sys_path"]
+    sys.argv[:] = orders["argv"]
+    ids = orders["ids"]
+    serve = Serve(Script(ids), Brief.from_json(orders["brief"]), ids)
+    raise SystemExit(int(pytest.main(orders["pytest_args"], plugins=[serve])))

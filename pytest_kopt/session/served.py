@@ -1,0 +1,186 @@
+"""The other side of a child process: the same pytest run, told over a channel what to run."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+
+import pytest
+
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.devices import context
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.heldout import Tried
+from pytest_kopt.options.declare import SERVE
+from pytest_kopt.processes.channel import Channel
+from pytest_kopt.processes.parent_death import end_with_parent
+from pytest_kopt.processes.worker_orders import Brief
+from pytest_kopt.session.assemble import worker_of
+
+
+class Serve:
+    """Collects, then runs the node ids it is sent and streams their reports."""
+
+    def __init__(self, channel: Channel, brief: Brief, args: list[str] | None) -> None:
+        # The name under which pluggy registers a plugin given to pytest.main.
+        self.__name__ = SERVE
+        self.brief = brief
+        self._channel = channel
+        self._args = args
+        self._config: pytest.Config | None = None
+        self._ordered = 0.0
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_cmdline_main(self, config: pytest.Config) -> None:
+        """Be a plain serial run whatever is said of workers, reports and debuggers."""
+        self._config = config
+        if self._args is not None:
+            config.args = self._args
+        option = config.option
+        option.maxfail = 0
+        for name, value in (
+            ("numprocesses", 0),
+            ("dist", "no"),
+            ("tx", []),
+            ("xmlpath", None),
+            ("usepdb", False),
+        ):
+            if hasattr(option, name):
+                setattr(option, name, value)
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.option.continue_on_collection_errors = True
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._send_report("collect_error", report)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._channel.send("collected", ids=[item.nodeid for item in session.items])
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run what the other side asks for until it says stop or goes away."""
+        items = {item.nodeid: item for item in session.items}
+        while True:
+            try:
+                message = self._channel.receive()
+            except EOFError:
+                return True
+            if message is None or message["kind"] == "stop":
+                return True
+            item, following = items[message["nodeid"]], items.get(message["next"] or "")
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            leaving = worker_of(item.config).context_lost
+            self._channel.send("finished", nodeid=item.nodeid, leaving=leaving)
+            if leaving:
+                return True
+
+    def pytest_runtest_logstart(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
+        self._channel.send("started", nodeid=nodeid, location=location)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._send_report("report", report)
+
+    def loaded(self, nodeid: str) -> None:
+        """Say that a case's versions are there; return when the device is this process's own."""
+        self._channel.send("loaded", nodeid=nodeid)
+        self._channel.receive()
+
+    def ready(self, nodeid: str, arms: Sequence[str], engine: str) -> None:
+        """Announce that the arms of a case can be timed."""
+        self._channel.send("ready", nodeid=nodeid, arms=list(arms), engine=engine)
+
+    def declared(self, result: CaseResult) -> None:
+        """Hand in the row that a case gets if it never comes back."""
+        self._channel.send("declared", result=result.to_json())
+
+    def same(self, nodeid: str) -> None:
+        """Say that the change does not concern a case."""
+        self._channel.send("same", nodeid=nodeid)
+
+    def refuse(self, nodeid: str, reason: str) -> None:
+        """Say why two versions cannot live in this process."""
+        self._channel.send("refused", nodeid=nodeid, reason=reason)
+
+    def next_arm(self) -> str | None:
+        """Wait for the next block; None when the case is done or the other side is gone."""
+        try:
+            message = self._channel.receive()
+        except EOFError:
+            return None
+        self._ordered = time.perf_counter()
+        return message["arm"] if message and message["kind"] == "block" else None
+
+    def timed(self, forward_ms: float, backward_ms: float | None) -> None:
+        """Return the times of a block, and how long it took from the order on."""
+        spent = (time.perf_counter() - self._ordered) * 1e3
+        self._channel.send("time", forward=forward_ms, backward=backward_ms, spent=spent)
+
+    def caught(self, nodeid: str, findings: Sequence[Finding]) -> None:
+        """Return what the candidate gave away while it was timed."""
+        self._channel.send("caught", nodeid=nodeid, findings=[f.to_json() for f in findings])
+
+    def tried(self, shape: Tried) -> None:
+        """Tell what the arms did at a shape near the case's own."""
+        self._channel.send("tried", shape=shape.to_document())
+
+    def _send_report(self, kind: str, report: pytest.CollectReport | pytest.TestReport) -> None:
+        assert self._config is not None
+        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+        self._channel.send(kind, data=data)
+
+
+def _keep_from_children(*descriptors: int) -> None:
+    """Have a process that this one forks or starts not hold the channel open when this one dies."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+
+    def let_go() -> None:
+        for descriptor in descriptors:
+            os.dup2(nothing, descriptor)
+
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    os.register_at_fork(after_in_child=let_go)
+
+
+class Leave:
+    """Ends the process with the session: what pytest would still do is to sum up for nobody."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """End here, the last of all.
+
+        Interpreter shutdown with a GPU context and leftover threads can hang.
+        """
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(int(exitstatus))
+
+
+def main() -> None:
+    """Enter a child process: `python -c …main()`, its arguments two descriptors and what to rouse.
+
+    Orders are waited for when the device named third is awake.
+    """
+    reader, writer = (int(text) for text in sys.argv[1:3])
+    end_with_parent()
+    _keep_from_children(reader, writer)
+    channel = Channel(Connection(reader, writable=False), Connection(writer, readable=False))
+    if sys.argv[3]:
+        context.rouse(sys.argv[3])
+    try:
+        hello = channel.receive()
+    except EOFError:
+        os._exit(0)
+    if hello is None:
+        raise SystemExit("no orders")
+    sys.path[:] = hello["sys_path"]
+    sys.argv[:] = hello["argv"]
+    serve = Serve(channel, Brief.from_json(hello["brief"]), hello["args"])
+    # A session that began ends in its own last hook; this is for one that could not.
+    os._exit(int(pytest.main(hello["pytest_args"], plugins=[serve, Leave()])))

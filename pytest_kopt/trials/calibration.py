@@ -1,0 +1,79 @@
+"""The noise floor of a machine for its cases: a version against itself, in many fresh processes."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide import student
+from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, percent
+from pytest_kopt.decide.noise import MOST
+from pytest_kopt.paired.noise import Scatter
+from pytest_kopt.paired.replica import CaseQuads, measured_under
+
+POWER = 0.9
+
+
+def calibration(
+    results: Sequence[CaseResult], replicas: Sequence[Mapping[str, CaseQuads]], how: str
+) -> dict[str, Any]:
+    """Return the noise floor as JSON-able data; log-ratios are of the whole step.
+
+    `resolvable_pct` maps a number of processes to the smallest gain that is accepted with 90 %
+    probability after that many: (t at the look's level + z of the power) standard errors.
+    """
+    ratios = {
+        result.label: {
+            "main": [replica[result.nodeid].ratio("step") for replica in replicas],
+            "placebo": [replica[result.nodeid].ratio("step", "placebo") for replica in replicas],
+        }
+        for result in results
+    }
+    totals = [
+        statistics.fmean(found["main"][i] for found in ratios.values())
+        for i in range(len(replicas))
+    ]
+    spread = statistics.stdev(totals)
+    return {
+        "schema_version": 1,
+        "device": next(str(result.evidence.get("device_model")) for result in results),
+        "compared_in": how,
+        "processes": len(replicas),
+        "engines": sorted({quads.engine for quads in replicas[0].values()}),
+        "geomean_sd_pct": percent(spread),
+        "geomean_worst_pct": percent(max(map(abs, totals))),
+        "case_sd_pct": {
+            label: percent(statistics.stdev(found["main"])) for label, found in ratios.items()
+        },
+        "resolvable_pct": {str(count): resolvable_pct(spread, count) for count in LOOKS},
+        "log_ratios": ratios,
+        **Scatter.of(replicas).model_dump(),
+        "measured": measured_under(results, replicas),
+    }
+
+
+def resolvable_pct(spread: float, processes: int) -> float:
+    """Return the gain in percent accepted with `POWER` after `processes` processes.
+
+    `spread` is the standard deviation of the geomean's log-ratio between fresh processes, known
+    as well as the rule ever takes it to be. The noncentral t of the test is approximated by
+    shifting the central one.
+    """
+    look = max((count for count in LOOKS if count <= processes), default=min(LOOKS))
+    quantile = student.quantile(MOST + 2 * (look - 1), 1 - LOOKS[look])
+    quantile += statistics.NormalDist().inv_cdf(POWER)
+    return percent(quantile * spread / math.sqrt(min(processes, FINAL_LOOK)))
+
+
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the noise floor as text."""
+    engines = ", ".join(found["engines"])
+    yield f"{found['processes']} processes, {found['compared_in']}, engine {engines}"
+    for label, spread in found["case_sd_pct"].items():
+        yield f"  {label}: sd {spread:.3f} %"
+    yield (f"geomean: sd {found['geomean_sd_pct']:.3f} %, worst {found['geomean_worst_pct']:.3f} %")
+    for count, gain in found["resolvable_pct"].items():
+        yield f"a gain of {gain:.3f} % is accepted with 90 % probability after {count} processes"

@@ -1,0 +1,249 @@
+"""The gate of a pull request: cases as they are now, on today's kernel code and on the base's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+import pytest
+
+from pytest_kopt import policies
+from pytest_kopt.campaign import commands
+from pytest_kopt.cases.collector import Collector
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.gates import checked_shape
+from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.devices.idle import NoIdleGpu
+from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.options.settings import Settings
+from pytest_kopt.paired.comparison import CandidateDied, NotComparable
+from pytest_kopt.paired.noise import Known
+from pytest_kopt.paired.pairing import PairedMetric, judge
+from pytest_kopt.paired.replica import Caught
+from pytest_kopt.processes.worker_orders import Brief
+from pytest_kopt.trials import judging
+from pytest_kopt.trials.auditing import audit_candidate
+from pytest_kopt.trials.base import Base
+from pytest_kopt.trials.inventory import Inventory, take_inventory
+from pytest_kopt.trials.trees import overlays, why_not_in_place
+from pytest_kopt.trials.trial import Closing, Laboratory
+
+_STEP = PairedMetric("step speed", "step")
+_COMPUTE = "compute what the cases ask for"
+#: Without a manifest nobody says which language a kernel is to be written in: torch will do.
+_ANY_LANGUAGE = "TORCH"
+_NEXT = {
+    Decision.ACCEPTED_WITH_NOTE: "mind the slower case",
+    Decision.ROLLED_BACK: "the change makes a case slower; mend it, or ask for less",
+    Decision.INCONCLUSIVE: "not decided: run it again, on a quieter machine if there is one",
+}
+
+
+class PullRequestGate:
+    """`--kopt-base REF`: a verdict without a campaign; leaves nothing behind."""
+
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+        assert settings.base is not None
+        self._config = config
+        self._settings = settings
+        self.policy = policies.load(settings.policy or "primus")
+        self._base = Base.of(settings.base, settings.root)
+        self._brief: Brief | None = None
+        self._then = Inventory()
+        self._unbuilt = ""
+        self._stack = ""
+
+    @property
+    def title(self) -> str:
+        return f"{self._named()}, gate {self._settings.gate}, policy {self.policy.name}"
+
+    @property
+    def preface(self) -> Sequence[str]:
+        return ()
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return {}
+
+    @property
+    def wants_replicas(self) -> bool:
+        """Whether closing will need a comparison in processes that can be started early."""
+        return not self._settings.rebuild_command
+
+    def brief(self, device: str, session_seed: int) -> Brief:
+        self._brief = replace(Brief.of(self._settings, device, session_seed), cases_only=True)
+        return self._brief
+
+    def begin(self) -> str:
+        """Learn which cases the base has, and build today's kernels; why that failed, or ""."""
+        assert self._brief is not None
+        command = self._settings.rebuild_command
+        problem = why_not_in_place(command) if command else ""
+        if problem:
+            raise BadInput(problem, where="kopt_rebuild_command")
+        if self._base.old:
+            self._then = take_inventory(self._config, self._brief, self._base)
+        if command:
+            done = commands.run(command, self._base.root, {})
+            if not done.ok:
+                text = f"`{command}` ended with status {done.returncode}\n{done.output}"
+                self._unbuilt = text.rstrip()
+        return self._unbuilt
+
+    def no_idle_gpu(self, found: NoIdleGpu) -> None:
+        """Nothing is recorded."""
+
+    def release(self) -> None:
+        """Nothing is held."""
+
+    def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
+        """Raise BadInput when there is no case, or one whose file does not import at the base."""
+        if not ids and not collector.collect_errors:
+            raise BadInput(
+                "no kopt case was collected", where="--kopt-base", legal="tests marked kopt"
+            )
+        for nodeid in ids:
+            error = judging.under(nodeid, self._then.errors)
+            if error:
+                raise BadInput(
+                    f"{nodeid.partition('::')[0]} does not import there: {error}",
+                    where=self._named(),
+                    legal="a base whose cases import",
+                )
+
+    def close(self, collector: Collector, lab: Laboratory, interrupted: str = "") -> Closing:
+        """Judge; nothing is recorded or changed."""
+        if collector.refusals:
+            raise BadInput("; ".join(collector.refusals))
+        judging.fail_rows_of_failed_tests(collector)
+        wanted = [nodeid for nodeid in collector.order if nodeid not in collector.skipped]
+        verdict = judging.cut_off(collector, wanted, interrupted, self.policy)
+        if self._unbuilt:
+            verdict = self._wrong([], f"the kernel does not build: {self._unbuilt.splitlines()[0]}")
+        elif verdict is None:
+            verdict = self._judge(collector.in_order(), lab)
+        thresholds = self.policy.model_dump(mode="json")
+        verdict = verdict.model_copy(update={"base": self._base.commit, "thresholds": thresholds})
+        return Closing(verdict, self._unbuilt or self._stack)
+
+    def _judge(self, results: Sequence[CaseResult], lab: Laboratory) -> Verdict:
+        policy = self.policy
+        harness = [self._in_tree(result.nodeid.partition("::")[0]) for result in results]
+        changed = self._base.kernel_changes(harness, self._config.getini("python_files"))
+        found = [item for result in results for item in result.findings]
+        found += self._audit(results, changed)
+        damning = judging.damning(results, found)
+        if damning:
+            return judging.overfit(results, damning, policy, _COMPUTE)
+        failed = [result for result in results if result.check != "PASS"]
+        if failed:
+            names = ", ".join(result.nodeid for result in failed[:3])
+            kinds = "/".join(sorted({result.check for result in failed}))
+            return self._wrong(
+                results, f"{len(failed)} of {len(results)} case(s) are {kinds}: {names}"
+            )
+        if judging.is_interpreted(results):
+            return judging.incomplete(policy, *judging.INTERPRETED)
+        here = {result.nodeid for result in results}
+        known = [r for r in results if not self._base.old or r.nodeid in self._then.ids]
+        new = [result for result in results if result not in known]
+        flags = [str(item) for item in found]
+        flags += [f"new case, not compared: {result.nodeid}" for result in new]
+        if not any("::" in arg for arg in self._config.args):
+            flags += [f"removed case: {nodeid}" for nodeid in self._then.ids if nodeid not in here]
+        if not changed or not known:
+            what = "no kernel code changed" if not changed else "every case is new"
+            verdict = self._nothing(results, f"{what} since {self._named()}")
+        else:
+            verdict = self._compare(known, changed, lab)
+        shapes = verdict.shapes + [checked_shape(result.row()) for result in new if changed]
+        return judging.flagged(verdict, flags).model_copy(update={"shapes": shapes})
+
+    def _audit(self, results: Sequence[CaseResult], changed: Sequence[str]) -> list[Finding]:
+        """Audit the changed sources that the cases have loaded, and no other script's."""
+        loaded = {file for result in results for file in result.evidence.get("loaded", ())}
+        paths = sorted(set(changed) & {self._in_tree(file) for file in loaded})
+        now = {path: (self._base.root / path).read_bytes() for path in paths}
+        then = {path: self._base.old[path] or b"" for path in paths}
+        return audit_candidate(now, then, results, _ANY_LANGUAGE)
+
+    def _compare(
+        self, results: Sequence[CaseResult], changed: Sequence[str], lab: Laboratory
+    ) -> Verdict:
+        old = {path: self._base.old[path] for path in changed}
+        try:
+            with overlays(
+                self._base.root,
+                {path: content for path, content in old.items() if content is not None},
+                absent=[path for path, content in old.items() if content is None],
+                changed=changed,
+                rebuild=self._settings.rebuild_command,
+            ) as versions:
+                comparison = lab.compare([result.nodeid for result in results], versions)
+                noise = Known.here(self._settings.workspace, results)
+                gate = self._settings.gate
+                found = judge(
+                    comparison,
+                    results,
+                    [_STEP],
+                    self.policy,
+                    noise,
+                    gate=gate,
+                    reached_only=True,
+                )
+        except Caught as caught:
+            return judging.overfit(results, caught.findings, self.policy, _COMPUTE)
+        except CandidateDied as death:
+            known = [
+                judging.failed(result, "ERROR", str(death))
+                if result.nodeid == death.case
+                else result
+                for result in results
+            ]
+            self._stack = judging.head(str(death))
+            return self._wrong(known, str(death).splitlines()[0])
+        except NotComparable as error:
+            raise BadInput(
+                f"its kernel code cannot be measured beside today's: {error}",
+                where=self._named(),
+                legal="a base whose kernels load and run these cases",
+            ) from None
+        if len(found.same) == len(results):
+            return self._nothing(results, f"the change since {self._named()} reaches no case")
+        unreached = [checked_shape(r.row()) for r in results if r.nodeid in found.same]
+        verdict = found.verdict.model_copy(update={"shapes": found.verdict.shapes + unreached})
+        if verdict.decision is Decision.INCOMPLETE:
+            return verdict
+        return verdict.model_copy(update={"next_step": _NEXT.get(verdict.decision, "")})
+
+    def _nothing(self, results: Sequence[CaseResult], why: str) -> Verdict:
+        """Return the verdict on unchanged kernels: no regression, and no gain either."""
+        wants_gain = self._settings.gate == "improve"
+        return Verdict(
+            decision=Decision.INCONCLUSIVE if wants_gain else Decision.ACCEPTED,
+            reason=why,
+            next_step="the gate asks for a gain; there is none to measure" if wants_gain else "",
+            compare="none",
+            policy=self.policy.name,
+            shapes=[checked_shape(result.row()) for result in results],
+        )
+
+    def _wrong(self, results: Sequence[CaseResult], reason: str) -> Verdict:
+        return Verdict(
+            decision=Decision.REPAIR,
+            reason=reason,
+            next_step="mend the kernel; nothing was compared",
+            compare="none",
+            policy=self.policy.name,
+            shapes=[checked_shape(result.row()) for result in results],
+        )
+
+    def _named(self) -> str:
+        return f"--kopt-base {self._base.ref} ({self._base.commit[:12]})"
+
+    def _in_tree(self, path: str) -> str:
+        """Return a path below pytest's root as one below the work tree."""
+        inside = self._settings.root.resolve().relative_to(self._base.root)
+        return str(PurePosixPath(inside.as_posix()) / path)

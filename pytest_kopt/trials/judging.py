@@ -1,0 +1,178 @@
+"""What every trial does with its cases before two versions are compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pytest_kopt.cases.collector import Collector
+from pytest_kopt.cases.result import CaseResult, Check, ExpectedCase
+from pytest_kopt.decide.gates import checked_shape
+from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.devices.conditions import by_kind
+from pytest_kopt.devices.machine import elsewhere
+from pytest_kopt.devices.vendor import CPU
+from pytest_kopt.honesty.finding import Finding
+
+INTERPRETED = (
+    "Triton's interpreter timed these cases; its times mean nothing and decide nothing",
+    "the checks passed; measure on a GPU to decide",
+)
+SKEW_NOT_TIMED = (
+    "stored times say nothing of whether a grouped GEMM's gain is there under skew",
+    "run it again with --kopt-compare paired, which times that too",
+)
+
+
+def incomplete(policy: Policy, reason: str, step: str = "run it again") -> Verdict:
+    """Return the verdict that decides nothing."""
+    return Verdict(
+        decision=Decision.INCOMPLETE,
+        reason=reason,
+        next_step=step,
+        compare="none",
+        policy=policy.name,
+    )
+
+
+def cut_off(
+    collector: Collector, wanted: Sequence[str], interrupted: str, policy: Policy
+) -> Verdict | None:
+    """Return INCOMPLETE when not every case of `wanted` has spoken, None when all have."""
+    if interrupted:
+        return incomplete(policy, f"the session was interrupted: {interrupted}")
+    lost = collector.lost_after_all()
+    if lost:
+        return incomplete(
+            policy,
+            f"a worker was lost: {lost[0]}",
+            "the case went through when run again: not the kernel's doing; run it again",
+        )
+    missing = [nodeid for nodeid in wanted if nodeid not in collector.results]
+    if missing:
+        names = ", ".join(missing[:3])
+        return incomplete(
+            policy,
+            f"{len(missing)} case(s) have no row: {names}",
+            "run every case; a filtered or cut-off run decides nothing",
+        )
+    if not collector.in_order():
+        why = collector.startup_death or next(iter(collector.collect_errors.values()), "")
+        return incomplete(policy, f"no case has a row; {why}".rstrip("; "), "run every case")
+    return None
+
+
+def overfit(
+    results: Sequence[CaseResult],
+    findings: Sequence[Finding],
+    policy: Policy,
+    step: str,
+    reason: str = "the kernel serves the measurement instead of computing",
+) -> Verdict:
+    """Return the refusal of a candidate that serves the measurement."""
+    return Verdict(
+        decision=Decision.REJECTED_OVERFIT,
+        reason=f"{reason}: {findings[0]}",
+        next_step=step,
+        compare="none",
+        policy=policy.name,
+        shapes=[checked_shape(result.row()) for result in results],
+        flags=sorted({str(found) for found in findings}),
+    )
+
+
+def flagged(verdict: Verdict, texts: Sequence[str]) -> Verdict:
+    """Return the verdict with these flags added, each once."""
+    return verdict.model_copy(update={"flags": sorted({*verdict.flags, *texts})})
+
+
+def rejecting(results: Sequence[CaseResult]) -> list[Finding]:
+    """Return the findings of these cases that reject."""
+    return [found for result in results for found in result.findings if found.rejects]
+
+
+def damning(results: Sequence[CaseResult], found: Sequence[Finding]) -> list[Finding]:
+    """Return the findings that reject a candidate.
+
+    Code that ends the process is one that crashed, until it runs.
+    """
+    crashed = not rejecting(results) and any(result.check == "ERROR" for result in results)
+    return [f for f in found if f.rejects and not (crashed and f.check == "process-exit")]
+
+
+def is_interpreted(results: Sequence[CaseResult]) -> bool:
+    """Say whether a Triton kernel ran in Triton's interpreter."""
+    return any(result.evidence.get("interpreted") for result in results)
+
+
+def on_cpu(results: Sequence[CaseResult]) -> bool:
+    """Say whether a case was measured on a CPU."""
+    return any(result.evidence.get("device") == CPU.uuid for result in results)
+
+
+def with_directions(policy: Policy, results: Sequence[CaseResult]) -> Policy:
+    """Return the policy with the directions that a schema of the user's declares."""
+    declared: dict[str, Any] = {}
+    for result in results:
+        declared |= result.evidence.get("better", {})
+    return policy.model_copy(update={"directions": {**declared, **policy.directions}})
+
+
+def head(text: str, lines: int = 15) -> str:
+    """Return the beginning of a stack, the innermost frames, for the terminal."""
+    return "\n".join(text.splitlines()[:lines])
+
+
+def under(nodeid: str, collect_errors: dict[str, str]) -> str | None:
+    """Return the collection error of the file or class that holds a node id."""
+    for failed, text in collect_errors.items():
+        if nodeid == failed or nodeid.startswith((f"{failed}::", f"{failed}/")):
+            return text
+    return None
+
+
+def fail_rows_of_failed_tests(collector: Collector) -> None:
+    """Make a test that failed after its case was measured a failed check."""
+    for nodeid, text in collector.failures.items():
+        result = collector.results.get(nodeid)
+        if result is not None and result.check == "PASS":
+            collector.results[nodeid] = failed(result, "FAIL", text)
+
+
+def failed(result: CaseResult, check: Check, diagnosis: str) -> CaseResult:
+    """Return the result of a case that turned out to be wrong after it was measured."""
+    cells = {name: None if cell is None else math.nan for name, cell in result.cells.items()}
+    return replace(result, check=check, cells=dict(cells), diagnosis=diagnosis)
+
+
+def machine_flags(incumbent: Mapping[str, Any]) -> list[str]:
+    """Return what to know about a stored comparison with another machine's session."""
+    where = elsewhere(incumbent)
+    return (
+        [
+            f"the incumbent was measured on {where}: stored figures of two machines differ without "
+            "any change; --kopt-compare paired measures both versions here"
+        ]
+        if where
+        else []
+    )
+
+
+def device_flags(results: Sequence[CaseResult], expected: Mapping[str, ExpectedCase]) -> list[str]:
+    """Return what to know about the devices of a stored comparison.
+
+    Cases that another device measured for the incumbent (GPUs of one model differ by 2 to 8 %), and
+    measurements whose device was throttled or drifted.
+    """
+    flags = []
+    for result in results:
+        frozen = expected.get(result.nodeid)
+        before = frozen.device if frozen else ""
+        now = str(result.evidence.get("device", ""))
+        if before and now and before != now:
+            flags.append(f"{result.label}: measured on {now}, the incumbent on {before}")
+    around = {r.label: r.evidence.get("conditions", {}).get("flags", []) for r in results}
+    return [*flags, *by_kind(around)]

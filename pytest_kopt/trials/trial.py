@@ -1,0 +1,97 @@
+"""What a session can be asked to judge, and what judging may ask of the session.
+
+A round of a campaign, the gate of a pull request and a campaign's final comparison are trials: each
+is made while pytest is configured, begun when the session starts, and closed when all cases ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pytest_kopt.cases.collector import Collector
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.kernel_time import ProfilePair
+from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.devices.idle import NoIdleGpu
+from pytest_kopt.paired.comparison import Comparison, Versions
+from pytest_kopt.processes.worker_orders import Brief
+from pytest_kopt.profiling.table import CaseProfile
+
+
+class Laboratory(Protocol):
+    """What can be had from fresh processes once the cases have passed."""
+
+    def measure_again(self) -> Sequence[CaseResult]:
+        """Run the cases once more and return their results."""
+
+    def check_also(self, ids: Sequence[str]) -> None:
+        """Check and measure further cases of the session; they are collected as the others were."""
+
+    def compare(self, ids: Sequence[str], versions: Versions) -> Comparison:
+        """Return a comparison of two versions over these cases, nothing measured yet."""
+
+    def profile(self, ids: Sequence[str], *, vendor: bool) -> list[CaseProfile]:
+        """Return profiles of the cases by torch and, if asked for, by the vendor's tool."""
+
+    def profile_pairs(self, ids: Sequence[str], copy: tuple[Path, Path]) -> list[ProfilePair]:
+        """Return profiles of the candidate and of the version in `copy`, in turns.
+
+        `copy` is the project's root and the copy of it.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """What a finished trial hands to the terminal.
+
+    `detail` is the output of a failed command, `outlook` what the verdict means for the campaign.
+    """
+
+    verdict: Verdict
+    detail: str = ""
+    profiles: tuple[CaseProfile, ...] = ()
+    outlook: tuple[str, ...] = ()
+
+
+class Trial(Protocol):
+    """Something to be judged at the end of the session."""
+
+    @property
+    def title(self) -> str:
+        """What is judged, for the header line."""
+
+    @property
+    def preface(self) -> Sequence[str]:
+        """Lines below the header: what is to be read before anything runs."""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables that every process which runs kernel code gets."""
+
+    @property
+    def wants_replicas(self) -> bool:
+        """Whether closing will need a comparison in processes that can be started early."""
+
+    def brief(self, device: str, session_seed: int) -> Brief:
+        """Return the orders of the workers."""
+
+    def begin(self) -> str:
+        """Take what the trial needs; return why nothing can be measured, else "".
+
+        Raises BadInput, with nothing changed, when it cannot begin.
+        """
+
+    def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
+        """Raise BadInput when these cases cannot be judged."""
+
+    def close(self, collector: Collector, lab: Laboratory, interrupted: str = "") -> Closing:
+        """Judge, record and carry out; raises BadInput, with nothing changed, for drifted input."""
+
+    def no_idle_gpu(self, found: NoIdleGpu) -> None:
+        """Record that the session ends because no GPU was idle; the round stays open."""
+
+    def release(self) -> None:
+        """Give everything back; safe to repeat."""

@@ -1,0 +1,95 @@
+"""The accepted rounds looked at once more: one that serves the benchmark alone is taken back.
+
+The chain is linear: what was accepted on top of such a round was measured with it in place, so it
+goes as well. Nothing is lost, every version stays in its round's snapshot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_kopt.campaign.campaign import AttemptRecord, Campaign
+from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.campaign.state import Round
+from pytest_kopt.clock import now
+from pytest_kopt.decide.verdict import Applied, Decision
+from pytest_kopt.honesty.transfer import OVERFIT
+from pytest_kopt.trials.auditing import audit_candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Overfit:
+    """An accepted round whose transfer check says REJECT-as-overfit, and why."""
+
+    round: int
+    why: str
+
+
+def overfit(campaign: Campaign) -> Overfit | None:
+    """Return the first accepted round that is REJECT-as-overfit, by its notes or by the audit."""
+    before = campaign.baseline()
+    for item in campaign.state.kept_rounds()[1:]:
+        bucket = item.notes.bucket
+        if bucket in OVERFIT:
+            return Overfit(
+                item.number, f"its notes put the gain into {bucket}, which no real step has"
+            )
+        version = campaign.archive.kernel(item.number, item.last)
+        results = campaign.results(item.number)
+        lang = campaign.manifest.target_lang
+        found = audit_candidate(version.sources, before.sources, results, lang)
+        rejecting = [finding for finding in found if finding.rejects]
+        if rejecting:
+            return Overfit(item.number, str(rejecting[0]))
+        before = version
+    return None
+
+
+def withdraw(campaign: Campaign, found: Overfit) -> list[int]:
+    """Decide this round and every later accepted one anew, the last first; return their numbers.
+
+    A kill in between leaves a chain that is shorter by the rounds done, whose first is found again.
+    """
+    kept = campaign.state.kept_rounds()
+    numbers = [item.number for item in kept if item.number >= found.round]
+    for number in reversed(numbers):
+        _decide_anew(campaign, campaign.state.rounds[number], found)
+    return numbers
+
+
+def _decide_anew(campaign: Campaign, item: Round, found: Overfit) -> None:
+    own = item.number == found.round
+    decided, verdict = item.verdict, campaign.verdict(item)
+    assert decided is not None and verdict is not None
+    reason = (
+        f"withdrawn: {found.why}"
+        if own
+        else f"withdrawn with round {found.round}, on which it stood: {found.why}"
+    )
+    step = (
+        "only gains that a real step has are kept"
+        if own
+        else f"its version is in rounds/round-{item.number}/kernel_snapshot: bring its idea again "
+        "as a round of its own"
+    )
+    campaign.record(
+        AttemptRecord(
+            round=item.number,
+            started=now(),
+            level=decided.level,
+            evidence=campaign.archive.evidence(item.number, item.last),
+            verdict=verdict.model_copy(
+                update={
+                    "decision": Decision.REJECTED_OVERFIT if own else Decision.ROLLED_BACK,
+                    "reason": reason,
+                    "next_step": step,
+                    "applied": Applied(),
+                }
+            ),
+            trend=decided.trend,
+            notes=Notes(),
+            paired=decided.paired,
+            paired_quick=decided.paired_quick,
+            baseline=decided.baseline,
+        )
+    )
