@@ -23,7 +23,6 @@ from pytest_kopt.devices.vendor import Device
 from pytest_kopt.honesty.heldout import Tried, merged
 from pytest_kopt.paired.replica import CaseQuads, Died, DiedNearby, Refused, Replica
 from pytest_kopt.processes.child import MAX_DEATHS, Child
-from pytest_kopt.processes.prestarted import Spares
 from pytest_kopt.processes.worker_orders import Brief
 
 #: Replicas that start up while another is measured; on the CPU they would disturb it.
@@ -88,19 +87,16 @@ class Comparison:
         versions: Versions,
         placement: Placement,
         progress: Callable[[], None],
-        spares: Spares,
     ) -> None:
         """Compare `versions` over the node ids of each device; `env` is what all processes get.
 
-        `progress` is called after every measured replica, from the thread of its device. `spares`
-        are interpreters that were started before.
+        `progress` is called after every measured replica, from the thread of its device.
         """
         self._config = config
         self.progress = progress
         self._brief = brief
         self._numbers = itertools.count()
         self._env = env
-        self._spares = spares
         self._versions = versions
         self._placement = placement
         self._falling_back = threading.Lock()
@@ -213,7 +209,7 @@ class Comparison:
     def _child(self, brief: Brief, tree: Path | None, device: Device, ids: Sequence[str]) -> Child:
         env = replica_environment(self._env, self._placement, device)
         if tree is None:
-            return Child(self._config, brief, env, ids, waiting=self._spares.take(env))
+            return Child(self._config, brief, env, ids)
         env["TORCH_EXTENSIONS_DIR"] = str(tree / ".torch_extensions")
         return Child(self._config, brief, env, ids, (self._versions.root, tree))
 

@@ -1,4 +1,4 @@
-"""Child processes: a fresh interpreter that runs cases, so that kernel code never runs here."""
+"""Child processes: each runs cases, so that kernel code never runs in the deciding process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -18,10 +17,10 @@ from typing import Any
 import pytest
 
 from pytest_kopt.honesty.clock import Span
-from pytest_kopt.processes.channel import Channel, Message
+from pytest_kopt.processes.channel import Message
+from pytest_kopt.processes.launcher import launcher_of
 from pytest_kopt.processes.worker_orders import Brief
 
-_BOOT = "import sys; sys.path[:0] = {path!r}; from pytest_kopt.session.served import main; main()"
 _GRACE_SECONDS = 10
 _TIMEOUT, _FATAL = "Timeout (", "Fatal Python error"
 
@@ -54,52 +53,6 @@ class ChildDied(Exception):
     """The process ended before it had done its work; the message says how and shows its log."""
 
 
-class Interpreter:
-    """A fresh process that waits for orders, the channel to it, and its output."""
-
-    def __init__(self, env: Mapping[str, str], directory: str, rouse: str = "") -> None:
-        """Start it with this environment; with `rouse`, "cuda", it wakes torch and the GPU first.
-
-        Waking takes seconds, and goes on while others are waited for.
-        """
-        # The package's own parent comes first, so that the child runs this very plugin.
-        boot = _BOOT.format(path=[str(Path(__file__).parents[2])])
-        ours, theirs = os.pipe(), os.pipe()
-        self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", boot, str(theirs[0]), str(ours[1]), rouse],
-            cwd=directory,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=self.log,
-            stderr=self.log,
-            pass_fds=(theirs[0], ours[1]),
-            # A group of its own, so that what kernel code starts or forks ends with it.
-            start_new_session=True,
-        )
-        os.close(theirs[0])
-        os.close(ours[1])
-        self.channel = Channel(
-            Connection(ours[0], writable=False), Connection(theirs[1], readable=False)
-        )
-
-    def kill(self) -> None:
-        """End the process at once, and all of its group."""
-        self._sweep()
-        self.process.kill()
-        self.process.wait()
-
-    def close(self) -> None:
-        """Let go of a process that has ended: its channel, its output, and what it left running."""
-        self._sweep()
-        self.channel.close()
-        self.log.close()
-
-    def _sweep(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-
-
 class Child:
     """One child process that runs cases, and the talk with it."""
 
@@ -110,23 +63,22 @@ class Child:
         env: Mapping[str, str],
         args: Sequence[str] | None,
         copy: tuple[Path, Path] | None = None,
-        waiting: Interpreter | None = None,
     ) -> None:
         """Start the process; with `copy`, the project's root and a copy of it, it runs there.
 
-        `args` are node ids or paths, relative to pytest's root or absolute; None: the session's.
-        `waiting` is an interpreter with this very environment that was started before.
+        `env` comes on top of this process's own environment. `args` are node ids or paths, relative
+        to pytest's root or absolute; None: the session's.
         """
         moved = mover(config, *copy) if copy else str
-        interpreter = waiting or Interpreter(
+        launched = launcher_of(config).start(
             moved_environment({**os.environ, **env}, moved),
             moved(str(config.invocation_params.dir)),
             brief.device if brief.arms and brief.device == "cuda" else "",
         )
         self.spans: dict[str, list[Span]] = {}
-        self._interpreter = interpreter
-        self._process, self._channel = interpreter.process, interpreter.channel
-        self._log = interpreter.log
+        self._launched = launched
+        self._process, self._channel = launched.process, launched.channel
+        self._log = launched.log
         self._tell(
             "hello",
             sys_path=[moved(entry) for entry in sys.path],
@@ -189,7 +141,7 @@ class Child:
             self._process.wait(_GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
-        self._interpreter.close()
+        self._launched.close()
 
     def dismiss(self) -> None:
         """Let the process end, without waiting for it."""
@@ -198,7 +150,7 @@ class Child:
 
     def kill(self) -> None:
         """End the process at once."""
-        self._interpreter.kill()
+        self._launched.kill()
 
     def _tell(self, kind: str, **fields: Any) -> None:
         with contextlib.suppress(OSError):

@@ -16,11 +16,11 @@ import pytest
 
 from pytest_kopt.cases.order import ProfileOrder
 from pytest_kopt.processes.child import moved_environment, mover
+from pytest_kopt.processes.launched import boot
 from pytest_kopt.processes.worker_orders import Brief
 from pytest_kopt.profiling import ncu, rocprof
 from pytest_kopt.profiling.table import CaseProfile, Launch, rows_of
 
-_BOOT = "import sys; sys.path[:0] = {path!r}; from pytest_kopt.session.scripted import main; main()"
 _START_SECONDS = 120.0
 
 
@@ -96,10 +96,9 @@ class Profiler:
             "ids": list(ids),
         }
         orders.write_text(json.dumps(document))
-        boot = _BOOT.format(path=[str(Path(__file__).parents[2])])
         try:
             done = subprocess.run(
-                [*front, sys.executable, "-c", boot, str(orders)],
+                [*front, *boot("pytest_kopt.session.scripted:main"), str(orders)],
                 cwd=moved(str(config.invocation_params.dir)),
                 env=moved_environment({**os.environ, **self.env}, moved),
                 stdin=subprocess.DEVNULL,

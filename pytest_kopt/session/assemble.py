@@ -83,6 +83,8 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         manager.register(Supervisor(config, controller), "kopt-supervisor")
     else:
         manager.register(Worker(brief), _WORKER)
+    if trial is not None or settings.calibrate:
+        controller.lab.warm_up()
 
 
 def _trial(config: pytest.Config, settings: Settings) -> Trial | None:

@@ -16,7 +16,7 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.devices.placement import ON_CPU, Placement, place
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings
-from pytest_kopt.processes.prestarted import Spares
+from pytest_kopt.processes.launcher import launcher_of
 from pytest_kopt.processes.worker_orders import Brief
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ class HostLaboratory:
         self._settings = settings
         self._collector = collector
         self._placement: Placement = ON_CPU
-        self._spares = Spares()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -129,7 +128,6 @@ class HostLaboratory:
             versions,
             self._placement,
             progress,
-            self._spares,
         )
 
     def _lanes(self, ids: Sequence[str]) -> dict[Device, list[str]]:
@@ -155,6 +153,11 @@ class HostLaboratory:
             found.setdefault(home, []).append(nodeid)
         return found
 
+    def warm_up(self) -> None:
+        """Have the processes to come start sooner; what they import is imported meanwhile."""
+        directory = str(self._config.invocation_params.dir)
+        launcher_of(self._config).warm(self._local_environment, directory)
+
     def start_spares(self) -> None:
         """Have the first replicas wake on the GPUs while the cases are checked there."""
         from pytest_kopt.paired.comparison import ahead, replica_environment
@@ -169,7 +172,9 @@ class HostLaboratory:
         for device in devices:
             env = replica_environment(self._local_environment, self._placement, device)
             directory = str(config.invocation_params.dir)
-            self._spares.start(ahead(kind, len(devices)), env, directory, kind)
+            launcher_of(config).prestart(
+                ahead(kind, len(devices)), {**os.environ, **env}, directory, kind
+            )
 
     def profile(self, ids: Sequence[str], *, vendor: bool) -> list[CaseProfile]:
         """Return profiles of these cases by torch and, if asked for, by the vendor's tool."""
@@ -229,4 +234,4 @@ class HostLaboratory:
 
     def end(self) -> None:
         """End the processes that wait to be used."""
-        self._spares.end()
+        launcher_of(self._config).end()

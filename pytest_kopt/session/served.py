@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
+from typing import NoReturn
 
 import pytest
 
@@ -163,16 +164,17 @@ class Leave:
 
 
 def main() -> None:
-    """Enter a child process: `python -c …main()`, its arguments two descriptors and what to rouse.
-
-    Orders are waited for when the device named third is awake.
-    """
-    reader, writer = (int(text) for text in sys.argv[1:3])
+    """Enter a fresh interpreter: its arguments are two descriptors and the device to wake."""
     end_with_parent()
+    serve(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+
+
+def serve(reader: int, writer: int, rouse: str) -> NoReturn:
+    """Wake the device `rouse` ("": none), then wait for orders on a pair of pipes and run cases."""
     _keep_from_children(reader, writer)
     channel = Channel(Connection(reader, writable=False), Connection(writer, readable=False))
-    if sys.argv[3]:
-        context.rouse(sys.argv[3])
+    if rouse:
+        context.rouse(rouse)
     try:
         hello = channel.receive()
     except EOFError:
@@ -181,6 +183,6 @@ def main() -> None:
         raise SystemExit("no orders")
     sys.path[:] = hello["sys_path"]
     sys.argv[:] = hello["argv"]
-    serve = Serve(channel, Brief.from_json(hello["brief"]), hello["args"])
+    plugin = Serve(channel, Brief.from_json(hello["brief"]), hello["args"])
     # A session that began ends in its own last hook; this is for one that could not.
-    os._exit(int(pytest.main(hello["pytest_args"], plugins=[serve, Leave()])))
+    os._exit(int(pytest.main(hello["pytest_args"], plugins=[plugin, Leave()])))

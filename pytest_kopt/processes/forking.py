@@ -1,0 +1,161 @@
+"""The warm parent itself: it imports what takes long, then forks whatever runs kernel code.
+
+It holds nothing of the project, never touches a device and has one thread. The last two are looked
+at before every fork, since a context, or a lock that a thread holds, would be broken in the fork.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import random
+import select
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from pytest_kopt.processes.parent_death import end_with_parent
+
+#: Without these no case runs. A project that has no Triton does without.
+_FIRST = ("pytest", "torch", "triton", "pytest_kopt.session.served", "pytest_kopt.cases.runner")
+#: What only some cases need, imported while nobody asks for a fork: what torch's first given
+#: gradient imports, and what compares versions.
+_THEN = ("torch.fx.experimental.symbolic_shapes", "pytest_kopt.cases.arms")
+#: Device files of NVIDIA's and AMD's drivers, open in a process that has a context.
+_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/dxg")
+_STATUS = struct.Struct("i")
+#: How far the fork's first allocations on the host are shifted, at most, in pages.
+_PAGES = 512
+
+
+def main() -> None:
+    """Enter the parent: its argument is the descriptor of the socket that asks for forks."""
+    end_with_parent()
+    control = socket.socket(fileno=int(sys.argv[1]))
+    waking, wake = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(waking, False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    for name in _FIRST:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    gc.freeze()
+    left = list(_THEN)
+    children: dict[int, int] = {}
+    while True:
+        ready, _, _ = select.select([control.fileno(), waking], [], [], 0 if left else None)
+        if waking in ready:
+            with suppress(BlockingIOError):
+                os.read(waking, 4096)
+            _reap(children)
+        if control.fileno() in ready:
+            _answer(control, (waking, wake), children)
+        elif left:
+            with suppress(ImportError):
+                importlib.import_module(left.pop(0))
+            gc.freeze()
+
+
+def unfit() -> str:
+    """Return why this process cannot be forked, "" if it can."""
+    threads = len(os.listdir("/proc/self/task"))
+    if threads != 1:
+        return f"the parent of its processes has {threads} threads"
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            target = os.readlink(f"/proc/self/fd/{descriptor}")
+            if target.startswith(_DEVICES):
+                return f"the parent of its processes has opened {target}"
+    return ""
+
+
+def _answer(control: socket.socket, waking: tuple[int, int], children: dict[int, int]) -> None:
+    """Fork once; the parent ends here when nobody is left to ask."""
+    order, descriptors, _, _ = socket.recv_fds(control, 1 << 16, 4, socket.MSG_CMSG_CLOEXEC)
+    if not order:
+        os._exit(0)
+    reader, writer, log, status = descriptors
+    told: dict[str, Any]
+    parent = os.getpid()
+    try:
+        pid = -1 if (why := unfit()) else os.fork()
+    except OSError as error:
+        pid, why = -1, f"the parent of its processes cannot fork: {error.strerror}"
+    if pid == 0:
+        for descriptor in (control.detach(), status, *waking, *children.values()):
+            os.close(descriptor)
+        _become(json.loads(order), parent, reader, writer, log)
+    for descriptor in (reader, writer, log):
+        os.close(descriptor)
+    if pid < 0:
+        os.close(status)
+        told = {"unfit": why}
+    else:
+        # The fork does so as well: whoever comes first, its group is there for who is told of it.
+        with suppress(PermissionError, ProcessLookupError):
+            os.setpgid(pid, pid)
+        children[pid] = status
+        told = {"pid": pid}
+    with suppress(BrokenPipeError):
+        control.send(json.dumps(told).encode())
+
+
+def _reap(children: dict[int, int]) -> None:
+    """Tell the deciding process of every fork that has ended."""
+    while children:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        descriptor = children.pop(pid)
+        with suppress(BrokenPipeError):
+            os.write(descriptor, _STATUS.pack(os.waitstatus_to_exitcode(status)))
+        os.close(descriptor)
+
+
+def _become(order: Mapping[str, Any], parent: int, reader: int, writer: int, log: int) -> NoReturn:
+    """Be the process that was asked for; this returns to nobody."""
+    try:
+        os.setpgid(0, 0)
+        end_with_parent()
+        if os.getppid() != parent:
+            os._exit(1)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+        for name, value in order["env"].items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        os.chdir(order["directory"])
+        _differ()
+        from pytest_kopt.session.served import serve
+
+        serve(reader, writer, order["rouse"])
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        sys.stderr.flush()
+    os._exit(1)
+
+
+def _differ() -> None:
+    """Have no two forks draw the same random numbers or put their buffers at the same places."""
+    random.seed()
+    for name in ("torch", "numpy.random"):
+        if name in sys.modules:
+            sys.modules[name].seed()
+    draw = random.SystemRandom()
+    _BALLAST.extend(bytearray(draw.randrange(1, 4096)) for _ in range(draw.randrange(64)))
+    _BALLAST.append(bytearray(4096 * draw.randrange(1, _PAGES)))
+
+
+_BALLAST: list[bytearray] = []

@@ -1,0 +1,123 @@
+"""A process that was started to run kernel code: its channel, its output, and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO, Protocol
+
+from pytest_kopt.processes.channel import Channel
+
+
+class Process(Protocol):
+    """What is asked of a process, whoever its parent is: a part of `subprocess.Popen`."""
+
+    pid: int
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status, negative for a signal; None before the end was waited for."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end and return the exit status; `subprocess.TimeoutExpired`."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A started process, the channel to it, and the file that takes its output.
+
+    It leads a process group of its own, so that what kernel code starts or forks ends with it.
+    """
+
+    process: Process
+    channel: Channel
+    log: IO[bytes]
+
+    def kill(self) -> None:
+        """End the process at once, and all of its group."""
+        self._sweep()
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        """Let go of a process that has ended: its channel, its output, and what it left running."""
+        self._sweep()
+        self.channel.close()
+        self.log.close()
+
+    def _sweep(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Both ends of a channel, and a log: the descriptors with `their` end go to the process."""
+
+    ours: Channel
+    their_reader: int
+    their_writer: int
+    log: IO[bytes]
+
+    @classmethod
+    def make(cls) -> Ends:
+        """Open two pipes and a log."""
+        to_us, to_them = os.pipe(), os.pipe()
+        channel = Channel(
+            Connection(to_us[0], writable=False), Connection(to_them[1], readable=False)
+        )
+        log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        return cls(channel, to_them[0], to_us[1], log)
+
+    def hand_over(self, process: Process) -> Launched:
+        """Close what the process has by now, and return it."""
+        self._close_theirs()
+        return Launched(process, self.ours, self.log)
+
+    def drop(self) -> None:
+        """Close everything: there is no process."""
+        self._close_theirs()
+        self.ours.close()
+        self.log.close()
+
+    def _close_theirs(self) -> None:
+        os.close(self.their_reader)
+        os.close(self.their_writer)
+
+
+def boot(entry: str) -> list[str]:
+    """Return the command that runs `package.module:function` of this very plugin.
+
+    The package's own parent comes first on the path, whatever else is installed.
+    """
+    module, _, function = entry.partition(":")
+    path = f"import sys; sys.path[:0] = [{str(Path(__file__).parents[2])!r}]"
+    return [sys.executable, "-c", f"{path}; from {module} import {function}; {function}()"]
+
+
+def interpreter(env: Mapping[str, str], directory: str, rouse: str) -> Launched:
+    """Start a fresh interpreter that waits for orders; it wakes the device `rouse` first."""
+    ends = Ends.make()
+    descriptors = (ends.their_reader, ends.their_writer)
+    process = subprocess.Popen(
+        [*boot("pytest_kopt.session.served:main"), *map(str, descriptors), rouse],
+        cwd=directory,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=ends.log,
+        stderr=ends.log,
+        pass_fds=descriptors,
+        start_new_session=True,
+    )
+    return ends.hand_over(process)

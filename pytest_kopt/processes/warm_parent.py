@@ -1,0 +1,137 @@
+"""The deciding process's side of the warm parent: ask it for forks, and follow them.
+
+The parent (`forking`) has imported what takes long, torch first of all; a fork of it begins where
+an interpreter of its own would be after seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import threading
+from collections.abc import Mapping
+
+from pytest_kopt.devices.choice import MASKS
+from pytest_kopt.processes.launched import Ends, Launched, boot
+
+#: What a fork may have otherwise than its parent: variables that are read where they are used. What
+#: a library reads while it is loaded has to be there when the parent starts.
+_OWN = frozenset({*MASKS, "PYTHONPATH", "TORCH_EXTENSIONS_DIR"})
+#: numpy's matrix library starts its threads at import, and what is forked must have just one. Idle
+#: threads of waiting siblings would take the CPU from the process that is timed.
+_AT_IMPORT = {"OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+_STATUS = struct.Struct("i")
+
+
+class NoFork(Exception):
+    """The parent cannot be used; the message says why."""
+
+
+class WarmParent:
+    """The process that forks, alive until `end`.
+
+    Forks are asked for from any thread. NoFork once means NoFork for good.
+    """
+
+    def __init__(self, env: Mapping[str, str], directory: str) -> None:
+        """Start it with this environment; it imports while others go on."""
+        self._env = {**_AT_IMPORT, **env}
+        self._asking = threading.Lock()
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [*boot("pytest_kopt.processes.forking:main"), str(theirs.fileno())],
+                cwd=directory,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+
+    def fork(self, env: Mapping[str, str], directory: str, rouse: str) -> Launched | None:
+        """Return a fork with this environment that waits for orders; it wakes `rouse` first.
+
+        None where the environment needs an interpreter of its own. Raises NoFork.
+        """
+        wanted = {**_AT_IMPORT, **env}
+        changed = {name for name in wanted.keys() | self._env.keys() if self._differs(name, wanted)}
+        if any(name not in _OWN and not name.startswith("PYTEST_") for name in changed):
+            return None
+        own = {name: wanted.get(name) for name in changed}
+        order = json.dumps({"env": own, "directory": directory, "rouse": rouse}).encode()
+        ends = Ends.make()
+        status, their_status = os.pipe()
+        descriptors = [ends.their_reader, ends.their_writer, ends.log.fileno(), their_status]
+        try:
+            with self._asking:
+                socket.send_fds(self._control, [order], descriptors)
+                answer = self._control.recv(4096)
+            if not answer:
+                raise NoFork(f"it ended ({self._how_it_ended()})")
+            told = json.loads(answer)
+            if "unfit" in told:
+                raise NoFork(told["unfit"])
+        except (OSError, NoFork) as error:
+            ends.drop()
+            os.close(status)
+            raise NoFork(str(error)) from None
+        finally:
+            os.close(their_status)
+        return ends.hand_over(Fork(told["pid"], status))
+
+    def end(self) -> None:
+        """End the parent, and with it whatever it forked."""
+        self._control.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
+        self._process.wait()
+
+    def _differs(self, name: str, wanted: Mapping[str, str]) -> bool:
+        return wanted.get(name) != self._env.get(name)
+
+    def _how_it_ended(self) -> str:
+        code = self._process.wait()
+        return signal.Signals(-code).name if code < 0 else f"exit status {code}"
+
+
+class Fork:
+    """A process that the parent forked, as `subprocess.Popen` would have it.
+
+    The parent waits for it and writes its status; a parent that is gone takes its forks along.
+    """
+
+    def __init__(self, pid: int, status: int) -> None:
+        self.pid = pid
+        self._status = status
+        self._returncode: int | None = None
+        self._waiting = threading.Lock()
+
+    @property
+    def returncode(self) -> int | None:
+        return self._returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end and return the exit status; `subprocess.TimeoutExpired`."""
+        with self._waiting:
+            if self._returncode is None:
+                if not select.select([self._status], [], [], timeout)[0]:
+                    raise subprocess.TimeoutExpired(f"fork {self.pid}", timeout or 0.0)
+                told = os.read(self._status, _STATUS.size)
+                os.close(self._status)
+                self._returncode = _STATUS.unpack(told)[0] if told else -signal.SIGKILL
+            return self._returncode
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self._returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
