@@ -65,7 +65,7 @@ def main() -> None:
 
 def unfit() -> str:
     """Return why this process cannot be forked, "" if it can."""
-    threads = len(os.listdir("/proc/self/task"))
+    threads = _threads()
     if threads != 1:
         return f"the parent of its processes has {threads} threads"
     for descriptor in os.listdir("/proc/self/fd"):
@@ -74,6 +74,10 @@ def unfit() -> str:
             if target.startswith(_DEVICES):
                 return f"the parent of its processes has opened {target}"
     return ""
+
+
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task"))
 
 
 def _answer(control: socket.socket, waking: tuple[int, int], children: dict[int, int]) -> None:

@@ -16,6 +16,7 @@ import struct
 import subprocess
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 from pytest_kopt.devices.choice import MASKS
 from pytest_kopt.processes.launched import Ends, Launched, boot
@@ -71,18 +72,11 @@ class WarmParent:
         status, their_status = os.pipe()
         descriptors = [ends.their_reader, ends.their_writer, ends.log.fileno(), their_status]
         try:
-            with self._asking:
-                socket.send_fds(self._control, [order], descriptors)
-                answer = self._control.recv(4096)
-            if not answer:
-                raise NoFork(f"it ended ({self._how_it_ended()})")
-            told = json.loads(answer)
-            if "unfit" in told:
-                raise NoFork(told["unfit"])
-        except (OSError, NoFork) as error:
+            told = self._ask(order, descriptors)
+        except NoFork:
             ends.drop()
             os.close(status)
-            raise NoFork(str(error)) from None
+            raise
         finally:
             os.close(their_status)
         return ends.hand_over(Fork(told["pid"], status))
@@ -94,6 +88,18 @@ class WarmParent:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
         self._process.wait()
+
+    def _ask(self, order: bytes, descriptors: list[int]) -> dict[str, Any]:
+        answer = b""
+        with self._asking, contextlib.suppress(ConnectionError):
+            socket.send_fds(self._control, [order], descriptors)
+            answer = self._control.recv(4096)
+        if not answer:
+            raise NoFork(f"the parent of its processes ended ({self._how_it_ended()})")
+        told: dict[str, Any] = json.loads(answer)
+        if "unfit" in told:
+            raise NoFork(told["unfit"])
+        return told
 
     def _differs(self, name: str, wanted: Mapping[str, str]) -> bool:
         return wanted.get(name) != self._env.get(name)

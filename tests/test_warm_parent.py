@@ -1,0 +1,166 @@
+"""Forks of the warm parent: what they have, how they end, and when there are none."""
+
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+from pytest_kopt.processes import forking
+from pytest_kopt.processes.launcher import Launcher
+from pytest_kopt.processes.warm_parent import NoFork, WarmParent
+
+ENV = {**os.environ, "KOPT_TEST": "parent"}
+
+
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory):
+    parent = WarmParent(ENV, str(tmp_path_factory.mktemp("parent")))
+    yield parent
+    parent.end()
+
+
+def is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] != "Z"
+
+
+def wait_until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert condition()
+
+
+def test_a_fork_leads_its_own_group_and_starts_in_its_directory(parent, tmp_path):
+    fork = parent.fork(ENV, str(tmp_path), "")
+    pid = fork.process.pid
+    assert os.getpgid(pid) == pid
+    wait_until(lambda: os.readlink(f"/proc/{pid}/cwd") == str(tmp_path))
+    fork.kill()
+    assert fork.process.returncode == -signal.SIGKILL
+    fork.close()
+
+
+def test_a_fork_ends_when_nobody_is_left_to_order(parent, tmp_path):
+    fork = parent.fork(ENV, str(tmp_path), "")
+    fork.channel.close()
+    assert fork.process.wait(20) == 0
+
+
+def test_waiting_has_a_limit(parent, tmp_path):
+    fork = parent.fork(ENV, str(tmp_path), "")
+    with pytest.raises(subprocess.TimeoutExpired):
+        fork.process.wait(0.01)
+    assert fork.process.returncode is None
+    fork.kill()
+    fork.close()
+
+
+def test_what_is_read_while_libraries_load_needs_an_interpreter_of_its_own(parent, tmp_path):
+    assert parent.fork({**ENV, "LD_LIBRARY_PATH": "/elsewhere"}, str(tmp_path), "") is None
+
+
+def test_a_mask_does_not(parent, tmp_path):
+    fork = parent.fork({**ENV, "CUDA_VISIBLE_DEVICES": "GPU-1"}, str(tmp_path), "")
+    fork.kill()
+    fork.close()
+
+
+def test_forks_end_with_their_parent_and_the_next_are_interpreters(tmp_path):
+    launcher = Launcher()
+    launcher.warm({}, str(tmp_path))
+    first = launcher.start(os.environ, str(tmp_path))
+    assert launcher._parent is not None
+    os.kill(launcher._parent._process.pid, signal.SIGKILL)
+    assert first.process.wait(20) == -signal.SIGKILL
+    second = launcher.start(os.environ, str(tmp_path))
+    assert "SIGKILL" in launcher.why_fresh
+    assert isinstance(second.process, subprocess.Popen)
+    second.channel.close()
+    assert second.process.wait(60) == 0
+    launcher.end()
+
+
+def test_ending_the_launcher_leaves_nothing(tmp_path):
+    launcher = Launcher()
+    launcher.warm({}, str(tmp_path))
+    taken = launcher.start(os.environ, str(tmp_path))
+    launcher.prestart(1, os.environ, str(tmp_path), "")
+    waiting = launcher._waiting[0][1]
+    launcher.end()
+    wait_until(lambda: not is_alive(taken.process.pid))
+    assert not is_alive(waiting.process.pid)
+
+
+def test_what_was_started_before_is_handed_out_once(tmp_path):
+    launcher = Launcher()
+    launcher.warm({}, str(tmp_path))
+    launcher.prestart(1, os.environ, str(tmp_path), "")
+    waiting = launcher._waiting[0][1]
+    assert launcher.start(os.environ, str(tmp_path)) is waiting
+    assert launcher.start(os.environ, str(tmp_path)) is not waiting
+    launcher.end()
+
+
+def test_a_second_thread_makes_a_parent_unfit():
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    try:
+        assert "threads" in forking.unfit()
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_an_open_device_makes_a_parent_unfit(tmp_path, monkeypatch):
+    device = tmp_path / "nvidiactl"
+    device.touch()
+    monkeypatch.setattr(forking, "_DEVICES", (str(tmp_path),))
+    monkeypatch.setattr(forking, "_threads", lambda: 1)
+    assert forking.unfit() == ""
+    with device.open():
+        assert str(device) in forking.unfit()
+
+
+def test_an_unfit_parent_is_not_asked_again(tmp_path, monkeypatch):
+    asked = []
+
+    def fork(self, env, directory, rouse):
+        asked.append(env)
+        raise NoFork("the parent of its processes has 2 threads")
+
+    monkeypatch.setattr(WarmParent, "fork", fork)
+    launcher = Launcher()
+    launcher.warm({}, str(tmp_path))
+    for _ in range(2):
+        started = launcher.start(os.environ, str(tmp_path))
+        started.kill()
+        started.close()
+    assert len(asked) == 1
+    assert launcher.why_fresh == "the parent of its processes has 2 threads"
+    launcher.end()
+
+
+def test_no_two_forks_draw_the_same():
+    def drawn():
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            forking._differ()
+            os.write(writer, repr(random.random()).encode())
+            os._exit(0)
+        os.waitpid(pid, 0)
+        os.close(writer)
+        with os.fdopen(reader, "rb") as file:
+            return file.read()
+
+    assert drawn() != drawn()
