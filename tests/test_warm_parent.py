@@ -6,10 +6,14 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_kopt.processes import forking
+from pytest_kopt.processes.launched import Launched
 from pytest_kopt.processes.launcher import Launcher
 from pytest_kopt.processes.warm_parent import NoFork, WarmParent
 
@@ -17,13 +21,19 @@ ENV = {**os.environ, "KOPT_TEST": "parent"}
 
 
 @pytest.fixture(scope="module")
-def parent(tmp_path_factory):
+def parent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmParent]:
     parent = WarmParent(ENV, str(tmp_path_factory.mktemp("parent")))
     yield parent
     parent.end()
 
 
-def is_alive(pid):
+def forked(parent: WarmParent, env: dict[str, str], directory: Path) -> Launched:
+    fork = parent.fork(env, str(directory), "")
+    assert fork is not None
+    return fork
+
+
+def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -32,15 +42,17 @@ def is_alive(pid):
         return file.read().rpartition(")")[2].split()[0] != "Z"
 
 
-def wait_until(condition, seconds=20):
+def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
         time.sleep(0.01)
     assert condition()
 
 
-def test_a_fork_leads_its_own_group_and_starts_in_its_directory(parent, tmp_path):
-    fork = parent.fork(ENV, str(tmp_path), "")
+def test_a_fork_leads_its_own_group_and_starts_in_its_directory(
+    parent: WarmParent, tmp_path: Path
+) -> None:
+    fork = forked(parent, ENV, tmp_path)
     pid = fork.process.pid
     assert os.getpgid(pid) == pid
     wait_until(lambda: os.readlink(f"/proc/{pid}/cwd") == str(tmp_path))
@@ -49,14 +61,14 @@ def test_a_fork_leads_its_own_group_and_starts_in_its_directory(parent, tmp_path
     fork.close()
 
 
-def test_a_fork_ends_when_nobody_is_left_to_order(parent, tmp_path):
-    fork = parent.fork(ENV, str(tmp_path), "")
+def test_a_fork_ends_when_nobody_is_left_to_order(parent: WarmParent, tmp_path: Path) -> None:
+    fork = forked(parent, ENV, tmp_path)
     fork.channel.close()
     assert fork.process.wait(20) == 0
 
 
-def test_waiting_has_a_limit(parent, tmp_path):
-    fork = parent.fork(ENV, str(tmp_path), "")
+def test_waiting_has_a_limit(parent: WarmParent, tmp_path: Path) -> None:
+    fork = forked(parent, ENV, tmp_path)
     with pytest.raises(subprocess.TimeoutExpired):
         fork.process.wait(0.01)
     assert fork.process.returncode is None
@@ -64,17 +76,19 @@ def test_waiting_has_a_limit(parent, tmp_path):
     fork.close()
 
 
-def test_what_is_read_while_libraries_load_needs_an_interpreter_of_its_own(parent, tmp_path):
+def test_what_libraries_read_as_they_load_needs_an_interpreter_of_its_own(
+    parent: WarmParent, tmp_path: Path
+) -> None:
     assert parent.fork({**ENV, "LD_LIBRARY_PATH": "/elsewhere"}, str(tmp_path), "") is None
 
 
-def test_a_mask_does_not(parent, tmp_path):
-    fork = parent.fork({**ENV, "CUDA_VISIBLE_DEVICES": "GPU-1"}, str(tmp_path), "")
+def test_a_mask_does_not(parent: WarmParent, tmp_path: Path) -> None:
+    fork = forked(parent, {**ENV, "CUDA_VISIBLE_DEVICES": "GPU-1"}, tmp_path)
     fork.kill()
     fork.close()
 
 
-def test_forks_end_with_their_parent_and_the_next_are_interpreters(tmp_path):
+def test_forks_end_with_their_parent_and_the_next_are_interpreters(tmp_path: Path) -> None:
     launcher = Launcher()
     launcher.warm({}, str(tmp_path))
     first = launcher.start(os.environ, str(tmp_path))
@@ -89,7 +103,7 @@ def test_forks_end_with_their_parent_and_the_next_are_interpreters(tmp_path):
     launcher.end()
 
 
-def test_ending_the_launcher_leaves_nothing(tmp_path):
+def test_ending_the_launcher_leaves_nothing(tmp_path: Path) -> None:
     launcher = Launcher()
     launcher.warm({}, str(tmp_path))
     taken = launcher.start(os.environ, str(tmp_path))
@@ -100,7 +114,7 @@ def test_ending_the_launcher_leaves_nothing(tmp_path):
     assert not is_alive(waiting.process.pid)
 
 
-def test_what_was_started_before_is_handed_out_once(tmp_path):
+def test_what_was_started_before_is_handed_out_once(tmp_path: Path) -> None:
     launcher = Launcher()
     launcher.warm({}, str(tmp_path))
     launcher.prestart(1, os.environ, str(tmp_path), "")
@@ -110,7 +124,7 @@ def test_what_was_started_before_is_handed_out_once(tmp_path):
     launcher.end()
 
 
-def test_a_second_thread_makes_a_parent_unfit():
+def test_a_second_thread_makes_a_parent_unfit() -> None:
     over = threading.Event()
     thread = threading.Thread(target=over.wait)
     thread.start()
@@ -121,7 +135,9 @@ def test_a_second_thread_makes_a_parent_unfit():
         thread.join()
 
 
-def test_an_open_device_makes_a_parent_unfit(tmp_path, monkeypatch):
+def test_an_open_device_makes_a_parent_unfit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     device = tmp_path / "nvidiactl"
     device.touch()
     monkeypatch.setattr(forking, "_DEVICES", (str(tmp_path),))
@@ -131,10 +147,12 @@ def test_an_open_device_makes_a_parent_unfit(tmp_path, monkeypatch):
         assert str(device) in forking.unfit()
 
 
-def test_an_unfit_parent_is_not_asked_again(tmp_path, monkeypatch):
-    asked = []
+def test_an_unfit_parent_is_not_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
 
-    def fork(self, env, directory, rouse):
+    def fork(self: Any, env: Any, directory: str, rouse: str) -> None:
         asked.append(env)
         raise NoFork("the parent of its processes has 2 threads")
 
@@ -150,8 +168,8 @@ def test_an_unfit_parent_is_not_asked_again(tmp_path, monkeypatch):
     launcher.end()
 
 
-def test_no_two_forks_draw_the_same():
-    def drawn():
+def test_no_two_forks_draw_the_same() -> None:
+    def drawn() -> bytes:
         reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:

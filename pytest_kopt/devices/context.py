@@ -22,9 +22,6 @@ def rouse(kind: str) -> None:
 
     with suppress(ImportError):
         import triton  # noqa: F401
-    # torch imports a symbolic algebra, which takes seconds, at the first gradient that it is given.
-    one = torch.ones(1, requires_grad=True)
-    torch.autograd.grad(one * 2, one, torch.ones(1))
     announce()
     with checking_lock(in_use(discover(kind)).uuid):
         for dtype in (torch.float64, torch.float32, torch.bfloat16):

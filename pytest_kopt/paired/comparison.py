@@ -246,12 +246,14 @@ class _Lane:
         """Measure what the change concerns; the other cases need no clock after the first time."""
         comparison = self._comparison
         while True:
+            wanted = [nodeid for nodeid in self._ids if nodeid not in self._same]
+            if not wanted:
+                return {nodeid: CaseQuads(nodeid, "") for nodeid in self._ids}
             while len(self._started) < min(comparison.ahead, left):
-                self._started.append(self._start())
+                self._started.append(self._start(wanted[0]))
             if self._abandoned:
                 raise NotComparable("abandoned")
             replica = self._started[0]
-            wanted = [nodeid for nodeid in self._ids if nodeid not in self._same]
             try:
                 found = replica.measure(wanted, comparison.random, self._await_leaving)
             except DiedNearby as death:
@@ -274,11 +276,13 @@ class _Lane:
             comparison.progress()
             return {nodeid: found.get(nodeid) or CaseQuads(nodeid, "") for nodeid in self._ids}
 
-    def _start(self) -> Replica:
+    def _start(self, first: str) -> Replica:
         comparison = self._comparison
         near = comparison.how not in self._asked_near and not comparison.died_nearby
         self._asked_near.add(comparison.how)
-        return comparison.start(self._device, self._ids, near)
+        replica = comparison.start(self._device, self._ids, near)
+        replica.load(first)
+        return replica
 
     def _await_leaving(self) -> None:
         """Wait for the last replica to be gone: what ends on a device disturbs a timing there."""

@@ -136,8 +136,15 @@ class Replica:
         self._device = device
         self._placement = placement
         self.how = how
+        self._asked: str | None = None
         self.held_seconds = 0.0
         self.tried: list[Tried] = []
+
+    def load(self, nodeid: str) -> None:
+        """Have the processes load a case, the first to be measured, while others are measured."""
+        self._asked = nodeid
+        for child in self._children:
+            child.ask(nodeid, None)
 
     def measure(
         self, ids: Sequence[str], order: random.Random, clear: Callable[[], None]
@@ -154,7 +161,8 @@ class Replica:
         try:
             for child in self._children:
                 _wait(child, "collected")
-            for nodeid in ids:
+            # What it was told to load comes first, and is gone through even if it needs no clock.
+            for nodeid in dict.fromkeys([self._asked or ids[0], *ids]):
                 found[nodeid] = self._case(nodeid, order, clear)
         except ChildDied as death:
             own = self._alone is not None and self._alone.has_died
@@ -179,8 +187,10 @@ class Replica:
         device, placement = self._device, self._placement
         arms: dict[str, Child] = {}
         engine = ""
+        if nodeid != self._asked:
+            for child in self._children:
+                child.ask(nodeid, None)
         for child in self._children:
-            child.ask(nodeid, None)
             if _wait(child, "loaded", "same")["kind"] == "same":
                 _wait(child, "finished")
                 return CaseQuads(nodeid, engine)

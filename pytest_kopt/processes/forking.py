@@ -24,11 +24,13 @@ from pytest_kopt.processes.parent_death import end_with_parent
 
 #: Without these no case runs. A project that has no Triton does without.
 _FIRST = ("pytest", "torch", "triton", "pytest_kopt.session.served", "pytest_kopt.cases.runner")
-#: What only some cases need, imported while nobody asks for a fork: what torch's first given
-#: gradient imports, and what compares versions.
-_THEN = ("torch.fx.experimental.symbolic_shapes", "pytest_kopt.cases.arms")
+#: What only some cases need, imported while nobody asks for a fork: what compares versions, and a
+#: symbolic algebra, which torch imports at the first gradient that it is given.
+_THEN = ("pytest_kopt.cases.arms", "torch.fx.experimental.symbolic_shapes")
 #: Device files of NVIDIA's and AMD's drivers, open in a process that has a context.
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/dxg")
+#: How long nobody has asked when the parent takes its time for something else.
+_QUIET_SECONDS = 0.2
 _STATUS = struct.Struct("i")
 #: How far the fork's first allocations on the host are shifted, at most, in pages.
 _PAGES = 512
@@ -50,14 +52,15 @@ def main() -> None:
     left = list(_THEN)
     children: dict[int, int] = {}
     while True:
-        ready, _, _ = select.select([control.fileno(), waking], [], [], 0 if left else None)
+        patience = _QUIET_SECONDS if left else None
+        ready, _, _ = select.select([control.fileno(), waking], [], [], patience)
         if waking in ready:
             with suppress(BlockingIOError):
                 os.read(waking, 4096)
             _reap(children)
         if control.fileno() in ready:
             _answer(control, (waking, wake), children)
-        elif left:
+        elif left and not ready:
             with suppress(ImportError):
                 importlib.import_module(left.pop(0))
             gc.freeze()

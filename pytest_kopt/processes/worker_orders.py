@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from pytest_kopt.cases.order import ArmsOrder, ProfileOrder
 from pytest_kopt.cases.result import ExpectedCase
-from pytest_kopt.options.settings import Settings, Suite
+
+if TYPE_CHECKING:
+    from pytest_kopt.options.settings import Settings, Suite
 
 
 @dataclass(frozen=True, slots=True)

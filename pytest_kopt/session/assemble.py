@@ -9,13 +9,13 @@ import pytest
 from pytest_kopt.cases.seeds import fresh_session_seed
 from pytest_kopt.devices.choice import choose
 from pytest_kopt.options.declare import BELOW, SERVE, WORKERINPUT
-from pytest_kopt.options.settings import Settings
 from pytest_kopt.processes.parent_death import end_with_parent
 from pytest_kopt.processes.worker_orders import Brief
-from pytest_kopt.session.controller import Controller, told
 from pytest_kopt.session.worker import Worker
 
 if TYPE_CHECKING:
+    from pytest_kopt.options.settings import Settings
+    from pytest_kopt.session.controller import Controller
     from pytest_kopt.trials.trial import Trial
 
 _WORKER, _CONTROLLER = "kopt-worker", "kopt-controller"
@@ -30,8 +30,7 @@ def worker_of(config: pytest.Config) -> Worker:
 
 def find_controller(config: pytest.Config) -> Controller | None:
     """Return this process's controller plugin, None in a process that only runs cases."""
-    controller = config.pluginmanager.get_plugin(_CONTROLLER)
-    assert controller is None or isinstance(controller, Controller)
+    controller: Controller | None = config.pluginmanager.get_plugin(_CONTROLLER)
     return controller
 
 
@@ -59,12 +58,16 @@ def assemble(config: pytest.Config) -> None:
             end_with_parent()
         manager.register(Worker(Brief.from_json(orders)), _WORKER)
         return
+    from pytest_kopt.options.settings import Settings
+    from pytest_kopt.session.controller import told
+
     with told("nothing was measured; what was decided is carried out by the next session"):
         _assemble_main(config, Settings.from_config(config))
 
 
 def _assemble_main(config: pytest.Config, settings: Settings) -> None:
     from pytest_kopt.session import xdist
+    from pytest_kopt.session.controller import Controller
 
     manager = config.pluginmanager
     seed = settings.seed if settings.seed is not None else fresh_session_seed()

@@ -79,6 +79,8 @@ class Controller:
                 )
             except BadInput as error:
                 raise pytest.UsageError(str(error)) from None
+        if self.settings.calibrate or (self.trial and self.trial.wants_replicas):
+            self.lab.prestart_replicas()
         return ids
 
     def pytest_report_header(self) -> list[str]:
@@ -101,8 +103,6 @@ class Controller:
         if blocked:
             self.collector.startup_death = blocked
             self._config.pluginmanager.register(Blocked(), "kopt-blocked")
-        elif self.settings.calibrate or (self.trial and self.trial.wants_replicas):
-            self.lab.start_spares()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Take over an in-process collection."""

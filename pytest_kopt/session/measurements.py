@@ -49,6 +49,7 @@ class HostLaboratory:
         self._settings = settings
         self._collector = collector
         self._placement: Placement = ON_CPU
+        self._prestarted = False
 
     @property
     def environment(self) -> dict[str, str]:
@@ -158,14 +159,15 @@ class HostLaboratory:
         directory = str(self._config.invocation_params.dir)
         launcher_of(self._config).warm(self._local_environment, directory)
 
-    def start_spares(self) -> None:
+    def prestart_replicas(self) -> None:
         """Have the first replicas wake on the GPUs while the cases are checked there."""
         from pytest_kopt.paired.comparison import ahead, replica_environment
         from pytest_kopt.session import xdist
 
         config, kind = self._config, self.brief.device
-        if kind != "cuda" or config.option.collectonly:
+        if kind != "cuda" or config.option.collectonly or self._prestarted:
             return
+        self._prestarted = True
         devices: Sequence[Device] = [self._placement.best]
         if xdist.is_distributed(config):
             devices = self._placement.devices[: xdist.local_workers(config)]
