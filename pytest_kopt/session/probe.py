@@ -16,9 +16,16 @@ from pytest_kopt.session.worker import is_marked
 class ProbePlugin:
     """Notes the cases of a collection and what could not be collected."""
 
-    def __init__(self) -> None:
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
         self.cases: list[str] = []
         self.failures: list[str] = []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Have pytest-benchmark make its folder elsewhere: nothing is left in the project."""
+        if hasattr(config.option, "benchmark_storage"):
+            config.option.benchmark_storage = f"file://{self._scratch}"
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -43,7 +50,7 @@ def main() -> None:
     """
     sys.path.insert(0, "")
     answer, asks, *arguments = sys.argv[1:]
-    plugin = ProbePlugin()
+    plugin = ProbePlugin(Path(answer).parent)
     pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", *arguments], plugins=[plugin])
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     document = {
