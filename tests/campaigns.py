@@ -53,7 +53,7 @@ def record(
         decision=decision,
         reason=f"why round {number} is {decision}",
         compare="none",
-        policy="primus",
+        policy=campaign.manifest.policy,
         aggregate=Aggregate(metric="Forward TFLOPS", candidate=rates[0], change_pct=change_pct),
         shapes=[checked_shape(row) for row in table.rows],
         rooflines=list(rooflines),

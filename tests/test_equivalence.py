@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_kopt import policies
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, log_ratio
+from pytest_kopt.decide.noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.paired import PairedCase, PairedEvidence, decide_metrics
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
@@ -17,6 +18,7 @@ from pytest_kopt.schema.classes import Classes
 from tests.builders import few_examples
 
 PRIMUS, KERNEL_OPT = policies.load("primus"), policies.load("kernel-opt")
+KNOWN = Noise((), DEVICE_TIMED)
 BENEFIT = "half the memory"
 
 
@@ -40,7 +42,7 @@ def judged(evidence: PairedEvidence, benefit: str | None = BENEFIT) -> Verdict:
 
 @pytest.mark.parametrize("look", LOOKS)
 def test_equal_and_a_benefit_is_kept_with_both_named(look: int) -> None:
-    evidence = evidence_of(0.0, 0.0, look=look)
+    evidence = replace(evidence_of(0.0, 0.0, look=look), noise=KNOWN)
     assert judged(evidence, None).decision is Decision.INCONCLUSIVE
     verdict = judged(evidence)
     assert (verdict.decision, verdict.exit_code) == (Decision.ACCEPTED_WITH_NOTE, 0)

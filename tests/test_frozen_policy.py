@@ -117,6 +117,7 @@ def test_verdict_and_evidence_hold_the_thresholds(project: DrivenCampaign) -> No
 
 
 def test_the_baselines_own_policy_counts_wherever_it_was_given(project: DrivenCampaign) -> None:
+    project.edit_manifest(kernel_time=False)
     baseline(project, policy="kernel-opt")
     assert "noise_pct: 1.0 -> 2.0" in refused(project)
     project.edit_manifest(policy="kernel-opt")

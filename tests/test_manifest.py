@@ -170,7 +170,7 @@ def test_legal_values_are_taken(key: str, value: Any) -> None:
         ("performance_target", 500, "(legal: text)"),
         ("primary_metric", "", "at least 1 character"),
         ("target_shapes", "some", "'all'"),
-        ("target_shapes", [[1, 2, 3]], "string"),
+        ("target_shapes", [[1, 2, 3]], "text"),
         ("target_shapes", [], "at least 1 item"),
         ("target_shapes", ["a", "a"], "different labels"),
         ("kernel_source", [], "at least 1 item"),
