@@ -87,10 +87,13 @@ class Comparison:
         versions: Versions,
         placement: Placement,
         progress: Callable[[], None],
+        most: int,
     ) -> None:
         """Compare `versions` over the node ids of each device; `env` is what all processes get.
 
-        `progress` is called after every measured replica, from the thread of its device.
+        `progress` is called after every measured replica, from the thread of its device. `most` is
+        how many replicas there can be: some are started before it is known that they are needed.
+        What is still running is ended where the comparison, a context manager, is left.
         """
         self._config = config
         self.progress = progress
@@ -100,7 +103,10 @@ class Comparison:
         self._versions = versions
         self._placement = placement
         self._falling_back = threading.Lock()
+        self.most = most
         self._lanes = [_Lane(self, device, list(ids)) for device, ids in lanes.items()]
+        # A process that one of its threads started ends with that thread: they stay to the end.
+        self._pool = ThreadPoolExecutor(len(self._lanes))
         self.random = random.SystemRandom()
         self.how = TWO_PROCESSES if versions.rebuilt else ONE_PROCESS
         self.why_two = (
@@ -132,20 +138,30 @@ class Comparison:
         NotComparable when that does not work either, CandidateDied when it is the candidate that
         ends its processes, and Caught when it was caught.
         """
-        with ThreadPoolExecutor(len(self._lanes)) as pool:
-            running = [pool.submit(lane.measure, count) for lane in self._lanes]
-            try:
-                done, _ = wait(running, return_when=FIRST_EXCEPTION)
-                # What went wrong in one lane comes before what that does to the others.
-                for future in done:
-                    future.result()
-                measured = [future.result() for future in running]
-            finally:
-                for lane, future in zip(self._lanes, running, strict=True):
-                    if not future.done():
-                        lane.abandon()
+        running = [self._pool.submit(lane.measure, count) for lane in self._lanes]
+        try:
+            done, _ = wait(running, return_when=FIRST_EXCEPTION)
+            # What went wrong in one lane comes before what that does to the others.
+            for future in done:
+                future.result()
+            measured = [future.result() for future in running]
+        finally:
+            for lane, future in zip(self._lanes, running, strict=True):
+                if not future.done():
+                    lane.abandon()
         for parts in zip(*measured, strict=True):
             yield {nodeid: quads for part in parts for nodeid, quads in part.items()}
+
+    def __enter__(self) -> Comparison:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """End what was started and is not needed any more."""
+        for lane in self._lanes:
+            lane.abandon()
+        self._pool.shutdown()
+        for lane in self._lanes:
+            lane.end()
 
     def fall_back(self, how: str, refused: Refused) -> None:
         """Go on in two processes a replica; NotComparable where that is `how` it failed.
@@ -225,16 +241,14 @@ class _Lane:
         self._started: list[Replica] = []
         self._leaving: Replica | None = None
         self._abandoned = False
+        self._measured = 0
         self._asked_near: set[str] = set()
         self.held_seconds = 0.0
         self.tried: list[Tried] = []
 
     def measure(self, count: int) -> list[dict[str, CaseQuads]]:
         """Return that many replicas, one measured after the other."""
-        try:
-            return [self._one(left) for left in range(count, 0, -1)]
-        finally:
-            self._stop_all()
+        return [self._one() for _ in range(count)]
 
     def abandon(self) -> None:
         """End what is running, from another thread."""
@@ -242,13 +256,18 @@ class _Lane:
         for replica in list(self._started):
             replica.kill()
 
-    def _one(self, left: int) -> dict[str, CaseQuads]:
+    def end(self) -> None:
+        """Let go of all processes; the thread that measured has ended."""
+        self._stop_all()
+
+    def _one(self) -> dict[str, CaseQuads]:
         """Measure what the change concerns; the other cases need no clock after the first time."""
         comparison = self._comparison
         while True:
             wanted = [nodeid for nodeid in self._ids if nodeid not in self._same]
             if not wanted:
                 return {nodeid: CaseQuads(nodeid, "") for nodeid in self._ids}
+            left = comparison.most - self._measured
             while len(self._started) < min(comparison.ahead, left):
                 self._started.append(self._start(wanted[0]))
             if self._abandoned:
@@ -270,6 +289,7 @@ class _Lane:
             self._await_leaving()
             replica.dismiss()
             self._leaving = replica
+            self._measured += 1
             self.held_seconds += replica.held_seconds
             self.tried += replica.tried
             self._same |= {nodeid for nodeid, quads in found.items() if quads.is_same}
@@ -291,9 +311,9 @@ class _Lane:
             self._leaving = None
 
     def _stop_all(self) -> None:
-        """Have all end at the same time, then wait for each."""
+        """End all: one that loads or waits for its turn would not listen."""
         for replica in self._started:
-            replica.dismiss()
+            replica.kill()
         self._await_leaving()
         while self._started:
             self._started.pop().stop()

@@ -118,9 +118,9 @@ class HostLaboratory:
 
         lanes = self._lanes(ids)
         env = self._local_environment
-        processes = (self._settings.calibrate or FINAL_LOOK) * len(lanes)
+        most = self._settings.calibrate or FINAL_LOOK
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
-        progress = Progress(reporter, processes).measured
+        progress = Progress(reporter, most * len(lanes)).measured
         return Comparison(
             self._config,
             self.brief,
@@ -129,6 +129,7 @@ class HostLaboratory:
             versions,
             self._placement,
             progress,
+            most,
         )
 
     def _lanes(self, ids: Sequence[str]) -> dict[Device, list[str]]:
@@ -227,8 +228,11 @@ class HostLaboratory:
         if not results:
             raise BadInput("no case passed", where="--kopt-calibrate", legal="cases that pass")
         try:
-            with overlays(self._config.rootpath.resolve(), {}) as versions:
-                comparison = self.compare([result.nodeid for result in results], versions)
+            ids = [result.nodeid for result in results]
+            with (
+                overlays(self._config.rootpath.resolve(), {}) as versions,
+                self.compare(ids, versions) as comparison,
+            ):
                 replicas = list(comparison.replicas(count))
         except (Caught, NotComparable) as error:
             raise BadInput(str(error), where="--kopt-calibrate") from None

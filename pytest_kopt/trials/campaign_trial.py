@@ -255,20 +255,20 @@ class CampaignTrial:
             return unusable
         try:
             versions = self._versions(other)
-            comparison = lab.compare([result.nodeid for result in results], versions)
             paired = [PairedMetric.of(metric, table) for metric in metrics]
             known = Known.here(self._settings.workspace, results, self.campaign)
             core, classes = self._core(), self._classes()
-            self._paired = judge(
-                comparison,
-                results,
-                paired,
-                policy,
-                known,
-                core=core,
-                classes=classes,
-                extra_benefit=self._extra_benefit(),
-            )
+            with lab.compare([result.nodeid for result in results], versions) as comparison:
+                self._paired = judge(
+                    comparison,
+                    results,
+                    paired,
+                    policy,
+                    known,
+                    core=core,
+                    classes=classes,
+                    extra_benefit=self._extra_benefit(),
+                )
             self._tried = comparison.tried
             self._nearby = nearby_findings(comparison)
         except Caught as caught:

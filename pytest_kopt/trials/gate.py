@@ -174,14 +174,16 @@ class PullRequestGate:
     ) -> Verdict:
         old = {path: self._base.old[path] for path in changed}
         try:
-            with overlays(
-                self._base.root,
-                {path: content for path, content in old.items() if content is not None},
-                absent=[path for path, content in old.items() if content is None],
-                changed=changed,
-                rebuild=self._settings.rebuild_command,
-            ) as versions:
-                comparison = lab.compare([result.nodeid for result in results], versions)
+            with (
+                overlays(
+                    self._base.root,
+                    {path: content for path, content in old.items() if content is not None},
+                    absent=[path for path, content in old.items() if content is None],
+                    changed=changed,
+                    rebuild=self._settings.rebuild_command,
+                ) as versions,
+                lab.compare([result.nodeid for result in results], versions) as comparison,
+            ):
                 noise = Known.here(self._settings.workspace, results)
                 gate = self._settings.gate
                 found = judge(
