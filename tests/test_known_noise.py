@@ -81,6 +81,7 @@ class Measuring:
     waiting: list[Replica]
     how: str = "one process"
     why_two: str = ""
+    why_fresh: str = ""
     device_seconds: float = 0.0
     asked: list[int] = field(default_factory=list)
 

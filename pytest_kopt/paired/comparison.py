@@ -23,6 +23,7 @@ from pytest_kopt.devices.vendor import Device
 from pytest_kopt.honesty.heldout import Tried, merged
 from pytest_kopt.paired.replica import CaseQuads, Died, DiedNearby, Refused, Replica
 from pytest_kopt.processes.child import MAX_DEATHS, Child
+from pytest_kopt.processes.launcher import launcher_of
 from pytest_kopt.processes.worker_orders import Brief
 
 #: Replicas that start up while another is measured; on the CPU they would disturb it.
@@ -120,6 +121,11 @@ class Comparison:
     def device_seconds(self) -> float:
         """How long the replicas had their devices to themselves, all devices together."""
         return sum(lane.held_seconds for lane in self._lanes)
+
+    @property
+    def why_fresh(self) -> str:
+        """Why the processes were not forked, "" where they were."""
+        return launcher_of(self._config).why_fresh
 
     @property
     def tried(self) -> list[Tried]:

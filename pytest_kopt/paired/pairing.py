@@ -139,6 +139,7 @@ def judge(
         {
             "compared_in": comparison.how,
             "why_two_processes": comparison.why_two,
+            "why_not_forked": comparison.why_fresh,
             "replicas": len(replicas),
             "measured": measured_under(results, replicas),
             "device_seconds": round(comparison.device_seconds, 3),
@@ -208,6 +209,8 @@ def _flags(
             f"compared in two processes (a bias of up to {KNOWN_BIAS_PCT:g} % is known): "
             f"{comparison.why_two}"
         )
+    if comparison.why_fresh:
+        found.append(f"each process was an interpreter of its own: {comparison.why_fresh}")
     flags: dict[str, tuple[str, ...]] = {}
     for result in results:
         around = [replica[result.nodeid].conditions for replica in replicas]
