@@ -27,6 +27,7 @@ from pytest_kopt.honesty.controls import passing_controls
 from pytest_kopt.honesty.precision import Accuracy, downgrades, least_snr, terms
 from pytest_kopt.numerics.compare import compare
 from pytest_kopt.numerics.gates import Tolerance
+from pytest_kopt.numerics.nested import storages
 from pytest_kopt.numerics.snr import compute_snr, rounding_snr
 from tests.builders import few_examples
 
@@ -204,7 +205,7 @@ def test_a_coarse_output_may_stay_when_only_what_it_cannot_hold_changes() -> Non
 
 def test_a_view_of_an_input_is_not_a_shared_result() -> None:
     x = torch.randn(4, 4)
-    held = inputs.storages([x])
+    held = storages([x])
     assert outputs.shared([x.t()], [x.t()], held) == []
     assert outputs.shared([x.t()], [x.t()], frozenset()) != []
     assert outputs.shared([x + 1], [x + 1], held) == []

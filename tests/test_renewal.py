@@ -10,6 +10,7 @@ import torch
 from pytest_kopt.cases.case import declare
 from pytest_kopt.cases.execution import make_inputs
 from pytest_kopt.cases.spot_checks import Forward, Looks, Recorder, Spotted
+from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.measure.wall import WallEngine
 
@@ -72,7 +73,7 @@ def watched(
         nbytes=None,
         gate=None,
     )
-    call = Forward(function, make_inputs(case, 0), ())
+    call = Forward(function, Held(make_inputs(case, 0), ()), ())
     recorder = Recorder(call, "cpu")
     renewal = Renewal(call.changing, 4)
     block = WallEngine(iterations=9).prepare([recorder], renewal)

@@ -20,14 +20,16 @@ from pytest_kopt.cases.execution import make_inputs
 from pytest_kopt.cases.groups import SKEWED, has_skew, redrawn, with_steady_groups
 from pytest_kopt.cases.heldout import held_out_cases, try_shape
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, UNEVEN, ArmsOrder, Commander
+from pytest_kopt.cases.reference import observed
 from pytest_kopt.cases.runner import Bench, prepare_blocks
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.cases.spot_checks import Looks, Spotted, floors
 from pytest_kopt.devices.lock import checking_lock
 from pytest_kopt.honesty.background import taken_threads
+from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.measure.cold import InputPool, input_pool
 from pytest_kopt.measure.wall import one_thread
-from pytest_kopt.numerics.determinism import fresh_copy, tensors
+from pytest_kopt.numerics.nested import fresh_copies, tensors
 from pytest_kopt.versions import executed_files as witness
 from pytest_kopt.versions import twin
 from pytest_kopt.versions.errors import NotLoadable, Unreached
@@ -60,6 +62,7 @@ def serve_arms(
     try:
         # Loading is no timing: others may check meanwhile, and the device is asked for after it.
         with one_thread(), checking_lock(bench.uuid, bench.waiting):
+            case = observed(case, seed)
             versions = _versions(case, order, seed)
     except Unreached:
         commander.same(case.nodeid)
@@ -71,12 +74,11 @@ def serve_arms(
         commander.loaded(case.nodeid)
     with one_thread():
         pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, *versions.values())
-        arms = {name: _arm(name, versions[name], case, pool, bench, seed) for name in order.names}
+        arms = _arms(order.names, versions, case, pool, bench, seed)
         if has_skew(case):
             uneven, pool = _uneven(case, bench, seed, versions)
-            for name in filter(UNEVEN.get, order.names):
-                other = UNEVEN[name]
-                arms[other] = _arm(other, versions[name], uneven, pool, bench, seed)
+            others = {UNEVEN[name]: versions[name] for name in filter(UNEVEN.get, order.names)}
+            arms |= _arms([*others], others, uneven, pool, bench, seed)
         engine = next(iter(arms.values())).forward.engine
         commander.ready(case.nodeid, list(arms), engine)
         while (wanted := commander.next_arm()) is not None:
@@ -100,16 +102,20 @@ def serve_arms(
                     commander.tried(tried)
 
 
-def _arm(
-    name: str,
-    version: Callable[..., Any],
+def _arms(
+    names: Sequence[str],
+    versions: Mapping[str, Callable[..., Any]],
     case: Case,
     pool: InputPool,
     bench: Bench,
     seed: int,
-) -> _Arm:
-    looks = Looks(_RUNS, _LOOKS, derive(bench.session_seed, case.nodeid, f"looks {name}"))
-    return _Arm(*prepare_blocks(version, case, pool, bench, False, seed, looks))
+) -> dict[str, _Arm]:
+    sets, arms = [Held(given, case.rewritten) for given in pool.sets], {}
+    for name in names:
+        looks = Looks(_RUNS, _LOOKS, derive(bench.session_seed, case.nodeid, f"looks {name}"))
+        blocks = prepare_blocks(versions[name], case, pool, sets, bench, False, seed, looks)
+        arms[name] = _Arm(*blocks)
+    return arms
 
 
 def _uneven(
@@ -158,10 +164,11 @@ def _versions(case: Case, order: ArmsOrder, seed: int) -> Mapping[str, Callable[
 
 
 def _one_call(case: Case, function: Callable[..., Any], given: Sequence[Any]) -> Callable[[], Any]:
-    copies = [fresh_copy(item) for item in given]
+    held = Held(fresh_copies(given), case.rewritten)
 
     def call() -> None:
-        outputs = [out for out in tensors(function(*copies)) if out.requires_grad]
+        held.restore()
+        outputs = [out for out in tensors(function(*held.live)) if out.requires_grad]
         if case.backward and outputs:
             torch.autograd.backward(outputs, [torch.ones_like(out) for out in outputs])
 

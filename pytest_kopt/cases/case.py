@@ -22,8 +22,10 @@ class Case:
 
     `dims` are complete and in column order. `flops` and `nbytes` are (forward, backward) as far as
     declared; `work` is the one that the schema's unit asks for. `weights` are the positions of the
-    inputs that live longer than a step. `groups` is the position of a grouped GEMM's group sizes
-    (None: they are looked for), which are drawn anew in multiples of `group_multiple`.
+    inputs that live longer than a step, `writes` those that hold results after a call;
+    of these the reference returns the `owed` ones and writes the others. `groups` is the position
+    of a grouped GEMM's group sizes (None: they are looked for), which are drawn anew in multiples
+    of `group_multiple`.
     """
 
     nodeid: str
@@ -35,6 +37,8 @@ class Case:
     label: str
     backward: bool
     weights: tuple[int, ...]
+    writes: tuple[int, ...]
+    owed: tuple[int, ...]
     flops: tuple[float, float] | None
     nbytes: tuple[float, float] | None
     gate: Gate | None
@@ -50,6 +54,11 @@ class Case:
     def work(self) -> tuple[float, float] | None:
         """What the schema's rates count, None where it has no rate."""
         return {"flops": self.flops, "nbytes": self.nbytes, None: None}[self.schema.work]
+
+    @property
+    def rewritten(self) -> frozenset[int]:
+        """Positions of the inputs that a call need not leave as they are."""
+        return frozenset(self.writes)
 
     @property
     def header(self) -> tuple[str, ...]:
@@ -117,6 +126,8 @@ def declare(
         label=shown,
         backward=backward,
         weights=tuple(weights),
+        writes=(),
+        owed=(),
         flops=work["flops"],
         nbytes=work["nbytes"],
         gate=gate,

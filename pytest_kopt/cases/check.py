@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.reference import observed
 from pytest_kopt.cases.result import Check
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.cases.steps import PURPOSES, Checking
@@ -28,7 +29,8 @@ class CheckReport:
     signs that the kernel serves the check instead of computing. `accuracy` is each result's, by
     name, and `written` the bytes of the outputs; `io_bytes` are the compulsory bytes by direction
     and `dtype` what products are taken in, for the roofline. `groups` are the group sizes that a
-    grouped GEMM was right for, by the distribution they were drawn from.
+    grouped GEMM was right for, by the distribution they were drawn from. `case` has among its
+    `writes` what the reference writes to.
     """
 
     check: Check
@@ -46,6 +48,7 @@ class CheckReport:
     io_bytes: dict[str, int] = field(default_factory=dict)
     dtype: str | None = None
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    case: Case | None = None
 
 
 def check_case(
@@ -65,17 +68,19 @@ def check_case(
     a gate, inputs that are no tuple).
     """
     seeds = {purpose: derive(session_seed, case.nodeid, purpose) for purpose in PURPOSES}
-    checking = Checking(case, seeds, device)
+    findings: list[Finding] = []
     before = look(device)
     try:
+        # The reference comes first here, on content of which the kernel sees nothing.
+        case = observed(case, derive(session_seed, case.nodeid, "writes"))
+        checking = Checking(case, seeds, device, findings=findings)
         checking.run(freezes)
     except BadInput:
         raise
     except InvalidReference as error:
         return CheckReport("ERROR", str(error), seeds=seeds)
     except Exception:
-        findings = tuple(checking.findings)
-        return CheckReport("ERROR", _kernel_traceback(), findings=findings, seeds=seeds)
+        return CheckReport("ERROR", _kernel_traceback(), findings=tuple(findings), seeds=seeds)
     if checking.invalid:
         return CheckReport("ERROR", checking.invalid, seeds=seeds)
     checking.found(changes(before, look(device)))
@@ -86,7 +91,7 @@ def check_case(
 
 def _report(checking: Checking, seeds: dict[str, int]) -> CheckReport:
     comparisons = checking.comparisons
-    outs = [item for item in comparisons if item.name.startswith("out")]
+    outs = [item for item in comparisons if not item.name.startswith(_GRADIENT)]
     gradients: dict[int, float] = {}
     for item in comparisons:
         if item.name.startswith(_GRADIENT):
@@ -110,6 +115,7 @@ def _report(checking: Checking, seeds: dict[str, int]) -> CheckReport:
         io_bytes=checking.io_bytes,
         dtype=checking.dtype,
         groups=checking.groups,
+        case=checking.case,
     )
 
 

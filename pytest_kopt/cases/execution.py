@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from types import CodeType, FrameType
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,27 +12,32 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.seeds import seed_everything
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.guards import is_library
 from pytest_kopt.honesty.outputs import taken
 from pytest_kopt.numerics.compare import Comparison, compare
-from pytest_kopt.numerics.determinism import tensors
-from pytest_kopt.profile_hook import profile_hook
+from pytest_kopt.numerics.determinism import bits
+from pytest_kopt.numerics.nested import flatten, tensors
 
+#: How the name of an input that is written to begins.
+INPUT = "input "
 #: What a list of measurements looks like; nobody but a forger has reason to touch it.
 _BAIT = (1.2034, 1.1987, 1.2101, 0.2)
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Outputs and gradients (by position of the input) of one run."""
+    """Outputs by name, inputs that were written to among them, and gradients by input's position.
 
-    outputs: list[Any]
+    `before` is, of a reference's run, what the inputs held that it wrote to itself.
+    """
+
+    outputs: dict[str, Any]
     gradients: dict[int, torch.Tensor | None]
+    before: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @property
     def all(self) -> list[Any]:
         """Outputs, then gradients, whatever they are: of two runs, one beside the other."""
-        return [*self.outputs, *self.gradients.values()]
+        return [*self.outputs.values(), *self.gradients.values()]
 
     @property
     def results(self) -> list[torch.Tensor]:
@@ -66,6 +68,14 @@ def make_inputs(case: Case, seed: int) -> tuple[Any, ...]:
             legal="a tuple of the function's arguments",
         )
     return tuple(given)
+
+
+def results(returned: Any, given: Sequence[Any], writes: Iterable[int]) -> dict[str, Any]:
+    """Return what a call returned, and the inputs that it writes to, by name."""
+    found = {} if returned is None else flatten(returned, "out")
+    for place in writes:
+        found |= flatten(given[place], f"{INPUT}{place}")
+    return found
 
 
 def leaves(given: Sequence[Any]) -> dict[int, torch.Tensor]:
@@ -104,22 +114,22 @@ class Candidate:
     def __init__(self, case: Case, function: Callable[..., Any]) -> None:
         self._case = case
         self._function = function
-        self._incoming: dict[int, torch.Tensor] = {}
+        self._incoming: dict[str, torch.Tensor] = {}
 
     def __call__(self, given: Sequence[Any], seed: int) -> Run:
         """Run once; the incoming gradients are drawn under `seed`."""
-        result, findings = self._watched(given)
-        outputs = list(result) if isinstance(result, tuple | list) else [result]
-        copies = taken(outputs)
         wanted = leaves(given) if self._case.backward else {}
-        differentiable = [out for out in tensors(outputs) if out.requires_grad]
+        result, findings = self._watched(given)
+        outputs = results(result, given, self._case.writes)
+        copies = dict(zip(outputs, taken(list(outputs.values())), strict=True))
+        differentiable = roots(outputs)
         if not wanted or not differentiable:
             nothing: dict[int, torch.Tensor | None] = dict.fromkeys(wanted)
             return Run(Pass(outputs, nothing), Pass(copies, nothing), findings)
         found = torch.autograd.grad(
-            differentiable,
+            list(differentiable.values()),
             list(wanted.values()),
-            [self._gradient(i, out, seed) for i, out in enumerate(differentiable)],
+            [self._gradient(name, out, seed) for name, out in differentiable.items()],
             allow_unused=True,
         )
         kept = taken(found)
@@ -142,122 +152,59 @@ class Candidate:
         )
         return result, (edited,)
 
-    def _gradient(self, place: int, out: torch.Tensor, seed: int) -> torch.Tensor:
+    def _gradient(self, name: str, out: torch.Tensor, seed: int) -> torch.Tensor:
         values = grad_out(out, seed)
-        held = self._incoming.get(place)
+        held = self._incoming.get(name)
         if held is None or held.shape != values.shape or held.dtype != values.dtype:
-            held = self._incoming[place] = torch.empty_like(values)
+            held = self._incoming[name] = torch.empty_like(values)
         held.data.copy_(values)
         return held
 
 
-class Reference:
-    """The reference of a case, and the project code that produces its result."""
-
-    def __init__(self, case: Case) -> None:
-        self._case = case
-        self._own = _code_of(case.reference)
-        self._producers: frozenset[CodeType] | None = None
-
-    def __call__(self, given: Sequence[Any], like: Pass, seed: int) -> Pass:
-        """Run on pristine inputs; `like` is the candidate's run, whose dtypes grad_out follows."""
-        outputs = self.forward(given)
-        if not self._case.backward:
-            return Pass(outputs, {})
-        # The candidate's rounding of grad_out is part of its input, not of its error.
-        incoming = [
-            grad_out(out if isinstance(out, torch.Tensor) and out.shape == ref.shape else ref, seed)
-            for ref, out in zip(outputs, like.outputs, strict=False)
-            if isinstance(ref, torch.Tensor) and ref.requires_grad
-        ]
-        return Pass(outputs, self._gradients(outputs, given, incoming))
-
-    def forward(self, given: Sequence[Any]) -> list[Any]:
-        """Return the outputs."""
-        if self._producers is not None:
-            result = self._case.reference(*given)
-        else:
-            result, self._producers = _producers(self._case.reference, given)
-        return list(result) if isinstance(result, tuple | list) else [result]
-
-    def backward(
-        self, given: Sequence[Any], incoming: Sequence[torch.Tensor]
-    ) -> dict[int, torch.Tensor | None]:
-        """Return the gradients of the inputs, by position, for incoming gradients in order."""
-        return self._gradients(self.forward(given), given, incoming)
-
-    def _gradients(
-        self, outputs: Sequence[Any], given: Sequence[Any], incoming: Sequence[torch.Tensor]
-    ) -> dict[int, torch.Tensor | None]:
-        wanted = leaves(given)
-        roots = [out for out in tensors(outputs) if out.requires_grad][: len(incoming)]
-        seeds = [
-            grad.to(device=out.device, dtype=out.dtype)
-            for out, grad in zip(roots, incoming, strict=True)
-        ]
-        found = torch.autograd.grad(roots, list(wanted.values()), seeds, allow_unused=True)
-        return dict(zip(wanted, found, strict=True))
-
-    def called(self, code: frozenset[CodeType], run: Pass, expected: Pass) -> list[Finding]:
-        """Return a finding when a call, which ran this code, let the reference do the work.
-
-        That is: it ran the reference itself, or project code that makes the reference's result, and
-        got its very bits. Code of the kernel's own that the reference is made of does not count.
-        """
-        own = _code_of(self._case.function)
-        home = own.co_filename if own else ""
-        direct = self._own is not None and self._own is not own and self._own in code
-        made = {c for c in self._producers or () if c.co_filename != home}
-        through = bool(made & code) and all(
-            isinstance(out, torch.Tensor) and torch.equal(out.detach(), ref.detach().to(out.dtype))
-            for ref, out in zip(expected.outputs, run.outputs, strict=True)
-        )
-        if not direct and not through:
-            return []
-        return [
-            Finding(
-                "reference-called",
-                "the call lets the case's own reference compute the result",
-                advice="the reference is what the kernel is judged by; compute it in the kernel",
-            )
-        ]
-
-
 def judge(case: Case, expected: Pass, run: Pass) -> list[Comparison]:
     """Judge every output and gradient of a run against the reference's."""
-    if len(expected.outputs) != len(run.outputs):
-        reason = f"returns {len(run.outputs)} values, the reference {len(expected.outputs)}"
-        return [Comparison("out", False, "same number of outputs", reason)]
+    if expected.outputs.keys() != run.outputs.keys():
+        reason = f"gives {_listed(run.outputs)}, the reference {_listed(expected.outputs)}"
+        return [Comparison("out", False, "the same outputs", reason)]
     return [compare(ref, out, case.gate, name) for name, ref, out in pairs(expected, run)]
 
 
 def pairs(expected: Pass, run: Pass) -> Iterable[tuple[str, torch.Tensor, Any]]:
-    """Yield name, reference and result of every output and of every gradient that exists."""
-    several = len(expected.outputs) > 1
-    for i, (ref, out) in enumerate(zip(expected.outputs, run.outputs, strict=True)):
-        yield (f"out[{i}]" if several else "out"), ref, out
+    """Yield name, reference and result of every output and of every gradient that exists.
+
+    Of an input that the reference writes to only what it or the candidate changed is left, zero
+    stands for the rest: one wrong row of a large cache has to weigh as much as any other result.
+    """
+    for name, ref in expected.outputs.items():
+        before, out = expected.before.get(name), run.outputs[name]
+        if before is None or not is_shaped(out, ref):
+            yield name, ref, out
+        else:
+            untouched = (bits(ref) == bits(before)) & (bits(out) == bits(before))
+            yield name, _without(ref, untouched), _without(out, untouched)
     for position, ref in expected.gradients.items():
         if ref is not None:
             yield f"grad of input {position}", ref, run.gradients.get(position)
 
 
-def _code_of(function: Any) -> CodeType | None:
-    while isinstance(function, functools.partial):
-        function = function.func
-    code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
-    return code if isinstance(code, CodeType) else None
+def roots(outputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the outputs that a backward can start from, by name."""
+    return {
+        name: out
+        for name, out in outputs.items()
+        if isinstance(out, torch.Tensor) and out.requires_grad
+    }
 
 
-def _producers(
-    reference: Callable[..., Any], given: Sequence[Any]
-) -> tuple[Any, frozenset[CodeType]]:
-    """Call the reference; return its result and the project code that returned that very object."""
-    returned: list[tuple[CodeType, Any]] = []
+def is_shaped(out: Any, ref: Any) -> bool:
+    both = isinstance(out, torch.Tensor) and isinstance(ref, torch.Tensor)
+    return both and out.shape == ref.shape
 
-    def hook(frame: FrameType, event: str, argument: Any) -> None:
-        if event == "return" and not is_library(frame.f_code.co_filename):
-            returned.append((frame.f_code, argument))
 
-    with profile_hook(hook):
-        result = reference(*given)
-    return result, frozenset(code for code, value in returned if value is result)
+def _without(tensor: torch.Tensor, untouched: torch.Tensor) -> torch.Tensor:
+    kept = bits(tensor).masked_fill(untouched.to(tensor.device), 0)
+    return kept.view(tensor.dtype)
+
+
+def _listed(outputs: Mapping[str, Any]) -> str:
+    return ", ".join(outputs) or "nothing"

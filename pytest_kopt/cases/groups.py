@@ -14,8 +14,8 @@ import torch
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.inputs import all_tensors
 from pytest_kopt.honesty.skew import DISTRIBUTIONS, filled_groups
+from pytest_kopt.numerics.nested import tensors
 
 #: The distributions that a gain has to hold under.
 SKEWED = tuple(name for name in DISTRIBUTIONS if name != "uniform")
@@ -69,7 +69,7 @@ def find_groups(case: Case, given: Sequence[Any]) -> Groups | None:
     if case.groups is not None and case.groups >= len(given):
         raise BadInput(f"groups is {case.groups}", where=where, legal=f"0 to {len(given) - 1}")
     # Rows that a router dropped, or a buffer's spare ones, belong to no group.
-    extents = {size for tensor in all_tensors(given) if tensor.ndim > 1 for size in tensor.shape}
+    extents = {size for tensor in tensors(given) if tensor.ndim > 1 for size in tensor.shape}
     most = max([*extents, *(n for n in [case.dims.get("M")] if isinstance(n, int))], default=0)
     for fits in (extents.__contains__, lambda rows: 0 < rows <= most):
         found = {

@@ -14,14 +14,15 @@ import pytest
 import torch
 
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.execution import Candidate, Reference, judge, make_inputs
+from pytest_kopt.cases.execution import Candidate, judge, make_inputs
 from pytest_kopt.cases.groups import SKEWED, has_skew, redrawn
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
+from pytest_kopt.cases.reference import Reference
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.honesty.heldout import LARGER, SHAPES, Kind, Outcome, Tried, perturbed
-from pytest_kopt.honesty.inputs import SCALABLE
-from pytest_kopt.numerics.determinism import fresh_copy
+from pytest_kopt.honesty.inputs import SCALABLE, Held
 from pytest_kopt.numerics.gates import snr
+from pytest_kopt.numerics.nested import fresh_copies
 from pytest_kopt.schema.profile import Schema
 
 _TRIES, _PAIRS = 3, 7
@@ -126,7 +127,7 @@ def _declared(
     try:
         item.obj(**arguments)
     except Declared as found:
-        other = found.case
+        other = replace(found.case, writes=case.writes, owed=case.owed)
         return other if other.function is case.function and other.dims != case.dims else None
     except (Exception, pytest.skip.Exception, pytest.fail.Exception):
         return None
@@ -168,14 +169,14 @@ def _outcome(case: Case, seed: int) -> tuple[Outcome | None, str]:
     given, reference = make_inputs(case, seed), Reference(case)
 
     def copies() -> list[Any]:
-        return [fresh_copy(item) for item in given]
+        return fresh_copies(given)
 
     try:
         run = Candidate(case, case.function)(copies(), seed)
     except Exception as error:
         raised = f"{type(error).__name__}: {error}".splitlines()[0]
         try:
-            reference.forward(copies())
+            reference.forward(copies(), ())
         except Exception:
             return None, ""
         return "raises", raised
@@ -204,15 +205,16 @@ def _seconds(
 
     All take turns, so that whatever else the machine does is in all their times.
     """
-    given = [
-        [fresh_copy(x) for x in make_inputs(c, derive(seed, c.nodeid, "speed"))] for c in cases
-    ]
+    given = [Held(make_inputs(c, derive(seed, c.nodeid, "speed")), c.rewritten) for c in cases]
     turns = [(place, name) for name in versions for place in range(len(cases))]
     times: dict[tuple[int, str], list[float]] = {turn: [] for turn in turns}
     for number in range(2 * _PAIRS):
         for place, name in turns if number % 2 else reversed(turns):
+            given[place].restore()
+            if device == "cuda":
+                torch.cuda.synchronize()
             start = time.perf_counter()
-            versions[name](*given[place])
+            versions[name](*given[place].live)
             if device == "cuda":
                 torch.cuda.synchronize()
             times[place, name].append(time.perf_counter() - start)

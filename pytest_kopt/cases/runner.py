@@ -25,6 +25,7 @@ from pytest_kopt.devices.vendor import Reading
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.background import taken_threads
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.honesty.physics import too_fast
 from pytest_kopt.honesty.precision import Accuracy
 from pytest_kopt.honesty.renewal import Renewal
@@ -108,6 +109,7 @@ def run_case(case: Case, bench: Bench, tampering: Callable[[], list[Finding]] = 
             baseline=bench.accuracy(case.nodeid),
             freezes=bench.freezes,
         )
+        case = report.case or case
         findings += [*report.findings, *taken_threads(1)]
     findings += [new for new in bench.watched() if new not in findings]
     check, diagnosis = report.check, report.diagnosis
@@ -230,7 +232,8 @@ def time_case(case: Case, bench: Bench, report: CheckReport) -> Timed:
     seed = derive(bench.session_seed, case.nodeid, "time")
     pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, case.function)
     looks = Looks(_DISCARDED + bench.repeats, 1, derive(bench.session_seed, case.nodeid, "looks"))
-    blocks = prepare_blocks(case.function, case, pool, bench, report.interpreted, seed, looks)
+    sets = [Held(given, case.rewritten) for given in pool.sets]
+    blocks = prepare_blocks(case.function, case, pool, sets, bench, report.interpreted, seed, looks)
     forward, backward = blocks
 
     def measure() -> tuple[Timing, Timing | None]:
@@ -265,12 +268,16 @@ def prepare_blocks(
     function: Callable[..., Any],
     case: Case,
     pool: InputPool,
+    sets: Sequence[Held],
     bench: Bench,
     interpreted: bool,
     seed: int,
     looks: Looks,
 ) -> tuple[Spotted, Spotted | None]:
-    """Return the forward block of one version of a case's function, and its backward block."""
+    """Return the forward block of one version of a case's function, and its backward block.
+
+    `sets` are the pool's, which all versions share.
+    """
     frozen = (bench.expected or {}).get(case.nodeid)
     engines = frozen.engine.split("+") if frozen and frozen.engine else [bench.engine] * 2
 
@@ -280,16 +287,41 @@ def prepare_blocks(
         if bench.device == "cpu" and not interpreted:
             renewal = Renewal((tensor for call in calls for tensor in call.changing), looks.seed)
         before = renewal or pool.flush
+        if case.rewritten:
+            before = _restored(calls, renewal, pool)
         block = prepare(engine, bench.device, interpreted, recorders, before, bench.cpu)
         return Spotted(block, case, recorders, looks, renewal)
 
-    forward = spotted(engines[0], [Forward(function, s, case.weights) for s in pool.sets])
+    front = [Forward(function, held, case.weights, case.writes) for held in sets]
+    forward = spotted(engines[0], front)
     if not case.backward:
         return forward, None
     # Autograd runs a backward on its forward's stream, and only there can it be captured.
     with launch_stream(bench.device):
-        back = [Backward(function, given, lambda out: grad_out(out, seed)) for given in pool.sets]
+        back = [
+            Backward(
+                function, s.source, lambda out: grad_out(out, seed), case.writes, case.rewritten
+            )
+            for s in sets
+        ]
     return forward, spotted(engines[-1], back)
+
+
+def _restored(
+    calls: Sequence[Forward | Backward], renewal: Renewal | None, pool: InputPool
+) -> Callable[[], object]:
+    """Return what brings back, untimed, what calls write over; a GPU's cache is flushed then."""
+    flush = pool.flusher()
+
+    def before() -> None:
+        if renewal is not None:
+            renewal()
+        for call in calls:
+            call.restore()
+        if flush is not None:
+            flush()
+
+    return before
 
 
 def _flops(case: Case) -> float:

@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.execution import Pass, Reference, drawn_like, judge, leaves, make_inputs
+from pytest_kopt.cases.execution import (
+    Pass,
+    drawn_like,
+    judge,
+    leaves,
+    make_inputs,
+    results,
+    roots,
+)
+from pytest_kopt.cases.reference import Reference
 from pytest_kopt.honesty import inputs
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.outputs import taken
@@ -24,7 +33,7 @@ from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.honesty.reuse import known_content_gain, reuse_finding
 from pytest_kopt.measure.engine import Block
 from pytest_kopt.numerics.compare import Comparison
-from pytest_kopt.numerics.determinism import fresh_copy, tensors
+from pytest_kopt.numerics.nested import fresh_copies
 
 #: SNR in dB below which a result is plainly wrong where nothing is known of its accuracy.
 _WRONG_DB = 5.0
@@ -49,44 +58,83 @@ class Looks:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """What a call worked on, a backward with its incoming gradients, and what it returned."""
+    """What a call worked on and what it gave, by name.
+
+    A backward has incoming gradients by name of the output, and its gradients in order as results.
+    """
 
     given: list[Any]
-    incoming: list[torch.Tensor] | None
-    results: list[Any]
+    incoming: dict[str, torch.Tensor] | None
+    results: dict[str, Any]
 
 
 class Forward:
-    """A forward call on arguments of its own, of which those at `weights` stay as they are."""
+    """A forward call on arguments of its own, of which those at `weights` stay as they are.
+
+    `writes` are the positions of those that hold results after it.
+    """
 
     def __init__(
-        self, function: Callable[..., Any], given: Sequence[Any], weights: Container[int]
+        self,
+        function: Callable[..., Any],
+        held: inputs.Held,
+        weights: Container[int],
+        writes: Collection[int] = (),
     ) -> None:
         self._function = function
-        self.given = given
-        self.incoming: list[torch.Tensor] | None = None
-        self.changing = inputs.activations(given, weights)
+        self._writes = writes
+        self._held = held
+        self.restore = held.restore
+        self.given = held.source
+        self.incoming: dict[str, torch.Tensor] | None = None
+        self.changing = inputs.activations(self.given, weights)
 
     def __call__(self) -> Any:
-        return self._function(*self.given)
+        return self._function(*self._held.live)
+
+    def named(self, returned: Any) -> dict[str, Any]:
+        """Return what a call gave."""
+        return results(returned, self._held.live, self._writes)
 
 
 class Backward:
-    """One backward over a graph that was built once, on inputs of its own."""
+    """One backward over a graph that was built once, on inputs of its own.
 
-    def __init__(self, function: Callable[..., Any], given: Sequence[Any], seeds: Any) -> None:
+    It finds what it writes over as the forward left it.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        given: Sequence[Any],
+        seeds: Any,
+        writes: Collection[int] = (),
+        rewritten: Collection[int] = (),
+    ) -> None:
         """Run the forward; `seeds` makes the incoming gradient of an output."""
-        self.given = [fresh_copy(item) for item in given]
-        self._outputs = [out for out in tensors(function(*self.given)) if out.requires_grad]
-        self.leaves = list(leaves(self.given).values())
-        self.incoming: list[torch.Tensor] | None = [seeds(out) for out in self._outputs]
-        self.changing = self.incoming
+        forward = inputs.Held(fresh_copies(given), rewritten)
+        self.given = forward.source
+        self.leaves = list(leaves(forward.live).values())
+        self._outputs = roots(results(function(*forward.live), forward.live, writes))
+        self.incoming: dict[str, torch.Tensor] | None = {
+            name: seeds(out) for name, out in self._outputs.items()
+        }
+        self.changing = list(self.incoming.values())
+        self.restore = inputs.Held(forward.live, rewritten).restore
 
     def __call__(self) -> tuple[torch.Tensor, ...]:
         found: tuple[torch.Tensor, ...] = torch.autograd.grad(
-            self._outputs, self.leaves, self.incoming, retain_graph=True, allow_unused=True
+            list(self._outputs.values()),
+            self.leaves,
+            self.changing,
+            retain_graph=True,
+            allow_unused=True,
         )
         return found
+
+    def named(self, returned: Any) -> dict[str, Any]:
+        """Return the gradients."""
+        return {str(place): gradient for place, gradient in enumerate(returned)}
 
 
 class Recorder:
@@ -97,38 +145,41 @@ class Recorder:
     the block does not notice.
     """
 
-    __slots__ = ("_is_kept_in_place", "_left", "_result", "_spot", "call")
+    __slots__ = ("_is_kept_in_place", "_left", "_result", "_spot", "call", "has_run")
 
     def __init__(self, call: Forward | Backward, device: str) -> None:
         self.call = call
         self._is_kept_in_place = device == "cuda"
         self._left = 0
-        self._result: list[Any] = []
-        self._spot = Spot([], None, [])
+        self.has_run = False
+        self._result: Any = None
+        self._spot = Spot([], None, {})
 
     def wait_for(self, number: int) -> None:
         """Keep the result of the call of this number, counted from 1."""
         self._left = number
+        self.has_run = False
 
     def __call__(self) -> object:
         result = self.call()
         self._left -= 1
+        self.has_run = True
         if self._is_kept_in_place:
-            self._result = _as_list(result)
+            self._result = result
         elif self._left == 0:
-            self._spot = self._take(_as_list(result))
+            self._spot = self._take(result)
         return result
 
     def spot(self) -> Spot:
         """Return what was kept."""
         return self._take(self._result) if self._is_kept_in_place else self._spot
 
-    def _take(self, result: list[Any]) -> Spot:
-        given, incoming = self.call.given, self.call.incoming
+    def _take(self, result: Any) -> Spot:
+        given, incoming, found = self.call.given, self.call.incoming, self.call.named(result)
         return Spot(
-            [fresh_copy(item) for item in given],
-            None if incoming is None else [item.clone() for item in incoming],
-            taken(result),
+            fresh_copies(given),
+            None if incoming is None else {name: item.clone() for name, item in incoming.items()},
+            dict(zip(found, taken(list(found.values())), strict=True)),
         )
 
 
@@ -166,7 +217,9 @@ class Spotted(Block):
             self._renewal.instead(place, write)
         recorder.wait_for(place)
         milliseconds = self._undisturbed()
-        self._spots.append(recorder.spot())
+        # A graph's replay calls nothing; of launches a block may end before all sets had a turn.
+        if recorder.has_run or self.engine == "graph":
+            self._spots.append(recorder.spot())
         return milliseconds
 
     def findings(self, floors: Mapping[str, float]) -> list[Finding]:
@@ -214,8 +267,8 @@ class Spotted(Block):
             given, drawn = call.given, make_inputs(self._case, seed)
             weights = self._case.weights
             return lambda: inputs.overwrite(given, drawn, weights, only_activations=True)
-        generator = torch.Generator(call.incoming[0].device).manual_seed(seed)
-        pairs = [(old, drawn_like(old, generator)) for old in call.incoming]
+        generator = torch.Generator(call.changing[0].device).manual_seed(seed)
+        pairs = [(old, drawn_like(old, generator)) for old in call.changing]
 
         def write() -> None:
             for old, new in pairs:
@@ -227,16 +280,12 @@ class Spotted(Block):
         reference = Reference(self._case)
         nothing: dict[int, torch.Tensor | None] = {}
         if spot.incoming is None:
-            expected = reference.forward(spot.given)
-            return judge(self._case, Pass(expected, nothing), Pass(spot.results, nothing))
-        wanted = reference.backward(spot.given, spot.incoming)
+            expected = reference.forward(spot.given, list(spot.results))
+            return judge(self._case, expected, Pass(spot.results, nothing))
         positions = leaves(spot.given)
-        gradients = dict(zip(positions, spot.results, strict=True))
-        return judge(self._case, Pass([], wanted), Pass([], gradients))
-
-
-def _as_list(result: Any) -> list[Any]:
-    return list(result) if isinstance(result, tuple | list) else [result]
+        wanted = reference.backward(spot.given, list(spot.incoming), spot.incoming)
+        gradients = dict(zip(positions, spot.results.values(), strict=True))
+        return judge(self._case, Pass({}, wanted), Pass({}, gradients))
 
 
 def _is_plainly_wrong(item: Comparison, floors: Mapping[str, float]) -> bool:

@@ -17,9 +17,9 @@ import torch
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.execution import (
+    INPUT,
     Candidate,
     Pass,
-    Reference,
     Run,
     judge,
     leaves,
@@ -28,6 +28,7 @@ from pytest_kopt.cases.execution import (
 )
 from pytest_kopt.cases.groups import find_groups, has_skew
 from pytest_kopt.cases.interpreter import watch_interpreter
+from pytest_kopt.cases.reference import Reference
 from pytest_kopt.cases.traffic import computing_dtype, io_bytes
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty import background, inputs, instruments, memory, outputs, physics, work
@@ -36,8 +37,9 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.precision import Accuracy, least_exact, terms
 from pytest_kopt.honesty.skew import DISTRIBUTIONS, uneven_groups
 from pytest_kopt.numerics.compare import Comparison, InvalidReference, compare
-from pytest_kopt.numerics.determinism import fresh_copy, tensors
+from pytest_kopt.numerics.determinism import bits
 from pytest_kopt.numerics.gates import default_gate
+from pytest_kopt.numerics.nested import fresh_copies, storages, tensors
 
 PURPOSES = ("check", "again", "disturb", "last", "groups")
 #: A call that takes longer (an interpreted kernel) is not repeated dozens of times.
@@ -84,7 +86,6 @@ class Checking:
     _first: tuple[list[Any], Pass, Pass] = field(init=False)
     _last: Run = field(init=False)
     _expected: Pass = field(init=False)
-    _mutable: frozenset[int] = frozenset()
     _is_long: bool = False
     _is_settled: bool = False
     _is_disturbable: bool = True
@@ -140,35 +141,56 @@ class Checking:
                 where=f"case {case.nodeid}",
                 legal="inputs() returning tensors with requires_grad=True",
             )
-        self._used = [fresh_copy(item) for item in self._given]
-        memory.poison_freed(inputs.all_tensors(self._given))
+        self._used = fresh_copies(self._given)
+        memory.poison_freed(tensors(self._given))
         start = time.perf_counter()
         with watch_interpreter() as watch:
             run = self._candidate(self._used, seed)
         self._is_long = time.perf_counter() - start > _LONG_SECONDS
         self.interpreted = watch.seen
-        referred = [fresh_copy(item) for item in self._given]
-        expected = self._reference(referred, run.live, seed)
-        self._mutable = inputs.changed(referred, self._given)
+        expected = self._expect(run, seed)
         self._judge(run, expected, "")
         self._first = self._given, run.kept, expected
-        self.found(outputs.odd_findings(run.live.outputs, expected.outputs, self._given))
+        live = list(run.live.outputs.values())
+        self.found(outputs.odd_findings(live, list(expected.outputs.values()), self._given))
         if not self.passed:
             self._look_for_unwritten(seed)
             return
-        computed_in = least_exact(expected.outputs)
+        computed_in = least_exact(list(expected.outputs.values()))
         for name, ref, out in pairs(expected, run.kept):
             if isinstance(out, torch.Tensor) and out.dtype.is_floating_point:
                 self.accuracy[name] = Accuracy.of(ref, out, computed_in)
-                self.counts[name] = terms(inputs.all_tensors(self._given), out)
-        self.written = physics.written_bytes(tensors(run.live.outputs))
-        self.io_bytes = io_bytes(self._given, run.live.outputs, run.live.gradients.values())
+                self.counts[name] = terms(tensors(self._given), out)
+        # Of what is written in place, what changed; it may be far less than what is there.
+        own, changes = self._written(run, expected)
+        kept = [x for i, x in enumerate(self._given) if i not in case.rewritten]
+        self.written = physics.written_bytes(own) + changes
+        self.io_bytes = io_bytes(kept, own, run.live.gradients.values(), changes)
         self.dtype = computing_dtype(self._given, self.case.gate)
+
+    def _expect(self, run: Run, seed: int) -> Pass:
+        return self._reference(fresh_copies(self._given), run.live, seed)
+
+    def _written(self, run: Run, expected: Pass) -> tuple[list[torch.Tensor], int]:
+        """Return the outputs in memory of their own, and the bytes written in place."""
+        places = storages([self._used[place] for place in self.case.rewritten])
+        own = [
+            out
+            for out in tensors(list(run.live.outputs.values()))
+            if out.untyped_storage().data_ptr() not in places
+        ]
+        changes = 0
+        for name, out in run.kept.outputs.items():
+            if name.startswith(INPUT) and isinstance(out, torch.Tensor):
+                before = expected.before.get(name)
+                count = out.numel() if before is None else int((bits(out) != bits(before)).sum())
+                changes += count * out.element_size()
+        return own, changes
 
     def _look_for_unwritten(self, seed: int) -> None:
         """Say of a wrong result whether some of it is what lay in memory before."""
         with memory.poisoned_allocations():
-            again = self._candidate([fresh_copy(item) for item in self._given], seed)
+            again = self._candidate(fresh_copies(self._given), seed)
         spoiled = [bool(torch.isnan(out).any()) for out in again.kept.results]
         before = [bool(torch.isnan(out).any()) for out in self._last.kept.results]
         if any(spoiled) and not any(before):
@@ -180,12 +202,11 @@ class Checking:
         Asked in turns and often, so that a kernel that is wrong now and then is none of this.
         """
         seed, unseen = self.seeds["again"], []
-        expected = self._reference(
-            [fresh_copy(item) for item in self._given], self._last.live, seed
-        )
+        expected = self._expect(self._last, seed)
         with suppress(Exception):
             for _ in range(_TURNS):
-                unseen.append([fresh_copy(item) for item in self._given])
+                unseen.append(fresh_copies(self._given))
+                self._restore()
                 # One of its own has the incoming gradients in memory of their own as well.
                 other = Candidate(self.case, self.case.function)
                 turns = ((self._candidate, self._used, False), (other, unseen[-1], True))
@@ -249,7 +270,7 @@ class Checking:
         """Say who raised for groups that were drawn: the kernel, or the reference."""
         text = f"{type(error).__name__}: {error}".splitlines()[0]
         try:
-            self._reference.forward([fresh_copy(item) for item in self._given])
+            self._reference.forward(fresh_copies(self._given), ())
         except Exception:
             return BadInput(
                 f"the reference raises for {what}: {text}",
@@ -298,7 +319,7 @@ class Checking:
             second, other = self._count()
             saved.append(work.saves(second, first))
             self._work = second
-            self.found(outputs.shared(one, other, inputs.storages(self._used)))
+            self.found(outputs.shared(one, other, storages(self._used)))
         if all(saved):
             self.found([work.cached(first, second)])
         for _ in range(_COUNTS):
@@ -307,7 +328,7 @@ class Checking:
                 break
         else:
             self.found([work.cached(first, second)])
-        held = inputs.storages(self._used)
+        held = storages(self._used)
         self.found(outputs.recycled(lambda: tensors(self._plain()), held))
 
     def _work_in_the_end(self) -> tuple[work.Work, work.Work]:
@@ -324,14 +345,23 @@ class Checking:
 
     def _count(self) -> tuple[work.Work, list[torch.Tensor]]:
         results: list[object] = []
-        counted = work.work_of(lambda: results.append(self._plain()))
+        self._restore()
+        counted = work.work_of(lambda: results.append(self._bare()))
         return counted, tensors(results[0])
 
     def _plain(self) -> object:
-        """Call the function on the tensors as they are, with its backward where it has one."""
+        """Call the function on its tensors, with its backward where it has one."""
+        self._restore()
+        return self._bare()
+
+    def _bare(self) -> object:
         if self.case.backward:
             return self._candidate(self._used, self.seeds["disturb"]).live.outputs
         return self.case.function(*self._used)
+
+    def _restore(self) -> None:
+        """Bring back what calls wrote over."""
+        inputs.restore(self._used, self._given, self.case.rewritten)
 
     def _aftermath(self) -> None:
         """Question the instruments after calls, and see whether the process comes to rest."""
@@ -365,7 +395,7 @@ class Checking:
 
     def _other_addresses(self) -> None:
         """Be right about the same content at other addresses, with allocations full of NaN."""
-        moved = [fresh_copy(item) for item in self._given]
+        moved = fresh_copies(self._given)
         is_compiled = self._work is None or self._work.is_compiled
         memory.poison_freed(self._last.kept.results)
         with nullcontext() if is_compiled else memory.poisoned_allocations():
@@ -374,6 +404,7 @@ class Checking:
         if all(item.passed for item in spoiled):
             return
         self.comparisons += [_named(item, "at other addresses") for item in spoiled]
+        inputs.restore(moved, self._given, self.case.rewritten)
         plain = judge(self.case, self._expected, self._candidate(moved, self.seeds["last"]).kept)
         if all(item.passed for item in plain):
             self.found([memory.UNWRITTEN])
@@ -382,10 +413,9 @@ class Checking:
         inputs.overwrite(self._used, fresh, self.case.weights)
         # Sizes in a list are content as well.
         self._used = [
-            old if inputs.all_tensors(old) else new
-            for old, new in zip(self._used, fresh, strict=True)
+            old if tensors(old) else new for old, new in zip(self._used, fresh, strict=True)
         ]
-        self._given = [fresh_copy(item) for item in fresh]
+        self._given = fresh_copies(fresh)
 
     def _renew_a_little(self) -> None:
         """Write new activations; weights are left as they are, as between two steps of training."""
@@ -401,16 +431,16 @@ class Checking:
                 )
             ]
         inputs.overwrite(self._used, fresh, self.case.weights, only_activations=True)
-        self._given = [fresh_copy(item) for item in fresh]
+        self._given = fresh_copies(fresh)
 
     def _call(self, what: str, seed: int) -> None:
         """Call the candidate on its tensors and judge what it returned."""
         memory.poison_freed(self._last.kept.results)
         run = self._candidate(self._used, seed)
-        expected = self._reference([fresh_copy(item) for item in self._given], run.live, seed)
+        expected = self._expect(run, seed)
         before, wanted = self._last, self._expected
         self._judge(run, expected, what)
-        held = inputs.storages(self._used)
+        held = storages(self._used)
         self.found(outputs.overwritten(before.live.results, before.kept.results, held))
         results = before.kept.all, run.kept.all, wanted.all, expected.all
         if outputs.any_stale(*results):
@@ -427,7 +457,7 @@ class Checking:
                 self.found([outputs.LATE])
         self.comparisons += [_named(item, what) for item in found]
         self.found(run.findings)
-        self.found(inputs.mutation(self._used, self._given, self._mutable))
+        self.found(inputs.mutation(self._used, self._given, self.case.rewritten))
         self._last, self._expected = run, expected
 
     def _fairly(self, comparison: Comparison) -> Comparison:

@@ -8,26 +8,30 @@ from typing import Any
 
 import torch
 
-from pytest_kopt.numerics.determinism import tensors
 from pytest_kopt.numerics.gates import Gate, Snr
+from pytest_kopt.numerics.nested import tensors
 
 #: What a gate says of a kernel that is named after a format.
 _FORMATS = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "fp4": "float4_e2m1fn_x2"}
 
 
 def io_bytes(
-    given: Sequence[Any], outputs: Sequence[Any], gradients: Iterable[torch.Tensor | None]
+    given: Sequence[Any],
+    outputs: Sequence[Any],
+    gradients: Iterable[torch.Tensor | None],
+    written: int = 0,
 ) -> dict[str, int]:
     """Return the compulsory bytes of a forward, and of a backward where there are gradients.
 
     Forward: inputs read, outputs written. Backward: inputs and incoming gradients (of the outputs'
-    size) read, gradients written. A tensor counts once, an expanded dim as one element.
+    size) read, gradients written. A tensor counts once, an expanded dim as one element. `written`
+    bytes of memory that the caller gave count as outputs; what else is in it need not be read.
     """
-    inputs, results = _size(tensors(list(given))), _size(tensors(list(outputs)))
+    inputs, results = _size(tensors(list(given))), _size(tensors(list(outputs))) + written
     found = {"forward": inputs + results}
-    written = _size(item for item in gradients if item is not None)
-    if written:
-        found["backward"] = inputs + results + written
+    made = _size(item for item in gradients if item is not None)
+    if made:
+        found["backward"] = inputs + results + made
     return found
 
 

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.execution import Pass, Reference, grad_out, judge, make_inputs
+from pytest_kopt.cases.execution import Pass, grad_out, judge, make_inputs, results
+from pytest_kopt.cases.reference import Reference
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.reuse import Pair, cached, reuse_finding, reuse_pairs
 from pytest_kopt.honesty.training import Subject, simulate
-from pytest_kopt.numerics.determinism import fresh_copy
+from pytest_kopt.numerics.nested import fresh_copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +61,19 @@ def rehearse(
 def _pairs(case: Case, seed: int, device: str) -> list[Pair]:
     given = make_inputs(case, seed)
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
-    return reuse_pairs(case.function, given, case.weights, synchronize, case.backward)
+    return reuse_pairs(
+        case.function, given, case.weights, synchronize, case.backward, case.rewritten
+    )
 
 
 def _subject(case: Case, usual_db: float) -> Subject:
     reference = Reference(case)
 
     def judged(
-        outputs: Sequence[Any], gradients: dict[int, Any], inputs: Sequence[Any], seed: int
+        outputs: dict[str, Any], gradients: dict[int, Any], inputs: Sequence[Any], seed: int
     ) -> tuple[str, float]:
-        run = Pass(list(outputs), gradients)
-        expected = reference([fresh_copy(item) for item in inputs], run, seed)
+        run = Pass(outputs, gradients)
+        expected = reference(fresh_copies(inputs), run, seed)
         comparisons = judge(case, expected, run)
         problem = "\n".join(item.diagnosis() for item in comparisons if not item.passed)
         return problem, min((item.snr_db for item in comparisons), default=math.inf)
@@ -83,4 +86,6 @@ def _subject(case: Case, usual_db: float) -> Subject:
         usual_db=usual_db,
         backward=case.backward,
         weights=case.weights,
+        rewritten=case.rewritten,
+        outputs=lambda returned, given: results(returned, given, case.writes),
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from typing import Any
 
 import torch
 
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.numerics.determinism import bits, fresh_copy
+from pytest_kopt.numerics.determinism import bits
+from pytest_kopt.numerics.nested import fresh_copies, tensors
 
 #: Share of the elements that a disturbance moves: few enough for sampled fingerprints to miss them.
 _SHARE = 0.01
@@ -17,28 +18,48 @@ _LEAST, _MOST = 4, 4096
 SCALABLE = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
-def all_tensors(given: Any) -> list[torch.Tensor]:
-    """Return the tensors among arguments, those in lists and tuples included, in order."""
-    if isinstance(given, torch.Tensor):
-        return [given]
-    if isinstance(given, list | tuple):
-        return [tensor for item in given for tensor in all_tensors(item)]
-    return []
-
-
 def activations(given: Sequence[Any], weights: Container[int]) -> list[torch.Tensor]:
     """Return the tensors among arguments but for those at `weights`, in order."""
     return [
         tensor
         for position, item in enumerate(given)
         if position not in weights
-        for tensor in all_tensors(item)
+        for tensor in tensors(item)
     ]
 
 
-def storages(given: Any) -> frozenset[int]:
-    """Return the addresses of the memory that tensors among arguments lie in."""
-    return frozenset(t.untyped_storage().data_ptr() for t in all_tensors(given))
+class Held:
+    """Arguments of calls that write to some of them, at the positions in `rewritten`.
+
+    `live` is what a call gets, `source` what it has to find there: the same objects, but for the
+    rewritten ones copies of its own.
+    """
+
+    def __init__(self, given: Sequence[Any], rewritten: Collection[int]) -> None:
+        self.live = list(given)
+        self.rewritten = sorted(rewritten)
+        self.source = list(given)
+        copies = fresh_copies([given[place] for place in self.rewritten])
+        for place, copy in zip(self.rewritten, copies, strict=True):
+            self.source[place] = copy
+
+    def restore(self) -> None:
+        """Bring what a call has to find."""
+        restore(self.live, self.source, self.rewritten)
+
+
+def restore(used: Sequence[Any], source: Sequence[Any], places: Iterable[int]) -> None:
+    """Write what is in the source at these positions into the very tensors that calls use."""
+    for place in places:
+        for target, held in zip(tensors(used[place]), tensors(source[place]), strict=True):
+            _write(target, held)
+
+
+def _write(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Write behind autograd's back, and out of the graph of a call that wrote there."""
+    if target.grad_fn is not None and not target._is_view():
+        target.detach_()
+    target.data.copy_(source.detach())
 
 
 def overwrite(
@@ -57,14 +78,14 @@ def overwrite(
     for position, (held, fresh) in enumerate(zip(old, new, strict=True)):
         if position in weights and only_activations:
             continue
-        for target, source in zip(all_tensors(held), all_tensors(fresh), strict=True):
+        for target, source in zip(tensors(held), tensors(fresh), strict=True):
             if target.shape != source.shape:
                 continue
             if position in weights:
                 with torch.no_grad():
                     target.copy_(source)
             else:
-                target.data.copy_(source.detach())
+                _write(target, source)
 
 
 def disturbed(
@@ -76,9 +97,9 @@ def disturbed(
     content stays too; the result does not. Only floating-point tensors are disturbed: the order of
     integers can be a structure (offsets, indices).
     """
-    result = [fresh_copy(item) for item in given]
+    result = fresh_copies(given)
     for position, item in enumerate(result):
-        for tensor in all_tensors(item) if position not in weights else ():
+        for tensor in tensors(item) if position not in weights else ():
             if has_room(tensor):
                 exchange(tensor.data, places(tensor.numel(), generator))
     return result
@@ -119,7 +140,7 @@ def changed(used: Sequence[Any], pristine: Sequence[Any]) -> frozenset[int]:
     return frozenset(
         position
         for position, (item, original) in enumerate(zip(used, pristine, strict=True))
-        if not all(map(_same_content, all_tensors(item), all_tensors(original)))
+        if not all(map(_same_content, tensors(item), tensors(original)))
     )
 
 

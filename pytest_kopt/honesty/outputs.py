@@ -11,8 +11,8 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.inputs import all_tensors
 from pytest_kopt.numerics.determinism import bits
+from pytest_kopt.numerics.nested import tensors
 
 #: torch's own methods, bound before kernel code could replace them.
 _clone, _detach = torch.Tensor.clone, torch.Tensor.detach
@@ -31,7 +31,7 @@ def taken(results: Sequence[Any]) -> list[Any]:
 
 
 def _oddities(outputs: Sequence[Any], expected: Sequence[Any], given: Sequence[Any]) -> list[str]:
-    devices = {item.device.type for item in all_tensors(given)}
+    devices = {item.device.type for item in tensors(given)}
     allowed = {*_PLAIN, *(type(item) for item in expected)}
     odd = []
     for item in outputs:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.inputs import SCALABLE
+from pytest_kopt.honesty.inputs import SCALABLE, Held, activations
 from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.measure.engine import Block
-from pytest_kopt.numerics.determinism import fresh_copy, tensors
+from pytest_kopt.numerics.nested import fresh_copies, fresh_copy, tensors
 
 MOST_PAIRS, LEAST_PAIRS, SECONDS = 5, 3, 0.02
 #: Calls in front of a timed one, as far as time allows: a cache may wake after many equal calls.
@@ -67,6 +67,7 @@ def reuse_pairs(
     weights: Sequence[int],
     synchronize: Callable[[], None],
     backward: bool,
+    rewritten: Collection[int] = (),
 ) -> list[Pair]:
     """Time calls with fresh tensors and with known ones, in turns.
 
@@ -74,10 +75,10 @@ def reuse_pairs(
     or definite inputs stay so); known ones were the arguments of the calls before. In front of a
     fresh call stand as many calls as in front of a known one, each on other content. All are read
     once in front of the timed call, so that the processor's caches hold either. Parameters stay the
-    same objects.
+    same objects; what a call writes to (`rewritten`) is restored in front of it.
     """
     clock = _Clock(function, synchronize, backward)
-    known = [fresh_copy(item) for item in given]
+    known = Held(fresh_copies(given), rewritten)
     grads = clock.run(known)[1]
     first = clock.run(known, grads)[0]
     # After one that was held up, too few would stand in front for a patient cache to wake.
@@ -86,10 +87,10 @@ def reuse_pairs(
     pairs = max(LEAST_PAIRS, min(MOST_PAIRS, int(SECONDS / (4 * once))))
     calls = max(1, min(MOST_CALLS, int(SECONDS / once)))
 
-    def fresh(number: int) -> tuple[list[Any], list[torch.Tensor]]:
+    def fresh(number: int) -> tuple[Held, list[torch.Tensor]]:
         scale = 1 + number / 128
-        items = [x if i in weights else _scaled(x, scale) for i, x in enumerate(known)]
-        return items, [_scaled(grad, scale) for grad in grads]
+        items = [x if i in weights else _scaled(x, scale) for i, x in enumerate(known.source)]
+        return Held(items, rewritten), [_scaled(grad, scale) for grad in grads]
 
     found = []
     for number in range(1, pairs + 1):
@@ -100,9 +101,8 @@ def reuse_pairs(
                 if name == "known"
                 else [fresh(2 * number), fresh(2 * number + 1)]
             )
-            activations = [x for i, x in enumerate(before[0]) if i not in weights]
-            changing = tensors([*activations, *before[1]]) if name == "fresh" else []
-            renew = Renewal(changing, number)
+            changing = [*activations(before[0].source, weights), *before[1]]
+            renew = Renewal(changing if name == "fresh" else (), number)
             for _ in range(calls):
                 renew()
                 clock.run(*before)
@@ -176,12 +176,14 @@ class _Clock:
         self._backward = backward
 
     def run(
-        self, given: Sequence[Any], grads: Sequence[torch.Tensor] = ()
+        self, held: Held, grads: Sequence[torch.Tensor] = ()
     ) -> tuple[float, list[torch.Tensor]]:
         """Return the seconds of a call (with its backward) and the grad_outs that it took."""
-        for item in (*tensors(list(given)), *grads):
+        held.restore()
+        given = held.live
+        for item in (*tensors(given), *grads):
             item.detach().sum()
-        leaves = [item for item in tensors(list(given)) if item.requires_grad]
+        leaves = [item for item in tensors(given) if item.requires_grad]
         self._synchronize()
         begin = perf_counter()
         outputs = [out for out in tensors(self._function(*given)) if out.requires_grad]

@@ -15,8 +15,10 @@ from typing import Any
 import torch
 
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.inputs import restore
+from pytest_kopt.honesty.outputs import taken
 from pytest_kopt.honesty.work import Work, saves, work_of
-from pytest_kopt.numerics.determinism import fresh_copy, tensors
+from pytest_kopt.numerics.nested import fresh_copies, fresh_copy, tensors
 
 STEPS, TRACE_STEPS = 8, 4
 #: S1: a cache that hits less often than this in real training is not worth its round.
@@ -26,17 +28,18 @@ LEAST_HIT_RATE = 0.5
 WORSE_DB = 20.0
 ACTIVATION, GRAD_OUT, WEIGHT = "activation", "grad_out", "weight"
 
-Judge = Callable[[Sequence[Any], dict[int, Any], Sequence[Any], int], tuple[str, float]]
+Judge = Callable[[dict[str, Any], dict[int, Any], Sequence[Any], int], tuple[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
     """The case in the loop.
 
-    `make(seed)` returns fresh inputs. `judge(outputs, gradients, inputs, seed)` holds outputs and
-    gradients (by input position, from the grad_outs of `seed`) against the reference and returns
-    what is wrong ("" where nothing is) and the smallest SNR in dB; `usual_db` is that of the check
-    that the kernel passed. `weights` are the positions of the parameters.
+    `make(seed)` returns fresh inputs. `judge(outputs, gradients, inputs, seed)` holds outputs (by
+    name) and gradients (by input position, from the grad_outs of `seed`) against the reference and
+    returns what is wrong ("" where nothing is) and the smallest SNR in dB; `usual_db` is that of
+    the check that the kernel passed. `weights` are the positions of the parameters, `rewritten`
+    those of the inputs that a call writes to; `outputs(returned, inputs)` names what a call gave.
     """
 
     function: Callable[..., Any]
@@ -46,6 +49,8 @@ class Subject:
     usual_db: float
     backward: bool
     weights: tuple[int, ...]
+    rewritten: frozenset[int]
+    outputs: Callable[[Any, Sequence[Any]], dict[str, Any]]
 
 
 @dataclass(slots=True)
@@ -146,19 +151,19 @@ def _probe(loop: _Loop, seeds: Callable[[str], int]) -> bool:
     subject = loop.subject
     first, second, third = (loop.given(seeds(f"probe {i}")) for i in range(3))
     loop.adopt(first)
-    new = loop.forward(first.used)
+    new = loop.forward(first)
     loop.adopt(second)
-    unchanged = loop.forward(second.used)
-    again = loop.forward(second.used)
+    unchanged = loop.forward(second)
+    again = loop.forward(second)
     loop.update(third)
-    changed = loop.forward(third.used)
+    changed = loop.forward(third)
     calls = (new, unchanged, again, changed)
     if any(saves(one.work, other.work) for one in calls for other in calls):
         return True
     micro = loop.backward(changed, third.seed)
     if subject.backward and _reuse_saves(loop, changed):
         return True
-    return bool(_wrong(subject, changed.outputs, micro.gradients, third.pristine, third.seed))
+    return bool(_wrong(subject, changed.kept, micro.gradients, third.pristine, third.seed))
 
 
 @dataclass(slots=True)
@@ -171,7 +176,9 @@ class _Given:
 @dataclass(slots=True)
 class _Forward:
     used: Sequence[Any]
-    outputs: list[Any]
+    leaves: dict[int, torch.Tensor]
+    outputs: dict[str, Any]
+    kept: dict[str, Any]
     work: Work
 
 
@@ -197,7 +204,7 @@ class _Loop:
 
     def given(self, seed: int) -> _Given:
         pristine = list(self.subject.make(seed))
-        return _Given(seed, pristine, [fresh_copy(item) for item in pristine])
+        return _Given(seed, pristine, fresh_copies(pristine))
 
     def adopt(self, given: _Given) -> None:
         """Put the parameters as they are into a set of inputs; the first set's become them."""
@@ -215,17 +222,22 @@ class _Loop:
                     parameter.copy_(given.pristine[i])
         self.adopt(given)
 
-    def forward(self, used: Sequence[Any]) -> _Forward:
-        result, work = self._count(lambda: self.subject.function(*used))
-        outputs = list(result) if isinstance(result, tuple | list) else [result]
-        return _Forward(used, outputs, work)
-
-    def backward(self, call: _Forward, seed: int, grads: Sequence[Any] | None = None) -> _Backward:
+    def forward(self, given: _Given) -> _Forward:
+        used = given.used
+        restore(used, given.pristine, self.subject.rewritten)
         leaves = {
             i: item
-            for i, item in enumerate(call.used)
+            for i, item in enumerate(used)
             if isinstance(item, torch.Tensor) and item.requires_grad
         }
+        result, work = self._count(lambda: self.subject.function(*used))
+        outputs = self.subject.outputs(result, used)
+        # What lies in memory of the inputs is gone with the next call.
+        kept = dict(zip(outputs, taken(list(outputs.values())), strict=True))
+        return _Forward(used, leaves, outputs, kept, work)
+
+    def backward(self, call: _Forward, seed: int, grads: Sequence[Any] | None = None) -> _Backward:
+        leaves = call.leaves
         differentiable = [out for out in tensors(call.outputs) if out.requires_grad]
         if not self.subject.backward or not differentiable:
             return _Backward(dict.fromkeys(leaves), _NOTHING)
@@ -240,7 +252,7 @@ class _Loop:
                 allow_unused=True,
             )
         )
-        return _Backward(dict(zip(leaves, found, strict=True)), work)
+        return _Backward(dict(zip(leaves, taken(found), strict=True)), work)
 
     def step(self, number: int, seeds: Callable[[str], int]) -> Step:
         """Run one step: two micro-batches, then what is only there to be compared with them.
@@ -259,11 +271,11 @@ class _Loop:
         self.adopt(second)
         micro = []
         for given in (first, second):
-            call = self.forward(given.used)
+            call = self.forward(given)
             back = self.backward(call, given.seed)
             micro.append((call, back))
             self._check(step, number, call, back, given)
-        again = [self.forward(second.used) for _ in range(2)]
+        again = [self.forward(second) for _ in range(2)]
         self._compare(step, micro, again)
         return step
 
@@ -271,12 +283,12 @@ class _Loop:
         self, step: Step, number: int, call: _Forward, back: _Backward, given: _Given
     ) -> None:
         subject = self.subject
-        fault = _wrong(subject, call.outputs, back.gradients, given.pristine, given.seed)
+        fault = _wrong(subject, call.kept, back.gradients, given.pristine, given.seed)
         if fault and not step.wrong:
             step.wrong = f"step {number + 1}: {fault}"
             if self._before:
                 old = [self._before.get(i, item) for i, item in enumerate(given.pristine)]
-                problem, _ = subject.judge(call.outputs, back.gradients, old, given.seed)
+                problem, _ = subject.judge(call.kept, back.gradients, old, given.seed)
                 step.stale_weight = not problem
 
     def _compare(
@@ -315,7 +327,7 @@ def _reuse_saves(loop: _Loop, call: _Forward) -> bool:
 
 def _wrong(
     subject: Subject,
-    outputs: Sequence[Any],
+    outputs: dict[str, Any],
     gradients: dict[int, Any],
     pristine: Sequence[Any],
     seed: int,

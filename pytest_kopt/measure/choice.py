@@ -28,7 +28,7 @@ def prepare(
     CaptureFailed then, and BadInput for an engine that the device does not have.
     """
     if interpreted:
-        return InterpreterEngine().prepare(calls)
+        return InterpreterEngine().prepare(calls, before)
     if device == "cpu":
         if option not in ("auto", "wall"):
             raise BadInput(f"engine {option!r} needs a GPU", where="--kopt-engine", legal="wall")

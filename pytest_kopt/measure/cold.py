@@ -37,7 +37,11 @@ class InputPool:
         """What to call before a round, None where the round itself is enough."""
         if len(self.sets) * self.set_bytes >= CACHES * self.l2_bytes:
             return None
-        return _flusher(CACHES * self.l2_bytes)
+        return self.flusher()
+
+    def flusher(self) -> Callable[[], object] | None:
+        """Return what pushes everything out of a GPU's cache, None on the CPU."""
+        return _flusher(CACHES * self.l2_bytes) if self.l2_bytes else None
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -65,14 +69,14 @@ def input_pool(
     cache = torch.cuda.get_device_properties(0).L2_cache_size
     wanted = max(2, math.ceil(CACHES * cache / max(size, 1)))
     if wanted > 2:
-        slowest = max(_call_ms(call, first) for call in calls)
+        slowest = max(_call_ms(call, make(0), make(1)) for call in calls)
         wanted = max(2, min(MOST_SETS, wanted, math.ceil(ROUND_MS / slowest)))
     return InputPool([first, *(make(i) for i in range(1, wanted))], size, cache)
 
 
-def _call_ms(call: Callable[..., object], given: tuple[Any, ...]) -> float:
-    """Return about how long a compiled call keeps the device busy."""
-    call(*given)
+def _call_ms(call: Callable[..., object], first: tuple[Any, ...], given: tuple[Any, ...]) -> float:
+    """Return about how long a compiled call keeps the device busy; it may write to its inputs."""
+    call(*first)
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     # The launch itself shall not count, or a small kernel would look like a long one.
     torch.cuda._sleep(_SPIN_CYCLES)

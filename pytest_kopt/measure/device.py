@@ -40,7 +40,7 @@ class GraphEngine(Engine):
         With `before` that is called, untimed, before every replay. Raises CaptureFailed when the
         calls cannot be captured or nothing lands in the graph.
         """
-        _warm_up(calls)
+        _warm_up(calls, before)
         graph = torch.cuda.CUDAGraph()
         try:
             with warnings.catch_warnings(record=True) as said, _capturing(graph):
@@ -95,6 +95,7 @@ class _GraphBlock(Block):
 
     def run(self) -> float:
         """Replay once untimed, so that every block starts from the same state, then the block."""
+        self._ready()
         self._graph.replay()
         if self._before is None:
             spans = [_timed(self._graph.replay, self._replays)]
@@ -109,13 +110,19 @@ class _GraphBlock(Block):
 
     def run_after(self, write: Callable[[], object]) -> float:
         for _ in range(self._replays):
+            self._ready()
             self._graph.replay()
         write()
+        self._ready()
         # The replay has to be queued before the device gets to it.
         _spin(_LAUNCH_MS)
         start, end = _timed(self._graph.replay, 1)
         end.synchronize()
         return float(start.elapsed_time(end)) / self._launches
+
+    def _ready(self) -> None:
+        if self._before is not None:
+            self._before()
 
     def _set_replays(self, count: int) -> None:
         self._replays = count
@@ -139,7 +146,7 @@ class EventsEngine(Engine):
     name = "events"
 
     def prepare(self, calls: Sequence[Call], before: Before = None) -> Block:
-        _warm_up(calls)
+        _warm_up(calls, before)
         block = _EventsBlock(calls, before)
         block.calibrate(self.block_ms)
         return block
@@ -178,16 +185,22 @@ class _EventsBlock(Block):
                 return
 
     def run(self) -> float:
+        self._ready()
         self._next()
-        if self._before:
-            self._before()
+        self._ready()
         return self._queued(self.calls)
 
     def run_after(self, write: Callable[[], object]) -> float:
+        self._ready()
         for _ in range(self.calls):
             self._next()
         write()
+        self._ready()
         return self._queued(min(self.calls, len(self._sequence)))
+
+    def _ready(self) -> None:
+        if self._before is not None:
+            self._before()
 
     def _queued(self, calls: int) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -216,10 +229,12 @@ def _spin(milliseconds: float) -> None:
     torch.cuda._sleep(int(milliseconds * khz))
 
 
-def _warm_up(calls: Sequence[Call]) -> None:
+def _warm_up(calls: Sequence[Call], before: Before) -> None:
     """Run everything on the capture's stream first, as capture asks for, until all is compiled."""
     with launch_stream("cuda"):
         for _ in range(_WARM_UP):
+            if before is not None:
+                before()
             for call in calls:
                 call()
     torch.cuda.synchronize()

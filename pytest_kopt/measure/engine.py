@@ -77,8 +77,8 @@ class Engine(ABC):
     def prepare(self, calls: Sequence[Call], before: Callable[[], object] | None = None) -> Block:
         """Warm up and return a block that goes round `calls`, each on inputs of its own.
 
-        `before` is called, untimed, before all that is timed as one: a call on the CPU, a replay
-        or a block on a GPU.
+        `before` is called, untimed, before every round in which each of `calls` runs at most once:
+        a call on the CPU, a replay or a block on a GPU.
 
         Compilation and autotuning happen here, outside of every timed region.
         """

@@ -32,8 +32,10 @@ class WallEngine(Engine):
         self, calls: Sequence[Call], before: Callable[[], object] | None = None
     ) -> WallBlock:
         for call in calls:
+            if before is not None:
+                before()
             call()
-        trial = WallBlock(calls, 1, self.synchronize)
+        trial = WallBlock(calls, 1, self.synchronize, before)
         once = min(trial.run(), trial.run()) * 1e-3
         fitting = math.ceil(self.block_seconds / max(once, 1e-9))
         return WallBlock(calls, max(3, min(self.iterations, fitting)), self.synchronize, before)
@@ -53,6 +55,7 @@ class WallBlock(Block):
     ) -> None:
         self.calls = count
         self._before = before
+        self._sets = len(calls)
         self._next: Iterator[Call] = cycle(calls)
         self._synchronize = synchronize
 
@@ -61,14 +64,18 @@ class WallBlock(Block):
 
     def _whole(self) -> float:
         assert self._synchronize is not None
-        if self._before is not None:
-            self._before()
-        self._synchronize()
-        start = perf_counter()
-        for _ in range(self.calls):
-            next(self._next)()
-        self._synchronize()
-        return (perf_counter() - start) * 1e3 / self.calls
+        at_once = self.calls if self._before is None else self._sets
+        seconds = 0.0
+        for done in range(0, self.calls, at_once):
+            if self._before is not None:
+                self._before()
+            self._synchronize()
+            start = perf_counter()
+            for _ in range(min(at_once, self.calls - done)):
+                next(self._next)()
+            self._synchronize()
+            seconds += perf_counter() - start
+        return seconds * 1e3 / self.calls
 
     def _median(self) -> float:
         times = defaultdict(list)
@@ -90,17 +97,20 @@ class InterpreterEngine(Engine):
     name = "interpreter"
 
     def prepare(self, calls: Sequence[Call], before: Callable[[], object] | None = None) -> Block:
-        return _InterpreterBlock(calls[0])
+        return _InterpreterBlock(calls[0], before)
 
 
 class _InterpreterBlock(Block):
     engine = "interpreter"
     calls = 1
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, before: Callable[[], object] | None) -> None:
         self._call = call
+        self._before = before
 
     def run(self) -> float:
+        if self._before is not None:
+            self._before()
         start = perf_counter()
         self._call()
         return (perf_counter() - start) * 1e3

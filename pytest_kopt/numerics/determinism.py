@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from pytest_kopt.errors import BadInput
+from pytest_kopt.numerics.nested import fresh_copies, tensors
 
 
 def assert_deterministic(
@@ -51,30 +52,9 @@ def run_once(
     fn: Callable[..., Any], given: Sequence[Any]
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Call `fn` on copies of `given`; return its output tensors and the copies requiring grad."""
-    copies = [fresh_copy(item) for item in given]
+    copies = fresh_copies(given)
     leaves = [item for item in copies if isinstance(item, torch.Tensor) and item.requires_grad]
     return tensors(fn(*copies)), leaves
-
-
-def fresh_copy(item: Any) -> Any:
-    """Return a tensor's own copy (same values, strides and requires_grad), else the item itself.
-
-    Lists and tuples of tensors are copied with what they hold.
-    """
-    if isinstance(item, list | tuple):
-        copies = [fresh_copy(member) for member in item]
-        return type(item)(*copies) if hasattr(item, "_fields") else type(item)(copies)
-    if not isinstance(item, torch.Tensor):
-        return item
-    return (
-        item.detach().clone(memory_format=torch.preserve_format).requires_grad_(item.requires_grad)
-    )
-
-
-def tensors(result: Any) -> list[torch.Tensor]:
-    """Return the tensors of a kernel's result: itself, or the members of a tuple or list."""
-    members = result if isinstance(result, tuple | list) else (result,)
-    return [member for member in members if isinstance(member, torch.Tensor)]
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import tempfile
@@ -17,10 +16,12 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.execution import grad_out, make_inputs
 from pytest_kopt.cases.interpreter import watch_interpreter
 from pytest_kopt.cases.order import ProfileOrder
+from pytest_kopt.cases.reference import observed
 from pytest_kopt.cases.runner import Bench
 from pytest_kopt.cases.seeds import derive
-from pytest_kopt.cases.spot_checks import Backward
+from pytest_kopt.cases.spot_checks import Backward, Forward
 from pytest_kopt.devices.lock import timing_lock
+from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.measure.cold import input_pool
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.profiling import torch_trace
@@ -65,16 +66,31 @@ def profile_case(case: Case, bench: Bench, order: ProfileOrder) -> None:
 def _prepare(case: Case, bench: Bench, steps: int) -> tuple[Step, int]:
     """Return a warm step over rotating inputs, and how many to run: `steps`, fewer on a CPU."""
     seed = derive(bench.session_seed, case.nodeid, "profile")
+    case = observed(case, seed)
     pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, case.function)
-    sets = pool.sets
-    calls = [functools.partial(case.function, *given) for given in sets]
+    sets = [Held(given, case.rewritten) for given in pool.sets]
+    calls = [Forward(case.function, held, case.weights) for held in sets]
     back: list[Backward] = []
     if case.backward:
-        back = [Backward(case.function, given, lambda out: grad_out(out, seed)) for given in sets]
+        back = [
+            Backward(
+                case.function,
+                held.source,
+                lambda out: grad_out(out, seed),
+                case.writes,
+                case.rewritten,
+            )
+            for held in sets
+        ]
 
     def step(number: int) -> object:
-        forward = calls[number % len(calls)]()
-        return back[number % len(back)]() if back else forward
+        place = number % len(calls)
+        calls[place].restore()
+        forward = calls[place]()
+        if not back:
+            return forward
+        back[place].restore()
+        return back[place]()
 
     for number in range(_WARM_UP):
         step(number)

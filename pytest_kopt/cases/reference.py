@@ -1,0 +1,194 @@
+"""The reference of a case: what it computes, and which inputs it writes to."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.execution import (
+    INPUT,
+    Pass,
+    grad_out,
+    is_shaped,
+    leaves,
+    make_inputs,
+    results,
+    roots,
+)
+from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.guards import is_library
+from pytest_kopt.honesty.inputs import Held, changed
+from pytest_kopt.numerics.compare import InvalidReference
+from pytest_kopt.numerics.nested import fresh_copies, tensors
+from pytest_kopt.profile_hook import profile_hook
+
+
+def observed(case: Case, seed: int) -> Case:
+    """Return the case with every input among its `writes` that the reference writes to.
+
+    Raises BadInput where there is nothing to compare.
+    """
+    given = make_inputs(case, seed)
+    copies = fresh_copies(given)
+    versions = _versions(copies)
+    returned = case.reference(*copies)
+    found = changed(copies, given) | _stepped(versions, _versions(copies))
+    writes = tuple(sorted({*case.writes, *found}))
+    owed = tuple(place for place in case.writes if place not in found)
+    if not writes and not results(returned, given, ()):
+        raise BadInput(
+            "the reference returns nothing and writes to no input: there is nothing to compare",
+            where=f"case {case.nodeid}",
+            legal="a reference that returns the result, or writes it where the function does",
+        )
+    return replace(case, writes=writes, owed=owed)
+
+
+class Reference:
+    """The reference of a case, and the project code that produces its result."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._own = _code_of(case.reference)
+        self._producers: frozenset[CodeType] | None = None
+
+    def __call__(self, given: Sequence[Any], like: Pass, seed: int) -> Pass:
+        """Run on pristine inputs; `like` is the candidate's run, whose dtypes grad_out follows."""
+        wanted = leaves(given)
+        found = self.forward(given, list(like.outputs))
+        if not self._case.backward:
+            return found
+        # The candidate's rounding of grad_out is part of its input, not of its error.
+        known = like.outputs
+        incoming = {
+            name: grad_out(
+                out if isinstance(out, torch.Tensor) and is_shaped(out, ref) else ref, seed
+            )
+            for name, ref in roots(found.outputs).items()
+            for out in [like.outputs.get(name)]
+            # Of an input that was written to, only where the candidate has a gradient for it.
+            if not name.startswith(INPUT) or name in roots(known)
+        }
+        return replace(found, gradients=_gradients(found.outputs, wanted, incoming))
+
+    def forward(self, given: Sequence[Any], names: Sequence[str]) -> Pass:
+        """Run on pristine inputs without a backward; `names` are those of the candidate's outputs.
+
+        Raises InvalidReference where it writes to inputs in some calls only.
+        """
+        case, versions = self._case, _versions(given)
+        pristine = Held(given, case.writes).source
+        if self._producers is not None:
+            returned = case.reference(*given)
+        else:
+            returned, self._producers = _producers(case.reference, given)
+        known = case.rewritten.difference(case.owed)
+        if stray := _stepped(versions, _versions(given)) - known:
+            raise InvalidReference(
+                f"the reference writes to input {min(stray)} in some calls only; "
+                "have it write in every call, or return what it computes"
+            )
+        owed = results(None, given, case.owed)
+        outputs = _fitted(results(returned, given, ()), list(owed), names)
+        own = [place for place in case.writes if place not in case.owed]
+        return Pass(outputs | results(None, given, own), {}, results(None, pristine, own))
+
+    def backward(
+        self, given: Sequence[Any], names: Sequence[str], incoming: Mapping[str, torch.Tensor]
+    ) -> dict[int, torch.Tensor | None]:
+        """Return the gradients of the inputs, by position, for incoming gradients by name."""
+        wanted = leaves(given)
+        return _gradients(self.forward(given, names).outputs, wanted, incoming)
+
+    def called(self, code: frozenset[CodeType], run: Pass, expected: Pass) -> list[Finding]:
+        """Return a finding when a call, which ran this code, let the reference do the work.
+
+        That is: it ran the reference itself, or project code that makes the reference's result, and
+        got its very bits. Code of the kernel's own that the reference is made of does not count.
+        """
+        own = _code_of(self._case.function)
+        home = own.co_filename if own else ""
+        direct = self._own is not None and self._own is not own and self._own in code
+        made = {c for c in self._producers or () if c.co_filename != home}
+        through = bool(made & code) and all(
+            isinstance(out, torch.Tensor) and torch.equal(out.detach(), ref.detach().to(out.dtype))
+            for ref, out in zip(expected.outputs.values(), run.outputs.values(), strict=True)
+        )
+        if not direct and not through:
+            return []
+        return [
+            Finding(
+                "reference-called",
+                "the call lets the case's own reference compute the result",
+                advice="the reference is what the kernel is judged by; compute it in the kernel",
+            )
+        ]
+
+
+def _versions(given: Sequence[Any]) -> list[list[int]]:
+    """Return how often torch wrote to the tensors of each argument."""
+    return [[0 if t.is_inference() else t._version for t in tensors(item)] for item in given]
+
+
+def _stepped(before: list[list[int]], after: list[list[int]]) -> frozenset[int]:
+    both = enumerate(zip(before, after, strict=True))
+    return frozenset(place for place, (one, other) in both if one != other)
+
+
+def _gradients(
+    outputs: Mapping[str, Any],
+    wanted: Mapping[int, torch.Tensor],
+    incoming: Mapping[str, torch.Tensor],
+) -> dict[int, torch.Tensor | None]:
+    starts = [outputs[name] for name in incoming]
+    seeds = [
+        grad.to(device=out.device, dtype=out.dtype)
+        for out, grad in zip(starts, incoming.values(), strict=True)
+    ]
+    found = torch.autograd.grad(starts, list(wanted.values()), seeds, allow_unused=True)
+    return dict(zip(wanted, found, strict=True))
+
+
+def _fitted(returned: dict[str, Any], owed: list[str], names: Sequence[str]) -> dict[str, Any]:
+    """Return the reference's results under the names of the candidate's.
+
+    What the reference does not write itself (`owed`) it returns: behind what the function returns,
+    or as that where the function returns what it writes.
+    """
+    own = [name for name in names if not name.startswith(INPUT)]
+    if not owed or len(returned) not in (max(len(own), len(owed)), len(own) + len(owed)):
+        return returned
+    values = list(returned.values())
+    return dict(zip(own, values, strict=False)) | dict(zip(owed, values[-len(owed) :], strict=True))
+
+
+def _code_of(function: Any) -> CodeType | None:
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+    return code if isinstance(code, CodeType) else None
+
+
+def _producers(
+    reference: Callable[..., Any], given: Sequence[Any]
+) -> tuple[Any, frozenset[CodeType]]:
+    """Call the reference; return its result and the project code that returned that very object."""
+    returned: list[tuple[CodeType, Any]] = []
+
+    def hook(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "return" and not is_library(frame.f_code.co_filename):
+            returned.append((frame.f_code, argument))
+
+    with profile_hook(hook):
+        result = reference(*given)
+    if result is None:
+        return None, frozenset()
+    return result, frozenset(code for code, value in returned if value is result)

@@ -1,0 +1,115 @@
+"""Values that hold others: what kernels take and return, flat and by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import torch
+
+
+def members(item: Any) -> dict[str, Any] | None:
+    """Return what a list, tuple, dict or dataclass holds, by the text that picks it; else None."""
+    if isinstance(item, dict):
+        return {f"[{key!r}]": value for key, value in item.items()}
+    if isinstance(item, list | tuple):
+        return {f"[{place}]": value for place, value in enumerate(item)}
+    if is_dataclass(item) and not isinstance(item, type):
+        return {f".{part.name}": getattr(item, part.name) for part in fields(item)}
+    return None
+
+
+def flatten(item: Any, name: str) -> dict[str, Any]:
+    """Return what an item holds in the end, by name: `out['loss']`, `out[1].logits`, `input 2`.
+
+    A list or tuple of one is that one.
+    """
+    while isinstance(item, list | tuple) and len(item) == 1:
+        (item,) = item
+    return dict(_leaves(item, name))
+
+
+def _leaves(item: Any, name: str) -> Iterator[tuple[str, Any]]:
+    inside = members(item)
+    if inside is None:
+        yield name, item
+        return
+    for place, member in inside.items():
+        yield from _leaves(member, name + place)
+
+
+def tensors(item: Any) -> list[torch.Tensor]:
+    """Return the tensors in an item, in order."""
+    return [leaf for _, leaf in _leaves(item, "") if isinstance(leaf, torch.Tensor)]
+
+
+def mapped(item: Any, change: Callable[[Any], Any]) -> Any:
+    """Return an item of the same build with every leaf changed; what has no tensors is itself."""
+    if not tensors(item):
+        return item
+    if isinstance(item, dict):
+        made = {key: mapped(value, change) for key, value in item.items()}
+        return made if type(item) is dict else type(item)(made)
+    if isinstance(item, list | tuple):
+        values = [mapped(value, change) for value in item]
+        return type(item)(*values) if hasattr(item, "_fields") else type(item)(values)
+    if is_dataclass(item) and not isinstance(item, type):
+        parts = {part.name: getattr(item, part.name) for part in fields(item) if part.init}
+        return replace(item, **{name: mapped(value, change) for name, value in parts.items()})
+    return change(item)
+
+
+def fresh_copies(given: Sequence[Any]) -> list[Any]:
+    """Return copies of arguments: values, strides and requires_grad, and what shares memory.
+
+    A tensor that is given twice is one copy given twice, and views of one storage are views of one
+    copy of it. Anything that holds no tensor is the item itself.
+    """
+    distinct = {id(tensor): tensor for tensor in tensors(given)}
+    known: dict[int, torch.Tensor] = {}
+    owners: dict[int, int] = {}
+    for tensor in distinct.values():
+        if (place := _place(tensor)) is not None:
+            owners[place] = owners.get(place, 0) + 1
+    copied: dict[int, torch.UntypedStorage] = {}
+
+    def copy(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if id(leaf) not in known:
+            place = _place(leaf)
+            if place is not None and (owners[place] > 1 or not _is_dense(leaf)):
+                storage = copied.setdefault(place, leaf.untyped_storage().clone())
+                held = torch.empty(0, dtype=leaf.dtype, device=leaf.device)
+                held.set_(storage, leaf.storage_offset(), leaf.shape, leaf.stride())
+            else:
+                held = leaf.detach().clone(memory_format=torch.preserve_format)
+            known[id(leaf)] = held.requires_grad_(leaf.requires_grad)
+        return known[id(leaf)]
+
+    return [mapped(item, copy) for item in given]
+
+
+def fresh_copy(item: Any) -> Any:
+    """Return an argument's own copy; see `fresh_copies`."""
+    return fresh_copies([item])[0]
+
+
+def storages(given: Any) -> frozenset[int]:
+    """Return the addresses of the memory that tensors among arguments lie in."""
+    return frozenset(t.untyped_storage().data_ptr() for t in tensors(given))
+
+
+def _place(tensor: torch.Tensor) -> int | None:
+    """Return where a tensor's memory is, None where it has none of the usual kind."""
+    if tensor.layout is not torch.strided or not tensor.numel():
+        return None
+    return tensor.untyped_storage().data_ptr() or None
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Say whether a clone keeps the strides; an expanded tensor's copy holds every element."""
+    size = tensor.numel() * tensor.element_size()
+    whole = size == tensor.untyped_storage().nbytes()
+    return tensor.is_contiguous() or whole or 0 in tensor.stride()

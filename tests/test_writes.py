@@ -1,0 +1,250 @@
+"""What a call writes into its inputs: results that are compared, for reference and kernel alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_kopt.cases.case import Case, declare
+from pytest_kopt.cases.check import CheckReport, check_case
+from pytest_kopt.cases.runner import Bench, Outcome, run_case
+from pytest_kopt.honesty.inputs import Held
+from pytest_kopt.measure.wall import WallEngine
+from pytest_kopt.numerics.gates import snr
+from pytest_kopt.numerics.nested import fresh_copies
+
+ROWS, COLUMNS, POSITION = 64, 32, 5
+
+
+def case_of(function: Callable[..., Any], **changes: Any) -> Case:
+    given: dict[str, Any] = {
+        "dims": {"rows": ROWS},
+        "label": None,
+        "backward": False,
+        "weights": (),
+        "flops": None,
+        "nbytes": None,
+        "gate": None,
+    }
+    return declare("t.py::test_it", "single", function, **(given | changes))
+
+
+def check(function: Callable[..., Any], **changes: Any) -> CheckReport:
+    return check_case(case_of(function, **changes), 20260101)
+
+
+def timed(function: Callable[..., Any], **changes: Any) -> Outcome:
+    """Check and time a case as a session does it."""
+    cpu = WallEngine(iterations=5, block_seconds=0.01)
+    return run_case(case_of(function, **changes), Bench("cpu", "auto", 20260101, cpu=cpu))
+
+
+def twice(x: Tensor, out: Tensor) -> None:
+    out.copy_(x.double() * 2)
+
+
+# --- a buffer for the result, written by reference and kernel ------------------------------------
+
+
+def add_into(x: Tensor, y: Tensor, out: Tensor) -> Tensor:
+    return torch.add(x, y, out=out)
+
+
+ADD: dict[str, Any] = {
+    "inputs": lambda: tuple(torch.randn(ROWS, COLUMNS) for _ in range(3)),
+    "reference": lambda x, y, out: out.copy_(x.double() + y.double()),
+}
+
+
+def test_a_buffer_that_the_reference_writes_is_a_result() -> None:
+    def seven(x: Tensor, y: Tensor, out: Tensor) -> Tensor:
+        out.fill_(7.0)
+        return x + y
+
+    report = check(seven, **ADD)
+    assert report.check == "FAIL"
+    assert "input 2: outside the gate" in report.diagnosis
+    assert report.out_snr < 10
+    right = check(add_into, **ADD)
+    assert (right.check, right.findings) == ("PASS", ())
+    assert set(right.accuracy) == {"out", "input 2"}
+
+
+def test_a_kernel_that_leaves_the_buffer_alone_fails() -> None:
+    report = check(lambda x, y, out: x + y, **ADD)
+    assert report.check == "FAIL" and "input 2" in report.diagnosis
+
+
+def test_a_function_that_returns_nothing_is_judged_by_what_it_writes() -> None:
+    def silent(x: Tensor, y: Tensor, out: Tensor) -> None:
+        torch.add(x, y, out=out)
+
+    def reference(x: Tensor, y: Tensor, out: Tensor) -> None:
+        out.copy_(x.double() + y.double())
+
+    report = check(silent, inputs=ADD["inputs"], reference=reference)
+    assert (report.check, report.findings) == ("PASS", ())
+    assert set(report.accuracy) == {"input 2"}
+    assert report.written == 4 * ROWS * COLUMNS
+    wrong = check(lambda x, y, out: None, inputs=ADD["inputs"], reference=reference)
+    assert wrong.check == "FAIL" and wrong.out_snr < 10
+    extra = check(add_into, inputs=ADD["inputs"], reference=reference)
+    assert "gives out, input 2, the reference input 2" in extra.diagnosis
+
+
+# --- caches --------------------------------------------------------------------------------------
+
+
+def update(k: Tensor, cache: Tensor) -> Tensor:
+    cache[:, POSITION] = k
+    return cache.sum(1)
+
+
+def cache_case(function: Callable[..., Any], **changes: Any) -> dict[str, Any]:
+    def reference(k: Tensor, cache: Tensor) -> Tensor:
+        cache[:, POSITION] = k
+        return cache.double().sum(1)
+
+    def inputs() -> tuple[Tensor, Tensor]:
+        return torch.randn(4, COLUMNS), torch.randn(4, 1024, COLUMNS)
+
+    return {"function": function, "inputs": inputs, "reference": reference} | changes
+
+
+def test_an_update_that_was_deleted_is_wrong() -> None:
+    def deleted(k: Tensor, cache: Tensor) -> Tensor:
+        return cache.sum(1) - cache[:, POSITION] + k
+
+    assert check(**cache_case(update)).check == "PASS"
+    report = check(**cache_case(deleted))
+    assert report.check == "FAIL" and "input 1: outside the gate" in report.diagnosis
+
+
+@pytest.mark.parametrize("place", [POSITION, POSITION + 1], ids=["its", "another"])
+def test_one_wrong_row_of_a_large_cache_is_wrong_under_any_gate(place: int) -> None:
+    """Of the whole cache it is less than a thousandth: an SNR of 30 dB."""
+
+    def careless(k: Tensor, cache: Tensor) -> Tensor:
+        result = update(k, cache)
+        cache[:, place] = 0
+        return result
+
+    assert check(**cache_case(update, gate=snr(25.0))).check == "PASS"
+    report = check(**cache_case(careless, gate=snr(25.0)))
+    assert report.check == "FAIL" and report.out_snr < 10
+
+
+def test_what_is_written_of_a_cache_is_what_changed() -> None:
+    """More would be faster than physics allows."""
+    report = check(**cache_case(update))
+    assert report.written == 4 * (2 * 4 * COLUMNS)
+    assert report.io_bytes["forward"] == 4 * (3 * 4 * COLUMNS)
+
+
+def test_calls_that_count_on_find_their_counter_restored() -> None:
+    """Left alone it would run out of the cache."""
+
+    def append(k: Tensor, cache: Tensor, length: Tensor) -> Tensor:
+        cache[int(length)] = k
+        length += 1
+        return cache[int(length) - 1] * 2
+
+    def reference(k: Tensor, cache: Tensor, length: Tensor) -> Tensor:
+        return append(k, cache, length).double()
+
+    def inputs() -> tuple[Tensor, Tensor, Tensor]:
+        return torch.randn(COLUMNS), torch.zeros(4, COLUMNS), torch.tensor(2)
+
+    outcome = timed(append, inputs=inputs, reference=reference, gate=snr(40.0))
+    assert outcome.result.check == "PASS", outcome.result.diagnosis
+    assert outcome.result.findings == ()
+
+
+def test_what_is_doubled_in_place_does_not_run_away() -> None:
+    seen: list[float] = []
+
+    def doubled(x: Tensor) -> Tensor:
+        seen.append(float(x.abs().max()))
+        return x.mul_(2)
+
+    outcome = timed(
+        doubled,
+        inputs=lambda: (torch.rand(ROWS, COLUMNS) + 1,),
+        reference=lambda x: x.mul_(2).double(),
+    )
+    assert outcome.result.check == "PASS", outcome.result.diagnosis
+    assert outcome.forward is not None and outcome.result.findings == ()
+    assert max(seen) < 4, "content of the case's own, or up to an eighth more"
+
+
+def test_a_kernel_that_works_now_and_then_is_found_when_it_is_timed() -> None:
+    def tired(x: Tensor, out: Tensor) -> None:
+        tired.calls += 1  # type: ignore[attr-defined]
+        if tired.calls < 400:  # type: ignore[attr-defined]
+            torch.mul(x, 2, out=out)
+
+    tired.calls = 0  # type: ignore[attr-defined]
+    outcome = timed(
+        tired,
+        inputs=lambda: (torch.randn(8, 8), torch.zeros(8, 8)),
+        reference=twice,
+    )
+    assert outcome.result.check == "FAIL"
+
+
+# --- arguments that share memory -----------------------------------------------------------------
+
+
+def test_copies_share_memory_as_their_originals_do() -> None:
+    x = torch.arange(12.0).view(3, 4)
+    one, again, row, apart = fresh_copies([x, x, x[1], torch.ones(2)])
+    assert one is again and row.data_ptr() == one[1].data_ptr() != x[1].data_ptr()
+    one.zero_()
+    assert float(row.sum()) == 0 and float(x.sum()) == 66 and float(apart.sum()) == 2
+
+
+def test_copies_keep_the_strides_of_a_slice() -> None:
+    sliced = torch.arange(24.0).view(4, 6)[:, 1:4]
+    (copy,) = fresh_copies([sliced])
+    assert copy.stride() == (6, 1) and torch.equal(copy, sliced)
+    assert fresh_copies([torch.ones(1, 3).expand(4, 3)])[0].is_contiguous()
+
+
+def test_one_tensor_given_twice_is_written_in_both_places() -> None:
+    def inputs() -> tuple[Tensor, Tensor]:
+        x = torch.randn(ROWS, COLUMNS)
+        return x, x
+
+    def double(x: Tensor, out: Tensor) -> None:
+        torch.add(x, x, out=out)
+
+    report = check(double, inputs=inputs, reference=twice)
+    assert (report.check, set(report.accuracy)) == ("PASS", {"input 0", "input 1"})
+
+
+def test_held_arguments_are_restored_for_the_next_call() -> None:
+    x, cache = torch.ones(2), torch.zeros(2)
+    held = Held([x, cache], (1,))
+    assert held.source[0] is x and held.live[1] is cache
+    cache.add_(x)
+    held.restore()
+    assert float(cache.sum()) == 0
+
+
+# --- references that cannot be judged by ---------------------------------------------------------
+
+
+def test_a_reference_that_writes_now_and_then_is_no_reference() -> None:
+    calls: list[int] = []
+
+    def moody(x: Tensor) -> Tensor:
+        calls.append(1)
+        return x.mul_(2).double() if len(calls) > 1 else x.double() * 2
+
+    report = check(lambda x: x * 2, inputs=lambda: (torch.randn(8, 8),), reference=moody)
+    assert report.check == "ERROR"
+    assert "the reference writes to input 0 in some calls only" in report.diagnosis
