@@ -182,9 +182,9 @@ def test_new_content_comes_without_a_version_but_to_weights() -> None:
 
 def test_nan_in_an_input_is_no_change() -> None:
     x = torch.full((4,), math.nan)
-    assert inputs.mutation([x.clone()], [x], ()) == []
-    assert inputs.mutation([torch.ones(4)], [x], ()) != []
-    assert inputs.mutation([x.view(2, 2)], [x], ()) != []
+    assert inputs.undeclared([x.clone()], [x], (), ()) == []
+    assert inputs.undeclared([torch.ones(4)], [x], (), ()) != []
+    assert inputs.undeclared([x.view(2, 2)], [x], (), ()) != []
 
 
 # --- outputs and memory --------------------------------------------------------------------------

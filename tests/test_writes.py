@@ -12,6 +12,7 @@ from torch import Tensor
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.check import CheckReport, check_case
 from pytest_kopt.cases.runner import Bench, Outcome, run_case
+from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.measure.wall import WallEngine
 from pytest_kopt.numerics.gates import snr
@@ -30,7 +31,8 @@ def case_of(function: Callable[..., Any], **changes: Any) -> Case:
         "nbytes": None,
         "gate": None,
     }
-    return declare("t.py::test_it", "single", function, **(given | changes))
+    schema = changes.pop("schema", "single")
+    return declare("t.py::test_it", schema, function, **(given | changes))
 
 
 def check(function: Callable[..., Any], **changes: Any) -> CheckReport:
@@ -233,6 +235,197 @@ def test_held_arguments_are_restored_for_the_next_call() -> None:
     cache.add_(x)
     held.restore()
     assert float(cache.sum()) == 0
+
+
+# --- declared side effects -----------------------------------------------------------------------
+
+
+def new(x: Tensor, y: Tensor, out: Tensor) -> Tensor:
+    """A reference that returns in higher precision what the kernel writes."""
+    return x.double() + y.double()
+
+
+def test_a_buffer_is_held_against_what_the_reference_returns() -> None:
+    def silent(x: Tensor, y: Tensor, out: Tensor) -> None:
+        torch.add(x, y, out=out)
+
+    declared: dict[str, Any] = {"inputs": ADD["inputs"], "reference": new, "writes": (2,)}
+    for kernel in (silent, add_into):
+        report = check(kernel, **declared)
+        assert (report.check, report.findings) == ("PASS", ())
+        assert "input 2" in report.accuracy
+    wrong = check(lambda x, y, out: x + y, **declared)
+    assert wrong.check == "FAIL" and "input 2: outside the gate" in wrong.diagnosis
+
+
+def test_what_is_returned_and_what_is_written_may_be_two_things() -> None:
+    def both(x: Tensor, y: Tensor, out: Tensor) -> Tensor:
+        out.copy_(x - y)
+        return x + y
+
+    def reference(x: Tensor, y: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+        return x.double() + y.double(), x.double() - y.double()
+
+    report = check(both, inputs=ADD["inputs"], reference=reference, writes=(2,))
+    assert (report.check, set(report.accuracy)) == ("PASS", {"out", "input 2"})
+
+
+def test_a_candidate_gives_all_that_the_baseline_gave() -> None:
+    before = check(add_into, inputs=ADD["inputs"], reference=new, writes=(2,)).accuracy
+
+    def silent(x: Tensor, y: Tensor, out: Tensor) -> None:
+        torch.add(x, y, out=out)
+
+    case = case_of(silent, inputs=ADD["inputs"], reference=new, writes=(2,))
+    report = check_case(case, 20260101, baseline=before)
+    assert (
+        report.check == "FAIL" and "out: is missing, and the baseline gave it" in report.diagnosis
+    )
+
+
+def scratching(x: Tensor, y: Tensor, out: Tensor) -> Tensor:
+    out.copy_(x)
+    x.zero_()
+    return out + y
+
+
+@pytest.mark.parametrize(
+    ("declared", "line"),
+    [
+        ({}, "writes=(0, 2) where it is to hold a result, consumes=(0, 2) where"),
+        ({"consumes": (0,)}, "writes=(2,) where it is to hold a result, consumes=(0, 2) where"),
+    ],
+)
+def test_an_undeclared_write_comes_with_the_line_to_add(
+    declared: dict[str, Any], line: str
+) -> None:
+    outcome = timed(scratching, inputs=ADD["inputs"], reference=new, **declared)
+    (finding,) = outcome.result.findings
+    assert (outcome.result.check, finding.check, finding.rejects) == (
+        "FAIL",
+        "input-mutated",
+        False,
+    )
+    assert line in outcome.result.diagnosis
+    assert "cheat" not in outcome.result.diagnosis and outcome.forward is None
+
+
+def test_what_is_consumed_may_hold_anything() -> None:
+    outcome = timed(scratching, inputs=ADD["inputs"], reference=new, consumes=(0, 2))
+    assert (outcome.result.check, outcome.result.findings) == ("PASS", ())
+
+
+class Thrifty(torch.autograd.Function):
+    """Writes gradients over what it saved and over the incoming one, as Liger's SwiGLU does."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return torch.nn.functional.silu(a) * b
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        a, b = ctx.saved_tensors
+        gate = torch.sigmoid(a)
+        down = grad * a * gate
+        up = grad * b * (gate * (1 + a * (1 - gate)))
+        a.data.copy_(up)
+        b.data.copy_(down)
+        if Thrifty.takes_grad:
+            grad.data.copy_(up)
+        return a.detach(), b.detach()
+
+    takes_grad = False
+
+
+SWIGLU: dict[str, Any] = {
+    "inputs": lambda: tuple(torch.randn(ROWS, COLUMNS, requires_grad=True) for _ in range(2)),
+    "reference": lambda a, b: torch.nn.functional.silu(a.double()) * b.double(),
+    "backward": True,
+    "schema": "memory",
+    "nbytes": 1.0,
+}
+
+
+@pytest.mark.parametrize("takes_grad", [False, True])
+def test_a_backward_may_reuse_what_it_saved(
+    takes_grad: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Thrifty, "takes_grad", takes_grad)
+    consumes = (0, 1, "grad_out") if takes_grad else (0, 1)
+    outcome = timed(Thrifty.apply, consumes=consumes, **SWIGLU)
+    assert (outcome.result.check, outcome.result.findings) == ("PASS", ())
+    assert outcome.backward is not None
+    undeclared = check(Thrifty.apply, **SWIGLU)
+    assert undeclared.check == "FAIL" and not any(found.rejects for found in undeclared.findings)
+    said = [str(found) for found in undeclared.findings]
+    assert "consumes=(0, 1) where" in said[0]
+    assert any("consumes=('grad_out',)" in line for line in said) is takes_grad
+
+
+def test_a_kernel_gains_nothing_by_what_it_leaves_in_an_input() -> None:
+    """Each call would find the answer of the one before, were its inputs not restored."""
+    served: list[bool] = []
+
+    def lazy(x: Tensor, y: Tensor, out: Tensor) -> None:
+        served.append(float(out[0, 0]) == 7.0)
+        if not served[-1]:
+            torch.add(x, y, out=out)
+        y.fill_(7.0)
+
+    outcome = timed(lazy, inputs=ADD["inputs"], reference=new, writes=(2,), consumes=(1,))
+    assert outcome.result.check == "PASS" and not any(served)
+    undeclared = check(lazy, inputs=ADD["inputs"], reference=new, writes=(2,))
+    assert undeclared.check == "FAIL"
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        ({"writes": (7,)}, "writes has 7, and input 7 is not there"),
+        ({"consumes": (0, 3)}, "consumes has 3, and input 3 is float"),
+    ],
+)
+def test_positions_are_of_inputs_that_can_be_written(declared: dict[str, Any], said: str) -> None:
+    def inputs() -> tuple[Any, ...]:
+        return *ADD["inputs"](), 0.5
+
+    with pytest.raises(BadInput, match=said):
+        check(lambda x, y, out, scale: x, inputs=inputs, reference=new, **declared)
+
+
+@pytest.mark.parametrize("given", [("out",), (-1,), (True,), "grad_out"])
+def test_positions_are_numbers(given: Any) -> None:
+    with pytest.raises(BadInput, match="writes is"):
+        case_of(add_into, writes=given, **ADD)
+
+
+# --- random numbers ------------------------------------------------------------------------------
+
+
+def dropped(x: Tensor, generator: torch.Generator) -> Tensor:
+    keep = torch.rand(x.shape, generator=generator) > 0.25
+    return x * keep / 0.75
+
+
+def seeded() -> tuple[Tensor, torch.Generator]:
+    return torch.randn(ROWS, COLUMNS), torch.Generator().manual_seed(int(torch.randint(99, ())))
+
+
+def test_kernel_and_reference_draw_alike_from_a_generator() -> None:
+    outcome = timed(dropped, inputs=seeded, reference=lambda x, g: dropped(x.double(), g))
+    assert (outcome.result.check, outcome.result.findings) == ("PASS", ())
+
+
+def test_draws_from_the_global_generator_are_told_what_to_do() -> None:
+    def kernel(x: Tensor) -> Tensor:
+        return torch.nn.functional.dropout(x, 0.25)
+
+    report = check(kernel, inputs=lambda: (torch.randn(ROWS, COLUMNS),), reference=kernel)
+    assert report.check == "FAIL"
+    (finding,) = report.findings
+    assert (finding.check, finding.rejects) == ("global-generator", False)
+    assert "return a torch.Generator, or a seed" in str(finding)
 
 
 # --- references that cannot be judged by ---------------------------------------------------------

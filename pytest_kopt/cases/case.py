@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pytest_kopt.numerics.gates import Gate
 
 Work = float | tuple[float, float]
+#: What stands in `consumes` for the gradients that a backward is given.
+GRAD_OUT = "grad_out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +24,11 @@ class Case:
 
     `dims` are complete and in column order. `flops` and `nbytes` are (forward, backward) as far as
     declared; `work` is the one that the schema's unit asks for. `weights` are the positions of the
-    inputs that live longer than a step, `writes` those that hold results after a call;
-    of these the reference returns the `owed` ones and writes the others. `groups` is the position
-    of a grouped GEMM's group sizes (None: they are looked for), which are drawn anew in multiples
-    of `group_multiple`.
+    inputs that live longer than a step, `writes` those that hold results after a call,
+    of which the reference returns the `owed` ones and writes the others; `consumes` those that hold
+    anything, with `consumes_incoming` also the gradients that a backward is given. `groups` is the
+    position of a grouped GEMM's group sizes (None: they are looked for), which are drawn anew in
+    multiples of `group_multiple`.
     """
 
     nodeid: str
@@ -39,6 +42,8 @@ class Case:
     weights: tuple[int, ...]
     writes: tuple[int, ...]
     owed: tuple[int, ...]
+    consumes: tuple[int, ...]
+    consumes_incoming: bool
     flops: tuple[float, float] | None
     nbytes: tuple[float, float] | None
     gate: Gate | None
@@ -58,7 +63,7 @@ class Case:
     @property
     def rewritten(self) -> frozenset[int]:
         """Positions of the inputs that a call need not leave as they are."""
-        return frozenset(self.writes)
+        return frozenset(self.writes + self.consumes)
 
     @property
     def header(self) -> tuple[str, ...]:
@@ -77,6 +82,8 @@ def declare(
     label: str | None,
     backward: bool,
     weights: Sequence[int],
+    writes: Sequence[int] = (),
+    consumes: Sequence[int | str] = (),
     flops: Work | None,
     nbytes: Work | None,
     gate: Gate | None,
@@ -126,14 +133,25 @@ def declare(
         label=shown,
         backward=backward,
         weights=tuple(weights),
-        writes=(),
+        writes=_positions("writes", writes, where),
         owed=(),
+        consumes=_positions("consumes", [item for item in consumes if item != GRAD_OUT], where),
+        consumes_incoming=GRAD_OUT in consumes,
         flops=work["flops"],
         nbytes=work["nbytes"],
         gate=gate,
         groups=groups,
         group_multiple=group_multiple,
     )
+
+
+def _positions(name: str, given: Sequence[Any], where: str) -> tuple[int, ...]:
+    if isinstance(given, str) or not all(type(place) is int and place >= 0 for place in given):
+        more = f", or {GRAD_OUT!r}" if name == "consumes" else ""
+        raise BadInput(
+            f"{name} is {given!r}", where=where, legal=f"a tuple of positions of inputs{more}"
+        )
+    return tuple(given)
 
 
 def function_name(function: Callable[..., Any]) -> str:

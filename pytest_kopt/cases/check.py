@@ -16,7 +16,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.precision import Accuracy, downgrades
 from pytest_kopt.honesty.state import changes, look
-from pytest_kopt.numerics.compare import InvalidReference
+from pytest_kopt.numerics.compare import Comparison, InvalidReference
 
 _GRADIENT = "grad of input "
 
@@ -84,6 +84,10 @@ def check_case(
     if checking.invalid:
         return CheckReport("ERROR", checking.invalid, seeds=seeds)
     checking.found(changes(before, look(device)))
+    missing = (baseline or {}).keys() - checking.accuracy.keys()
+    if checking.passed and missing:
+        reason = "is missing, and the baseline gave it"
+        checking.comparisons.append(Comparison(min(missing), False, "as the baseline", reason))
     if checking.passed:
         checking.found(downgrades(checking.accuracy, baseline or {}, checking.counts))
     return _report(checking, seeds)
@@ -100,7 +104,7 @@ def _report(checking: Checking, seeds: dict[str, int]) -> CheckReport:
     figures = [item.figures for item in outs if item.figures]
     failed = [item for item in comparisons if not item.passed]
     return CheckReport(
-        check="FAIL" if failed else "PASS",
+        check="PASS" if checking.passed else "FAIL",
         diagnosis="\n".join(item.diagnosis() for item in failed),
         out_snr=_worst(item.snr_db for item in outs),
         gradients=gradients,
@@ -108,7 +112,7 @@ def _report(checking: Checking, seeds: dict[str, int]) -> CheckReport:
         mismatch_share=max((item.mismatch_share for item in figures), default=math.nan),
         gate=outs[0].gate if outs else "",
         interpreted=checking.interpreted,
-        findings=tuple(checking.findings),
+        findings=(*checking.undeclared, *checking.findings),
         seeds=seeds,
         accuracy=checking.accuracy,
         written=checking.written,

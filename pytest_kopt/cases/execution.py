@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.case import GRAD_OUT, Case
 from pytest_kopt.cases.seeds import seed_everything
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.inputs import changed, undeclared_write
 from pytest_kopt.honesty.outputs import taken
 from pytest_kopt.numerics.compare import Comparison, compare
 from pytest_kopt.numerics.determinism import bits
@@ -115,6 +116,7 @@ class Candidate:
         self._case = case
         self._function = function
         self._incoming: dict[str, torch.Tensor] = {}
+        self._drawn: dict[str, torch.Tensor] = {}
 
     def __call__(self, given: Sequence[Any], seed: int) -> Run:
         """Run once; the incoming gradients are drawn under `seed`."""
@@ -139,6 +141,16 @@ class Candidate:
             findings,
         )
 
+    def undeclared(self) -> list[Finding]:
+        """Return a finding when the last backward wrote over what it was given."""
+        drawn = list(self._drawn.items())
+        held = [self._incoming[name] for name, _ in drawn]
+        if self._case.consumes_incoming or not changed(held, [values for _, values in drawn]):
+            return []
+        line = (*self._case.consumes, GRAD_OUT)
+        what = "the backward writes over the incoming gradient"
+        return [undeclared_write(what, f"consumes={line!r}")]
+
     def _watched(self, given: Sequence[Any]) -> tuple[Any, tuple[Finding, ...]]:
         """Call the function below a frame that holds what looks like measurements."""
         samples_ms = list(_BAIT)
@@ -158,6 +170,7 @@ class Candidate:
         if held is None or held.shape != values.shape or held.dtype != values.dtype:
             held = self._incoming[name] = torch.empty_like(values)
         held.data.copy_(values)
+        self._drawn[name] = values
         return held
 
 

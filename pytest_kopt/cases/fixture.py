@@ -80,6 +80,8 @@ class Kopt:
         label: str | None = None,
         backward: bool = False,
         weights: Sequence[int] = (),
+        writes: Sequence[int] = (),
+        consumes: Sequence[int | str] = (),
         flops: Work | None = None,
         nbytes: Work | None = None,
         gate: Gate | None = None,
@@ -91,7 +93,9 @@ class Kopt:
         `inputs()` returns a tuple of fresh arguments and is called whenever fresh ones are needed;
         `reference` takes the same arguments and computes in higher precision. With `backward` the
         gradients of every input that requires grad are checked and timed too. `weights` are the
-        positions of long-lived inputs (parameters). `flops` or `nbytes` is the forward's work, the
+        positions of long-lived inputs (parameters), `writes` of those that hold results after a
+        call, `consumes` of those that may hold anything ("grad_out": incoming gradients too); both
+        are restored before every call. `flops` or `nbytes` is the forward's work, the
         backward counting double, or a pair. Without a `gate` the output's dtype chooses it.
         `groups` is the position of a grouped GEMM's group sizes or offsets, where they are not
         found; they are drawn anew in multiples of `group_multiple`.
@@ -114,6 +118,8 @@ class Kopt:
                 label=label,
                 backward=backward,
                 weights=weights,
+                writes=writes,
+                consumes=consumes,
                 flops=flops,
                 nbytes=nbytes,
                 gate=gate,

@@ -127,7 +127,7 @@ def _declared(
     try:
         item.obj(**arguments)
     except Declared as found:
-        other = replace(found.case, writes=case.writes, owed=case.owed)
+        other = replace(found.case, writes=case.writes, owed=case.owed, consumes=case.consumes)
         return other if other.function is case.function and other.dims != case.dims else None
     except (Exception, pytest.skip.Exception, pytest.fail.Exception):
         return None

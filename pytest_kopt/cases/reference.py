@@ -27,7 +27,7 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.guards import is_library
 from pytest_kopt.honesty.inputs import Held, changed
 from pytest_kopt.numerics.compare import InvalidReference
-from pytest_kopt.numerics.nested import fresh_copies, tensors
+from pytest_kopt.numerics.nested import contents, fresh_copies, storages, tensors
 from pytest_kopt.profile_hook import profile_hook
 
 
@@ -37,10 +37,12 @@ def observed(case: Case, seed: int) -> Case:
     Raises BadInput where there is nothing to compare.
     """
     given = make_inputs(case, seed)
+    _check_positions(case, given)
     copies = fresh_copies(given)
     versions = _versions(copies)
     returned = case.reference(*copies)
     found = changed(copies, given) | _stepped(versions, _versions(copies))
+    found = found.difference(case.consumes)
     writes = tuple(sorted({*case.writes, *found}))
     owed = tuple(place for place in case.writes if place not in found)
     if not writes and not results(returned, given, ()):
@@ -49,7 +51,30 @@ def observed(case: Case, seed: int) -> Case:
             where=f"case {case.nodeid}",
             legal="a reference that returns the result, or writes it where the function does",
         )
-    return replace(case, writes=writes, owed=owed)
+    return replace(case, writes=writes, owed=owed, consumes=_consumed(case, given, writes))
+
+
+def _check_positions(case: Case, given: Sequence[Any]) -> None:
+    for name, places in (("writes", case.writes), ("consumes", case.consumes)):
+        for place in places:
+            if place >= len(given) or not contents(given[place]):
+                held = f"{type(given[place]).__name__}" if place < len(given) else "not there"
+                raise BadInput(
+                    f"{name} has {place}, and input {place} is {held}",
+                    where=f"case {case.nodeid}",
+                    legal=[f"{i}" for i, item in enumerate(given) if contents(item)],
+                )
+
+
+def _consumed(case: Case, given: Sequence[Any], writes: Sequence[int]) -> tuple[int, ...]:
+    """Return the positions of what may hold anything: declared, in such memory, or a generator."""
+    touched = storages([given[place] for place in (*writes, *case.consumes)])
+    implied = {
+        place
+        for place, item in enumerate(given)
+        if touched & storages(item) or len(contents(item)) > len(tensors(item))
+    }
+    return tuple(sorted({*case.consumes, *implied}.difference(writes)))
 
 
 class Reference:

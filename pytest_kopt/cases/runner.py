@@ -287,7 +287,13 @@ def prepare_blocks(
         if bench.device == "cpu" and not interpreted:
             renewal = Renewal((tensor for call in calls for tensor in call.changing), looks.seed)
         before = renewal or pool.flush
-        if case.rewritten:
+        if case.rewritten or case.consumes_incoming:
+            if engine == "do_bench":
+                raise BadInput(
+                    "do_bench cannot restore what a call writes to before every call",
+                    where="--kopt-engine",
+                    legal="auto, graph, events or wall",
+                )
             before = _restored(calls, renewal, pool)
         block = prepare(engine, bench.device, interpreted, recorders, before, bench.cpu)
         return Spotted(block, case, recorders, looks, renewal)
@@ -299,10 +305,7 @@ def prepare_blocks(
     # Autograd runs a backward on its forward's stream, and only there can it be captured.
     with launch_stream(bench.device):
         back = [
-            Backward(
-                function, s.source, lambda out: grad_out(out, seed), case.writes, case.rewritten
-            )
-            for s in sets
+            Backward(function, held.source, lambda out: grad_out(out, seed), case) for held in sets
         ]
     return forward, spotted(engines[-1], back)
 

@@ -19,6 +19,16 @@ def derive(session_seed: int, nodeid: str, purpose: str) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
+def drawn_so_far(device: str) -> bytes:
+    """Return the states of torch's global generators, which tell whether a call drew from them."""
+    import torch
+
+    states = [torch.default_generator.get_state()]
+    if device == "cuda":
+        states.append(torch.cuda.get_rng_state())
+    return b"".join(state.numpy().tobytes() for state in states)
+
+
 def seed_everything(seed: int) -> None:
     """Seed random, torch, and numpy where it is loaded."""
     import torch

@@ -108,29 +108,41 @@ class Backward:
         function: Callable[..., Any],
         given: Sequence[Any],
         seeds: Any,
-        writes: Collection[int] = (),
-        rewritten: Collection[int] = (),
+        case: Case | None = None,
     ) -> None:
-        """Run the forward; `seeds` makes the incoming gradient of an output."""
+        """Run the forward; `seeds` makes the incoming gradient of an output.
+
+        Without a case nothing is written over.
+        """
+        rewritten = case.rewritten if case else frozenset[int]()
+        writes = case.writes if case else ()
         forward = inputs.Held(fresh_copies(given), rewritten)
         self.given = forward.source
         self.leaves = list(leaves(forward.live).values())
         self._outputs = roots(results(function(*forward.live), forward.live, writes))
-        self.incoming: dict[str, torch.Tensor] | None = {
-            name: seeds(out) for name, out in self._outputs.items()
-        }
-        self.changing = list(self.incoming.values())
-        self.restore = inputs.Held(forward.live, rewritten).restore
+        drawn = [seeds(out) for out in self._outputs.values()]
+        consumed = range(len(drawn)) if case and case.consumes_incoming else ()
+        self._incoming = inputs.Held(drawn, consumed)
+        self.changing = self._incoming.source
+        self.incoming: dict[str, torch.Tensor] | None = dict(
+            zip(self._outputs, self.changing, strict=True)
+        )
+        self._saved = inputs.Held(forward.live, rewritten)
 
     def __call__(self) -> tuple[torch.Tensor, ...]:
         found: tuple[torch.Tensor, ...] = torch.autograd.grad(
             list(self._outputs.values()),
             self.leaves,
-            self.changing,
+            self._incoming.live,
             retain_graph=True,
             allow_unused=True,
         )
         return found
+
+    def restore(self) -> None:
+        """Bring what a call has to find."""
+        self._saved.restore()
+        self._incoming.restore()
 
     def named(self, returned: Any) -> dict[str, Any]:
         """Return the gradients."""

@@ -29,6 +29,7 @@ from pytest_kopt.cases.execution import (
 from pytest_kopt.cases.groups import find_groups, has_skew
 from pytest_kopt.cases.interpreter import watch_interpreter
 from pytest_kopt.cases.reference import Reference
+from pytest_kopt.cases.seeds import drawn_so_far
 from pytest_kopt.cases.traffic import computing_dtype, io_bytes
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty import background, inputs, instruments, memory, outputs, physics, work
@@ -39,7 +40,7 @@ from pytest_kopt.honesty.skew import DISTRIBUTIONS, uneven_groups
 from pytest_kopt.numerics.compare import Comparison, InvalidReference, compare
 from pytest_kopt.numerics.determinism import bits
 from pytest_kopt.numerics.gates import default_gate
-from pytest_kopt.numerics.nested import fresh_copies, storages, tensors
+from pytest_kopt.numerics.nested import contents, fresh_copies, storages, tensors
 
 PURPOSES = ("check", "again", "disturb", "last", "groups")
 #: A call that takes longer (an interpreted kernel) is not repeated dozens of times.
@@ -50,6 +51,14 @@ _COUNTS = 2
 _LATE_SECONDS = 0.05
 #: A kernel that is wrong every other time is taken for one that remembers once in 1000.
 _TURNS = 5
+#: Said of a wrong result only: what a kernel draws to round or to tune need not show in it.
+_DRAWS = Finding(
+    "global-generator",
+    "the call draws from torch's global generator, so that no reference can draw alike",
+    advice="have inputs() return a torch.Generator, or a seed, for the kernel and the reference to "
+    "draw from; it is restored before every call",
+    rejects=False,
+)
 #: How much SNR may vary between contents.
 _HAIR_DB = 10.0
 
@@ -70,6 +79,7 @@ class Checking:
     device: str
     comparisons: list[Comparison] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    undeclared: list[Finding] = field(default_factory=list)
     interpreted: bool = False
     invalid: str = ""
     accuracy: dict[str, Accuracy] = field(default_factory=dict)
@@ -98,8 +108,8 @@ class Checking:
 
     @property
     def passed(self) -> bool:
-        """Whether every comparison so far holds."""
-        return all(item.passed for item in self.comparisons)
+        """Whether every comparison so far holds, and nothing was written that is not declared."""
+        return all(item.passed for item in self.comparisons) and not self.undeclared
 
     def found(self, findings: Sequence[Finding]) -> None:
         """Add findings, one of each kind."""
@@ -144,16 +154,19 @@ class Checking:
         self._used = fresh_copies(self._given)
         memory.poison_freed(tensors(self._given))
         start = time.perf_counter()
+        drawn = drawn_so_far(self.device)
         with watch_interpreter() as watch:
             run = self._candidate(self._used, seed)
         self._is_long = time.perf_counter() - start > _LONG_SECONDS
         self.interpreted = watch.seen
+        draws = drawn_so_far(self.device) != drawn
         expected = self._expect(run, seed)
         self._judge(run, expected, "")
         self._first = self._given, run.kept, expected
         live = list(run.live.outputs.values())
         self.found(outputs.odd_findings(live, list(expected.outputs.values()), self._given))
         if not self.passed:
+            self.found([_DRAWS] if draws else [])
             self._look_for_unwritten(seed)
             return
         computed_in = least_exact(list(expected.outputs.values()))
@@ -413,7 +426,7 @@ class Checking:
         inputs.overwrite(self._used, fresh, self.case.weights)
         # Sizes in a list are content as well.
         self._used = [
-            old if tensors(old) else new for old, new in zip(self._used, fresh, strict=True)
+            old if contents(old) else new for old, new in zip(self._used, fresh, strict=True)
         ]
         self._given = fresh_copies(fresh)
 
@@ -457,7 +470,9 @@ class Checking:
                 self.found([outputs.LATE])
         self.comparisons += [_named(item, what) for item in found]
         self.found(run.findings)
-        self.found(inputs.mutation(self._used, self._given, self.case.rewritten))
+        case = self.case
+        self.undeclared += inputs.undeclared(self._used, self._given, case.writes, case.consumes)
+        self.undeclared += self._candidate.undeclared()
         self._last, self._expected = run, expected
 
     def _fairly(self, comparison: Comparison) -> Comparison:

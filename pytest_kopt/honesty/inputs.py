@@ -9,7 +9,7 @@ import torch
 
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.numerics.determinism import bits
-from pytest_kopt.numerics.nested import fresh_copies, tensors
+from pytest_kopt.numerics.nested import contents, fresh_copies, tensors
 
 #: Share of the elements that a disturbance moves: few enough for sampled fingerprints to miss them.
 _SHARE = 0.01
@@ -51,12 +51,15 @@ class Held:
 def restore(used: Sequence[Any], source: Sequence[Any], places: Iterable[int]) -> None:
     """Write what is in the source at these positions into the very tensors that calls use."""
     for place in places:
-        for target, held in zip(tensors(used[place]), tensors(source[place]), strict=True):
+        for target, held in zip(contents(used[place]), contents(source[place]), strict=True):
             _write(target, held)
 
 
-def _write(target: torch.Tensor, source: torch.Tensor) -> None:
+def _write(target: Any, source: Any) -> None:
     """Write behind autograd's back, and out of the graph of a call that wrote there."""
+    if isinstance(target, torch.Generator):
+        target.set_state(source.get_state())
+        return
     if target.grad_fn is not None and not target._is_view():
         target.detach_()
     target.data.copy_(source.detach())
@@ -78,10 +81,12 @@ def overwrite(
     for position, (held, fresh) in enumerate(zip(old, new, strict=True)):
         if position in weights and only_activations:
             continue
-        for target, source in zip(tensors(held), tensors(fresh), strict=True):
-            if target.shape != source.shape:
+        for target, source in zip(contents(held), contents(fresh), strict=True):
+            if getattr(target, "shape", None) != getattr(source, "shape", None):
                 continue
-            if position in weights:
+            if not isinstance(target, torch.Tensor) or not isinstance(source, torch.Tensor):
+                _write(target, source)
+            elif position in weights:
                 with torch.no_grad():
                     target.copy_(source)
             else:
@@ -144,21 +149,31 @@ def changed(used: Sequence[Any], pristine: Sequence[Any]) -> frozenset[int]:
     )
 
 
-def mutation(
-    used: Sequence[Any], pristine: Sequence[Any], allowed: Container[int]
+def undeclared(
+    used: Sequence[Any], pristine: Sequence[Any], writes: Sequence[int], consumes: Sequence[int]
 ) -> list[Finding]:
-    """Return a finding when a call wrote to inputs; the reference changes those of `allowed`."""
-    places = sorted(place for place in changed(used, pristine) if place not in allowed)
+    """Return a finding when a call wrote to inputs that the case does not declare."""
+    places = sorted(changed(used, pristine).difference(writes, consumes))
     if not places:
         return []
+    several = "inputs" if len(places) > 1 else "input"
     return [
-        Finding(
-            "input-mutated",
-            f"the call changed input {', '.join(map(str, places))}, which the reference leaves "
-            "alone",
-            advice="write to memory of your own; callers use their tensors afterwards",
+        undeclared_write(
+            f"the call writes to {several} {', '.join(map(str, places))}",
+            f"writes={(*writes, *places)!r} where it is to hold a result, "
+            f"consumes={(*consumes, *places)!r} where it may hold anything afterwards",
         )
     ]
+
+
+def undeclared_write(what: str, line: str) -> Finding:
+    """Return the finding about a write that needs this line in the case."""
+    return Finding(
+        "input-mutated",
+        f"{what}, and neither the reference nor the case says so",
+        advice=f"write to memory of your own, or add to the call of kopt(): {line}",
+        rejects=False,
+    )
 
 
 def _same_content(one: torch.Tensor, other: torch.Tensor) -> bool:

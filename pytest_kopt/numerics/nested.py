@@ -44,9 +44,15 @@ def tensors(item: Any) -> list[torch.Tensor]:
     return [leaf for _, leaf in _leaves(item, "") if isinstance(leaf, torch.Tensor)]
 
 
+def contents(item: Any) -> list[torch.Tensor | torch.Generator]:
+    """Return what can be written over in an item, in order: tensors and generators."""
+    kinds = (torch.Tensor, torch.Generator)
+    return [leaf for _, leaf in _leaves(item, "") if isinstance(leaf, kinds)]
+
+
 def mapped(item: Any, change: Callable[[Any], Any]) -> Any:
-    """Return an item of the same build with every leaf changed; what has no tensors is itself."""
-    if not tensors(item):
+    """Return an item of the same build with every leaf changed; what has no contents is itself."""
+    if not contents(item):
         return item
     if isinstance(item, dict):
         made = {key: mapped(value, change) for key, value in item.items()}
@@ -64,7 +70,7 @@ def fresh_copies(given: Sequence[Any]) -> list[Any]:
     """Return copies of arguments: values, strides and requires_grad, and what shares memory.
 
     A tensor that is given twice is one copy given twice, and views of one storage are views of one
-    copy of it. Anything that holds no tensor is the item itself.
+    copy of it. A generator is copied with its state; anything else is the item itself.
     """
     distinct = {id(tensor): tensor for tensor in tensors(given)}
     known: dict[int, torch.Tensor] = {}
@@ -75,6 +81,10 @@ def fresh_copies(given: Sequence[Any]) -> list[Any]:
     copied: dict[int, torch.UntypedStorage] = {}
 
     def copy(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Generator):
+            generator = torch.Generator(leaf.device)
+            generator.set_state(leaf.get_state())
+            return generator
         if not isinstance(leaf, torch.Tensor):
             return leaf
         if id(leaf) not in known:

@@ -73,13 +73,7 @@ def _prepare(case: Case, bench: Bench, steps: int) -> tuple[Step, int]:
     back: list[Backward] = []
     if case.backward:
         back = [
-            Backward(
-                case.function,
-                held.source,
-                lambda out: grad_out(out, seed),
-                case.writes,
-                case.rewritten,
-            )
+            Backward(case.function, held.source, lambda out: grad_out(out, seed), case)
             for held in sets
         ]
 
