@@ -73,10 +73,11 @@ def serve_arms(
     with bench.waiting():
         commander.loaded(case.nodeid)
     with one_thread():
-        pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, *versions.values())
+        calls = [*map(case.positional, versions.values())]
+        pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, *calls)
         arms = _arms(order.names, versions, case, pool, bench, seed)
         if has_skew(case):
-            uneven, pool = _uneven(case, bench, seed, versions)
+            uneven, pool = _uneven(case, bench, seed, calls)
             others = {UNEVEN[name]: versions[name] for name in filter(UNEVEN.get, order.names)}
             arms |= _arms([*others], others, uneven, pool, bench, seed)
         engine = next(iter(arms.values())).forward.engine
@@ -119,7 +120,7 @@ def _arms(
 
 
 def _uneven(
-    case: Case, bench: Bench, seed: int, versions: Mapping[str, Callable[..., Any]]
+    case: Case, bench: Bench, seed: int, calls: Sequence[Callable[..., Any]]
 ) -> tuple[Case, InputPool]:
     """Return a grouped case with input sets of every skewed distribution, one at least of each."""
     steady = with_steady_groups(case)
@@ -128,7 +129,7 @@ def _uneven(
     def make(i: int) -> tuple[Any, ...]:
         return make_inputs(cases[i % len(cases)], seed + i)
 
-    pool = input_pool(make, bench.device, *versions.values())
+    pool = input_pool(make, bench.device, *calls)
     more = [make(i) for i in range(len(pool.sets), len(cases))]
     return cases[0], replace(pool, sets=[*pool.sets, *more])
 
@@ -164,11 +165,11 @@ def _versions(case: Case, order: ArmsOrder, seed: int) -> Mapping[str, Callable[
 
 
 def _one_call(case: Case, function: Callable[..., Any], given: Sequence[Any]) -> Callable[[], Any]:
-    held = Held(fresh_copies(given), case.rewritten)
+    held, called = Held(fresh_copies(given), case.rewritten), case.positional(function)
 
     def call() -> None:
         held.restore()
-        outputs = [out for out in tensors(function(*held.live)) if out.requires_grad]
+        outputs = [out for out in tensors(called(*held.live)) if out.requires_grad]
         if case.backward and outputs:
             torch.autograd.backward(outputs, [torch.ones_like(out) for out in outputs])
 

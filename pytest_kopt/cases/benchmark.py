@@ -109,8 +109,8 @@ def awaited(function: Callable[..., Any], device: str) -> Callable[..., Any]:
     import torch
 
     @functools.wraps(function)
-    def call(*args: Any) -> Any:
-        result = function(*args)
+    def call(*args: Any, **named: Any) -> Any:
+        result = function(*args, **named)
         torch.cuda.synchronize()
         return result
 

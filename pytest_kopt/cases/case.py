@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_kopt.cases.result import named
@@ -24,16 +24,16 @@ class Case:
 
     `dims` are complete and in column order. `flops` and `nbytes` are (forward, backward) as far as
     declared; `work` is the one that the schema's unit asks for. `weights` are the positions of the
-    inputs that live longer than a step, `writes` those that hold results after a call,
-    of which the reference returns the `owed` ones and writes the others; `consumes` those that hold
-    anything, with `consumes_incoming` also the gradients that a backward is given. `groups` is the
-    position of a grouped GEMM's group sizes (None: they are looked for), which are drawn anew in
-    multiples of `group_multiple`.
+    inputs that live longer than a step, `writes` those that hold results after a call, of which the
+    reference returns the `owed` ones and writes the others; `consumes` those that hold anything,
+    with `consumes_incoming` also the gradients that a backward is given. `groups` is the position
+    of a grouped GEMM's group sizes (None: they are looked for), which are drawn anew in multiples
+    of `group_multiple`. `keywords` are the inputs' names where they have some.
     """
 
     nodeid: str
     function: Callable[..., Any]
-    inputs: Callable[[], Sequence[Any]]
+    inputs: Callable[[], Sequence[Any] | Mapping[str, Any]]
     reference: Callable[..., Any]
     schema: Schema
     dims: dict[str, Scalar]
@@ -46,14 +46,44 @@ class Case:
     consumes_incoming: bool
     flops: tuple[float, float] | None
     nbytes: tuple[float, float] | None
-    gate: Gate | None
+    gate: Gate | Mapping[str, Gate] | None
     groups: int | None = None
     group_multiple: int = 1
+    keywords: tuple[str, ...] = ()
 
     @property
     def is_grouped(self) -> bool:
         """Whether it is a grouped GEMM, which has to hold whatever the groups' sizes are."""
         return self.schema.name == GROUPED_GEMM.name or self.groups is not None
+
+    def arguments(self) -> tuple[Any, ...]:
+        """Return fresh inputs in order, with names or without."""
+        given = self.inputs()
+        return tuple(given.values() if isinstance(given, Mapping) else given)
+
+    def gate_of(self, name: str) -> Gate | None:
+        """Return the gate of an output or gradient of this name, None where its dtype chooses."""
+        return self.gate.get(name) if isinstance(self.gate, Mapping) else self.gate
+
+    def like(self, other: Case) -> Case:
+        """Return the case with what another one's reference was seen to do."""
+        return replace(
+            self,
+            writes=other.writes,
+            owed=other.owed,
+            consumes=other.consumes,
+            keywords=other.keywords,
+        )
+
+    def positional(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what calls a function with the inputs in order, by keyword where named."""
+        if not self.keywords:
+            return function
+
+        def call(*given: Any) -> Any:
+            return function(**dict(zip(self.keywords, given, strict=True)))
+
+        return call
 
     @property
     def work(self) -> tuple[float, float] | None:
@@ -76,7 +106,7 @@ def declare(
     schema: str | Schema,
     function: Callable[..., Any],
     *,
-    inputs: Callable[[], Sequence[Any]],
+    inputs: Callable[[], Sequence[Any] | Mapping[str, Any]],
     reference: Callable[..., Any],
     dims: Mapping[str, Scalar],
     label: str | None,
@@ -86,7 +116,7 @@ def declare(
     consumes: Sequence[int | str] = (),
     flops: Work | None,
     nbytes: Work | None,
-    gate: Gate | None,
+    gate: Gate | Mapping[str, Gate] | None,
     groups: int | None = None,
     group_multiple: int = 1,
 ) -> Case:
@@ -95,9 +125,13 @@ def declare(
     for name, given in (("function", function), ("inputs", inputs), ("reference", reference)):
         if not callable(given):
             raise BadInput(f"{name} is {given!r}", where=where, legal="a callable")
-    if gate is not None and not hasattr(gate, "passes"):
+    _refuse_hidden_tensors(function, where)
+    gates = list(gate.values()) if isinstance(gate, Mapping) else [gate]
+    if not all(item is None or hasattr(item, "passes") for item in gates):
         raise BadInput(
-            f"gate is {gate!r}", where=where, legal="None, snr(…), tolerance(…) or bitwise()"
+            f"gate is {gate!r}",
+            where=where,
+            legal="None, snr(…), tolerance(…), bitwise(), or a dict of them by name of the output",
         )
     for name, number, least in (("groups", groups, 0), ("group_multiple", group_multiple, 1)):
         is_number = type(number) is int and number >= least
@@ -143,6 +177,22 @@ def declare(
         groups=groups,
         group_multiple=group_multiple,
     )
+
+
+def _refuse_hidden_tensors(function: Any, where: str) -> None:
+    """Raise BadInput for a module with parameters, or a method of one: no input would hold them."""
+    owner = getattr(function, "__self__", function)
+    state: Mapping[str, Any] = {}
+    if hasattr(owner, "state_dict") and not isinstance(owner, type):
+        state = owner.state_dict()
+    if state:
+        names = ", ".join(state)
+        raise BadInput(
+            f"the function is a {type(owner).__name__}, which holds {names}",
+            where=where,
+            legal="a function that takes them, such as def layer(x, weight): return "
+            "torch.func.functional_call(MODULE, {'weight': weight}, (x,)), with weights=(1,)",
+        )
 
 
 def _positions(name: str, given: Sequence[Any], where: str) -> tuple[int, ...]:

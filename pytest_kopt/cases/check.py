@@ -95,7 +95,11 @@ def check_case(
 
 def _report(checking: Checking, seeds: dict[str, int]) -> CheckReport:
     comparisons = checking.comparisons
-    outs = [item for item in comparisons if not item.name.startswith(_GRADIENT)]
+    outs = [
+        item
+        for item in comparisons
+        if not item.name.startswith(_GRADIENT) and (item.figures or not item.passed)
+    ]
     gradients: dict[int, float] = {}
     for item in comparisons:
         if item.name.startswith(_GRADIENT):

@@ -60,15 +60,21 @@ class Run:
 
 def make_inputs(case: Case, seed: int) -> tuple[Any, ...]:
     """Return fresh inputs of a case made under a seed."""
+    given = draw_inputs(case, seed)
+    return tuple(given.values() if isinstance(given, Mapping) else given)
+
+
+def draw_inputs(case: Case, seed: int) -> Sequence[Any] | Mapping[str, Any]:
+    """Return them as `inputs()` does, by name where it names them."""
     seed_everything(seed)
     given = case.inputs()
-    if not isinstance(given, tuple | list):
+    if not isinstance(given, tuple | list | Mapping):
         raise BadInput(
             f"inputs() returned {type(given).__name__}",
             where=f"case {case.nodeid}",
-            legal="a tuple of the function's arguments",
+            legal="a tuple of the function's arguments, or a dict of them by name",
         )
-    return tuple(given)
+    return given
 
 
 def results(returned: Any, given: Sequence[Any], writes: Iterable[int]) -> dict[str, Any]:
@@ -114,7 +120,7 @@ class Candidate:
 
     def __init__(self, case: Case, function: Callable[..., Any]) -> None:
         self._case = case
-        self._function = function
+        self._function = case.positional(function)
         self._incoming: dict[str, torch.Tensor] = {}
         self._drawn: dict[str, torch.Tensor] = {}
 
@@ -179,10 +185,27 @@ def judge(case: Case, expected: Pass, run: Pass) -> list[Comparison]:
     if expected.outputs.keys() != run.outputs.keys():
         reason = f"gives {_listed(run.outputs)}, the reference {_listed(expected.outputs)}"
         return [Comparison("out", False, "the same outputs", reason)]
-    return [compare(ref, out, case.gate, name) for name, ref, out in pairs(expected, run)]
+    found = list(pairs(expected, run))
+    if isinstance(case.gate, Mapping) and (unknown := case.gate.keys() - {n for n, _, _ in found}):
+        raise BadInput(
+            f"gate has {min(unknown)!r}, and no output has this name",
+            where=f"case {case.nodeid}",
+            legal=[name for name, _, _ in found],
+        )
+    inexact = any(_is_floating(ref) for _, ref, _ in found)
+    return [
+        # One gate is that of the floating-point outputs where there are any: indices are exact.
+        compare(ref, out, None if is_single and not _is_floating(ref) else case.gate_of(name), name)
+        for is_single in [inexact and not isinstance(case.gate, Mapping)]
+        for name, ref, out in found
+    ]
 
 
-def pairs(expected: Pass, run: Pass) -> Iterable[tuple[str, torch.Tensor, Any]]:
+def _is_floating(item: Any) -> bool:
+    return item.is_floating_point() if isinstance(item, torch.Tensor) else isinstance(item, float)
+
+
+def pairs(expected: Pass, run: Pass) -> Iterable[tuple[str, Any, Any]]:
     """Yield name, reference and result of every output and of every gradient that exists.
 
     Of an input that the reference writes to only what it or the candidate changed is left, zero

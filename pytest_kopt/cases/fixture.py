@@ -74,7 +74,7 @@ class Kopt:
         self,
         fn: Callable[..., Any],
         *,
-        inputs: Callable[[], Sequence[Any]],
+        inputs: Callable[[], Sequence[Any] | Mapping[str, Any]],
         reference: Callable[..., Any],
         dims: Mapping[str, Scalar],
         label: str | None = None,
@@ -84,21 +84,22 @@ class Kopt:
         consumes: Sequence[int | str] = (),
         flops: Work | None = None,
         nbytes: Work | None = None,
-        gate: Gate | None = None,
+        gate: Gate | Mapping[str, Gate] | None = None,
         groups: int | None = None,
         group_multiple: int = 1,
     ) -> Measurement:
         """Check `fn` against `reference`, time it, and emit the case's row.
 
-        `inputs()` returns a tuple of fresh arguments and is called whenever fresh ones are needed;
-        `reference` takes the same arguments and computes in higher precision. With `backward` the
-        gradients of every input that requires grad are checked and timed too. `weights` are the
-        positions of long-lived inputs (parameters), `writes` of those that hold results after a
-        call, `consumes` of those that may hold anything ("grad_out": incoming gradients too); both
-        are restored before every call. `flops` or `nbytes` is the forward's work, the
-        backward counting double, or a pair. Without a `gate` the output's dtype chooses it.
-        `groups` is the position of a grouped GEMM's group sizes or offsets, where they are not
-        found; they are drawn anew in multiples of `group_multiple`.
+        `inputs()` returns a tuple of fresh arguments, or a dict of them by name, and is called
+        whenever fresh ones are needed; `reference` takes the same and computes in higher precision.
+        With `backward` the gradients of every input that requires grad are checked and timed too.
+        `weights` are the positions of long-lived inputs (parameters), `writes` of those that hold
+        results after a call, `consumes` of those that may hold anything ("grad_out": incoming
+        gradients too); both are restored before every call. `flops` or `nbytes` is the forward's
+        work, the backward counting double, or a pair. Without a `gate` the output's dtype chooses
+        it; a dict has some by name of the output: `out[0]`, `out['loss']`, `input 2`,
+        `grad of input 0`. `groups` is the position of a grouped GEMM's group sizes or offsets,
+        where they are not found; they are drawn anew in multiples of `group_multiple`.
 
         Fails the test, with the diagnosis, when a gate does not hold; the row is emitted all the
         same. Arguments that do not fit the schema or the baseline end the session with exit code 4.
@@ -164,7 +165,7 @@ class Kopt:
         benchmark: Callable[..., Any],
         fn: Callable[..., Any],
         *,
-        inputs: Callable[[], Sequence[Any]],
+        inputs: Callable[[], Sequence[Any] | Mapping[str, Any]],
         **case: Any,
     ) -> Measurement:
         """Check and time a case as a call does, then have pytest-benchmark time it as well.
@@ -177,7 +178,11 @@ class Kopt:
         from pytest_kopt.cases.benchmark import awaited
 
         measurement = self(fn, inputs=inputs, **case)
-        benchmark(awaited(fn, self.device), *inputs())
+        given = inputs()
+        if isinstance(given, Mapping):
+            benchmark(awaited(fn, self.device), **given)
+        else:
+            benchmark(awaited(fn, self.device), *given)
         return measurement
 
 

@@ -107,7 +107,7 @@ def redrawn(case: Case, distribution: str) -> Case:
     """Return a grouped case whose inputs have group sizes of a distribution."""
 
     def inputs() -> Sequence[Any]:
-        given = case.inputs()
+        given = case.arguments()
         groups = find_groups(case, given)
         assert groups is not None
         return groups.replaced(given, groups.drawn(distribution))
@@ -120,7 +120,7 @@ def with_steady_groups(case: Case) -> Case:
 
     What a timed call costs depends on them.
     """
-    groups = find_groups(case, case.inputs())
+    groups = find_groups(case, case.arguments())
     assert groups is not None
     return replace(case, weights=(*case.weights, *groups.layouts))
 

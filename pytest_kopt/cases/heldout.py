@@ -127,7 +127,7 @@ def _declared(
     try:
         item.obj(**arguments)
     except Declared as found:
-        other = replace(found.case, writes=case.writes, owed=case.owed, consumes=case.consumes)
+        other = found.case.like(case)
         return other if other.function is case.function and other.dims != case.dims else None
     except (Exception, pytest.skip.Exception, pytest.fail.Exception):
         return None
@@ -138,7 +138,7 @@ def _larger(case: Case) -> Case:
     """Return the case with larger activations, and a gate for what is plainly wrong only."""
 
     def inputs() -> list[Any]:
-        given = case.inputs()
+        given = case.arguments()
         return [x if i in case.weights else _enlarged(x) for i, x in enumerate(given)]
 
     return replace(case, inputs=inputs, gate=snr(_PLAINLY_RIGHT_DB))
@@ -214,7 +214,7 @@ def _seconds(
             if device == "cuda":
                 torch.cuda.synchronize()
             start = time.perf_counter()
-            versions[name](*given[place].live)
+            cases[place].positional(versions[name])(*given[place].live)
             if device == "cuda":
                 torch.cuda.synchronize()
             times[place, name].append(time.perf_counter() - start)

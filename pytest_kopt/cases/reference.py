@@ -15,10 +15,10 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.execution import (
     INPUT,
     Pass,
+    draw_inputs,
     grad_out,
     is_shaped,
     leaves,
-    make_inputs,
     results,
     roots,
 )
@@ -30,17 +30,23 @@ from pytest_kopt.numerics.compare import InvalidReference
 from pytest_kopt.numerics.nested import contents, fresh_copies, storages, tensors
 from pytest_kopt.profile_hook import profile_hook
 
+#: Where what calls a function with keywords is written: no code that makes a result.
+_OURS = Case.positional.__code__.co_filename
+
 
 def observed(case: Case, seed: int) -> Case:
     """Return the case with every input among its `writes` that the reference writes to.
 
     Raises BadInput where there is nothing to compare.
     """
-    given = make_inputs(case, seed)
+    drawn = draw_inputs(case, seed)
+    if isinstance(drawn, Mapping):
+        case, drawn = replace(case, keywords=tuple(drawn)), list(drawn.values())
+    given = fresh_copies(list(drawn))
     _check_positions(case, given)
     copies = fresh_copies(given)
     versions = _versions(copies)
-    returned = case.reference(*copies)
+    returned = case.positional(case.reference)(*copies)
     found = changed(copies, given) | _stepped(versions, _versions(copies))
     found = found.difference(case.consumes)
     writes = tuple(sorted({*case.writes, *found}))
@@ -83,6 +89,7 @@ class Reference:
     def __init__(self, case: Case) -> None:
         self._case = case
         self._own = _code_of(case.reference)
+        self._function = case.positional(case.reference)
         self._producers: frozenset[CodeType] | None = None
 
     def __call__(self, given: Sequence[Any], like: Pass, seed: int) -> Pass:
@@ -112,9 +119,9 @@ class Reference:
         case, versions = self._case, _versions(given)
         pristine = Held(given, case.writes).source
         if self._producers is not None:
-            returned = case.reference(*given)
+            returned = self._function(*given)
         else:
-            returned, self._producers = _producers(case.reference, given)
+            returned, self._producers = _producers(self._function, given)
         known = case.rewritten.difference(case.owed)
         if stray := _stepped(versions, _versions(given)) - known:
             raise InvalidReference(
@@ -209,8 +216,9 @@ def _producers(
     returned: list[tuple[CodeType, Any]] = []
 
     def hook(frame: FrameType, event: str, argument: Any) -> None:
-        if event == "return" and not is_library(frame.f_code.co_filename):
-            returned.append((frame.f_code, argument))
+        code = frame.f_code
+        if event == "return" and code.co_filename != _OURS and not is_library(code.co_filename):
+            returned.append((code, argument))
 
     with profile_hook(hook):
         result = reference(*given)

@@ -230,7 +230,8 @@ def time_case(case: Case, bench: Bench, report: CheckReport) -> Timed:
     """
     since = time.time()
     seed = derive(bench.session_seed, case.nodeid, "time")
-    pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, case.function)
+    call = case.positional(case.function)
+    pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, call)
     looks = Looks(_DISCARDED + bench.repeats, 1, derive(bench.session_seed, case.nodeid, "looks"))
     sets = [Held(given, case.rewritten) for given in pool.sets]
     blocks = prepare_blocks(case.function, case, pool, sets, bench, report.interpreted, seed, looks)
@@ -278,6 +279,7 @@ def prepare_blocks(
 
     `sets` are the pool's, which all versions share.
     """
+    function = case.positional(function)
     frozen = (bench.expected or {}).get(case.nodeid)
     engines = frozen.engine.split("+") if frozen and frozen.engine else [bench.engine] * 2
 

@@ -144,12 +144,20 @@ class Checking:
         Neither the reference's result nor a changed input can help it.
         """
         case, seed = self.case, self.seeds["check"]
-        self._given = list(make_inputs(case, seed))
+        # Copies, as all that follows: they are laid out alike.
+        self._given = fresh_copies(make_inputs(case, seed))
         if case.backward and not leaves(self._given):
             raise BadInput(
                 "backward=True, but no input requires grad",
                 where=f"case {case.nodeid}",
                 legal="inputs() returning tensors with requires_grad=True",
+            )
+        inside = [x for x in self._given if not isinstance(x, torch.Tensor)]
+        if case.backward and any(tensor.requires_grad for tensor in tensors(inside)):
+            raise BadInput(
+                "backward=True, and a tensor inside of a list, dict or dataclass requires grad",
+                where=f"case {case.nodeid}",
+                legal="an argument of its own for every tensor whose gradient is asked for",
             )
         self._used = fresh_copies(self._given)
         memory.poison_freed(tensors(self._given))
@@ -179,7 +187,7 @@ class Checking:
         kept = [x for i, x in enumerate(self._given) if i not in case.rewritten]
         self.written = physics.written_bytes(own) + changes
         self.io_bytes = io_bytes(kept, own, run.live.gradients.values(), changes)
-        self.dtype = computing_dtype(self._given, self.case.gate)
+        self.dtype = computing_dtype(self._given, case.gate_of(next(iter(expected.outputs))))
 
     def _expect(self, run: Run, seed: int) -> Pass:
         return self._reference(fresh_copies(self._given), run.live, seed)
@@ -232,11 +240,15 @@ class Checking:
 
     def _controls(self) -> None:
         """Refuse a case whose gate lets wrong answers pass."""
-        out = next(iter(tensors(self._last.kept.outputs)), None)
-        ref = next(iter(tensors(self._expected.outputs)), None)
-        if out is None or ref is None:
+        found = [
+            (name, ref, out)
+            for name, ref, out in pairs(self._expected, self._last.kept)
+            if isinstance(ref, torch.Tensor) and isinstance(out, torch.Tensor)
+        ]
+        if not found:
             return
-        gate = self.case.gate or default_gate(out.dtype)
+        name, ref, out = found[0]
+        gate = self.case.gate_of(name) or default_gate(out.dtype)
         passing = passing_controls(
             ref, self._given, out.dtype, lambda control: compare(ref, control, gate).passed
         )
@@ -370,7 +382,7 @@ class Checking:
     def _bare(self) -> object:
         if self.case.backward:
             return self._candidate(self._used, self.seeds["disturb"]).live.outputs
-        return self.case.function(*self._used)
+        return self.case.positional(self.case.function)(*self._used)
 
     def _restore(self) -> None:
         """Bring back what calls wrote over."""

@@ -61,9 +61,8 @@ def rehearse(
 def _pairs(case: Case, seed: int, device: str) -> list[Pair]:
     given = make_inputs(case, seed)
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
-    return reuse_pairs(
-        case.function, given, case.weights, synchronize, case.backward, case.rewritten
-    )
+    call = case.positional(case.function)
+    return reuse_pairs(call, given, case.weights, synchronize, case.backward, case.rewritten)
 
 
 def _subject(case: Case, usual_db: float) -> Subject:
@@ -79,7 +78,7 @@ def _subject(case: Case, usual_db: float) -> Subject:
         return problem, min((item.snr_db for item in comparisons), default=math.inf)
 
     return Subject(
-        function=case.function,
+        function=case.positional(case.function),
         make=lambda seed: make_inputs(case, seed),
         grad_out=grad_out,
         judge=judged,

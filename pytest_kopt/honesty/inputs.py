@@ -62,7 +62,12 @@ def _write(target: Any, source: Any) -> None:
         return
     if target.grad_fn is not None and not target._is_view():
         target.detach_()
-    target.data.copy_(source.detach())
+    target, source = target.data, source.detach()
+    for dimension, step in enumerate(target.stride()):
+        # Of an expanded tensor every element is there once.
+        if step == 0 and target.shape[dimension] > 1:
+            target, source = target.narrow(dimension, 0, 1), source.narrow(dimension, 0, 1)
+    target.copy_(source)
 
 
 def overwrite(

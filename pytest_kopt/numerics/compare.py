@@ -8,8 +8,12 @@ from dataclasses import dataclass
 
 import torch
 
+from pytest_kopt.errors import BadInput
 from pytest_kopt.numerics.gates import Figures, Gate, Snr, default_gate, encoding
 from pytest_kopt.numerics.snr import InvalidReference, compute_snr, snr_threshold, wide
+
+#: What is no number and can be compared all the same.
+_VALUES = (type(None), str, torch.dtype, torch.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +51,21 @@ class Comparison:
         return "\n".join(lines)
 
 
-def compare(
-    ref: torch.Tensor, out: object, gate: Gate | None = None, name: str = "out"
-) -> Comparison:
+def compare(ref: object, out: object, gate: Gate | None = None, name: str = "out") -> Comparison:
     """Judge `out` against `ref` (same shape, any dtypes; compared in float64).
 
+    Numbers count as tensors of one element, a Python float with the tolerance of float32; None,
+    text and dtypes have to be equal.
     Without a gate the output's dtype chooses it. NaN or Inf in the output where the reference has
     none fails whatever the gate says, and so does another shape or something that is no tensor.
     Raises InvalidReference for NaN in the reference, BadInput for a dtype without a gate.
     """
+    if not isinstance(ref, torch.Tensor | int | float):
+        return _same(ref, out, name)
+    if isinstance(out, float) and gate is None:
+        gate = default_gate(torch.float32)
+    ref, out = _number(ref), _number(out)
+    assert isinstance(ref, torch.Tensor)
     if bool(torch.isnan(wide(ref)).any()):
         raise InvalidReference(f"{name}: the reference holds NaN")
     if not isinstance(out, torch.Tensor):
@@ -74,6 +84,21 @@ def compare(
     passed = gate.passes(figures)
     reason = "within the gate" if passed else "outside the gate"
     return Comparison(name, passed, gate.describe(), reason, figures, code)
+
+
+def _number(item: object) -> object:
+    return torch.tensor(item) if isinstance(item, int | float) else item
+
+
+def _same(ref: object, out: object, name: str) -> Comparison:
+    if not isinstance(ref, _VALUES):
+        raise BadInput(
+            f"{name} of the reference is a {type(ref).__name__}",
+            legal="tensors, numbers, None, text, and lists, tuples, dicts or dataclasses of them",
+        )
+    passed = type(out) is type(ref) and out == ref
+    reason = "equal" if passed else f"is {out!r}, the reference {ref!r}"
+    return Comparison(name, passed, "equal", reason)
 
 
 def measure(ref: torch.Tensor, out: torch.Tensor, gate: Gate) -> Figures:

@@ -130,7 +130,12 @@ def get_tolerances(dtype: torch.dtype) -> dict[str, float]:
 
 
 def default_gate(dtype: torch.dtype) -> Gate:
-    """Return the gate of an output dtype: allclose, or for fp8 and fp4 the SNR of the format."""
+    """Return the gate of an output dtype.
+
+    allclose; the SNR of the format for fp8 and fp4; equality for integers and booleans.
+    """
+    if not dtype.is_floating_point and not dtype.is_complex:
+        return Bitwise()
     name = _name(dtype)
     if name.startswith("float4"):
         wide = DIAGNOSTIC_TOLERANCES["float4"]

@@ -67,14 +67,14 @@ def _prepare(case: Case, bench: Bench, steps: int) -> tuple[Step, int]:
     """Return a warm step over rotating inputs, and how many to run: `steps`, fewer on a CPU."""
     seed = derive(bench.session_seed, case.nodeid, "profile")
     case = observed(case, seed)
-    pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, case.function)
+    function = case.positional(case.function)
+    pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, function)
     sets = [Held(given, case.rewritten) for given in pool.sets]
-    calls = [Forward(case.function, held, case.weights) for held in sets]
+    calls = [Forward(function, held, case.weights) for held in sets]
     back: list[Backward] = []
     if case.backward:
         back = [
-            Backward(case.function, held.source, lambda out: grad_out(out, seed), case)
-            for held in sets
+            Backward(function, held.source, lambda out: grad_out(out, seed), case) for held in sets
         ]
 
     def step(number: int) -> object:

@@ -1,0 +1,314 @@
+"""What kernels take and return: every kind of signature that a case can have."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_kopt.errors import BadInput
+from pytest_kopt.numerics.gates import snr, tolerance
+from pytest_kopt.numerics.nested import flatten, fresh_copies, tensors
+
+from .test_writes import case_of, check, timed
+
+ROWS, COLUMNS = 16, 32
+
+
+def one() -> tuple[Tensor]:
+    return (torch.randn(ROWS, COLUMNS),)
+
+
+@dataclass
+class Output:
+    """What a model's head returns."""
+
+    logits: Tensor
+    extra: dict[str, Any]
+
+
+def as_dict(x: Tensor) -> dict[str, Any]:
+    return {"loss": x.square().mean(), "z": [x + 1, x.exp()]}
+
+
+def as_dataclass(x: Tensor) -> Output:
+    return Output(x * 2, {"max": x.amax(1), "none": None})
+
+
+def as_float(x: Tensor) -> float:
+    return float(x.square().mean())
+
+
+def as_top(x: Tensor) -> Any:
+    return torch.topk(x, 3)
+
+
+def as_mask(x: Tensor) -> tuple[Tensor, int]:
+    return x > 0, int((x > 0).sum())
+
+
+def as_nothing(x: Tensor) -> tuple[Tensor, None]:
+    return x * 2, None
+
+
+OUTPUTS: list[tuple[Callable[..., Any], set[str]]] = [
+    (as_dict, {"out['loss']", "out['z'][0]", "out['z'][1]"}),
+    (as_dataclass, {"out.logits", "out.extra['max']", "out.extra['none']"}),
+    (as_float, {"out"}),
+    (as_top, {"out[0]", "out[1]"}),
+    (as_mask, {"out[0]", "out[1]"}),
+    (as_nothing, {"out[0]", "out[1]"}),
+]
+
+
+@pytest.mark.parametrize(("function", "names"), OUTPUTS, ids=lambda x: getattr(x, "__name__", ""))
+def test_what_a_kernel_returns_is_compared_by_name(
+    function: Callable[..., Any], names: set[str]
+) -> None:
+    def reference(x: Tensor) -> Any:
+        return function(x.double())
+
+    assert set(flatten(function(*one()), "out")) == names
+    outcome = timed(function, inputs=one, reference=reference)
+    assert (outcome.result.check, outcome.result.findings) == ("PASS", ())
+    assert outcome.figures["out_snr"] > 100
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "said"),
+    [
+        (lambda x: as_dict(x) | {"loss": x.sum()}, as_dict, "out['loss']: outside the gate"),
+        (
+            lambda x: Output(x * 2, {"max": x.amin(1), "none": None}),
+            as_dataclass,
+            "out.extra['max']: outside the gate",
+        ),
+        (lambda x: as_float(x) * 1.01, as_float, "out: outside the gate"),
+        (lambda x: (as_top(x)[0], as_top(x)[1].roll(1, 1)), as_top, "out[1]: outside the gate"),
+        (lambda x: (x >= 10, as_mask(x)[1]), as_mask, "out[0]: outside the gate"),
+        (lambda x: (x > 0, as_mask(x)[1] + 1), as_mask, "out[1]: outside the gate"),
+        (lambda x: (x * 2, 0), as_nothing, "out[1]: is 0, the reference None"),
+        (lambda x: x * 2, as_nothing, "gives out, the reference out[0], out[1]"),
+        (lambda x: None, as_float, "gives nothing, the reference out"),
+    ],
+)
+def test_every_wrong_value_is_named(
+    wrong: Callable[..., Any], right: Callable[..., Any], said: str
+) -> None:
+    report = check(wrong, inputs=one, reference=lambda x: right(x.double()))
+    assert report.check == "FAIL" and said in report.diagnosis
+
+
+def test_what_cannot_be_compared_says_so() -> None:
+    with pytest.raises(BadInput, match="out of the reference is a set"):
+        check(lambda x: {1}, inputs=one, reference=lambda x: {1})
+    with pytest.raises(BadInput, match="returns nothing and writes to no input"):
+        check(lambda x: None, inputs=one, reference=lambda x: None)
+
+
+# --- gates ---------------------------------------------------------------------------------------
+
+
+def coarse(x: Tensor) -> dict[str, Tensor]:
+    return {"fine": x * 2, "coarse": (x * 2).half().float(), "index": x.argmax(1)}
+
+
+def fine(x: Tensor) -> dict[str, Tensor]:
+    return {"fine": x.double() * 2, "coarse": x.double() * 2, "index": x.argmax(1)}
+
+
+def test_each_output_may_have_a_gate_of_its_own() -> None:
+    given: dict[str, Any] = {"inputs": one, "reference": fine}
+    assert check(coarse, **given, gate=tolerance(rtol=1e-6, atol=1e-6)).check == "FAIL"
+    report = check(coarse, **given, gate={"out['coarse']": snr(60.0)})
+    assert (report.check, report.out_snr < 100) == ("PASS", True)
+    strict = check(coarse, **given, gate={"out['coarse']": tolerance(rtol=0, atol=1e-7)})
+    assert strict.check == "FAIL" and "out['coarse']" in strict.diagnosis
+    with pytest.raises(BadInput, match="gate has 'loss', and no output has this name"):
+        check(coarse, **given, gate={"loss": snr(60.0)})
+
+
+def test_a_loose_gate_does_not_loosen_indices() -> None:
+    def swapped(x: Tensor) -> tuple[Tensor, Tensor]:
+        values, places = x.sort(1)
+        places[0, :2] = places[0, :2].flip(0)
+        return values, places
+
+    given: dict[str, Any] = {"inputs": one, "reference": lambda x: x.double().sort(1)}
+    assert check(lambda x: x.sort(1), **given, gate=snr(20.0)).check == "PASS"
+    assert check(swapped, **given, gate=snr(20.0)).check == "FAIL"
+
+
+# --- arguments -----------------------------------------------------------------------------------
+
+
+def scaled(x: Tensor, bias: Tensor | None, *, scale: float, mask: Tensor | None = None) -> Tensor:
+    out = x * scale
+    out = out if bias is None else out + bias
+    return out if mask is None else out.masked_fill(mask, 0.0)
+
+
+def test_arguments_may_have_names() -> None:
+    def inputs() -> dict[str, Any]:
+        return {
+            "x": torch.randn(ROWS, COLUMNS),
+            "bias": None,
+            "scale": 0.5,
+            "mask": torch.rand(ROWS, COLUMNS) > 0.5,
+        }
+
+    def reference(**given: Any) -> Tensor:
+        return scaled(**(given | {"x": given["x"].double()}))
+
+    outcome = timed(scaled, inputs=inputs, reference=reference)
+    assert (outcome.result.check, outcome.result.findings) == ("PASS", ())
+
+
+def test_arguments_by_name_have_positions_in_their_order() -> None:
+    def inputs() -> dict[str, Any]:
+        return {"x": torch.randn(8, 8), "out": torch.empty(8, 8)}
+
+    report = check(
+        lambda *, x, out: torch.mul(x, 2, out=out),
+        inputs=inputs,
+        reference=lambda x, out: x.double() * 2,
+        writes=(1,),
+    )
+    assert (report.check, set(report.accuracy)) == ("PASS", {"out", "input 1"})
+
+
+@dataclass(frozen=True)
+class Groups:
+    """A config that holds tensors."""
+
+    xs: list[Tensor]
+    factor: float
+
+
+def grouped(groups: Groups) -> list[Tensor]:
+    return [x * groups.factor for x in groups.xs]
+
+
+def test_tensors_may_lie_in_lists_and_dataclasses() -> None:
+    def inputs() -> tuple[Groups]:
+        return (Groups([torch.randn(n, 8) for n in (3, 5)], 2.0),)
+
+    def reference(groups: Groups) -> list[Tensor]:
+        return [x.double() * groups.factor for x in groups.xs]
+
+    outcome = timed(grouped, inputs=inputs, reference=reference)
+    assert (outcome.result.check, outcome.result.findings) == ("PASS", ())
+    (copy,) = fresh_copies(inputs())
+    assert len(tensors(copy)) == 2 and copy.factor == 2.0
+
+
+def test_a_gradient_is_asked_of_arguments_only() -> None:
+    said = "a tensor inside of a list, dict or dataclass requires grad"
+    with pytest.raises(BadInput, match=said):
+        check(
+            lambda x, ys: x * ys[0],
+            inputs=lambda: (one()[0].requires_grad_(), [one()[0].requires_grad_()]),
+            reference=lambda x, ys: x.double() * ys[0].double(),
+            backward=True,
+            schema="memory",
+            nbytes=1.0,
+        )
+
+
+@pytest.mark.parametrize("kind", ["transposed", "sliced", "expanded", "strided"])
+def test_a_kernel_sees_the_strides_that_the_case_has(kind: str) -> None:
+    strides: set[tuple[int, ...]] = set()
+
+    def inputs() -> tuple[Tensor]:
+        x = torch.randn(ROWS, COLUMNS)
+        made = {
+            "transposed": x.t(),
+            "sliced": x[:, 3:9],
+            "expanded": x[:1].expand(ROWS, COLUMNS),
+            "strided": x[::2, ::2],
+        }
+        return (made[kind],)
+
+    def kernel(x: Tensor) -> Tensor:
+        strides.add(x.stride())
+        return x * 2
+
+    outcome = timed(kernel, inputs=inputs, reference=lambda x: x.double() * 2)
+    assert (outcome.result.check, outcome.result.findings) == ("PASS", ())
+    assert kind == "expanded" or strides == {inputs()[0].stride()}
+
+
+# --- functions -----------------------------------------------------------------------------------
+
+
+def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*given: Any, **named: Any) -> Any:
+        return function(*given, **named)
+
+    return call
+
+
+class Doubler:
+    """A callable object, and a holder of methods."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x * 2
+
+    def method(self, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def static(x: Tensor) -> Tensor:
+        return x * 2
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "decorated": decorated(Doubler.static),
+    "callable": Doubler(),
+    "method": Doubler().method,
+    "static": Doubler.static,
+    "partial": functools.partial(torch.mul, other=2),
+    "overload": functools.partial(torch.ops.aten.mul.Scalar, other=2),
+    "packet": functools.partial(torch.ops.aten.mul, other=2),
+    "module": torch.nn.Hardtanh(-1e9, 1e9),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_every_kind_are_checked(name: str) -> None:
+    times = 1 if name == "module" else 2
+    report = check(FUNCTIONS[name], inputs=one, reference=lambda x: x.double() * times)
+    assert (report.check, report.findings) == ("PASS", ())
+
+
+def test_an_operator_of_torch_is_a_function() -> None:
+    report = check(torch.ops.aten.relu, inputs=one, reference=lambda x: x.double().relu())
+    assert (report.check, report.findings) == ("PASS", ())
+
+
+@pytest.mark.parametrize("pick", [lambda m: m, lambda m: m.forward], ids=["module", "method"])
+def test_a_module_with_parameters_says_what_to_write_instead(pick: Callable[..., Any]) -> None:
+    with pytest.raises(BadInput, match=r"is a Linear, which holds weight, bias.*functional_call"):
+        case_of(pick(torch.nn.Linear(4, 4)), inputs=one, reference=lambda x: x)
+
+
+def test_a_module_is_a_case_by_its_parameters() -> None:
+    module = torch.nn.Linear(COLUMNS, 8, bias=False)
+
+    def layer(x: Tensor, weight: Tensor) -> Any:
+        return torch.func.functional_call(module, {"weight": weight}, (x,))
+
+    outcome = timed(
+        layer,
+        inputs=lambda: (*one(), torch.randn(8, COLUMNS)),
+        reference=lambda x, weight: x.double() @ weight.double().t(),
+        weights=(1,),
+        gate=snr(80.0),
+    )
+    assert (outcome.result.check, outcome.result.findings) == ("PASS", ())
