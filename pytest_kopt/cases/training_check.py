@@ -75,7 +75,7 @@ def _subject(case: Case, usual_db: float) -> Subject:
         expected = reference(fresh_copies(inputs), run, seed)
         comparisons = judge(case, expected, run)
         problem = "\n".join(item.diagnosis() for item in comparisons if not item.passed)
-        return problem, min((item.snr_db for item in comparisons), default=math.inf)
+        return problem, min((item.snr_db for item in comparisons if item.figures), default=math.inf)
 
     return Subject(
         function=case.positional(case.function),

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from pytest_kopt.numerics.nested import tensors
+
 #: Sets a pool has at most; a graph of so many launches is still captured in a moment.
 MOST_SETS = 512
 #: One round of calls shall not last much longer than this, or a block would.
@@ -63,7 +65,7 @@ def input_pool(
     launches of a plain baseline would take minutes.
     """
     first = make(0)
-    size = sum(x.numel() * x.element_size() for x in first if isinstance(x, torch.Tensor))
+    size = sum(x.numel() * x.element_size() for x in tensors(first))
     if device == "cpu":
         return InputPool([first], size, 0)
     cache = torch.cuda.get_device_properties(0).L2_cache_size

@@ -64,8 +64,9 @@ def compare(ref: object, out: object, gate: Gate | None = None, name: str = "out
         return _same(ref, out, name)
     if isinstance(out, float) and gate is None:
         gate = default_gate(torch.float32)
-    ref, out = _number(ref), _number(out)
-    assert isinstance(ref, torch.Tensor)
+    ref = torch.as_tensor(ref)
+    if isinstance(out, int | float) and not ref.ndim:
+        out = torch.tensor(out)
     if bool(torch.isnan(wide(ref)).any()):
         raise InvalidReference(f"{name}: the reference holds NaN")
     if not isinstance(out, torch.Tensor):
@@ -84,10 +85,6 @@ def compare(ref: object, out: object, gate: Gate | None = None, name: str = "out
     passed = gate.passes(figures)
     reason = "within the gate" if passed else "outside the gate"
     return Comparison(name, passed, gate.describe(), reason, figures, code)
-
-
-def _number(item: object) -> object:
-    return torch.tensor(item) if isinstance(item, int | float) else item
 
 
 def _same(ref: object, out: object, name: str) -> Comparison:
