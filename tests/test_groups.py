@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
 
+from pytest_kopt.cases.arms import serve_arms
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.check import CheckReport, check_case
 from pytest_kopt.cases.execution import make_inputs
 from pytest_kopt.cases.groups import Groups, find_groups, redrawn, with_steady_groups
+from pytest_kopt.cases.order import CANDIDATE, UNEVEN, ArmsOrder
+from pytest_kopt.cases.runner import Bench
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.skew import DISTRIBUTIONS, skewed_groups
+from pytest_kopt.measure.wall import WallEngine
 
 G, M, N, K = 4, 64, 24, 16
 UNIFORM = [M // G] * G
@@ -275,6 +280,84 @@ def test_sizes_in_a_list_reach_the_kernel_as_well(kind: type) -> None:
     assert check(by_sizes, inputs=inputs(drawn)).check == "PASS"
     report = check(equal_shares, inputs=inputs(lambda: kind(UNIFORM)))
     assert refused(report) == {"uneven-groups"}
+
+
+def _into(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    def run(x: Tensor, w: Tensor, sizes: Tensor, out: Tensor) -> None:
+        out.copy_(kernel(x, w, sizes))
+
+    return run
+
+
+IN_PLACE: dict[str, Any] = {
+    # By name, so that the reference and every version get the drawn sizes by theirs.
+    "inputs": lambda: {
+        "sizes": torch.tensor(UNIFORM),
+        "x": torch.randn(M, K),
+        "w": torch.randn(G, K, N),
+        "out": torch.zeros(M, N),
+    },
+    "reference": _into(reference),
+    "weights": (2,),
+    "backward": False,
+}
+
+
+def test_rows_may_be_written_where_the_case_says() -> None:
+    report = check(_into(by_sizes), **IN_PLACE)
+    assert (report.check, report.findings) == ("PASS", ())
+    assert report.groups.keys() == DISTRIBUTIONS.keys()
+    assert refused(check(_into(equal_shares), **IN_PLACE)) == {"uneven-groups"}
+
+
+def test_an_undeclared_write_for_uneven_groups_is_no_shortcut() -> None:
+    def clearing(x: Tensor, w: Tensor, sizes: Tensor) -> Tensor:
+        result = by_sizes(x, w, sizes)
+        if not bool((sizes == sizes[0]).all()):
+            x.detach().zero_()
+        return result
+
+    report = check(clearing, backward=False)
+    assert (report.check, refused(report)) == ("FAIL", set())
+    assert {finding.check for finding in report.findings} == {"input-mutated"}
+
+
+class _Commands:
+    """Runs two blocks of each arm."""
+
+    def __init__(self) -> None:
+        self.arms: list[str] = []
+        self.times: list[float] = []
+        self.findings: list[Finding] = []
+
+    def loaded(self, nodeid: str) -> None: ...
+
+    def ready(self, nodeid: str, arms: Sequence[str], engine: str) -> None:
+        self.arms = [*arms]
+
+    def next_arm(self) -> str | None:
+        done = len(self.times)
+        return self.arms[done % len(self.arms)] if done < 2 * len(self.arms) else None
+
+    def timed(self, forward_ms: float, backward_ms: float | None) -> None:
+        self.times.append(forward_ms)
+
+    def caught(self, nodeid: str, findings: Sequence[Finding]) -> None:
+        self.findings = [*findings]
+
+
+def test_arms_with_uneven_groups_find_what_they_write_as_it_was() -> None:
+    def adding(x: Tensor, w: Tensor, sizes: Tensor, out: Tensor) -> None:
+        assert not bool(out.any()), "restored before every call"
+        out += by_sizes(x, w, sizes)
+
+    commands = _Commands()
+    order = ArmsOrder((CANDIDATE,))
+    bench = Bench("cpu", "auto", 20260101, cpu=WallEngine(block_seconds=0.01))
+    case = case_of(adding, **IN_PLACE)
+    serve_arms(case, bench, order, cast("Any", commands), cast("Any", None))
+    assert commands.arms == [CANDIDATE, UNEVEN[CANDIDATE]]
+    assert len(commands.times) == 4 and commands.findings == []
 
 
 def test_a_kernel_for_blocks_of_rows_says_so_in_its_case() -> None:
