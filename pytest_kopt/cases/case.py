@@ -28,7 +28,8 @@ class Case:
     reference returns the `owed` ones and writes the others; `consumes` those that hold anything,
     with `consumes_incoming` also the gradients that a backward is given. `groups` is the position
     of a grouped GEMM's group sizes (None: they are looked for), which are drawn anew in multiples
-    of `group_multiple`. `keywords` are the inputs' names where they have some.
+    of `group_multiple`. `keywords` are the inputs' names where they have some. `returns` are the
+    names of what the reference returns besides what it writes (None: not seen yet).
     """
 
     nodeid: str
@@ -50,6 +51,7 @@ class Case:
     groups: int | None = None
     group_multiple: int = 1
     keywords: tuple[str, ...] = ()
+    returns: frozenset[str] | None = None
 
     @property
     def is_grouped(self) -> bool:
@@ -73,6 +75,7 @@ class Case:
             owed=other.owed,
             consumes=other.consumes,
             keywords=other.keywords,
+            returns=other.returns,
         )
 
     def positional(self, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -85,6 +85,25 @@ def results(returned: Any, given: Sequence[Any], writes: Iterable[int]) -> dict[
     return found
 
 
+def results_of(case: Case, returned: Any, given: Sequence[Any]) -> dict[str, Any]:
+    """Return what a call of a case's function gave.
+
+    A written input that it returns as well is one result and not two, where the reference returns
+    nothing else under that name: `return out.copy_(…)`.
+    """
+    found = results(returned, given, case.writes)
+    doubles = aliases(found).difference(found if case.returns is None else case.returns)
+    return {name: item for name, item in found.items() if name not in doubles}
+
+
+def aliases(found: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names under which results are returned that are written inputs as well."""
+    written = {id(item) for name, item in found.items() if name.startswith(INPUT)}
+    return frozenset(
+        name for name, item in found.items() if id(item) in written and not name.startswith(INPUT)
+    )
+
+
 def leaves(given: Sequence[Any]) -> dict[int, torch.Tensor]:
     """Return the inputs that require grad, by position."""
     return {
@@ -128,7 +147,7 @@ class Candidate:
         """Run once; the incoming gradients are drawn under `seed`."""
         wanted = leaves(given) if self._case.backward else {}
         result, findings = self._watched(given)
-        outputs = results(result, given, self._case.writes)
+        outputs = results_of(self._case, result, given)
         copies = dict(zip(outputs, taken(list(outputs.values())), strict=True))
         differentiable = roots(outputs)
         if not wanted or not differentiable:

@@ -142,7 +142,7 @@ class Kopt:
         except BadInput as error:
             message = str(error) if nodeid in str(error) else f"case {nodeid}: {error}"
             send(self._item, CaseResult(nodeid, refusal=message))
-            pytest.fail(message, pytrace=False)
+            raise pytest.fail.Exception(message, pytrace=False) from None
         files = sorted(set(loaded_files(self._item.config.rootpath)))
         result = replace(outcome.result, evidence={**outcome.result.evidence, "loaded": files})
         send(self._item, result)

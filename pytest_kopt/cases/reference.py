@@ -15,6 +15,7 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.execution import (
     INPUT,
     Pass,
+    aliases,
     draw_inputs,
     grad_out,
     is_shaped,
@@ -57,7 +58,15 @@ def observed(case: Case, seed: int) -> Case:
             where=f"case {case.nodeid}",
             legal="a reference that returns the result, or writes it where the function does",
         )
-    return replace(case, writes=writes, owed=owed, consumes=_consumed(case, given, writes))
+    everything = results(returned, copies, [place for place in writes if place not in owed])
+    own = {name for name in everything if not name.startswith(INPUT)} - aliases(everything)
+    return replace(
+        case,
+        writes=writes,
+        owed=owed,
+        consumes=_consumed(case, given, writes),
+        returns=frozenset(own),
+    )
 
 
 def _check_positions(case: Case, given: Sequence[Any]) -> None:
@@ -129,8 +138,16 @@ class Reference:
                 "have it write in every call, or return what it computes"
             )
         owed = results(None, given, case.owed)
-        outputs = _fitted(results(returned, given, ()), list(owed), names)
         own = [place for place in case.writes if place not in case.owed]
+        found = results(returned, given, own)
+        # What it returns of what it writes is compared where the candidate returns something, too.
+        doubles = aliases(found).difference(names)
+        outputs = {
+            name: item
+            for name, item in found.items()
+            if not name.startswith(INPUT) and name not in doubles
+        }
+        outputs = _fitted(outputs, list(owed), names)
         return Pass(outputs | results(None, given, own), {}, results(None, pristine, own))
 
     def backward(

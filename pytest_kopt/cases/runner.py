@@ -300,7 +300,7 @@ def prepare_blocks(
         block = prepare(engine, bench.device, interpreted, recorders, before, bench.cpu)
         return Spotted(block, case, recorders, looks, renewal)
 
-    front = [Forward(function, held, case.weights, case.writes) for held in sets]
+    front = [Forward(function, held, case.weights, case) for held in sets]
     forward = spotted(engines[0], front)
     if not case.backward:
         return forward, None

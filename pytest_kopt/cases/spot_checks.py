@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from pytest_kopt.cases.execution import (
     leaves,
     make_inputs,
     results,
+    results_of,
     roots,
 )
 from pytest_kopt.cases.reference import Reference
@@ -71,7 +72,7 @@ class Spot:
 class Forward:
     """A forward call on arguments of its own, of which those at `weights` stay as they are.
 
-    `writes` are the positions of those that hold results after it.
+    The case, where there is one, says which of them hold results after it.
     """
 
     def __init__(
@@ -79,10 +80,10 @@ class Forward:
         function: Callable[..., Any],
         held: inputs.Held,
         weights: Container[int],
-        writes: Collection[int] = (),
+        case: Case | None = None,
     ) -> None:
         self._function = function
-        self._writes = writes
+        self._case = case
         self._held = held
         self.restore = held.restore
         self.given = held.source
@@ -94,7 +95,11 @@ class Forward:
 
     def named(self, returned: Any) -> dict[str, Any]:
         """Return what a call gave."""
-        return results(returned, self._held.live, self._writes)
+        return _results(self._case, returned, self._held.live)
+
+
+def _results(case: Case | None, returned: Any, given: Sequence[Any]) -> dict[str, Any]:
+    return results_of(case, returned, given) if case else results(returned, given, ())
 
 
 class Backward:
@@ -115,11 +120,10 @@ class Backward:
         Without a case nothing is written over.
         """
         rewritten = case.rewritten if case else frozenset[int]()
-        writes = case.writes if case else ()
         forward = inputs.Held(fresh_copies(given), rewritten)
         self.given = forward.source
         self.leaves = list(leaves(forward.live).values())
-        self._outputs = roots(results(function(*forward.live), forward.live, writes))
+        self._outputs = roots(_results(case, function(*forward.live), forward.live))
         drawn = [seeds(out) for out in self._outputs.values()]
         consumed = range(len(drawn)) if case and case.consumes_incoming else ()
         self._incoming = inputs.Held(drawn, consumed)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.execution import Pass, grad_out, judge, make_inputs, results
+from pytest_kopt.cases.execution import Pass, grad_out, judge, make_inputs, results_of
 from pytest_kopt.cases.reference import Reference
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.honesty.finding import Finding
@@ -86,5 +86,5 @@ def _subject(case: Case, usual_db: float) -> Subject:
         backward=case.backward,
         weights=case.weights,
         rewritten=case.rewritten,
-        outputs=lambda returned, given: results(returned, given, case.writes),
+        outputs=lambda returned, given: results_of(case, returned, given),
     )
