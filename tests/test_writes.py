@@ -441,3 +441,30 @@ def test_a_reference_that_writes_now_and_then_is_no_reference() -> None:
     report = check(lambda x: x * 2, inputs=lambda: (torch.randn(8, 8),), reference=moody)
     assert report.check == "ERROR"
     assert "the reference writes to input 0 in some calls only" in report.diagnosis
+
+
+def test_a_backward_that_torch_sees_overwrite_its_memory_may_do_so() -> None:
+    """torch refuses a second backward over such a graph: nothing of ours may ask for one."""
+
+    class Thrifty(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+            ctx.save_for_backward(x, y)
+            return x * y
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+            x, y = ctx.saved_tensors
+            before = x.clone()
+            return x.copy_(grads[0] * y), y.copy_(grads[0] * before)
+
+    outcome = timed(
+        Thrifty.apply,
+        inputs=lambda: tuple(torch.randn(ROWS, COLUMNS, requires_grad=True) for _ in range(2)),
+        reference=lambda x, y: x.double() * y.double(),
+        consumes=(0, 1),
+        backward=True,
+        schema="memory",
+        nbytes=12.0 * ROWS * COLUMNS,
+    )
+    assert (outcome.result.check, outcome.result.findings) == ("PASS", ()), outcome.result.diagnosis

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.execution import (
@@ -34,7 +35,7 @@ from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.honesty.reuse import known_content_gain, reuse_finding
 from pytest_kopt.measure.engine import Block
 from pytest_kopt.numerics.compare import Comparison
-from pytest_kopt.numerics.nested import fresh_copies
+from pytest_kopt.numerics.nested import fresh_copies, tensors
 
 #: SNR in dB below which a result is plainly wrong where nothing is known of its accuracy.
 _WRONG_DB = 5.0
@@ -132,6 +133,12 @@ class Backward:
             zip(self._outputs, self.changing, strict=True)
         )
         self._saved = inputs.Held(forward.live, rewritten)
+        # torch refuses a backward over memory whose version is another than the forward's.
+        self._versions = [
+            _unsafe_preserve_version_counter(item)
+            for place in rewritten
+            for item in tensors(forward.live[place])
+        ]
 
     def __call__(self) -> tuple[torch.Tensor, ...]:
         found: tuple[torch.Tensor, ...] = torch.autograd.grad(
@@ -147,6 +154,8 @@ class Backward:
         """Bring what a call has to find."""
         self._saved.restore()
         self._incoming.restore()
+        for version in self._versions:
+            version.__exit__(None, None, None)
 
     def named(self, returned: Any) -> dict[str, Any]:
         """Return the gradients."""

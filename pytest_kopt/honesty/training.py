@@ -314,7 +314,8 @@ class _Loop:
             step.saved[WEIGHT] = any(ways)
         if subject.backward:
             step.lookups[GRAD_OUT], step.hits[GRAD_OUT] = 2, 0
-            step.saved[GRAD_OUT] = _reuse_saves(self, second)
+            # A backward that writes over what the forward saved cannot run again on the same graph.
+            step.saved[GRAD_OUT] = not subject.rewritten and _reuse_saves(self, second)
 
 
 def _reuse_saves(loop: _Loop, call: _Forward) -> bool:

@@ -18,6 +18,7 @@ import pytest
 
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
 from pytest_kopt.cases.seeds import derive
+from pytest_kopt.decide.inference import LOOKS
 from pytest_kopt.devices.placement import Placement
 from pytest_kopt.devices.vendor import Device
 from pytest_kopt.honesty.heldout import Tried, merged
@@ -273,8 +274,7 @@ class _Lane:
             wanted = [nodeid for nodeid in self._ids if nodeid not in self._same]
             if not wanted:
                 return {nodeid: CaseQuads(nodeid, "") for nodeid in self._ids}
-            left = comparison.most - self._measured
-            while len(self._started) < min(comparison.ahead, left):
+            while len(self._started) < self._wanted():
                 self._started.append(self._start(wanted[0]))
             if self._abandoned:
                 raise NotComparable("abandoned")
@@ -301,6 +301,17 @@ class _Lane:
             self._same |= {nodeid for nodeid, quads in found.items() if quads.is_same}
             comparison.progress()
             return {nodeid: found.get(nodeid) or CaseQuads(nodeid, "") for nodeid in self._ids}
+
+    def _wanted(self) -> int:
+        """Return how many replicas there should be, started and not measured yet.
+
+        Most verdicts need no more than a first look: until then what ends is not replaced, since
+        what wakes on a device disturbs who is timed there.
+        """
+        most = self._comparison.ahead
+        if self._measured < min(LOOKS):
+            most -= self._measured
+        return max(1, min(most, self._comparison.most - self._measured))
 
     def _start(self, first: str) -> Replica:
         comparison = self._comparison

@@ -30,7 +30,7 @@ _THEN = ("pytest_kopt.cases.arms", "torch.fx.experimental.symbolic_shapes")
 #: Device files of NVIDIA's and AMD's drivers, open in a process that has a context.
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/dxg")
 #: How long nobody has asked when the parent takes its time for something else.
-_QUIET_SECONDS = 0.2
+_QUIET_SECONDS = 3.0
 _STATUS = struct.Struct("i")
 #: How far the fork's first allocations on the host are shifted, at most, in pages.
 _PAGES = 512
