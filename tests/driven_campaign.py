@@ -63,6 +63,7 @@ _SETTINGS: dict[str, Any] = {
     "timeout": 1.0,
     "profile": False,
     "suite": "standard",
+    "forks": False,
 }
 
 

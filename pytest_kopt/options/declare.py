@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+PROCESSES = ("forked", "fresh")
 GATES = ("no-regression", "improve")
 LEVELS = ("quick", "full")
 ENGINES = ("auto", "graph", "events", "wall", "do_bench")
@@ -19,6 +20,7 @@ INI = {
     "kopt_gpu_wait": "minutes to wait for an idle GPU (--kopt-gpu-wait)",
     "kopt_gate": "no-regression or improve (--kopt-gate)",
     "kopt_rebuild_command": "builds compiled kernels in place, for --kopt-base",
+    "kopt_processes": "forked (default) or fresh: how what runs kernel code is started",
     "kopt_timeout": "seconds a case may take (--kopt-timeout)",
     "kopt_seed": "session seed, to repeat a recorded session (default: a fresh secret)",
 }

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_kopt.campaign.git.worktrees import keeper
 from pytest_kopt.errors import BadInput
-from pytest_kopt.options.declare import ENGINES, GATES
+from pytest_kopt.options.declare import ENGINES, GATES, PROCESSES
 
 Gate = Literal["no-regression", "improve"]
 Suite = Literal["standard", "deterministic", "multigpu"]
@@ -54,6 +54,7 @@ class Settings:
     seed: int | None
     repeats: int | None
     iterations: int | None
+    forks: bool
 
     @property
     def active(self) -> bool:
@@ -98,6 +99,7 @@ class Settings:
             seed=_seed(config),
             repeats=_count("--kopt-repeats", option.kopt_repeats),
             iterations=_count("--kopt-iters-per-repeat", option.kopt_iters_per_repeat),
+            forks=_forks(config),
         )
         settings._check(option)
         if settings.round is not None:
@@ -230,6 +232,13 @@ def _gate(config: pytest.Config) -> Gate:
     if value not in GATES:
         raise BadInput(f"kopt_gate is {value!r}", where="ini", legal=GATES)
     return "improve" if value == "improve" else "no-regression"
+
+
+def _forks(config: pytest.Config) -> bool:
+    value = config.getini("kopt_processes") or PROCESSES[0]
+    if value not in PROCESSES:
+        raise BadInput(f"kopt_processes is {value!r}", where="ini", legal=PROCESSES)
+    return bool(value == PROCESSES[0])
 
 
 def _timeout(config: pytest.Config) -> float:

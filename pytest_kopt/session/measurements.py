@@ -157,6 +157,8 @@ class HostLaboratory:
 
     def warm_up(self) -> None:
         """Have the processes to come start sooner; what they import is imported meanwhile."""
+        if not self._settings.forks:
+            return
         directory = str(self._config.invocation_params.dir)
         launcher_of(self._config).warm(self._local_environment, directory)
 
