@@ -1,7 +1,7 @@
 """pytest-kopt: GPU-kernel optimisation campaigns in pytest, from measuring to keep or roll back.
 
 The helpers below are imported when first used: importing this package costs nothing, and torch is
-only loaded by those who compare tensors.
+only loaded by those who compare tensors, pandas by those who load a campaign.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pytest_kopt.analysis.frames import Frames, load
     from pytest_kopt.cases.fixture import Kopt, Measurement
     from pytest_kopt.honesty.skew import skewed_groups
     from pytest_kopt.numerics.compare import assert_matches, assert_snr
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from pytest_kopt.schema.profile import Column, Schema
 
 _ROOMS = {
+    "Frames": "analysis.frames",
+    "load": "analysis.frames",
     "Kopt": "cases.fixture",
     "Measurement": "cases.fixture",
     "skewed_groups": "honesty.skew",
@@ -36,6 +39,7 @@ _ROOMS = {
 
 __all__ = [
     "Column",
+    "Frames",
     "Kopt",
     "Measurement",
     "Schema",
@@ -45,6 +49,7 @@ __all__ = [
     "bitwise",
     "compute_snr",
     "get_tolerances",
+    "load",
     "skewed_groups",
     "snr",
     "tolerance",

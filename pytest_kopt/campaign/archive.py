@@ -118,14 +118,27 @@ class Archive:
             raise BadInput("is not the verdict the ledger names", where=str(path))
         return Verdict.model_validate_json(text)
 
+    def found(self, number: int, attempt: Attempt, name: str) -> str | None:
+        """Return a file of an attempt's evidence, where need be from the copy beside the attempts.
+
+        None for one that was never written, and for one that is gone: a campaign that is shown to
+        others may come without the bulk of its evidence.
+        """
+        own = self._layout.attempt(number, attempt.number) / name
+        places = (own, self._layout.artifacts(number) / name)
+        path = next((path for path in places if path.is_file()), None)
+        if path is None or self._key(own) not in attempt.evidence:
+            return None
+        return self._read(attempt, path, self._key(own)).decode()
+
     def _document(self, number: int, attempt: Attempt) -> dict[str, Any]:
         path = self._layout.attempt(number, attempt.number) / "evidence.json"
         document: dict[str, Any] = json.loads(self._read(attempt, path))
         return document
 
-    def _read(self, attempt: Attempt, path: Path) -> bytes:
+    def _read(self, attempt: Attempt, path: Path, key: str | None = None) -> bytes:
         content = _content(path)
-        if attempt.evidence.get(self._key(path)) != _sha256(content):
+        if attempt.evidence.get(key or self._key(path)) != _sha256(content):
             raise BadInput("evidence is not what the ledger names (SHA-256)", where=str(path))
         return content
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from pytest_kopt.campaign.ledger import Decided, PairedChange
 from pytest_kopt.campaign.state import CampaignState
-from pytest_kopt.decide.verdict import Level
+from pytest_kopt.decide.verdict import Decision, Level, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,34 @@ def chain_of_best(state: CampaignState) -> Chain | None:
     """Return the last accepted round's gain over round 1, None where a link was not paired."""
     best = state.incumbent
     return chain_to(state, best.decided) if best and best.decided else None
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """A gain over round 1 in percent with its interval, None where nothing was compared."""
+
+    change_pct: float | None
+    low_pct: float | None = None
+    high_pct: float | None = None
+
+
+def over_baseline(verdicts: Iterable[Verdict | Decided]) -> Iterator[Gain]:
+    """Yield each round's gain over round 1: the aggregates' gains of the kept ones before and its.
+
+    The interval is its own verdict's; one that is kept without a comparison adds nothing.
+    """
+    level = 1.0
+    for verdict in verdicts:
+        total = verdict.aggregate
+        changes = (total.change_pct, total.low_pct, total.high_pct) if total else (None,) * 3
+        gain = Gain(*(None if c is None else (level * (1 + c / 100) - 1) * 100 for c in changes))
+        if verdict.decision is Decision.BASELINE:
+            gain = replace(gain, change_pct=0.0)
+        if verdict.decision.keeps:
+            if gain.change_pct is None:
+                gain = replace(gain, change_pct=(level - 1) * 100)
+            level = 1 + (gain.change_pct or 0.0) / 100
+        yield gain
 
 
 def _product(changes: Iterable[PairedChange | None]) -> PairedChange | None:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.chain import over_baseline
 from pytest_kopt.campaign.state import Round
-from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
+from pytest_kopt.decide.verdict import Aggregate, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.show import final_report
 from pytest_kopt.show.status import status
@@ -93,27 +94,16 @@ def environment(campaign: Campaign, item: Round) -> list[tuple[str, str]]:
 
 
 def _rounds(campaign: Campaign) -> Iterator[dict[str, Any]]:
-    level = 1.0
-    for number in sorted(campaign.state.rounds):
-        item = campaign.state.rounds[number]
-        verdict = campaign.verdict(item)
-        if verdict is None:
-            continue
-        found = _round(item, verdict)
-        total = verdict.aggregate
-        for key, change in (
-            ("over_baseline", total.change_pct if total else None),
-            ("over_baseline_low", total.low_pct if total else None),
-            ("over_baseline_high", total.high_pct if total else None),
-        ):
-            found[key] = None if change is None else (level * (1 + change / 100) - 1) * 100
-        if verdict.decision is Decision.BASELINE:
-            found["over_baseline"] = 0.0
-        if verdict.decision.keeps:
-            if found["over_baseline"] is None:
-                found["over_baseline"] = (level - 1) * 100
-            level = 1 + found["over_baseline"] / 100
-        yield found
+    rounds = [campaign.state.rounds[number] for number in sorted(campaign.state.rounds)]
+    found = [(item, verdict) for item in rounds if (verdict := campaign.verdict(item))]
+    gains = over_baseline(verdict for _, verdict in found)
+    for (item, verdict), gain in zip(found, gains, strict=True):
+        yield {
+            **_round(item, verdict),
+            "over_baseline": gain.change_pct,
+            "over_baseline_low": gain.low_pct,
+            "over_baseline_high": gain.high_pct,
+        }
 
 
 def _round(item: Round, verdict: Verdict) -> dict[str, Any]:
