@@ -19,6 +19,7 @@ COMMANDS = {
     "tips": ["show", "add", "correct"],
     "memory": ["list", "show", "mask", "unmask", "restart"],
     "calibrate": [],
+    "export": [],
 }
 
 

@@ -153,10 +153,13 @@ def _read_pairs(text: str) -> DataFrame:
 
     return pandas.read_csv(
         io.StringIO(text),
-        float_precision="round_trip",
         dtype={"label": str, "device": str},
         keep_default_na=False,
-        na_values={"clocks": [""]},
+        converters={
+            "candidate_ms": float,
+            "incumbent_ms": float,
+            "clocks": lambda text: float(text or "nan"),
+        },
     )
 
 
