@@ -31,6 +31,13 @@ class BadInput(Exception):
         return f"{text} (legal: {self.legal})" if self.legal else text
 
 
+class KernelError(Exception):
+    """The kernel does not parse or import; maps to exit code 1.
+
+    The message names file and line. Raised before anything is measured or changed.
+    """
+
+
 class CannotFinish(Exception):
     """Something outside of us kept a session from carrying out what it had begun.
 

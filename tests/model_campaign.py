@@ -127,13 +127,22 @@ class Model:
             round(rate * factor, 3) for rate, factor in zip(before, outcome.factors, strict=True)
         )
 
+    def refusal(self, outcome: Outcome, kernel: Version) -> str:
+        """Return why a round on these kernel files is refused before anything runs (E6), or ""."""
+        if not self.kept:
+            return ""
+        if self.others["tests/test_a.py"] != self.harness:
+            return "the harness is not the baseline's: tests/test_a.py was edited"
+        claims = outcome.benefit or self.next_round in self.benefits
+        last = self.kept[-1]
+        same = kernel == last.kernel and not claims
+        return f"the kernel is round {last.round}'s: nothing to measure" if same else ""
+
     def decide(self, outcome: Outcome, kernel_changed: bool) -> str:
-        """Return the decision on the open or next round (D1, D2, D4, D6, E6)."""
+        """Return the decision on the open or next round (D1, D2, D4, D6)."""
         number = self.next_round
         if kernel_changed or outcome.touched or outcome.interrupted:
             return "INCOMPLETE"
-        if number > 1 and self.others["tests/test_a.py"] != self.harness:
-            return "REJECTED_OVERFIT"
         if outcome.missing:
             return "INCOMPLETE"
         if outcome.check != "PASS":

@@ -98,9 +98,8 @@ def test_the_manifest_has_kernel_time_judge_under_another_policy(tmp_path: Path)
 
 def test_the_baseline_freezes_whether_kernel_time_judges(project: DrivenCampaign) -> None:
     project.edit_manifest(kernel_time=False)
-    verdict = play(project, "faster")
-    assert verdict.decision is Decision.REJECTED_OVERFIT
-    assert "manifest key kernel_time: null -> false" in verdict.reason
+    ran = project.measure("next", OUTCOMES["faster"], RATES, Steps(project.root))
+    assert "manifest key kernel_time: null -> false" in ran.refusal
 
 
 def test_kernels_that_take_longer_count_as_regressions(project: DrivenCampaign) -> None:

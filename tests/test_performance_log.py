@@ -12,7 +12,7 @@ from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.roofline import Roofline
 from pytest_kopt.show import projections
 from pytest_kopt.show.status import lines, status
-from tests.campaigns import campaign_at, record
+from tests.campaigns import KERNEL, campaign_at, record
 
 COLUMNS = (
     "Date | Commit | Status | Round | Benchmark command | Target | Kernel | Benchmark "
@@ -190,6 +190,7 @@ def test_the_status_of_a_campaign_that_goes_on(campaign: Campaign) -> None:
     record(campaign, 1, Decision.BASELINE)
     record(campaign, 2, Decision.ACCEPTED, change="wider loads")
     record(campaign, 3, Decision.ROLLED_BACK, hypothesis="more stages", lesson="LDS is full")
+    (campaign.root / KERNEL).write_text("# version 4\n")
     document = status(campaign)
     assert document["next_round"] == 4
     assert document["stagnation"] is None

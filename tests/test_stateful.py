@@ -94,7 +94,7 @@ class Histories(RuleBasedStateMachine):
         TAKEN["another file edited"] += 1
 
     @precondition(lambda self: self.model.harness is not None)
-    @rule(back=st.booleans())
+    @rule(back=st.sampled_from([True, True, False]))
     def edit_harness(self, back: bool) -> None:
         assert self.model.harness is not None
         self.model.others[CASES] = self.model.harness if back else self._text()
@@ -160,7 +160,7 @@ class Histories(RuleBasedStateMachine):
             before = self._contents()
             none = Steps(self.root)
             if other == "round":
-                ran = self.project.measure("next", OUTCOMES["faster"], [1.0] * 4, none)
+                ran = self.project.measure("next", OUTCOMES[outcome], [1.0] * 4, none)
             elif other == "note":
                 ran = self.project.note(1, {"lesson": "none"}, none)
             else:
@@ -298,12 +298,17 @@ class Histories(RuleBasedStateMachine):
         ran = self.project.measure(asked, outcome, rates, steps, apply=apply, meanwhile=cases_run)
         edits |= edit if edit and ran.meddled else {}
         news = self.project.news(known)
-        self._follow(ran, news, outcome, rates, edits)
+        looked_at = self._follow(ran, news, outcome, rates, edits)
         if ran.killed:
             self.is_shown = False
         elif stops:
             assert "no further round" in ran.refusal and not model.pending, ran
             assert all(stop in ran.refusal for stop in stops), ran
+        elif ran.refusal:
+            # An edit on the way comes before or after the look at the files.
+            whys = {model.refusal(outcome, look) for look in (looked_at, model.kernel)}
+            assert any(why and why in ran.refusal for why in whys), (ran, whys)
+            assert not news_of(news) and not model.pending
         else:
             assert ran.verdict is not None, ran
             assert ran.verdict.decision == model.attempts[-1].decision == news_of(news)[-1]
@@ -318,8 +323,11 @@ class Histories(RuleBasedStateMachine):
         outcome: Outcome,
         rates: tuple[float, ...],
         edits: Version,
-    ) -> None:
-        """Take over the ledger's new events one by one; the tree has to have gone along."""
+    ) -> Version:
+        """Take over the ledger's new events one by one; the tree has to have gone along.
+
+        Return the tree's kernel files without the edits that came on the way.
+        """
         model, tree, begun = self.model, self.model.kernel, False
         for event in news:
             kind = event["event"]
@@ -352,6 +360,7 @@ class Histories(RuleBasedStateMachine):
             assert not list(self.root.glob("kernels/.*"))
         model.kernel = tree | edits
         assert found == model.kernel, ran
+        return tree
 
     def _decided(
         self,
@@ -366,7 +375,7 @@ class Histories(RuleBasedStateMachine):
         number, decision = event["round"], event["decision"]
         if outcome.benefit:
             model.benefits.add(number)
-        assert number == model.next_round
+        assert number == model.next_round and not model.refusal(outcome, candidate)
         hashes = {path: sha256(text) for path, text in candidate.items()}
         assert event["kernel"] == hashes, (event, hashes)
         legal = {model.decide(outcome, edited), model.decide(outcome, False)}
@@ -426,7 +435,7 @@ class Histories(RuleBasedStateMachine):
         git("fsck", "--no-dangling")
 
     def _settle_first(self) -> None:
-        if self.model.pending:
+        if self.model.pending or not self.is_shown:
             self._measure("interrupted", Steps(self.root))
 
     def _edit(self, what: str) -> None:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pytest_kopt.measure.engine import Timing
     from pytest_kopt.numerics.gates import Gate
 
-NOT_MEASURED = "not measured: the harness was edited"
-
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
@@ -50,19 +48,16 @@ class Kopt:
         schema: str | Schema,
         bench: Bench,
         run_arms: Callable[[Case, Bench], None] | None = None,
-        declare_only: bool = False,
         declared: Callable[[CaseResult], None] = lambda result: None,
     ) -> None:
         """Serve one test; with `run_arms` the case is compared or profiled instead.
 
-        With `declare_only` it is held against the baseline and nothing is run. `declared` is told
-        the row of a case before anything of it runs.
+        `declared` is told the row of a case before anything of it runs.
         """
         self._item = item
         self._schema = schema
         self._bench = bench
         self._run_arms = run_arms
-        self._declare_only = declare_only
         self._declared = declared
 
     @property
@@ -131,9 +126,6 @@ class Kopt:
             self._declared(
                 CaseResult.undecided(nodeid, case.schema, case.dims, case.label, backward=backward)
             )
-            if self._declare_only:
-                hold_against_baseline(case, self._bench.expected)
-                pytest.skip(NOT_MEASURED)
             if self._run_arms is not None:
                 hold_against_baseline(case, self._bench.expected)
                 self._run_arms(case, self._bench)

@@ -7,6 +7,7 @@ import json
 
 from pytest_kopt.cli.project import Commands, Project, command
 from pytest_kopt.show.status import lines, status
+from pytest_kopt.trials.harness import edited_harness
 
 
 def add_parser(commands: Commands) -> None:
@@ -20,7 +21,8 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     project = Project.here()
-    document = status(project.campaign(arguments.name), project.root)
+    campaign = project.campaign(arguments.name)
+    document = status(campaign, project.root, edited_harness(campaign))
     if arguments.json:
         print(json.dumps(document, indent=1))
     else:

@@ -21,10 +21,9 @@ class Brief:
     has to have; `cases_only` deselects every test that is no case; with `one_schema` the rows stand
     in one CSV; `ignored` are node ids to leave out (skipped at the baseline), `selected` the labels
     or node ids that alone are measured (none: all). With `arms` the cases are not checked and timed
-    but held ready for a comparison, with `profile` they are profiled, with `declare_only` held
-    against the baseline and nothing is run. `repeats` and `iterations` are the samples of a case
-    and, on the CPU, the most calls in one (None: as ever). `target` is the architecture that a
-    campaign is for.
+    but held ready for a comparison, with `profile` they are profiled. `repeats` and `iterations`
+    are the samples of a case and, on the CPU, the most calls in one (None: as ever). `target` is
+    the architecture that a campaign is for.
     """
 
     device: str
@@ -39,7 +38,6 @@ class Brief:
     classes: tuple[str, ...] = ()
     selected: tuple[str, ...] = ()
     arms: ArmsOrder | None = None
-    declare_only: bool = False
     profile: ProfileOrder | None = None
     repeats: int | None = None
     iterations: int | None = None

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.devices.idle import NoIdleGpu
-from pytest_kopt.errors import BadInput, CannotFinish, storage_told
+from pytest_kopt.errors import BadInput, CannotFinish, KernelError, storage_told
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.processes.worker_orders import Brief
@@ -79,6 +79,8 @@ class Controller:
                 )
             except BadInput as error:
                 raise pytest.UsageError(str(error)) from None
+            except KernelError as error:
+                pytest.exit(str(error), returncode=int(ExitCode.FAILED))
         if self.settings.calibrate or (self.trial and self.trial.wants_replicas):
             self.lab.prestart_replicas()
         return ids
@@ -222,6 +224,8 @@ def told(consequence: str, trial: Trial | None = None) -> Iterator[None]:
             yield
     except BadInput as error:
         raise pytest.UsageError(str(error)) from None
+    except KernelError as error:
+        pytest.exit(str(error), returncode=int(ExitCode.FAILED))
     except NoIdleGpu as error:
         if trial:
             trial.no_idle_gpu(error)

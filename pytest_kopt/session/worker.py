@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_kopt.cases.fixture import NOT_MEASURED, Kopt, marked_schema, send, skip_outside
+from pytest_kopt.cases.fixture import Kopt, marked_schema, send, skip_outside
 from pytest_kopt.cases.result import LOST, PROPERTY, CaseResult, named
 from pytest_kopt.cases.switches import switches_kept
 from pytest_kopt.devices import context
@@ -59,7 +59,6 @@ class Worker:
                 marked_schema(item),
                 replace(self.bench(), waiting=self._time_limit(item.config).waiting),
                 self._run_arms(item),
-                self.brief.declare_only,
                 self._declare,
             )
         except BadInput as error:
@@ -173,8 +172,8 @@ class Worker:
             refusal = refusal_of(cases, self.brief)
             if refusal is not None:
                 config.hook.pytest_collectreport(report=refusal)
-        runs = not (config.option.collectonly or self.brief.declare_only)
-        if runs and self.brief.device == "cuda" and any(map(is_marked, items)):
+        on_gpu = self.brief.device == "cuda" and any(map(is_marked, items))
+        if on_gpu and not config.option.collectonly:
             # Start-up is nobody's time; the first case's would else be the longest.
             context.rouse(self.brief.device)
 
@@ -199,8 +198,6 @@ class Worker:
         """Make a row of what pytest-benchmark's fixture measured in a case."""
         if not is_marked(pyfuncitem) or "benchmark" not in pyfuncitem.fixturenames:
             return (yield)
-        if self.brief.declare_only:
-            pytest.skip(NOT_MEASURED)
         from pytest_kopt.cases import benchmark
 
         dims = scalar_parameters(pyfuncitem, None)

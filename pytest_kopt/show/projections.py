@@ -44,8 +44,13 @@ def refresh(campaign: Campaign) -> None:
         if item in news:
             _memory(campaign, item)
     append_logs(campaign)
-    if shown != campaign.state.events:
+    if are_behind(campaign):
         write_atomically(campaign.layout.shown, f"{campaign.state.events}\n")
+
+
+def are_behind(campaign: Campaign) -> bool:
+    """Say whether the files show less than the ledger tells: a session was killed before."""
+    return _shown(campaign) != campaign.state.events
 
 
 def _complete_readme(campaign: Campaign, baseline: Round) -> None:

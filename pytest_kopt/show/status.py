@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pytest_kopt.campaign import stagnation, stops
+from pytest_kopt.campaign import hypothesis, stagnation, stops
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.counters import count
 from pytest_kopt.campaign.git import lineage
@@ -16,21 +16,24 @@ from pytest_kopt.campaign.memory import unmasked_rounds, version_of
 from pytest_kopt.campaign.state import Round, chain_breaks
 from pytest_kopt.campaign.stops import Stop
 from pytest_kopt.devices.machine import elsewhere
-from pytest_kopt.errors import BadInput
+from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.show import standing
 from pytest_kopt.show.words import figure, percent
 
 STATUS_VERSION = 1
 
 
-def status(campaign: Campaign, here: Path | None = None) -> dict[str, Any]:
+def status(
+    campaign: Campaign, here: Path | None = None, harness: str | None = None
+) -> dict[str, Any]:
     """Return the status as JSON-able data; the key names are part of the agents' contract.
 
-    `here` is the project root that the commands are for, the campaign's own by default.
+    `here` is the project root that the commands are for, the campaign's own by default; `harness`
+    says why the harness stands in the way of a round, where it does.
     """
     away = here is not None and here.resolve() != campaign.root.resolve()
     way = f"cd {shlex.quote(str(campaign.root))} && " if away else ""
-    obstacle = _obstacle(campaign)
+    obstacle = _obstacle(campaign) or harness
     state, manifest = campaign.state, campaign.manifest
     policy = campaign.policy()
     counted, ends = count(state, policy), campaign.termination_check(policy)
@@ -40,6 +43,8 @@ def status(campaign: Campaign, here: Path | None = None) -> dict[str, Any]:
     last = attempted[-1] if attempted else None
     rounds = [item for item in attempted if version_of(item["round"]) not in state.masked]
     pending = state.pending
+    idle = None if obstacle or pending or stops.holding(ends) else _nothing_to_measure(campaign)
+    is_open = bool(last and last["open"])
     return {
         "schema_version": STATUS_VERSION,
         "campaign": campaign.name,
@@ -49,13 +54,13 @@ def status(campaign: Campaign, here: Path | None = None) -> dict[str, Any]:
         "kernel": manifest.kernel_source,
         "branch": manifest.git_branch,
         "root": str(campaign.root),
-        "obstacle": obstacle,
+        "obstacle": obstacle or idle,
         "edited": lineage.edited(campaign),
         "measured_elsewhere": _measured_elsewhere(campaign),
         "ended": state.ended,
         "incumbent_round": state.incumbent_round,
         "next_round": None if stops.holding(ends) else state.next_round,
-        "open": bool(last and last["open"]),
+        "open": is_open,
         "unapplied": pending[0].number if pending else None,
         "final": campaign.state.finals[-1].model_dump(mode="json")
         if campaign.state.finals
@@ -72,8 +77,8 @@ def status(campaign: Campaign, here: Path | None = None) -> dict[str, Any]:
         "stagnation": asdict(review) if review else None,
         "termination_check": [{"title": stop.title, **asdict(stop)} for stop in ends],
         "integration": _integration(campaign),
-        "allowed": list(_allowed(campaign, ends, obstacle, way)),
-        "next": _next(campaign, last, ends, obstacle, way),
+        "allowed": list(_allowed(campaign, ends, obstacle, idle, way)),
+        "next": _next(campaign, last, ends, obstacle or (idle if is_open else None), way),
         "quick": _quick(campaign),
         "masked": [f"v{version}" for version in sorted(state.masked)],
         "rounds": rounds,
@@ -188,9 +193,20 @@ def _obstacle(campaign: Campaign) -> str | None:
     """Return why the tree, or what is kept of the campaign, is in no state for a round."""
     try:
         campaign.check_ready()
+        hypothesis.check_parses(campaign)
         campaign.check_policy(campaign.policy())
         if campaign.state.baseline:
             campaign.incumbent()
+    except (BadInput, KernelError) as error:
+        return str(error)
+    return None
+
+
+def _nothing_to_measure(campaign: Campaign) -> str | None:
+    """Return why the kernel in the tree needs no round, None where it does."""
+    notes = campaign.state.rounds.get(campaign.state.next_round, Round(1)).notes
+    try:
+        hypothesis.check_differs(campaign, notes.extra_benefit)
     except BadInput as error:
         return str(error)
     return None
@@ -226,10 +242,10 @@ def _measured_elsewhere(campaign: Campaign) -> str:
 
 
 def _allowed(
-    campaign: Campaign, ends: Sequence[Stop], obstacle: str | None, way: str
+    campaign: Campaign, ends: Sequence[Stop], obstacle: str | None, idle: str | None, way: str
 ) -> Iterator[str]:
-    """Yield the commands that would not be refused now."""
-    if not stops.holding(ends) and not obstacle:
+    """Yield the commands that would not be refused now; what is in a round's way only is `idle`."""
+    if not stops.holding(ends) and not obstacle and not idle:
         yield f"{way}{_run(campaign)}"
     final = standing.final_command(campaign)
     if final and not obstacle:

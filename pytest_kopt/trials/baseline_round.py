@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_kopt.campaign import levels
+from pytest_kopt.campaign import hypothesis, levels
 from pytest_kopt.campaign.campaign import AttemptRecord
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult
@@ -59,6 +59,8 @@ class BaselineRound(CampaignRound):
             )
         levels.always_full(self._settings.level, "the baseline")
         self._check_target_class(())
+        hypothesis.check_parses(self.campaign)
+        self._harness = self._watch.take(())
 
     def _judge(self, collector: Collector, lab: Laboratory, interrupted: str) -> Verdict:
         wanted = [nodeid for nodeid in collector.order if nodeid not in collector.skipped]

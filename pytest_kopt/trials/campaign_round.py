@@ -15,7 +15,7 @@ from pytest_kopt.cases.collector import Collector
 from pytest_kopt.decide.kernel_time import kernel_time
 from pytest_kopt.decide.verdict import Level, Verdict
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.fingerprint import edits
+from pytest_kopt.honesty.fingerprint import Fingerprint, edits
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.profiling.table import CaseProfile
 from pytest_kopt.schema.classes import Classes
@@ -38,10 +38,10 @@ class CampaignRound(CampaignTrial):
     def __init__(self, settings: Settings, campaign: Campaign, setup: PytestSetup) -> None:
         self._notes = notes_file.load(settings.notes) if settings.notes else Notes()
         self.level: Level = "full"
+        self._watch = HarnessWatch(campaign, setup)
+        self._edits: list[Finding] = []
+        self._harness: Fingerprint
         super().__init__(settings, campaign)
-        self._watch = HarnessWatch(self.campaign, setup)
-        self._harness = self._watch.take(self.frozen)
-        self._edits: list[Finding] = self._watch.edits(self._harness)
 
     @property
     def title(self) -> str:
@@ -113,9 +113,7 @@ class CampaignRound(CampaignTrial):
     def _look_at_harness_again(self, collector: Collector) -> None:
         """Take the harness down once more: kernel code has run meanwhile."""
         ids = list(self.frozen) or collector.order
-        again = self._watch.take(ids)
-        found = [*edits(self._harness, again), *self._watch.edits(again)]
-        self._edits = list({str(item): item for item in [*self._edits, *found]}.values())
+        self._edits += edits(self._harness, self._watch.take(ids))
         self._harness = self._watch.take(ids, collector.in_order())
 
     def _profile(

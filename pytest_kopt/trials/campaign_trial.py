@@ -40,7 +40,8 @@ from pytest_kopt.trials import judging
 from pytest_kopt.trials.trees import overlays
 from pytest_kopt.trials.trial import Laboratory
 
-EDITED_HARNESS = "the harness is not the baseline's"
+#: Why a round is rejected in which kernel code, or somebody else, edited the harness.
+EDITED_HARNESS = "the harness was edited while the kernel ran"
 #: What follows when a candidate was caught.
 CAUGHT_STEP = "the incumbent is back; only gains that a real step has are kept"
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from pytest_kopt.campaign import ledger, levels
+from pytest_kopt.campaign import hypothesis, ledger, levels
 from pytest_kopt.campaign.campaign import AttemptRecord, Campaign
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult
@@ -17,10 +17,10 @@ from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.promotion import asks_for_full
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
 from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.errors import KernelError
 from pytest_kopt.honesty.heldout import SUPPORT
 from pytest_kopt.honesty.inflation import gap_finding
 from pytest_kopt.options.settings import Settings
-from pytest_kopt.processes.worker_orders import Brief
 from pytest_kopt.profiling.table import CaseProfile
 from pytest_kopt.schema.table import Key, Table
 from pytest_kopt.show import trend
@@ -39,15 +39,6 @@ class CandidateRound(CampaignRound):
         self._seen_quick: Verdict | None = None
         super().__init__(settings, campaign, setup)
 
-    @property
-    def wants_replicas(self) -> bool:
-        """An edited harness is refused before anything is compared."""
-        return super().wants_replicas and not self._edits
-
-    def brief(self, device: str, session_seed: int) -> Brief:
-        """Return the orders of this round's workers."""
-        return replace(super().brief(device, session_seed), declare_only=bool(self._edits))
-
     def _validate(self) -> None:
         self._open()
         self._freeze_cases()
@@ -57,6 +48,17 @@ class CandidateRound(CampaignRound):
         wanted = {case.key for case in self.expected.values()}
         rows = self.campaign.incumbent_table().rows
         self._check_target_class([row for row in rows if row.key in wanted])
+        self._harness = self._watch.check(self.frozen)
+        hypothesis.check_parses(self.campaign)
+        hypothesis.check_differs(self.campaign, self._extra_benefit())
+
+    def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
+        """Check the case set; KernelError when a file of its cases does not import any more."""
+        super().check_collection(ids, collector, filtered)
+        for nodeid in self.expected:
+            error = judging.under(nodeid, collector.collect_errors)
+            if error:
+                raise KernelError(f"the kernel does not import; nothing was measured\n{error}")
 
     def _take_level(self) -> None:
         """Expect the cases of the round's level; BadInput where there is no such level."""
@@ -143,8 +145,7 @@ class CandidateRound(CampaignRound):
             collector.in_order(),
             self._edits,
             self.policy,
-            "the incumbent is back; put the harness back too, or take it into a new campaign "
-            f"(kopt init NEW --from {self.campaign.name})",
+            "the incumbent is back; put the harness back too",
             EDITED_HARNESS,
         )
 

@@ -44,8 +44,8 @@ class FinalComparison(CampaignTrial):
     def __init__(self, settings: Settings, campaign: Campaign, setup: PytestSetup) -> None:
         self._withdrawn: list[int] = []
         self._overfit: Overfit | None = None
-        super().__init__(settings, campaign)
         self._watch = HarnessWatch(campaign, setup)
+        super().__init__(settings, campaign)
 
     @property
     def preface(self) -> Sequence[str]:
@@ -174,8 +174,8 @@ class FinalComparison(CampaignTrial):
                 legal="a campaign with an accepted round",
             )
         campaign.check_ready()
-        self._check_tree()
         self._freeze_cases()
+        self._check_tree()
 
     def _check_tree(self) -> None:
         """Raise BadInput when the tree does not hold the best version."""
@@ -194,6 +194,7 @@ class FinalComparison(CampaignTrial):
                 where="--kopt-round final",
                 legal="the accepted version in the tree, or measure the edit as a round first",
             )
+        self._watch.check(self.frozen)
         self._check_diff()
 
     def _check_diff(self) -> None:

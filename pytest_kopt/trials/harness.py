@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.fingerprint import Fingerprint, Harness, edits, undeclared
 
@@ -49,6 +51,14 @@ class PytestSetup:
         plugins = tuple(name for name in named if name and not name.startswith("no:"))
         return cls(settings, plugins, tuple(Path(entry or ".").resolve() for entry in sys.path))
 
+    @classmethod
+    def at(cls, root: Path) -> PytestSetup:
+        """Read what a session in `root` finds in its files; the command line is not known."""
+        config = pytest.Config.fromdictargs({}, ["--noconftest", str(root)])
+        found = cls.of(config)
+        settings = {key: text for key, text in found.settings.items() if not key.startswith("--")}
+        return cls(settings, (), (*map(Path, config.getini("pythonpath")), *found.folders))
+
 
 class HarnessWatch:
     """Compares the harness of a campaign with what its baseline recorded."""
@@ -56,8 +66,13 @@ class HarnessWatch:
     def __init__(self, campaign: Campaign, setup: PytestSetup) -> None:
         self._campaign = campaign
         self._setup = setup
+
+    @cached_property
+    def _baseline(self) -> Fingerprint | None:
+        """What the baseline recorded; None before there is one."""
+        campaign = self._campaign
         document = campaign.baseline_session().get("harness") if campaign.state.baseline else None
-        self._baseline = None if document is None else Fingerprint.from_document(document)
+        return None if document is None else Fingerprint.from_document(document)
 
     def take(self, ids: Iterable[str], results: Sequence[CaseResult] = ()) -> Fingerprint:
         """Return the fingerprint of the tests that hold these cases."""
@@ -78,11 +93,28 @@ class HarnessWatch:
         recorded = list(self._baseline.files) if self._baseline else []
         loaded = {file for result in results for file in result.evidence.get("loaded", ())}
         first = self._baseline is None
-        return harness.take(self._setup.settings, manifest, loaded if first else (), recorded)
+        known = self._baseline.settings if self._baseline else {}
+        options = {key: text for key, text in known.items() if key.startswith("--")}
+        return harness.take(
+            options | self._setup.settings, manifest, loaded if first else (), recorded
+        )
 
     def edits(self, now: Fingerprint) -> list[Finding]:
         """Return what was edited since the baseline; nothing before there is one."""
         return [] if self._baseline is None else edits(self._baseline, now)
+
+    def check(self, ids: Iterable[str]) -> Fingerprint:
+        """Return the fingerprint now; BadInput when the harness is not the baseline's."""
+        now = self.take(ids)
+        found = self.edits(now)
+        if found:
+            raise BadInput(
+                f"the harness is not the baseline's: {'; '.join(item.message for item in found)}",
+                where=f"campaign {self._campaign.name}",
+                legal="the baseline's tests and settings (put them back), or a new campaign with "
+                f"these: kopt init NEW --from {self._campaign.name}",
+            )
+        return now
 
     def undeclared(self, now: Fingerprint) -> list[Finding]:
         """Return the kernel's changed imports from outside kernel_source (E8)."""
@@ -101,6 +133,17 @@ class HarnessWatch:
         root = self._campaign.root
         paths = {repository.relative(root, name): name for name in names}
         return [paths[path] for path in repository.dirty(paths) if path in paths] if paths else []
+
+
+def edited_harness(campaign: Campaign) -> str | None:
+    """Return why a session is refused for its harness, as far as files tell it; None if not."""
+    if campaign.state.baseline is None:
+        return None
+    try:
+        HarnessWatch(campaign, PytestSetup.at(campaign.root)).check(campaign.expected_cases())
+    except BadInput as error:
+        return str(error)
+    return None
 
 
 def pytest_section(path: Path | None) -> dict[str, Any]:

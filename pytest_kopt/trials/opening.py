@@ -7,6 +7,7 @@ from pytest_kopt.campaign.choice import choose_campaign
 from pytest_kopt.campaign.layout import find
 from pytest_kopt.campaign.workspace.upstream import UpstreamCampaign
 from pytest_kopt.options.settings import Settings
+from pytest_kopt.show import projections
 from pytest_kopt.trials.baseline_round import BaselineRound
 from pytest_kopt.trials.campaign_round import CampaignRound
 from pytest_kopt.trials.campaign_trial import carry_out
@@ -35,8 +36,8 @@ def open_trial(settings: Settings, setup: PytestSetup) -> CampaignRound | FinalC
 
 
 def _finish(campaign: Campaign, settings: Settings) -> None:
-    """Carry out a decision that was cut off: a campaign that has ended refuses all that follows."""
-    if campaign.state.pending:
+    """Finish what was cut off, whether or not what follows is refused."""
+    if campaign.state.pending or projections.are_behind(campaign):
         campaign.check_ready()
         with campaign.locked():
             carry_out(campaign, settings)

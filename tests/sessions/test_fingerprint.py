@@ -1,6 +1,8 @@
-"""An edit of the harness is named and rejects the round, before anything is measured."""
+"""An edited harness is refused before anything runs; an edit by the kernel rejects the round."""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 
@@ -10,35 +12,30 @@ from .sources import doubled_kernel
 FASTER = doubled_kernel(125.0)
 
 
-def rejected(project: Project, *parts: str, words: tuple[str, ...] = ()) -> None:
-    """Run round 2 and see that it is refused for these reasons, with nothing measured."""
+def refused(project: Project, *parts: str, words: tuple[str, ...] = ()) -> None:
+    """Run round 2 and see that it is refused for these reasons and uses nothing up."""
     project.write(KERNEL, FASTER)
-    before = project.read(KERNEL)
+    obstacle = json.loads(project.kopt("status", "--json").out)["obstacle"]
     project.forget_measuring()
+    before = project.contents()
     run = project.round(2, *words)
-    assert run.code == 8, run.text
-    verdict = project.verdict(2)
-    assert verdict["decision"] == "REJECTED_OVERFIT"
-    assert not project.was_measured
-    for part in parts:
-        assert part in " ".join([verdict["reason"], *verdict["flags"]]), verdict
-        assert part in run.text or "…" in run.text
-    assert f"--from {CAMPAIGN}" in verdict["next_step"]
-    assert verdict["applied"]["restored"] == [KERNEL]
-    assert project.read(KERNEL) != before
+    assert run.code == 4, run.text
+    assert project.contents() == before and not project.was_measured
+    for part in (*parts, f"--from {CAMPAIGN}"):
+        assert part in run.refusal and part in obstacle
 
 
 def test_an_edited_test_and_a_new_conftest(started: Project) -> None:
     started.replace(CASES, "2 * x.double()", "2 * x.double() + 0")
     started.write("conftest.py", "")
-    rejected(started, f"{CASES} was edited", "conftest.py was added")
+    refused(started, f"{CASES} was edited", "conftest.py was added")
 
 
 def test_a_setting_and_a_manifest_key(started: Project) -> None:
     started.replace("pyproject.toml", '"-p", "no:cacheprovider", ', "")
     started.edit_manifest(env={"BACKEND": "FAST"}, max_iterations=7)
     parts = ("pytest setting addopts", 'manifest key env: {} -> {"BACKEND": "FAST"}')
-    rejected(started, *parts, words=TWO_WORKERS)
+    refused(started, *parts, words=TWO_WORKERS)
 
 
 def test_what_is_no_harness_may_change(started: Project) -> None:

@@ -1,0 +1,40 @@
+"""Whether the tree holds something to measure: a kernel that parses, and not the incumbent's."""
+
+from __future__ import annotations
+
+import warnings
+
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.git import lineage
+from pytest_kopt.errors import BadInput, KernelError
+
+
+def check_parses(campaign: Campaign) -> None:
+    """Raise KernelError for a Python file of the kernel that does not parse; imports nothing."""
+    for path, content in campaign.candidate().sources.items():
+        if not path.endswith(".py"):
+            continue
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                compile(content, path, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:
+            # Python < 3.11.4 says ValueError of a null byte, without a line.
+            line = getattr(error, "lineno", None)
+            why = error.msg if isinstance(error, SyntaxError) else error
+            where = f"{path}:{line}" if line else path
+            raise KernelError(
+                f"{where}: {type(error).__name__}: {why}; nothing was measured"
+            ) from None
+
+
+def check_differs(campaign: Campaign, extra_benefit: str | None) -> None:
+    """Raise BadInput when the kernel files are the incumbent's, unless a benefit is claimed."""
+    number = campaign.state.incumbent_round
+    if number is None or extra_benefit or lineage.edited(campaign):
+        return
+    raise BadInput(
+        f"the kernel is round {number}'s: nothing to measure",
+        where=", ".join(campaign.manifest.kernel_source),
+        legal="an edit of these files (saved?), or notes with extra_benefit",
+    )

@@ -1,0 +1,103 @@
+"""What is no hypothesis is refused before anything runs, as `kopt status` says beforehand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_kopt.errors import KernelError
+from pytest_kopt.show.status import status
+from tests.crash import Steps
+from tests.driven_campaign import CASES, DrivenCampaign, Ran, files_below
+from tests.model_campaign import OUTCOMES
+
+KERNEL = "kernels/a.py"
+RATES = (100.0, 200.0, 300.0, 400.0)
+
+
+def play(project: DrivenCampaign, outcome: str) -> Ran:
+    """Run the next round with rates as this outcome has them against the baseline's."""
+    factors = OUTCOMES[outcome].factors
+    rates = [rate * factor for rate, factor in zip(RATES, factors, strict=True)]
+    return project.measure("next", OUTCOMES[outcome], rates, Steps(project.root))
+
+
+def shown(project: DrivenCampaign) -> dict[str, Any]:
+    return status(project.opened())
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> DrivenCampaign:
+    project = DrivenCampaign(tmp_path / "project", {KERNEL: b"OLD = 1\n"}, in_git=False)
+    assert play(project, "equal").verdict
+    return project
+
+
+def test_the_incumbents_kernel_needs_no_round(project: DrivenCampaign) -> None:
+    before = files_below(project.root, project.root)
+    ran = play(project, "faster")
+    assert "kernels: the kernel is round 1's: nothing to measure" in ran.refusal
+    assert files_below(project.root, project.root) == before
+    document = shown(project)
+    assert document["obstacle"] == ran.refusal
+    assert not any("--kopt-round 2" in command for command in document["allowed"])
+    assert document["next"].startswith("change the kernel (one hypothesis), then: pytest")
+    project.write(KERNEL, b"OLD = 1\n# saved\n")
+    assert shown(project)["obstacle"] is None
+    assert play(project, "faster").verdict
+
+
+def test_an_extra_benefit_is_a_reason_to_measure_it_again(project: DrivenCampaign) -> None:
+    ran = play(project, "equal with a benefit")
+    assert ran.verdict and ran.verdict.decision == "ACCEPTED_WITH_NOTE", ran
+
+
+def test_an_open_round_whose_kernel_was_put_back(project: DrivenCampaign) -> None:
+    project.write(KERNEL, b"NEW = 1\n")
+    assert play(project, "wrong").verdict
+    project.write(KERNEL, b"OLD = 1\n")
+    assert "nothing to measure" in play(project, "faster").refusal
+    assert "nothing to measure" in shown(project)["next"]
+    project.write(KERNEL, b"NEW = 2\n")
+    ran = play(project, "faster")
+    assert ran.verdict and (ran.verdict.round, ran.verdict.attempt) == (2, 2)
+
+
+def test_an_edited_harness_is_no_candidates_doing(project: DrivenCampaign) -> None:
+    project.write(KERNEL, b"NEW = 1\n")
+    harness = (project.root / CASES).read_bytes()
+    project.write(CASES, harness + b"# a comment\n")
+    before = files_below(project.root, project.root)
+    refusal = play(project, "faster").refusal
+    assert f"{CASES} was edited" in refusal and "kopt init NEW --from c" in refusal
+    assert files_below(project.root, project.root) == before
+    project.write(CASES, harness)
+    ran = play(project, "faster")
+    assert ran.verdict and (ran.verdict.round, ran.verdict.attempt) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        (b"OLD = 1\ndef broken(:\n", "kernels/a.py:2: SyntaxError"),
+        (b"return 1\n", "kernels/a.py:1: SyntaxError: 'return' outside function"),
+        (b"OLD = 1\0\n", "kernels/a.py"),
+    ],
+)
+def test_a_kernel_that_does_not_parse(project: DrivenCampaign, text: bytes, where: str) -> None:
+    project.write(KERNEL, text)
+    before = files_below(project.root, project.root)
+    with pytest.raises(KernelError) as error:
+        play(project, "faster")
+    assert str(error.value).startswith(where) and "nothing was measured" in str(error.value)
+    assert files_below(project.root, project.root) == before
+    document = shown(project)
+    assert document["obstacle"] == str(error.value) in document["next"]
+    assert not any("--kopt-round" in command for command in document["allowed"])
+
+
+def test_only_python_has_to_parse(project: DrivenCampaign) -> None:
+    project.write("kernels/a.cu", b"__global__ void f() {}\n")
+    assert play(project, "faster").verdict
