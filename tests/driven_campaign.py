@@ -26,7 +26,7 @@ from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.cli import lifecycle, note
+from pytest_kopt.cli import lifecycle, note, restore
 from pytest_kopt.cli.project import Project
 from pytest_kopt.decide.kernel_time import ProfilePair
 from pytest_kopt.decide.verdict import Verdict
@@ -229,6 +229,14 @@ class DrivenCampaign:
         file.write_text(json.dumps(keys))
         arguments = argparse.Namespace(name=NAME, round=number, file=file)
         return self._command(steps, note.run, arguments)
+
+    def restore(self, number: int, steps: Steps) -> Ran:
+        """Run `kopt restore`."""
+        return self._command(steps, restore._restore, argparse.Namespace(name=NAME, round=number))
+
+    def discard(self, steps: Steps) -> Ran:
+        """Run `kopt discard`."""
+        return self._command(steps, restore._discard, argparse.Namespace(name=NAME))
 
     def end(self, how: str, steps: Steps) -> Ran:
         """Run `kopt stop` or `kopt abandon`."""

@@ -331,6 +331,7 @@ class Campaign:
 
         `beside` writes the files that belong into a commit beside the kernel, and returns them.
         """
+        self._finish_restoring()
         while self.state.pending:
             item, attempt = self.state.pending
             common: dict[str, Any] = {"round": item.number, "attempt": attempt.number}
@@ -356,6 +357,41 @@ class Campaign:
             elif self.repository is not None:
                 commit = self.repository.head
             self._append(ledger.Applied(time=now(), git_commit=commit, restored=restored, **common))
+
+    def restore(self, number: int) -> list[str]:
+        """Put the version of a round's last attempt into the tree; return the paths that changed.
+
+        What lies there is kept in the campaign's `replaced/`. BadInput for a round without a
+        recorded version.
+        """
+        measured = {n: i for n, i in self.state.rounds.items() if i.verdict is not None}
+        if number not in measured:
+            raise BadInput(
+                f"round {number} has no recorded version", where=self.name, legal=map(str, measured)
+            )
+        attempt, here = measured[number].last, self.candidate()
+        self.archive.kernel(number, attempt)
+        here.write(self.layout.replaced(len(self.state.restores) + 1))
+        self._append(
+            ledger.Restoring(time=now(), round=number, attempt=attempt.number, replaced=here.hashes)
+        )
+        return self._finish_restoring()
+
+    def _finish_restoring(self) -> list[str]:
+        """Put a version into the tree that a `restoring` event names, if one is left to be done."""
+        wanted = self.state.restoring
+        if wanted is None:
+            return []
+        kept = self.layout.replaced(len(self.state.restores))
+        replaced = KernelVersion.load(kept, wanted.replaced)
+        version = self.archive.kernel(
+            wanted.round, self.state.rounds[wanted.round].attempts[wanted.attempt]
+        )
+        inside = self.repository.root if self.repository else self.root
+        files = version.restore(self.root, over=replaced, inside=inside)
+        common: dict[str, Any] = {"round": wanted.round, "attempt": wanted.attempt}
+        self._append(ledger.Restored(time=now(), files=files, **common))
+        return files
 
     def results(self, number: int) -> list[CaseResult]:
         """Return the results of a round's last attempt; BadInput when they are not as recorded."""

@@ -36,5 +36,6 @@ def check_differs(campaign: Campaign, extra_benefit: str | None) -> None:
     raise BadInput(
         f"the kernel is round {number}'s: nothing to measure",
         where=", ".join(campaign.manifest.kernel_source),
-        legal="an edit of these files (saved?), or notes with extra_benefit",
+        legal="an edit of these files (saved?), notes with extra_benefit, or `kopt discard` to end "
+        "an open round",
     )

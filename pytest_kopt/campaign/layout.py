@@ -49,7 +49,7 @@ class Layout:
     @property
     def records(self) -> tuple[Path, ...]:
         """What sessions and commands wrote: no part of a workspace's project."""
-        names = ("rounds", "final", "memory", "profiles", "logs", "upstream")
+        names = ("rounds", "final", "replaced", "memory", "profiles", "logs", "upstream")
         return tuple(self.directory / name for name in names)
 
     @property
@@ -103,6 +103,10 @@ class Layout:
     def attempt(self, number: int, attempt: int) -> Path:
         """Return the directory that keeps the evidence of one attempt."""
         return self.artifacts(number) / f"attempt-{attempt}"
+
+    def replaced(self, number: int) -> Path:
+        """Return the directory that keeps what lay in the tree before a `kopt restore`."""
+        return self.directory / "replaced" / str(number)
 
     def final(self, attempt: int) -> Path:
         """Return the directory that keeps the evidence of one final comparison."""

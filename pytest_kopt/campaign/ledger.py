@@ -127,6 +127,24 @@ class Note(Event):
     notes: Notes
 
 
+class Restoring(AttemptEvent):
+    """The user has an attempt's version put into the tree.
+
+    `replaced` are the SHA-256 of the files that lay there, which are kept. Without `restored` the
+    next session finishes it.
+    """
+
+    event: Literal["restoring"] = "restoring"
+    replaced: dict[str, str]
+
+
+class Restored(AttemptEvent):
+    """That version is in the tree; `files` are the paths that changed."""
+
+    event: Literal["restored"] = "restored"
+    files: list[str] = []
+
+
 class Audited(BaseModel):
     """An accepted round in the real-training applicability audit; gains in percent.
 
@@ -269,6 +287,8 @@ AnyEvent = Annotated[
     | Applied
     | ApplyWaived
     | Note
+    | Restoring
+    | Restored
     | Final
     | Integrating
     | Integrated

@@ -85,6 +85,7 @@ class Wait:
 class CampaignState:
     """Everything the ledger tells; `masked` are versions of the iteration memory.
 
+    `restores` are the versions that were put into the tree, `restoring` one that is not there yet.
     `waits` are all waits in vain, `no_idle_gpu` the last one while nothing was measured since.
     `integrating` is an integration that is not over, `integration_final` its verdict once there is
     one; `integrated` how the last one ended.
@@ -98,6 +99,8 @@ class CampaignState:
     manifest_changes: dict[str, Any] = field(default_factory=dict)
     policy_changes: dict[str, Any] = field(default_factory=dict)
     ended: str | None = None
+    restores: list[ledger.Restoring] = field(default_factory=list)
+    restoring: ledger.Restoring | None = None
     waits: list[Wait] = field(default_factory=list)
     no_idle_gpu: ledger.NoIdleGpu | None = None
     masked: set[int] = field(default_factory=set)
@@ -246,6 +249,11 @@ def fold(events: Iterable[ledger.AnyEvent]) -> CampaignState:
             item = state.rounds.setdefault(event.round, Round(event.round))
             item.notes = item.notes.plus(event.notes)
             item.last_event = state.events
+        elif isinstance(event, ledger.Restoring):
+            state.restores.append(event)
+            state.restoring = event
+        elif isinstance(event, ledger.Restored):
+            state.restoring = None
         elif isinstance(event, ledger.AttemptEvent):
             _fold_attempt(state, event)
     return state

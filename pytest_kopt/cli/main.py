@@ -21,6 +21,7 @@ from pytest_kopt.cli import (
     memory,
     note,
     report,
+    restore,
     status,
     tips,
 )
@@ -40,6 +41,7 @@ _COMMANDS = (
     calibrate,
     tips,
     memory,
+    restore,
     lifecycle,
 )
 

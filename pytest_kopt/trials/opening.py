@@ -37,7 +37,8 @@ def open_trial(settings: Settings, setup: PytestSetup) -> CampaignRound | FinalC
 
 def _finish(campaign: Campaign, settings: Settings) -> None:
     """Finish what was cut off, whether or not what follows is refused."""
-    if campaign.state.pending or projections.are_behind(campaign):
+    state = campaign.state
+    if state.pending or state.restoring or projections.are_behind(campaign):
         campaign.check_ready()
         with campaign.locked():
             carry_out(campaign, settings)

@@ -1,0 +1,44 @@
+"""The end of an open round: a verdict that rolls it back, with nothing measured."""
+
+from __future__ import annotations
+
+from pytest_kopt.campaign.archive import Evidence
+from pytest_kopt.campaign.campaign import AttemptRecord, Campaign
+from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.clock import now
+from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.errors import BadInput
+
+
+def discard(campaign: Campaign) -> int:
+    """Decide the open round and return its number; BadInput where none is open, and for round 1."""
+    number = campaign.state.next_round
+    if campaign.state.baseline is None or not campaign.state.has_begun(number):
+        raise BadInput("no round after the baseline is open", where=campaign.name)
+    last = campaign.state.rounds[number].last
+    before = last.decided
+    said = f" after {before.decision}: {before.reason}" if before else ""
+    campaign.record(
+        AttemptRecord(
+            round=number,
+            started=now(),
+            level=last.level,
+            evidence=Evidence(
+                kernel=campaign.candidate(),
+                results=(),
+                table=None,
+                session={"started": now(), "discarded": True},
+            ),
+            verdict=Verdict(
+                decision=Decision.ROLLED_BACK,
+                reason=f"discarded by its author{said}",
+                next_step="the incumbent is back; go on with the next round",
+                compare="none",
+                policy=campaign.policy().name,
+                level=last.level,
+            ),
+            trend=None,
+            notes=Notes(),
+        )
+    )
+    return number

@@ -1,0 +1,126 @@
+"""`kopt restore` and `kopt discard`: what they leave; a kill leaves one state or the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.crash import Steps
+from tests.driven_campaign import DrivenCampaign, Ran
+from tests.model_campaign import OUTCOMES
+
+KERNEL, OTHER = "kernels/a.py", "kernels/b.py"
+RATES = (100.0, 200.0, 300.0, 400.0)
+OLD, SLOW, MINE = {KERNEL: b"OLD = 1\n"}, {KERNEL: b"SLOW = 1\n", OTHER: b"\n"}, b"MINE = 1\n"
+
+
+def play(project: DrivenCampaign, outcome: str) -> Ran:
+    """Run the next round with rates as this outcome has them against the baseline's."""
+    factors = OUTCOMES[outcome].factors
+    rates = [rate * factor for rate, factor in zip(RATES, factors, strict=True)]
+    return project.measure("next", OUTCOMES[outcome], rates, Steps(project.root))
+
+
+def project_at(root: Path) -> DrivenCampaign:
+    """Return a campaign with a baseline, a slower round 2, and an edit that nobody measured."""
+    project = DrivenCampaign(root, OLD, in_git=False)
+    assert play(project, "equal").verdict
+    for path, text in SLOW.items():
+        project.write(path, text)
+    assert play(project, "slower").verdict and project.kernel() == OLD
+    project.write(KERNEL, MINE)
+    return project
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> DrivenCampaign:
+    return project_at(tmp_path / "project")
+
+
+def test_a_version_is_restored_and_what_lay_there_is_kept(project: DrivenCampaign) -> None:
+    before = project.ledger()
+    assert not project.restore(2, Steps(project.root)).refusal
+    assert project.kernel() == SLOW
+    assert (project.layout.replaced(1) / KERNEL).read_bytes() == MINE
+    restoring, restored = project.news(before)
+    assert (restoring["event"], restoring["round"]) == ("restoring", 2)
+    assert restored["files"] == [KERNEL, OTHER]
+    ran = play(project, "faster")
+    assert ran.verdict and ran.verdict.round == 3 and ran.verdict.decision == "ACCEPTED"
+
+
+def test_a_round_without_a_version_is_refused(project: DrivenCampaign) -> None:
+    before = project.ledger()
+    refusal = project.restore(3, Steps(project.root)).refusal
+    assert "round 3 has no recorded version (legal: 1, 2)" in refusal
+    assert project.ledger() == before and project.kernel() == {KERNEL: MINE}
+
+
+def test_a_kill_leaves_nothing_or_what_the_next_session_finishes(tmp_path: Path) -> None:
+    listed = Steps(tmp_path / "listed")
+    assert not project_at(tmp_path / "listed").restore(2, listed).refusal
+    finished = 0
+    for at in range(1, listed.count + 1):
+        root = tmp_path / str(at)
+        project = project_at(root)
+        before = project.ledger()
+        assert project.restore(2, Steps(root, at=at)).killed
+        begun = any(event["event"] == "restoring" for event in project.news(before))
+        finished += begun
+        project.measure("final", OUTCOMES["equal"], RATES, Steps(root))
+        wanted = SLOW if begun else {KERNEL: MINE}
+        assert project.kernel() == wanted, at
+        assert project.opened().state.restoring is None
+        if begun:
+            assert (project.layout.replaced(1) / KERNEL).read_bytes() == MINE
+    assert 0 < finished < listed.count
+
+
+def test_an_edit_after_a_kill_stays(project: DrivenCampaign) -> None:
+    begun = project.ledger()
+    project.restore(2, Steps(project.root))
+    lines = project.layout.ledger.read_bytes()[len(begun) :].splitlines(keepends=True)
+    project.layout.ledger.write_bytes(begun + lines[0])
+    project.write(KERNEL, b"LATER = 1\n")
+    assert play(project, "faster").verdict
+    assert project.kernel()[KERNEL] == b"LATER = 1\n"
+
+
+@pytest.mark.parametrize("outcome", ["wrong", "interrupted"])
+def test_an_open_round_is_discarded(project: DrivenCampaign, outcome: str) -> None:
+    assert play(project, outcome).verdict
+    project.write(OTHER, MINE)
+    assert not project.discard(Steps(project.root)).refusal
+    assert project.kernel() == OLD
+    snapshot = project.layout.attempt(3, 2) / "kernel_snapshot"
+    assert (snapshot / OTHER).read_bytes() == MINE
+    state = project.opened().state
+    verdict = state.rounds[3].verdict
+    assert state.next_round == 4 and verdict is not None
+    assert verdict.decision == "ROLLED_BACK" and "discarded by its author" in verdict.reason
+    assert "discarded by its author" in project.layout.summary(3).read_text()
+    project.write(KERNEL, b"NEXT = 1\n")
+    assert play(project, "faster").verdict
+
+
+def test_no_open_round_is_no_round_to_discard(project: DrivenCampaign) -> None:
+    before = project.ledger()
+    assert "no round after the baseline is open" in project.discard(Steps(project.root)).refusal
+    assert project.ledger() == before
+
+
+def test_a_kill_discards_wholly_or_not_at_all(tmp_path: Path) -> None:
+    def opened(root: Path) -> DrivenCampaign:
+        project = project_at(root)
+        assert play(project, "wrong").verdict
+        return project
+
+    listed = Steps(tmp_path / "listed")
+    assert not opened(tmp_path / "listed").discard(listed).refusal
+    for at in range(1, listed.count + 1, 3):
+        root = tmp_path / str(at)
+        project = opened(root)
+        assert project.discard(Steps(root, at=at)).killed
+        project.discard(Steps(root))
+        assert project.kernel() == OLD and project.opened().state.next_round == 4, at
