@@ -18,6 +18,8 @@ from pytest_kopt.measure.engine import Block, Call, Engine
 class WallEngine(Engine):
     """Blocks of `iterations` calls, fewer where a block would last longer than `block_seconds`.
 
+    Of at least `fewest` calls, though, however long they take.
+
     With `synchronize` (a GPU) a block is timed as a whole, as in the seeds' loop. Without it (CPU)
     every call is timed and the block's time is the median (of several calls the mean of
     their medians), which one busy core does not move.
@@ -26,6 +28,7 @@ class WallEngine(Engine):
     synchronize: Callable[[], None] | None = None
     iterations: int = 50
     block_seconds: float = 2.0
+    fewest: int = 3
     name = "wall"
 
     def prepare(
@@ -38,7 +41,9 @@ class WallEngine(Engine):
         trial = WallBlock(calls, 1, self.synchronize, before)
         once = min(trial.run(), trial.run()) * 1e-3
         fitting = math.ceil(self.block_seconds / max(once, 1e-9))
-        return WallBlock(calls, max(3, min(self.iterations, fitting)), self.synchronize, before)
+        return WallBlock(
+            calls, max(self.fewest, min(self.iterations, fitting)), self.synchronize, before
+        )
 
 
 class WallBlock(Block):

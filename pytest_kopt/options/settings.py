@@ -34,6 +34,7 @@ class Settings:
     round: int | Literal["next", "final"] | None
     base: str | None
     gate: Gate
+    check_only: bool
     rebuild_command: str | None
     summary_csv: Path | None
     csv_per_schema: bool
@@ -79,6 +80,7 @@ class Settings:
             round=parse_round(option.kopt_round),
             base=option.kopt_base,
             gate=_gate(config),
+            check_only=option.kopt_check_only,
             rebuild_command=config.getini("kopt_rebuild_command"),
             summary_csv=_absolute(here, option.kopt_summary_csv),
             csv_per_schema=_is_directory(here, option.kopt_summary_csv),
@@ -132,6 +134,19 @@ class Settings:
                 "a calibration judges nothing",
                 where="--kopt-calibrate",
                 legal="neither --kopt-round nor --kopt-base",
+            )
+        timed = {
+            "--kopt-round": self.round,
+            "--kopt-base": self.base,
+            "--kopt-calibrate": self.calibrate,
+            "--kopt-repeats": self.repeats,
+            "--kopt-iters-per-repeat": self.iterations,
+        }
+        for name in (name for name, given in timed.items() if given and self.check_only):
+            raise BadInput(
+                f"nothing is timed, judged or recorded, and {name} asks for that",
+                where="--kopt-check-only",
+                legal=f"no {name}: the tree is checked as it is",
             )
         if self.base is not None and self.compare == "stored":
             raise BadInput(

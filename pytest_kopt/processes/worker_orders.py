@@ -21,9 +21,9 @@ class Brief:
     has to have; `cases_only` deselects every test that is no case; with `one_schema` the rows stand
     in one CSV; `ignored` are node ids to leave out (skipped at the baseline), `selected` the labels
     or node ids that alone are measured (none: all). With `arms` the cases are not checked and timed
-    but held ready for a comparison, with `profile` they are profiled. `repeats` and `iterations`
-    are the samples of a case and, on the CPU, the most calls in one (None: as ever). `target` is
-    the architecture that a campaign is for.
+    but held ready for a comparison, with `profile` they are profiled, with `check_only` they are
+    checked, not timed. `repeats` and `iterations` are the samples of a case and, on the CPU, the
+    most calls in one (None: as ever). `target` is the architecture that a campaign is for.
     """
 
     device: str
@@ -39,6 +39,7 @@ class Brief:
     selected: tuple[str, ...] = ()
     arms: ArmsOrder | None = None
     profile: ProfileOrder | None = None
+    check_only: bool = False
     repeats: int | None = None
     iterations: int | None = None
     target: str | None = None
@@ -53,6 +54,7 @@ class Brief:
             settings.timeout,
             settings.suite,
             one_schema=settings.one_schema,
+            check_only=settings.check_only,
             repeats=settings.repeats,
             iterations=settings.iterations,
         )

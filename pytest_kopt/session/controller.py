@@ -58,6 +58,7 @@ class Controller:
     def wait_minutes(self) -> float | None:
         """How long to wait for an idle GPU; None where nothing is timed for the record."""
         timed = self.settings.active and self.settings.suite == "standard"
+        timed = timed and not self.settings.check_only
         return self.settings.gpu_wait if timed else None
 
     def say(self, line: str) -> None:
@@ -86,6 +87,8 @@ class Controller:
         return ids
 
     def pytest_report_header(self) -> list[str]:
+        if self.settings.check_only:
+            return [f"kopt: {self.brief.device}, check only: nothing is timed"]
         if not self.settings.active:
             return []
         if self.trial is None:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: A block of a pair on the CPU: short, so that candidate and incumbent see the same machine.
 _PAIR_CALLS, _PAIR_SECONDS = 25, 0.02
+#: A block on the CPU where nothing is judged: a slow kernel is called once in it.
+_PLAIN_CALLS, _PLAIN_SECONDS = 50, 0.5
 
 _SPECIAL = {"deterministic": "--kopt-deterministic-only", "multigpu": "--kopt-dist-only"}
 
@@ -102,11 +104,13 @@ class Worker:
                 watch=self._watch,
                 classes=Classes(brief.classes),
                 selected=brief.selected,
+                check_only=brief.check_only,
             )
             if brief.repeats:
                 self._bench = replace(self._bench, repeats=brief.repeats)
-            if brief.iterations:
-                cpu = WallEngine(iterations=brief.iterations)
+            if not brief.cases_only:
+                calls = brief.iterations or _PLAIN_CALLS
+                cpu = WallEngine(iterations=calls, block_seconds=_PLAIN_SECONDS, fewest=1)
                 self._bench = replace(self._bench, cpu=cpu)
             if brief.arms:
                 cpu = WallEngine(iterations=_PAIR_CALLS, block_seconds=_PAIR_SECONDS)

@@ -70,7 +70,7 @@ def result_lines(
         yield from roofline_lines(rooflines)
     for result in results:
         if result.evidence.get("interpreted"):
-            text = "Times come from Triton's interpreter: they mean nothing and decide nothing."
+            text = "Triton's interpreter ran these cases: a time from there means nothing."
             yield Line(text, yellow=True)
             break
     yield from sorted({note for result in results if (note := result.evidence.get("note"))})

@@ -186,6 +186,33 @@ def test_every_way_of_running_gives_the_same_table(gemm: Project, words: tuple[s
     _shows_table_and_diagnosis(run)
 
 
+RIGHT = """\
+import pytest
+from test_matmul import case, kernels
+
+
+@pytest.mark.kopt(schema="gemm")
+def test_right(kopt):
+    assert case(kopt, kernels.matmul, 2, 3, 4).forward is None
+"""
+
+
+def test_a_check_times_nothing(gemm: Project) -> None:
+    """Its exit code says whether all passed, and the rows have a Check and no times."""
+    gemm.write("tests/test_right.py", RIGHT)
+    words = ("--kopt-check-only", "--summary-csv", "out/rows.csv")
+    run = gemm.pytest(*words, "tests/test_right.py")
+    assert run.code == 0 and "check only: nothing is timed" in run.out, run.text
+    (row,) = rows_of(gemm.root / "out/rows.csv")
+    assert row["Check"] == "PASS" and float(row["out_snr"]) > 100
+    assert row["Forward TFLOPS"] == row["Forward Time (ms)"] == "nan"
+    assert row["Backward TFLOPS"] == ""
+    run = gemm.pytest(*words, "-k", "right or wrong")
+    assert run.code == 1, run.text
+    checks = [row["Check"] for row in rows_of(gemm.root / "out/rows.csv")]
+    assert checks == ["FAIL", "FAIL", "PASS"]
+
+
 def _forward_only(row: dict[str, str]) -> None:
     numbers = [float(row[name]) for name in ("Forward TFLOPS", "Forward Time (ms)", "out_snr")]
     assert all(number > 0 for number in numbers)

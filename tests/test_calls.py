@@ -1,0 +1,96 @@
+"""How often a plain run calls a slow kernel, and what for: the table in docs/honesty.md."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_kopt.cases import runner, training_check
+from pytest_kopt.cases.runner import run_case
+from pytest_kopt.cases.steps import Checking
+from tests.test_check_only import case_of, plain_bench
+
+PAGE = Path(__file__).parents[1] / "docs" / "honesty.md"
+PARTS: dict[str, list[tuple[Any, str]]] = {
+    "answers": [
+        (Checking, name)
+        for name in (
+            *("_fresh_content", "_same_addresses", "_few_elements"),
+            *("_after_many_calls", "_other_addresses"),
+        )
+    ],
+    "work": [(Checking, "_counted")],
+    "instruments": [(Checking, "_aftermath")],
+    "training": [(training_check, "simulate")],
+    "known and fresh": [(training_check, "reuse_pairs")],
+    "clock": [(runner, "prepare_blocks")],
+    "samples": [(runner, "_time")],
+}
+
+
+def told(seconds: str) -> dict[str, int]:
+    """Return the table's column for a kernel that takes so long."""
+    lines = PAGE.read_text().partition("| calls at most")[2].splitlines()
+    column = [cell.strip() for cell in lines[0].split("|")].index(seconds)
+    rows = [[cell.strip() for cell in line.split("|")] for line in lines[2 : 2 + len(PARTS)]]
+    return {row[1]: int(row[column + 1]) for row in rows}
+
+
+@contextmanager
+def counting(patch: pytest.MonkeyPatch, parts: list[str]) -> Iterator[None]:
+    """Have `parts` hold what is going on, the innermost last."""
+    for part, places in PARTS.items():
+        for owner, name in places:
+            wrap(patch, owner, name, part, parts)
+    yield
+    patch.undo()
+
+
+def wrap(patch: pytest.MonkeyPatch, owner: object, name: str, part: str, parts: list[str]) -> None:
+    inner = getattr(owner, name)
+
+    def noted(*args: object, **kwargs: object) -> object:
+        parts.append(part)
+        try:
+            return inner(*args, **kwargs)
+        finally:
+            parts.pop()
+
+    patch.setattr(owner, name, noted)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "check_only"),
+    [
+        ("60 ms", 0.06, False),
+        ("0.35 s", 0.35, True),
+        pytest.param("0.35 s", 0.35, False, marks=pytest.mark.long),
+    ],
+)
+def test_the_table_of_calls(
+    monkeypatch: pytest.MonkeyPatch, text: str, seconds: float, check_only: bool
+) -> None:
+    parts: list[str] = []
+    calls: Counter[str] = Counter()
+
+    def kernel(x: torch.Tensor) -> torch.Tensor:
+        calls[parts[-1]] += 1
+        time.sleep(seconds)
+        return 2 * x
+
+    with counting(monkeypatch, parts):
+        outcome = run_case(case_of(kernel), plain_bench(check_only=check_only))
+    assert outcome.result.check == "PASS", outcome.result.diagnosis
+    most = told(text)
+    assert most.keys() == PARTS.keys()
+    assert all(calls[part] <= most[part] for part in most), calls
+    assert calls["answers"] == most["answers"]
+    timed = {"known and fresh", "clock", "samples"}
+    assert calls.keys() == {part for part in most if most[part]} - (timed if check_only else set())

@@ -1,0 +1,140 @@
+"""A check without a clock: what it finds, and how seldom it calls a slow kernel."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_kopt.cases.case import Case, declare
+from pytest_kopt.cases.runner import Bench, Outcome, run_case
+from pytest_kopt.processes.worker_orders import Brief
+from pytest_kopt.schema.profile import Column, Schema
+from pytest_kopt.session.worker import Worker
+
+#: Calls whose answers are held against the reference, and those of the training loop's probe.
+JUDGED, PROBED = 6, 4
+
+
+class Counted:
+    """Doubles a tensor, taking its time; counts its calls."""
+
+    def __init__(self, seconds: float = 0.0, factor: float = 2.0) -> None:
+        self.seconds, self.factor, self.calls = seconds, factor, 0
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.seconds:
+            time.sleep(self.seconds)
+        return self.factor * x
+
+
+def case_of(function: Callable[..., Any], schema: str | Schema = "memory") -> Case:
+    return declare(
+        "test_a.py::test_doubled",
+        schema,
+        function,
+        inputs=lambda: (torch.randn(64),),
+        reference=lambda x: 2 * x.double(),
+        dims={"n": 64},
+        label=None,
+        backward=False,
+        weights=(),
+        flops=None,
+        nbytes=8 * 64,
+        gate=None,
+        groups=None,
+        group_multiple=1,
+    )
+
+
+def plain_bench(**orders: Any) -> Bench:
+    """Return the bench of a session without a round."""
+    return Worker(Brief("cpu", "auto", 1, 60.0, "standard", **orders)).bench()
+
+
+def checked(function: Callable[..., Any], schema: str | Schema = "memory") -> Outcome:
+    return run_case(case_of(function, schema), plain_bench(check_only=True))
+
+
+def test_a_check_has_a_verdict_and_no_times() -> None:
+    outcome = checked(Counted())
+    result = outcome.result
+    assert result.check == "PASS" and outcome.forward is None
+    assert math.isnan(float(result.cells["Forward GB/s"] or 0))
+    assert not {"engine", "forward_samples_ms", "reuse_log_ratios"} & {
+        *result.evidence,
+        *result.evidence["training"],
+    }
+
+
+def test_a_check_finds_what_is_wrong_and_what_is_no_answer() -> None:
+    assert checked(Counted(factor=2.1)).result.check == "FAIL"
+    known: dict[int, torch.Tensor] = {}
+
+    def remembers(x: torch.Tensor) -> torch.Tensor:
+        if x.data_ptr() not in known:
+            known[x.data_ptr()] = 2 * x
+        return known[x.data_ptr()].clone()
+
+    result = checked(remembers).result
+    assert result.check == "FAIL" and any(found.rejects for found in result.findings)
+
+
+@pytest.mark.parametrize(
+    ("gate", "check"), [("Forward GB/s > 1e9", "PASS"), ("out_snr < 1", "FAIL")]
+)
+def test_a_gate_on_a_time_is_not_asked(gate: str, check: str) -> None:
+    columns = (
+        Column("Forward GB/s", "forward_rate", "higher"),
+        Column("out_snr", "out_snr"),
+    )
+    schema = Schema("own", columns, dims=("n",), unit="GB/s", work="nbytes", gate=gate)
+    assert checked(Counted(), schema).result.check == check
+
+
+def test_what_the_interpreter_ran_is_timed_for_a_record_only() -> None:
+    plain = plain_bench()
+    assert plain.times(False) and not plain.times(True)
+    assert replace(plain, freezes=True).times(True)
+    assert replace(plain, expected={}).times(True)
+    assert not replace(plain, expected={}, check_only=True).times(False)
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(0.06, 40), (0.35, JUDGED + PROBED)])
+def test_a_check_of_a_slow_kernel_has_few_calls(seconds: float, most: int) -> None:
+    kernel = Counted(seconds)
+    assert checked(kernel).result.check == "PASS"
+    assert JUDGED + PROBED <= kernel.calls <= most
+
+
+def test_samples_of_a_slow_kernel_are_few() -> None:
+    """At most half a second each, and of one call where that takes as long."""
+    for seconds, calls in ((1e-4, 50), (0.06, 9), (0.7, 1)):
+        kernel = Counted(seconds)
+        block = plain_bench().cpu.prepare([partial(kernel, torch.ones(1))])
+        assert 1 <= block.calls <= calls
+
+
+def test_one_repeat_is_one_sample() -> None:
+    outcome = run_case(case_of(Counted()), plain_bench(repeats=1))
+    assert outcome.forward is not None and len(outcome.forward.samples_ms) == 1
+
+
+def test_a_first_call_that_builds_something_does_not_make_a_kernel_slow() -> None:
+    """It is checked like any other: with its work counted, dozens of times."""
+    kernel = Counted(0.35)
+
+    def built(x: torch.Tensor) -> torch.Tensor:
+        result = kernel(x)
+        kernel.seconds = 0.0
+        return result
+
+    assert checked(built).result.check == "PASS"
+    assert kernel.calls > 2 * (JUDGED + PROBED)
