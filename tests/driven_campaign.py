@@ -55,6 +55,7 @@ _SETTINGS: dict[str, Any] = {
     **dict.fromkeys(("comment_path", "notes", "policy", "seed", "repeats", "iterations")),
     "campaign": NAME,
     "csv_per_schema": False,
+    "allow_removed": False,
     "check_only": False,
     "gate": "no-regression",
     "compare": "stored",

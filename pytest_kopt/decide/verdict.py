@@ -177,6 +177,9 @@ class Verdict(BaseModel):
     kernel_time: KernelTime | None = Field(
         default=None, description="of a round that was profiled or judged by it"
     )
+    removed: list[str] = Field(
+        default=[], description="the base's cases for whose absence a gate refuses the change"
+    )
     flags: list[str] = []
     applied: Applied = Applied()
 

@@ -64,6 +64,11 @@ def add_options(parser: pytest.Parser) -> None:
         help="what --kopt-base asks of the change (default: no-regression)",
     )
     group.addoption(
+        "--kopt-allow-removed",
+        action="store_true",
+        help="let --kopt-base pass where cases of the base are gone",
+    )
+    group.addoption(
         "--kopt-check-only",
         action="store_true",
         help="check the cases and look at what they do; time and compare nothing",

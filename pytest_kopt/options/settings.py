@@ -34,6 +34,7 @@ class Settings:
     round: int | Literal["next", "final"] | None
     base: str | None
     gate: Gate
+    allow_removed: bool
     check_only: bool
     rebuild_command: str | None
     summary_csv: Path | None
@@ -80,6 +81,7 @@ class Settings:
             round=parse_round(option.kopt_round),
             base=option.kopt_base,
             gate=_gate(config),
+            allow_removed=option.kopt_allow_removed,
             check_only=option.kopt_check_only,
             rebuild_command=config.getini("kopt_rebuild_command"),
             summary_csv=_absolute(here, option.kopt_summary_csv),
@@ -119,6 +121,7 @@ class Settings:
             ("--kopt-level", self.level, self.round, "--kopt-round N|next"),
             ("--kopt-profile", self.profile, self.round, "--kopt-round N|next"),
             ("--kopt-gate", option.kopt_gate, self.base, "--kopt-base REF"),
+            ("--kopt-allow-removed", self.allow_removed, self.base, "--kopt-base REF"),
         ):
             if given and not needed:
                 what = legal.partition(" ")[0].removeprefix("--kopt-")

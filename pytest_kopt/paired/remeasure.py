@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,10 +19,12 @@ def measure_again(
     env: Mapping[str, str],
     ids: Sequence[str],
     lives: int = MAX_DEATHS,
+    copy: tuple[Path, Path] | None = None,
 ) -> Collector:
     """Run the node ids once more in one fresh process and return what arrived.
 
-    A case that kills its process `lives` times is given up.
+    A case that kills its process `lives` times is given up. With `copy`, the project's root and a
+    copy of it, they run there.
     """
     collector = Collector()
 
@@ -41,5 +44,5 @@ def measure_again(
         finished=lambda nodeid: None,
         died=lambda nodeid, how, times: collector.died(nodeid, how, times, lives),
     )
-    CaseProcess(lambda: Child(config, brief, env, list(ids)), listener, lives).run()
+    CaseProcess(lambda: Child(config, brief, env, list(ids), copy), listener, lives).run()
     return collector

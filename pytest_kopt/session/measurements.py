@@ -110,6 +110,13 @@ class HostLaboratory:
             start = partial(Child, self._config, self.brief, env, members)
             replay.run(start, partial(filter_known, members))
 
+    def run_in(self, copy: tuple[Path, Path], ids: Sequence[str], **orders: Any) -> Collector:
+        """Run cases in a copy of the project under orders that are changed so."""
+        from pytest_kopt.paired.remeasure import measure_again
+
+        brief = replace(self.brief, **orders)
+        return measure_again(self._config, brief, self.environment, ids, copy=copy)
+
     def compare(self, ids: Sequence[str], versions: Versions) -> Comparison:
         """Return a comparison of two versions over these cases in fresh processes."""
         from pytest_kopt.decide.inference import FINAL_LOOK

@@ -33,6 +33,8 @@ def outcome(verdict: Verdict) -> str:
     decision = str(verdict.decision)
     if verdict.base is None:
         return decision
+    if verdict.removed:
+        return "refused"
     total = verdict.aggregate
     is_faster = total is not None and total.low_pct is not None and total.low_pct > 0
     kept = "faster" if is_faster else "not slower"

@@ -18,7 +18,7 @@ from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.settings import Settings
-from pytest_kopt.paired.comparison import CandidateDied, NotComparable
+from pytest_kopt.paired.comparison import CandidateDied, NotComparable, Versions
 from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.pairing import PairedMetric, judge
 from pytest_kopt.paired.replica import Caught
@@ -26,7 +26,7 @@ from pytest_kopt.processes.worker_orders import Brief
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.auditing import audit_candidate
 from pytest_kopt.trials.base import Base
-from pytest_kopt.trials.inventory import Inventory, take_inventory
+from pytest_kopt.trials.inventory import Inventory, removed, take_inventory
 from pytest_kopt.trials.trees import overlays, why_not_in_place
 from pytest_kopt.trials.trial import Closing, Laboratory
 
@@ -123,13 +123,13 @@ class PullRequestGate:
         if self._unbuilt:
             verdict = self._wrong([], f"the kernel does not build: {self._unbuilt.splitlines()[0]}")
         elif verdict is None:
-            verdict = self._judge(collector.in_order(), lab)
+            verdict = self._judge(collector, lab)
         thresholds = self.policy.model_dump(mode="json")
         verdict = verdict.model_copy(update={"base": self._base.commit, "thresholds": thresholds})
         return Closing(verdict, self._unbuilt or self._stack)
 
-    def _judge(self, results: Sequence[CaseResult], lab: Laboratory) -> Verdict:
-        policy = self.policy
+    def _judge(self, collector: Collector, lab: Laboratory) -> Verdict:
+        policy, results = self.policy, collector.in_order()
         harness = [self._in_tree(result.nodeid.partition("::")[0]) for result in results]
         changed = self._base.kernel_changes(harness, self._config.getini("python_files"))
         found = [item for result in results for item in result.findings]
@@ -146,20 +146,14 @@ class PullRequestGate:
             )
         if judging.is_interpreted(results):
             return judging.incomplete(policy, *judging.INTERPRETED)
-        here = {result.nodeid for result in results}
-        known = [r for r in results if not self._base.old or r.nodeid in self._then.ids]
-        new = [result for result in results if result not in known]
-        flags = [str(item) for item in found]
-        flags += [f"new case, not compared: {result.nodeid}" for result in new]
-        if not any("::" in arg for arg in self._config.args):
-            flags += [f"removed case: {nodeid}" for nodeid in self._then.ids if nodeid not in here]
-        if not changed or not known:
-            what = "no kernel code changed" if not changed else "every case is new"
-            verdict = self._nothing(results, f"{what} since {self._named()}")
+        gone = removed(self._config, self._then, self._base, collector, lab)
+        if changed:
+            verdict = self._compare(results, changed, lab)
         else:
-            verdict = self._compare(known, changed, lab)
-        shapes = verdict.shapes + [checked_shape(result.row()) for result in new if changed]
-        return judging.flagged(verdict, flags).model_copy(update={"shapes": shapes})
+            verdict = self._nothing(results, f"no kernel code changed since {self._named()}")
+        flags = [*map(str, found), *(f"removed case: {nodeid}" for nodeid in gone)]
+        verdict = judging.flagged(verdict, flags)
+        return verdict if self._settings.allow_removed else _without(gone, verdict)
 
     def _audit(self, results: Sequence[CaseResult], changed: Sequence[str]) -> list[Finding]:
         """Audit the changed sources that the cases have loaded, and no other script's."""
@@ -174,51 +168,70 @@ class PullRequestGate:
     ) -> Verdict:
         old = {path: self._base.old[path] for path in changed}
         try:
-            with (
-                overlays(
-                    self._base.root,
-                    {path: content for path, content in old.items() if content is not None},
-                    absent=[path for path, content in old.items() if content is None],
-                    changed=changed,
-                    rebuild=self._settings.rebuild_command,
-                ) as versions,
-                lab.compare([result.nodeid for result in results], versions) as comparison,
-            ):
-                noise = Known.here(self._settings.workspace, results)
-                gate = self._settings.gate
-                found = judge(
-                    comparison,
-                    results,
-                    [_STEP],
-                    self.policy,
-                    noise,
-                    gate=gate,
-                    reached_only=True,
-                )
+            with overlays(
+                self._base.root,
+                {path: content for path, content in old.items() if content is not None},
+                absent=[path for path, content in old.items() if content is None],
+                changed=changed,
+                rebuild=self._settings.rebuild_command,
+            ) as versions:
+                new = self._without_twin(results, versions, lab)
+                known = [result for result in results if result.nodeid not in new]
+                if not known:
+                    nothing = self._nothing(results, f"every case is new since {self._named()}")
+                    return judging.flagged(nothing, list(new.values()))
+                noise = Known.here(self._settings.workspace, known)
+                with lab.compare([result.nodeid for result in known], versions) as comparison:
+                    found = judge(
+                        comparison,
+                        known,
+                        [_STEP],
+                        self.policy,
+                        noise,
+                        gate=self._settings.gate,
+                        reached_only=True,
+                    )
         except Caught as caught:
             return judging.overfit(results, caught.findings, self.policy, _COMPUTE)
         except CandidateDied as death:
-            known = [
+            told = [
                 judging.failed(result, "ERROR", str(death))
                 if result.nodeid == death.case
                 else result
                 for result in results
             ]
             self._stack = judging.head(str(death))
-            return self._wrong(known, str(death).splitlines()[0])
+            return self._wrong(told, str(death).splitlines()[0])
         except NotComparable as error:
             raise BadInput(
                 f"its kernel code cannot be measured beside today's: {error}",
                 where=self._named(),
                 legal="a base whose kernels load and run these cases",
             ) from None
-        if len(found.same) == len(results):
-            return self._nothing(results, f"the change since {self._named()} reaches no case")
-        unreached = [checked_shape(r.row()) for r in results if r.nodeid in found.same]
-        verdict = found.verdict.model_copy(update={"shapes": found.verdict.shapes + unreached})
+        if len(found.same) == len(known):
+            nothing = self._nothing(results, f"the change since {self._named()} reaches no case")
+            return judging.flagged(nothing, list(new.values()))
+        rest = [checked_shape(r.row()) for r in results if r.nodeid in found.same | new.keys()]
+        verdict = judging.flagged(found.verdict, list(new.values()))
+        verdict = verdict.model_copy(update={"shapes": verdict.shapes + rest})
         if verdict.decision is Decision.INCOMPLETE:
             return verdict
         return verdict.model_copy(update={"next_step": _NEXT.get(verdict.decision, "")})
+
+    def _without_twin(
+        self, results: Sequence[CaseResult], versions: Versions, lab: Laboratory
+    ) -> dict[str, str]:
+        """Return the new cases that the base's kernels do not pass, each with what to say of it."""
+        new = [r.nodeid for r in results if self._base.old and r.nodeid not in self._then.ids]
+        if not new:
+            return {}
+        there = lab.run_in((versions.root, versions.trees[0]), new, check_only=True).results
+        found = {nodeid: there[nodeid].check if nodeid in there else "" for nodeid in new}
+        return {
+            nodeid: f"new case, not compared: {nodeid}" + (check and f" ({check} at the base)")
+            for nodeid, check in found.items()
+            if check != "PASS"
+        }
 
     def _nothing(self, results: Sequence[CaseResult], why: str) -> Verdict:
         """Return the verdict on unchanged kernels: no regression, and no gain either."""
@@ -249,3 +262,19 @@ class PullRequestGate:
         """Return a path below pytest's root as one below the work tree."""
         inside = self._settings.root.resolve().relative_to(self._base.root)
         return str(PurePosixPath(inside.as_posix()) / path)
+
+
+def _without(gone: Sequence[str], verdict: Verdict) -> Verdict:
+    """Return the verdict on a change that removes cases: refused, unless it is worse as it is."""
+    if not gone or not (verdict.decision.keeps or verdict.decision is Decision.INCONCLUSIVE):
+        return verdict
+    names = ", ".join(gone[:3]) + (", …" if len(gone) > 3 else "")
+    return verdict.model_copy(
+        update={
+            "decision": Decision.ROLLED_BACK,
+            "reason": f"{len(gone)} case(s) of the base are gone or skipped, and nothing says that "
+            f"their shapes are not slower: {names}; of the others: {verdict.reason}",
+            "next_step": "bring them back, or pass --kopt-allow-removed if they are meant to go",
+            "removed": list(gone),
+        }
+    )

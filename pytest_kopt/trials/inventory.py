@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from pytest_kopt.cases.collector import Collector
 from pytest_kopt.errors import BadInput
 from pytest_kopt.processes.child import Child, ChildDied, collect, mover
 from pytest_kopt.processes.worker_orders import Brief
 from pytest_kopt.trials.base import Base
 from pytest_kopt.trials.trees import overlays
+from pytest_kopt.trials.trial import Laboratory
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,19 +26,25 @@ class Inventory:
     errors: dict[str, str] = field(default_factory=dict)
 
 
+@contextmanager
+def tree_of(base: Base) -> Iterator[tuple[Path, Path]]:
+    """Yield the project's root and a tree of the whole base, its tests included."""
+    present = {path: content for path, content in base.old.items() if content is not None}
+    absent = [path for path, content in base.old.items() if content is None]
+    with overlays(base.root, present, absent) as versions:
+        yield versions.root, versions.trees[0]
+
+
 def take_inventory(config: pytest.Config, brief: Brief, base: Base) -> Inventory:
     """Collect the base's cases from the files and folders that this session is about.
 
     Raises BadInput when the base's tests cannot be collected at all.
     """
-    present = {path: content for path, content in base.old.items() if content is not None}
-    absent = [path for path, content in base.old.items() if content is None]
-    with overlays(base.root, present, absent) as versions:
-        tree = versions.trees[0]
-        args = _arguments(config, mover(config, base.root, tree))
+    with tree_of(base) as copy:
+        args = _arguments(config, mover(config, *copy))
         if not args:
             return Inventory()
-        child = Child(config, brief, {}, args, (base.root, tree))
+        child = Child(config, brief, {}, args, copy)
         errors: dict[str, str] = {}
 
         def failed(data: dict[str, object]) -> None:
@@ -52,6 +61,25 @@ def take_inventory(config: pytest.Config, brief: Brief, base: Base) -> Inventory
             ) from None
         finally:
             child.stop()
+
+
+def removed(
+    config: pytest.Config, then: Inventory, base: Base, now: Collector, lab: Laboratory
+) -> list[str]:
+    """Return the base's cases that are gone, and those that are skipped now and were not there.
+
+    Nothing is said of the rest of a file where single tests were asked for.
+    """
+    if any("::" in arg for arg in config.args):
+        return []
+    skipped = [nodeid for nodeid in then.ids if nodeid in now.skipped]
+    ran = set[str]()
+    if skipped:
+        with tree_of(base) as copy:
+            told = lab.run_in(copy, skipped, declare_only=True).undecided
+        # What a test only has parameters for is no sign that it came to its case.
+        ran = {nodeid for nodeid, row in told.items() if not row.evidence["guessed"]}
+    return [nodeid for nodeid in then.ids if nodeid not in now.order or nodeid in ran]
 
 
 def _arguments(config: pytest.Config, moved: Callable[[str], str]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult
@@ -29,6 +29,12 @@ class Laboratory(Protocol):
 
     def check_also(self, ids: Sequence[str]) -> None:
         """Check and measure further cases of the session; they are collected as the others were."""
+
+    def run_in(self, copy: tuple[Path, Path], ids: Sequence[str], **orders: Any) -> Collector:
+        """Return what cases come to in a copy of the project (its root and the copy).
+
+        `orders` are fields of the session's orders that are other ones there.
+        """
 
     def compare(self, ids: Sequence[str], versions: Versions) -> Comparison:
         """Return a comparison of two versions over these cases, nothing measured yet."""

@@ -105,6 +105,71 @@ def test_what_a_change_reaches_is_compared_and_the_rest_is_not(tmp_path: Path) -
     assert not any("fresh" in ran for ran in replicas)
 
 
+def test_a_case_that_is_gone_is_no_way_around_the_gate(gate: Gate) -> None:
+    """It is deleted together with a slow-down of its shape."""
+    project = gate.project
+    project.write("kernels/other.py", kernel(OLD, "other", name="other"))
+    project.write("tests/test_other.py", cases(("kernels.other", "other")))
+    project.commit_all("Two kernels")
+    project.git("rm", "--quiet", "tests/test_plain.py")
+    project.write(PLAIN, kernel(SLOWER, "new"))
+    done = gate()
+    assert done.run.code == 8, done.run.text
+    gone = "tests/test_plain.py::test_plain"
+    assert done.judged["removed"] == [gone] and done.judged["decision"] == "ROLLED_BACK"
+    told = next(line for line in done.run.out.splitlines() if line.startswith("refused ("))
+    assert gone in told and "reaches no case" in told
+    assert "--kopt-allow-removed" in done.judged["next_step"]
+    done = gate("--kopt-allow-removed")
+    assert done.run.code == 0, done.run.text
+    assert done.judged["flags"] == [f"removed case: {gone}"] and done.judged["removed"] == []
+
+
+SKIPPED = '@pytest.mark.skip(reason="for later")\n@pytest.mark.kopt'
+
+
+def test_a_case_that_is_skipped_now_counts_as_gone(gate: Gate) -> None:
+    """One that the base skips as well does not."""
+    plain = cases(("kernels.plain", "plain"))
+    skipped = plain.replace("@pytest.mark.kopt", SKIPPED)
+    gate.project.write("tests/test_first.py", plain)
+    gate.project.write("tests/test_second.py", skipped)
+    gate.project.commit_all("One of three is skipped")
+    gate.project.write("tests/test_first.py", skipped)
+    done = gate()
+    assert done.run.code == 8, done.run.text
+    assert done.judged["removed"] == ["tests/test_first.py::test_plain"]
+
+
+NEW_CASES = """
+@pytest.mark.kopt
+@pytest.mark.parametrize("rows", [2, 3])
+def test_new(kopt, rows):
+    kopt(
+        plain,
+        inputs=lambda: (torch.ones(rows, 8),),
+        reference=lambda x: 2 * x.double(),
+        dims={"rows": rows},
+    )
+"""
+
+
+def test_a_new_case_is_compared_where_the_base_passes_it(gate: Gate) -> None:
+    """The base computes something else for three rows."""
+    gate.project.write(PLAIN, kernel().replace("return 2.0", "return (2.0 + (len(x) == 3))"))
+    gate.project.commit_all("Wrong for three rows")
+    gate.project.write(PLAIN, kernel(SLOWER, "new"))
+    gate.project.write("tests/test_plain.py", PLAIN_CASES + NEW_CASES)
+    done = gate()
+    assert done.run.code == 8, done.run.text
+    changes = {rows: shape["change_pct"] for rows, shape in done.shapes.items()}
+    slower = pytest.approx(100 * (OLD / SLOWER - 1))
+    assert changes == {1: slower, 2: slower, 3: None}
+    assert done.judged["flags"] == [
+        "new case, not compared: tests/test_plain.py::test_new[3] (FAIL at the base)"
+    ]
+
+
 @long
 def test_a_gain_in_one_package_of_a_repository_over_two_workers(tmp_path: Path) -> None:
     """Started in a subdirectory, from a detached HEAD, against its parent."""
@@ -355,6 +420,7 @@ def test_a_submodule_that_changed(gate: Gate, tmp_path: Path) -> None:
         ),
         pytest.param(("--kopt-policy", "mild"), ("'mild'", "primus"), marks=long),
         (("--kopt-calibrate", "4"), ("--kopt-calibrate", "--kopt-base")),
+        (("--kopt-check-only",), ("--kopt-check-only", "no --kopt-base", "as it is")),
     ],
 )
 def test_options_that_do_not_go_with_it(
@@ -368,6 +434,8 @@ def test_options_that_do_not_go_with_it(
 def test_a_gate_needs_a_base(refusing: Gate) -> None:
     run = refusing.project.pytest("--kopt-gate", "improve", **refusing.variables())
     assert run.code == 4 and "--kopt-base REF" in run.refusal
+    run = refusing.project.pytest("--kopt-allow-removed", **refusing.variables())
+    assert run.code == 4 and "--kopt-allow-removed needs a base" in run.refusal
 
 
 @pytest.fixture(scope="module")
