@@ -16,7 +16,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from pytest_kopt.devices.vendor import find_vendor
+from pytest_kopt.devices.discovery import find_vendor
 
 ROOT = Path(__file__).resolve().parents[1]
 GPU_PROJECT = ROOT / "benchmarks" / "gpu_project"

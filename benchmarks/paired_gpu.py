@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pytest_kopt.devices.vendor import find_vendor
+from pytest_kopt.devices.discovery import find_vendor
 
 PROJECT = Path(__file__).parent / "gpu_project"
 KERNEL = Path("kernels/ops.py")

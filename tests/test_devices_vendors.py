@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.devices import amd_smi, nvidia_smi, nvml, rocm_smi, vendor
+from pytest_kopt.devices import amd_smi, discovery, nvidia_smi, nvml, rocm_smi
 from pytest_kopt.devices.amd_smi import AmdSmi
 from pytest_kopt.devices.nvidia_smi import NvidiaSmi
 from pytest_kopt.devices.nvml import Nvml
@@ -320,7 +320,7 @@ def test_no_tool_no_vendor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     for module in (nvml, amd_smi):
         monkeypatch.setattr(module, "connect", lambda: None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert vendor.find_vendor() is None
+    assert discovery.find_vendor() is None
 
 
 def test_nvidia_smi_that_fails_is_no_vendor(
@@ -336,7 +336,7 @@ def test_nvidia_smi_that_fails_is_no_vendor(
 
 def test_no_module_can_change_a_setting() -> None:
     """The vendors' interfaces have functions that set clocks, limits and modes; none is named."""
-    directory = Path(vendor.__file__).parent
+    directory = Path(discovery.__file__).parent
     for path in directory.glob("*.py"):
         text = path.read_text().lower()
         for word in ("nvmldeviceset", "amdsmi_set", "reset", "--set", "-pm", "-pl", "-lgc", "-ac"):

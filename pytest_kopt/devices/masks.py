@@ -11,18 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pytest_kopt.devices.vendor import Device
-
-#: Filters applied one after the other, each by the first of its variables that is set; an index in
-#: a later one counts what the earlier ones left.
-Stages = tuple[tuple[str, ...], ...]
+from pytest_kopt.devices.vendor import Device, Stages
 
 NVIDIA: Stages = (("CUDA_VISIBLE_DEVICES",),)
 AMD: Stages = (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"))
-VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 _NUMBER = re.compile(r"[+-]?\d+")
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_kopt.devices.choice import choose, interpreter_environment
+from pytest_kopt.devices.discovery import find_vendor
 from pytest_kopt.devices.idle import AvailabilityGate, NoIdleGpu
 from pytest_kopt.devices.masks import pin, visible
-from pytest_kopt.devices.vendor import CPU, Device, Reading, Vendor, find_vendor
+from pytest_kopt.devices.vendor import CPU, Device, Reading, Vendor
 from pytest_kopt.errors import BadInput
 
 

@@ -1,4 +1,4 @@
-"""The one interface to the vendors' tools: which devices there are, and the state each is in.
+"""What the vendors' tools have in common: a device, its state, and how either is asked for.
 
 Everything here reads. No vendor's module offers a way to change a setting of a card.
 """
@@ -9,8 +9,9 @@ import platform
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
-from pytest_kopt.devices.masks import Stages
-
+#: Filters of what a process sees, applied one after the other, each by the first of its variables
+#: that is set; an index in a later one counts what the earlier ones left.
+Stages = tuple[tuple[str, ...], ...]
 #: Reasons to run below the highest clock that are no sign of trouble: nothing to do, or told to.
 HARMLESS = frozenset({"gpu_idle", "applications_clocks_setting", "display_clock_setting"})
 
@@ -75,17 +76,3 @@ class Vendor(Protocol):
 
     def read(self, device: Device) -> Reading:
         """Return the device's state now."""
-
-
-def find_vendor() -> Vendor | None:
-    """Return the first tool that finds a GPU on this host, None where there is none.
-
-    NVML through `pynvml`, else nvidia-smi; amdsmi, else rocm-smi.
-    """
-    from pytest_kopt.devices import amd_smi, nvidia_smi, nvml, rocm_smi
-
-    for connect in (nvml.connect, nvidia_smi.connect, amd_smi.connect, rocm_smi.connect):
-        vendor: Vendor | None = connect()
-        if vendor is not None and vendor.devices():
-            return vendor
-    return None
