@@ -134,7 +134,7 @@ class Campaign:
                 if own
                 else "git switch BRANCH",
             )
-        lineage.check_branch(self)
+        lineage.check_branch(self.name, self.root, self.repository, self.state)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -339,21 +339,24 @@ class Campaign:
                 self._append(ledger.ApplyWaived(time=now(), **common))
                 continue
             assert attempt.decided is not None
-            commits = Commits.made_by(self)
+            commits = self._commits
             action = _action(attempt.decided, commits)
             self._append(ledger.Applying(time=now(), action=action, **common))
             commit, restored = None, []
             if action == "commit" and commits:
                 commits.check_still_there()
-                commit = commits.keep(item, attempt, beside(self))
+                files = self._files_to_keep(item, attempt)
+                files |= {str(path): path for path in beside(self)}
+                commit = commits.of_round(item, files, attempt.decided.reason)
             elif action == "restore":
-                undone = commits if commits and commits.undoes(item) else None
+                undone = commits if commits and self._has_kept(item) else None
                 if undone:
                     undone.check_still_there()
                 rejected = self.archive.kernel(item.number, attempt)
                 inside = self.repository.root if self.repository else self.root
                 restored = self.incumbent().restore(self.root, over=rejected, inside=inside)
-                commit = undone.withdraw(item, attempt.decided) if undone else None
+                if undone:
+                    commit = self._withdraw(undone, item, attempt.decided)
             elif self.repository is not None:
                 commit = self.repository.head
             self._append(ledger.Applied(time=now(), git_commit=commit, restored=restored, **common))
@@ -392,6 +395,33 @@ class Campaign:
         common: dict[str, Any] = {"round": wanted.round, "attempt": wanted.attempt}
         self._append(ledger.Restored(time=now(), files=files, **common))
         return files
+
+    @property
+    def _commits(self) -> Commits | None:
+        """What makes the campaign's commits, None where it makes none."""
+        if self.repository is None or not self.manifest.git_commit:
+            return None
+        return Commits(self.repository, self.manifest, self.layout, self.root)
+
+    def _files_to_keep(self, item: Round, attempt: Attempt) -> dict[str, Path | None]:
+        """Return an attempt's kernel files; a file that the candidate removed goes with them."""
+        before = self.state.incumbent_as_of(item.number - 1)
+        known = self.state.rounds[before].verdict if before else None
+        gone = dict.fromkeys(known.kernel if known else ())
+        return {**gone, **self.archive.kernel_paths(item.number, attempt)}
+
+    def _has_kept(self, item: Round) -> bool:
+        """Say whether a commit has the version of a round that was taken back since."""
+        decided = (attempt.decided for attempt in item.attempts.values())
+        was_kept = any(found and found.decision.keeps for found in decided)
+        return was_kept and self.state.incumbent is not None
+
+    def _withdraw(self, commits: Commits, item: Round, decided: ledger.Decided) -> str:
+        """Commit the version before a round that was taken back."""
+        number, best = self.state.incumbent_round, self.state.incumbent
+        assert number is not None and best is not None
+        files = {**dict.fromkeys(decided.kernel), **self.archive.kernel_paths(number, best)}
+        return commits.withdrawal(item, files, number, decided.reason)
 
     def results(self, number: int) -> list[CaseResult]:
         """Return the results of a round's last attempt; BadInput when they are not as recorded."""

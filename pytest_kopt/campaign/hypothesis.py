@@ -31,7 +31,11 @@ def check_parses(campaign: Campaign) -> None:
 def check_differs(campaign: Campaign, extra_benefit: str | None) -> None:
     """Raise BadInput when the kernel files are the incumbent's, unless a benefit is claimed."""
     number = campaign.state.incumbent_round
-    if number is None or extra_benefit or lineage.edited(campaign):
+    if (
+        number is None
+        or extra_benefit
+        or lineage.edited(campaign.root, campaign.manifest, campaign.state)
+    ):
         return
     raise BadInput(
         f"the kernel is round {number}'s: nothing to measure",

@@ -55,7 +55,7 @@ def status(
         "branch": manifest.git_branch,
         "root": str(campaign.root),
         "obstacle": obstacle or idle,
-        "edited": lineage.edited(campaign),
+        "edited": lineage.edited(campaign.root, manifest, state),
         "measured_elsewhere": _measured_elsewhere(campaign),
         "ended": state.ended,
         "incumbent_round": state.incumbent_round,

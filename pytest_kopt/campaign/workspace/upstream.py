@@ -13,7 +13,6 @@ from pathlib import Path
 
 from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.git.commits import Commits
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.cases.result import ExpectedCase
@@ -107,13 +106,13 @@ class UpstreamCampaign(Campaign):
         self._append(ledger.Integrated(time=now(), kept=kept, git_commit=commit, restored=restored))
 
     def _commit_best(self, begun: ledger.Integrating, final: ledger.Final) -> str | None:
-        commits = Commits.made_by(self)
+        commits = self._commits
         if commits is None:
             return None
         item = self.state.rounds[begun.round]
-        files: dict[str, Path | None] = dict.fromkeys(self.baseline().files)
         kept = self.archive.kernel_paths(item.number, item.last)
-        files |= {self._path(path): place for path, place in kept.items()}
+        gone = dict.fromkeys(self.baseline().files)
+        files = {**gone, **{self._path(path): place for path, place in kept.items()}}
         return commits.of_round(item, files, final.reason)
 
     def _has_moved(self, path: str) -> bool:
