@@ -15,7 +15,7 @@ from pytest_kopt.devices.pinning import Host, discover, for_target, pin_remote
 from pytest_kopt.devices.placement import Placement, place
 from pytest_kopt.devices.vendor import CPU, Device, Reading
 from pytest_kopt.errors import BadInput
-from pytest_kopt.session import xdist
+from pytest_kopt.session import distribution
 
 from .fake_gpus import FakeVendor, gpu
 
@@ -169,11 +169,11 @@ def spec(text: str) -> Any:
 
 def test_the_host_of_a_worker() -> None:
     proxies = {"px": spec("ssh=far//id=px")}
-    assert xdist.host_of(spec("popen"), proxies) == ""
-    assert xdist.host_of(spec("popen//python=python3.12"), proxies) == ""
-    assert xdist.host_of(spec("ssh=me@far//chdir=x"), proxies) == "me@far"
-    assert xdist.host_of(spec("socket=10.0.0.2:8888"), proxies) == "10.0.0.2"
-    assert xdist.host_of(spec("popen//via=px"), proxies) == "far"
+    assert distribution.host_of(spec("popen"), proxies) == ""
+    assert distribution.host_of(spec("popen//python=python3.12"), proxies) == ""
+    assert distribution.host_of(spec("ssh=me@far//chdir=x"), proxies) == "me@far"
+    assert distribution.host_of(spec("socket=10.0.0.2:8888"), proxies) == "10.0.0.2"
+    assert distribution.host_of(spec("popen//via=px"), proxies) == "far"
 
 
 @pytest.mark.parametrize(
@@ -192,8 +192,8 @@ def test_what_is_measured_here(dist: str, tx: list[str], local: bool, workers: i
         option=option, getoption=lambda name, default=None: getattr(option, name, default)
     )
     pytest.importorskip("execnet")
-    assert xdist.has_local_workers(config) == local
-    assert xdist.local_workers(config) == workers
+    assert distribution.has_local_workers(config) == local
+    assert distribution.local_workers(config) == workers
 
 
 def test_a_stranger_between_measurements_is_waited_for() -> None:

@@ -66,8 +66,8 @@ def assemble(config: pytest.Config) -> None:
 
 
 def _assemble_main(config: pytest.Config, settings: Settings) -> None:
-    from pytest_kopt.session import xdist
     from pytest_kopt.session.controller import Controller
+    from pytest_kopt.session.distribution import is_distributed
 
     manager = config.pluginmanager
     seed = settings.seed if settings.seed is not None else fresh_session_seed()
@@ -78,8 +78,10 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         brief = trial.brief(device, seed)
     controller = Controller(config, settings, brief, trial)
     manager.register(controller, _CONTROLLER)
-    if xdist.is_distributed(config):
-        manager.register(xdist.XdistBridge(controller), "kopt-xdist")
+    if is_distributed(config):
+        from pytest_kopt.session.xdist import XdistBridge
+
+        manager.register(XdistBridge(controller), "kopt-xdist")
     elif settings.active and not config.option.collectonly:
         from pytest_kopt.session.supervisor import Supervisor
 

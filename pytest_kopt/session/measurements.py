@@ -18,6 +18,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.processes.launcher import launcher_of
 from pytest_kopt.processes.worker_orders import Brief
+from pytest_kopt.session.distribution import has_local_workers, is_distributed, local_workers
 
 if TYPE_CHECKING:
     from pytest_kopt.decide.kernel_time import ProfilePair
@@ -70,14 +71,12 @@ class HostLaboratory:
         self, wait_minutes: float | None, say: Callable[[str], None], *, serves_itself: bool
     ) -> None:
         """Find the devices of this host; pin this process where it runs serial cases itself."""
-        from pytest_kopt.session import xdist
-
         config = self._config
         multi = self._settings.suite == "multigpu"
-        if multi or config.option.collectonly or not xdist.has_local_workers(config):
+        if multi or config.option.collectonly or not has_local_workers(config):
             return
         self._placement = place(self.brief.device, self.brief.target, wait_minutes, say)
-        if serves_itself and not xdist.is_distributed(config):
+        if serves_itself and not is_distributed(config):
             os.environ.update(self._placement.pin_to(self._placement.best))
 
     def measure_again(self) -> Sequence[CaseResult]:
@@ -172,15 +171,14 @@ class HostLaboratory:
     def prestart_replicas(self) -> None:
         """Have the first replicas wake on the GPUs while the cases are checked there."""
         from pytest_kopt.paired.comparison import ahead, replica_environment
-        from pytest_kopt.session import xdist
 
         config, kind = self._config, self.brief.device
         if kind != "cuda" or config.option.collectonly or self._prestarted:
             return
         self._prestarted = True
         devices: Sequence[Device] = [self._placement.best]
-        if xdist.is_distributed(config):
-            devices = self._placement.devices[: xdist.local_workers(config)]
+        if is_distributed(config):
+            devices = self._placement.devices[: local_workers(config)]
         for device in devices:
             env = replica_environment(self._local_environment, self._placement, device)
             directory = str(config.invocation_params.dir)

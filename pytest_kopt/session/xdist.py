@@ -8,7 +8,6 @@ its gateway, before pytest is started there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -16,10 +15,10 @@ from typing import Any
 import pytest
 
 from pytest_kopt.devices.idle import NoIdleGpu
-from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import BELOW, WORKERINPUT
 from pytest_kopt.processes.child import MAX_DEATHS
 from pytest_kopt.session.controller import Controller, told
+from pytest_kopt.session.distribution import host_of, spec_of
 
 _PIN = """\
 from pytest_kopt.devices.pinning import pin_remote
@@ -42,7 +41,7 @@ class XdistBridge:
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, config: pytest.Config, specs: list[Any]) -> None:
         """Put the environment into the specs: seen by conftest imports and by replacements."""
-        proxies = {spec.id: spec for spec in map(_spec, config.getoption("px", None) or [])}
+        proxies = {spec.id: spec for spec in map(spec_of, config.getoption("px", None) or [])}
         taken: Counter[str] = Counter()
         for spec in specs:
             host = host_of(spec, proxies)
@@ -120,55 +119,3 @@ class XdistBridge:
         collector = self._controller.collector
         if self._controller.settings.active and crashitem not in collector.context_lost:
             collector.crashed[crashitem] = str(report.longrepr)
-
-
-def host_of(spec: Any, proxies: dict[str, Any] | None = None) -> str:
-    """Return the address of the host that a worker's spec names, "" for this one."""
-    via = (proxies or {}).get(spec.via or spec.installvia or "")
-    if via is not None:
-        return host_of(via)
-    if spec.socket:
-        return str(spec.socket).rpartition(":")[0]
-    return str(spec.ssh or spec.vagrant_ssh or "")
-
-
-def is_distributed(config: pytest.Config) -> bool:
-    """Say whether this process hands its tests to xdist workers."""
-    option = config.option
-    return getattr(option, "dist", "no") != "no" and not option.collectonly
-
-
-def has_local_workers(config: pytest.Config) -> bool:
-    """Say whether anything is measured on this host: by this process or a worker."""
-    return not is_distributed(config) or local_workers(config) > 0
-
-
-def local_workers(config: pytest.Config) -> int:
-    """Return how many xdist workers this host gets; `3*popen` stands for three."""
-    proxies = {spec.id: spec for spec in map(_spec, config.getoption("px", None) or [])}
-    tx: Sequence[str] = config.getoption("tx", None) or []
-    found = 0
-    for text in tx:
-        many, star, spec = text.partition("*")
-        count, spec = (int(many), spec) if star and many.isdecimal() else (1, text)
-        found += 0 if host_of(_spec(spec), proxies) else count
-    return found
-
-
-def usable_gpus(config: pytest.Config) -> int | None:
-    """Return the number of workers that `-n auto` stands for, None where GPUs are not used."""
-    from pytest_kopt.devices.choice import choose
-    from pytest_kopt.devices.pinning import discover
-    from pytest_kopt.options.settings import device_option
-
-    try:
-        kind = choose(device_option(config))
-        return len(discover(kind).devices) if kind == "cuda" else None
-    except BadInput as error:
-        raise pytest.UsageError(str(error)) from None
-
-
-def _spec(text: str) -> Any:
-    import execnet
-
-    return execnet.XSpec(text)

@@ -1,0 +1,63 @@
+"""What the options say of xdist workers: whether there are any, and how many on this host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pytest_kopt.devices.choice import choose
+from pytest_kopt.errors import BadInput
+from pytest_kopt.options.settings import device_option
+
+
+def spec_of(text: str) -> Any:
+    """Return what execnet understands by a worker's specification."""
+    import execnet
+
+    return execnet.XSpec(text)
+
+
+def host_of(spec: Any, proxies: dict[str, Any] | None = None) -> str:
+    """Return the address of the host that a worker's spec names, "" for this one."""
+    via = (proxies or {}).get(spec.via or spec.installvia or "")
+    if via is not None:
+        return host_of(via)
+    if spec.socket:
+        return str(spec.socket).rpartition(":")[0]
+    return str(spec.ssh or spec.vagrant_ssh or "")
+
+
+def is_distributed(config: pytest.Config) -> bool:
+    """Say whether this process hands its tests to xdist workers."""
+    option = config.option
+    return getattr(option, "dist", "no") != "no" and not option.collectonly
+
+
+def has_local_workers(config: pytest.Config) -> bool:
+    """Say whether anything is measured on this host: by this process or a worker."""
+    return not is_distributed(config) or local_workers(config) > 0
+
+
+def local_workers(config: pytest.Config) -> int:
+    """Return how many xdist workers this host gets; `3*popen` stands for three."""
+    proxies = {spec.id: spec for spec in map(spec_of, config.getoption("px", None) or [])}
+    tx: Sequence[str] = config.getoption("tx", None) or []
+    found = 0
+    for text in tx:
+        many, star, spec = text.partition("*")
+        count, spec = (int(many), spec) if star and many.isdecimal() else (1, text)
+        found += 0 if host_of(spec_of(spec), proxies) else count
+    return found
+
+
+def usable_gpus(config: pytest.Config) -> int | None:
+    """Return the number of workers that `-n auto` stands for, None where GPUs are not used."""
+    from pytest_kopt.devices.pinning import discover
+
+    try:
+        kind = choose(device_option(config))
+        return len(discover(kind).devices) if kind == "cuda" else None
+    except BadInput as error:
+        raise pytest.UsageError(str(error)) from None
