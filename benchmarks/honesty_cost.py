@@ -96,7 +96,7 @@ def replace(owner, name, value):
 
 replace(examination, "audit_candidate", lambda *given: [])
 
-if "pytest_kopt.session.served" in sys.modules:
+if "pytest_kopt.processes.served" in sys.modules:
     from pytest_kopt.honesty import guards, watch
     from pytest_kopt.honesty import audit_hook as tripwire
 

@@ -111,7 +111,7 @@ def interpreter(env: Mapping[str, str], directory: str, rouse: str) -> Launched:
     ends = Ends.make()
     descriptors = (ends.their_reader, ends.their_writer)
     process = subprocess.Popen(
-        [*boot("pytest_kopt.session.served:main"), *map(str, descriptors), rouse],
+        [*boot("pytest_kopt.processes.served:main"), *map(str, descriptors), rouse],
         cwd=directory,
         env=env,
         stdin=subprocess.DEVNULL,

@@ -192,7 +192,7 @@ class Controller:
             self._write_rows()
 
     def _draw_rooflines(self) -> None:
-        from pytest_kopt.trials.rooflines import rooflines
+        from pytest_kopt.cases.rooflines import rooflines
 
         recorded = self._closing.verdict.rooflines if self._closing else []
         self._rooflines = recorded or rooflines(self.collector.in_order(), self.settings.workspace)

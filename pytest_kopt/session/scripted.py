@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pytest_kopt.processes.channel import Channel, Message
+from pytest_kopt.processes.served import Serve
 from pytest_kopt.processes.worker_orders import Brief
-from pytest_kopt.session.served import Serve
 
 
 class Script(Channel):

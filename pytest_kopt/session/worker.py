@@ -120,7 +120,7 @@ class Worker:
     def _run_arms(self, item: pytest.Function) -> Callable[[Case, Bench], None] | None:
         profile = self.brief.profile
         if profile is not None:
-            from pytest_kopt.profiling.region import profile_case
+            from pytest_kopt.processes.profile_region import profile_case
 
             return lambda case, bench: profile_case(case, bench, profile)
         order, commander = self.brief.arms, self._commander

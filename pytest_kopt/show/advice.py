@@ -11,13 +11,13 @@ from pytest_kopt.campaign.memory import unmasked_rounds, version_of
 from pytest_kopt.campaign.stagnation import NEW_DIRECTIONS
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import device_model_of
+from pytest_kopt.cases.rooflines import rooflines
 from pytest_kopt.knowledge import directions
 from pytest_kopt.knowledge.directions import Direction
 from pytest_kopt.knowledge.routing import Route, route
 from pytest_kopt.roofline import Band, Roofline, band, efficiency
 from pytest_kopt.show.campaign_readme import product_facts
 from pytest_kopt.show.rooflines import roofline_lines
-from pytest_kopt.trials.rooflines import rooflines
 
 ADVICE_VERSION = 1
 _LESSONS = 5

@@ -12,6 +12,7 @@ from pytest_kopt.campaign.campaign import AttemptRecord, Campaign
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.collector import Collector
+from pytest_kopt.cases.rooflines import rooflines
 from pytest_kopt.decide.kernel_time import kernel_time
 from pytest_kopt.decide.verdict import Level, Verdict
 from pytest_kopt.honesty.finding import Finding
@@ -25,7 +26,6 @@ from pytest_kopt.show.profiles import write_profiles
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import CampaignTrial
 from pytest_kopt.trials.harness import HarnessWatch, PytestSetup
-from pytest_kopt.trials.rooflines import rooflines
 from pytest_kopt.trials.trial import Closing, Laboratory
 
 
