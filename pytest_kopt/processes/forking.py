@@ -23,7 +23,10 @@ from typing import Any, NoReturn
 from pytest_kopt.processes.parent_death import end_with_parent
 
 #: Without these no case runs. A project that has no Triton does without.
-_FIRST = ("pytest", "torch", "triton", "pytest_kopt.processes.served", "pytest_kopt.cases.runner")
+_FIRST = (
+    *("pytest", "torch", "triton"),
+    *("pytest_kopt.processes.served", "pytest_kopt.session.assemble", "pytest_kopt.cases.runner"),
+)
 #: What only some cases need, imported while nobody asks for a fork: what compares versions, and a
 #: symbolic algebra, which torch imports at the first gradient that it is given.
 _THEN = ("pytest_kopt.cases.arms", "torch.fx.experimental.symbolic_shapes")

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import pytest
 
-from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.cases.result import LOST, CaseResult
 from pytest_kopt.devices import context
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
@@ -19,7 +19,6 @@ from pytest_kopt.options.declare import SERVE
 from pytest_kopt.processes.channel import Channel
 from pytest_kopt.processes.parent_death import end_with_parent
 from pytest_kopt.processes.worker_orders import Brief
-from pytest_kopt.session.assemble import worker_of
 
 
 class Serve:
@@ -33,6 +32,7 @@ class Serve:
         self._args = args
         self._config: pytest.Config | None = None
         self._ordered = 0.0
+        self._leaving = False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_cmdline_main(self, config: pytest.Config) -> None:
@@ -76,15 +76,15 @@ class Serve:
                 return True
             item, following = items[message["nodeid"]], items.get(message["next"] or "")
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            leaving = worker_of(item.config).context_lost
-            self._channel.send("finished", nodeid=item.nodeid, leaving=leaving)
-            if leaving:
+            self._channel.send("finished", nodeid=item.nodeid, leaving=self._leaving)
+            if self._leaving:
                 return True
 
     def pytest_runtest_logstart(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
         self._channel.send("started", nodeid=nodeid, location=location)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._leaving |= any(name == LOST for name, _ in report.user_properties)
         self._send_report("report", report)
 
     def loaded(self, nodeid: str) -> None:
