@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.devices import idle, pinning, placement
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.devices.pinning import Host, discover, for_target, pin_remote
@@ -110,14 +109,10 @@ def test_workers_go_round_the_idle_gpus_in_the_callers_order(
     assert place("cuda", None, None, print).devices == (A, B, C)
 
 
-def result(nodeid: str, device: str | None) -> CaseResult:
-    return CaseResult(nodeid, evidence={} if device is None else {"device": device})
-
-
 def test_cases_stay_on_the_device_that_measured_them() -> None:
     found = Placement(Host(FakeVendor([A, B]), (A, B)), (A, B), B, print)
-    results = [result("a", A.uuid), result("b", B.uuid), result("c", None), result("d", A.uuid)]
-    assert found.group(results) == {A: ["a", "d"], B: ["b", "c"]}
+    uuids = {"a": A.uuid, "b": B.uuid, "c": None, "d": A.uuid}
+    assert found.group(uuids) == {A: ["a", "d"], B: ["b", "c"]}
 
 
 @pytest.mark.parametrize("where", [0, 1, 2, 3])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.devices.idle import AvailabilityGate
 from pytest_kopt.devices.pinning import Host, discover, for_target
 from pytest_kopt.devices.vendor import CPU, Device, Reading
@@ -48,12 +47,11 @@ class Placement:
                 device, self.wait_minutes
             )
 
-    def group(self, results: Sequence[CaseResult]) -> dict[Device, list[str]]:
-        """Return the node ids by the device that measured them; the most idle takes the rest."""
+    def group(self, uuids: Mapping[str, object]) -> dict[Device, list[str]]:
+        """Return node ids by device, given the UUID of each one's; the most idle takes the rest."""
         found: dict[Device, list[str]] = {}
-        for result in results:
-            device = self.find(result.evidence.get("device")) or self.best
-            found.setdefault(device, []).append(result.nodeid)
+        for nodeid, uuid in uuids.items():
+            found.setdefault(self.find(uuid) or self.best, []).append(nodeid)
         return found
 
 

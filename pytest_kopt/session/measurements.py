@@ -140,26 +140,22 @@ class HostLaboratory:
 
     def _lanes(self, ids: Sequence[str]) -> dict[Device, list[str]]:
         """Return the cases by the device that measured them; BadInput for another host's."""
-        results = [self._collector.results[nodeid] for nodeid in ids]
-        for result in results:
-            device = result.evidence.get("device")
+        results = self._collector.results
+        uuids = {nodeid: results[nodeid].evidence.get("device") for nodeid in ids}
+        for nodeid, device in uuids.items():
             if device and self._placement.find(device) is None:
                 raise BadInput(
                     f"measured on {device} of another host, and what has to be measured now has "
                     "to be measured there",
-                    where=f"case {result.nodeid}",
+                    where=f"case {nodeid}",
                     legal="workers on this host, or the whole run on that one",
                 )
-        return self._placement.group(results)
+        return self._placement.group(uuids)
 
     def _homes(self, ids: Sequence[str]) -> dict[Device, list[str]]:
         """Return cases that were not measured yet by the device that measured their incumbent."""
         devices = {case.nodeid: case.device for case in self.brief.expected or ()}
-        found: dict[Device, list[str]] = {}
-        for nodeid in ids:
-            home = self._placement.find(devices.get(nodeid)) or self._placement.best
-            found.setdefault(home, []).append(nodeid)
-        return found
+        return self._placement.group({nodeid: devices.get(nodeid) for nodeid in ids})
 
     def warm_up(self) -> None:
         """Have the processes to come start sooner; what they import is imported meanwhile."""
