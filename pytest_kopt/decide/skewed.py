@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_kopt.decide.paired import PairedEvidence, decide_metrics
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.honesty.skew import is_mostly_lost
 
 #: How a metric's name ends where the group sizes were drawn anew.
 UNDER_SKEW = "under skew"
+
+
+def is_mostly_lost(gain_pct: float, skew_pct: float) -> bool:
+    """Say whether less than half of a gain, as logarithms, is there under skew."""
+    return math.log1p(skew_pct / 100) < 0.5 * math.log1p(gain_pct / 100)
 
 
 def decide_under_skew(

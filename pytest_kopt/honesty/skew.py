@@ -77,11 +77,6 @@ def filled_groups(groups: int, rows: int, distribution: str) -> torch.Tensor:
     return skewed_groups(groups, rows // experts, distribution, rows=rows)
 
 
-def is_mostly_lost(gain_pct: float, skew_pct: float) -> bool:
-    """Say whether less than half of a gain, as logarithms, is there under skew."""
-    return math.log1p(skew_pct / 100) < 0.5 * math.log1p(gain_pct / 100)
-
-
 def uneven_groups(what: str, rejects: bool) -> Finding:
     """Return the finding about a kernel that is right for the case's own group sizes only.
 

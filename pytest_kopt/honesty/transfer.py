@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_kopt.decide.skewed import is_mostly_lost
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inflation import ALLOWED_GAP_PCT
-from pytest_kopt.honesty.skew import is_mostly_lost
 
 REAL = ("K1", "K2", "K3", "K4")
 BOUNDED = "W1"
