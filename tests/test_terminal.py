@@ -16,9 +16,9 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Aggregate, Decision, Shape, Verdict
 from pytest_kopt.schema.profile import GEMM, MEMORY
 from pytest_kopt.show.bars import WIDTH, bar, scale_of
+from pytest_kopt.show.closing import Closing
 from pytest_kopt.show.progress import Progress
 from pytest_kopt.show.terminal import Line, result_lines, verdict_lines, write
-from pytest_kopt.trials.trial import Closing
 from tests.builders import few_examples
 
 percents = st.floats(-500, 500)

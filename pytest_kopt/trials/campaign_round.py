@@ -22,11 +22,12 @@ from pytest_kopt.profiling.table import CaseProfile
 from pytest_kopt.schema.classes import Classes
 from pytest_kopt.schema.table import Row
 from pytest_kopt.show import projections, standing, trend
+from pytest_kopt.show.closing import Closing
 from pytest_kopt.show.profiles import write_profiles
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import CampaignTrial
 from pytest_kopt.trials.harness import HarnessWatch, PytestSetup
-from pytest_kopt.trials.trial import Closing, Laboratory
+from pytest_kopt.trials.trial import Laboratory
 
 
 class CampaignRound(CampaignTrial):

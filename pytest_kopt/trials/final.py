@@ -21,10 +21,11 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.show import final_report, performance_log, projections
+from pytest_kopt.show.closing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import EDITED_HARNESS, CampaignTrial
 from pytest_kopt.trials.harness import HarnessWatch, PytestSetup
-from pytest_kopt.trials.trial import Closing, Laboratory
+from pytest_kopt.trials.trial import Laboratory
 from pytest_kopt.trials.withdrawal import Overfit, overfit, withdraw
 
 _NEXT = {

@@ -23,12 +23,13 @@ from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.pairing import PairedMetric, judge
 from pytest_kopt.paired.replica import Caught
 from pytest_kopt.processes.worker_orders import Brief
+from pytest_kopt.show.closing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.auditing import audit_candidate
 from pytest_kopt.trials.base import Base
 from pytest_kopt.trials.inventory import Inventory, removed, take_inventory
 from pytest_kopt.trials.trees import overlays, why_not_in_place
-from pytest_kopt.trials.trial import Closing, Laboratory
+from pytest_kopt.trials.trial import Laboratory
 
 _STEP = PairedMetric("step speed", "step")
 _COMPUTE = "compute what the cases ask for"

@@ -14,8 +14,9 @@ from pytest_kopt.cases.collector import Collector
 from pytest_kopt.decide.verdict import Applied, Decision
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.show import projections
+from pytest_kopt.show.closing import Closing
 from pytest_kopt.trials.final import FinalComparison
-from pytest_kopt.trials.trial import Closing, Laboratory
+from pytest_kopt.trials.trial import Laboratory
 
 _NEXT = {
     Decision.ACCEPTED: "upstream takes it: review the branch and merge it",

@@ -7,18 +7,17 @@ is made while pytest is configured, begun when the session starts, and closed wh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.kernel_time import ProfilePair
-from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.paired.comparison import Comparison, Versions
 from pytest_kopt.processes.worker_orders import Brief
 from pytest_kopt.profiling.table import CaseProfile
+from pytest_kopt.show.closing import Closing
 
 
 class Laboratory(Protocol):
@@ -47,19 +46,6 @@ class Laboratory(Protocol):
 
         `copy` is the project's root and the copy of it.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class Closing:
-    """What a finished trial hands to the terminal.
-
-    `detail` is the output of a failed command, `outlook` what the verdict means for the campaign.
-    """
-
-    verdict: Verdict
-    detail: str = ""
-    profiles: tuple[CaseProfile, ...] = ()
-    outlook: tuple[str, ...] = ()
 
 
 class Trial(Protocol):
