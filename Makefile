@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 HAS_TORCH := $(shell $(PYTHON) -c "import torch" 2>/dev/null && echo yes)
 
-.PHONY: demo test test-all lint types audit clean
+.PHONY: demo test test-all lint imports types audit clean
 
 demo: $(VENV)/demo-installed
 	rm -rf .demo
@@ -21,6 +21,9 @@ test-all: $(VENV)/test-installed
 lint: $(VENV)/test-installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+imports: $(VENV)/test-installed
+	$(BIN)/lint-imports
 
 types: $(VENV)/test-installed
 	$(BIN)/mypy
