@@ -2,7 +2,7 @@
 
 python benchmarks/gpu_gate.py OUT [--dry]         (about a minute)
 
-Another process keeps the first GPU busy. --dry: an `nvidia-smi` that only says so.
+Another process keeps the first GPU busy. --dry: an NVML that only says so.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ def occupied(variables: dict[str, str]) -> Iterator[Callable[[], None]]:
 @contextlib.contextmanager
 def said_to_be_occupied(driver: Any) -> Iterator[Callable[[], None]]:
     """Have the stand-in say so."""
-    driver.set(0, **{"utilization.gpu": 97})
+    driver.set(0, utilisation=97)
     try:
-        yield lambda: driver.set(0, **{"utilization.gpu": 0})
+        yield lambda: driver.set(0, utilisation=0)
     finally:
-        driver.set(0, **{"utilization.gpu": 0})
+        driver.set(0, utilisation=0)
 
 
 def main() -> None:
@@ -97,9 +97,9 @@ def main() -> None:
         occupy: Callable[[], Any] = lambda: occupied(variables)  # noqa: E731
         if dry:
             sys.path.insert(0, str(ROOT))
-            from tests.fake_gpus import FakeNvidiaSmi
+            from tests.fake_gpus import FakeDriver
 
-            driver = FakeNvidiaSmi(Path(directory) / "driver", 1)
+            driver = FakeDriver(Path(directory) / "driver", 1)
             variables = driver.variables(dict(os.environ)) | {"CUDA_VISIBLE_DEVICES": "0"}
             occupy = lambda: said_to_be_occupied(driver)  # noqa: E731
         words = ("--summary-csv", "out.csv", "--kopt-device", "cuda", "--kopt-gpu-wait")

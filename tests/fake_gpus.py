@@ -1,8 +1,8 @@
-"""GPUs that are not there: a vendor in memory, and an `nvidia-smi` for other processes to find."""
+"""GPUs that are not there: a vendor in memory, and a `pynvml` for other processes to find."""
 
 from __future__ import annotations
 
-import sys
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -40,38 +40,96 @@ class FakeVendor:
         return self._state(device, number)
 
 
-# Formats as `nvidia-smi --help-query-gpu`, `--help-query-compute-apps` and `-L` of driver 580 have
-# them; docs.nvidia.com/deploy/nvidia-smi.
-_NVIDIA_SMI = """\
-#!{python}
+# Signatures and units as in the NVML API reference; docs.nvidia.com/deploy/nvml-api.
+_PYNVML = """\
 import json
-import sys
 from pathlib import Path
+from types import SimpleNamespace
 
-gpus = json.loads(Path({state!r}).read_text())
-asked = {{a.partition("=")[0]: a.partition("=")[2] for a in sys.argv[1:]}}
-if "-L" in asked:
-    for i, gpu in enumerate(gpus):
-        print(f"GPU {{i}}: {{gpu['name']}} (UUID: {{gpu['uuid']}})")
-    sys.exit()
-chosen = [g for g in gpus if asked.get("--id", g["pci.bus_id"]) == g["pci.bus_id"]]
-if "--query-compute-apps" in asked:
-    for gpu in chosen:
-        for pid in gpu["pids"]:
-            print(f"{{gpu['uuid']}}, {{pid}}")
-else:
-    for gpu in chosen:
-        print(", ".join(str(gpu[field]) for field in asked["--query-gpu"].split(",")))
-    if "utilization.gpu" in asked["--query-gpu"]:
-        with Path({state!r}).with_name("asked.log").open("a") as log:
-            print(chosen[0]["uuid"], file=log)
+NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+HERE = Path(__file__).parent
+
+
+class NVMLError(Exception):
+    pass
+
+
+def _gpus():
+    return json.loads((HERE / "gpus.json").read_text())
+
+
+def nvmlInit():
+    pass
+
+
+def nvmlDeviceGetCount():
+    return len(_gpus())
+
+
+def nvmlDeviceGetHandleByIndex(index):
+    return index
+
+
+def nvmlDeviceGetHandleByPciBusId(pci):
+    return [gpu["pci"] for gpu in _gpus()].index(pci.decode())
+
+
+def nvmlDeviceGetUUID(handle):
+    return _gpus()[handle]["uuid"]
+
+
+def nvmlDeviceGetName(handle):
+    return "NVIDIA H200"
+
+
+def nvmlDeviceGetPciInfo(handle):
+    return SimpleNamespace(busId=_gpus()[handle]["pci"])
+
+
+def nvmlDeviceGetCudaComputeCapability(handle):
+    return 9, 0
+
+
+def nvmlDeviceGetMigMode(handle):
+    raise NVMLError("Not Supported")
+
+
+def nvmlDeviceGetMemoryInfo(handle):
+    return SimpleNamespace(used=4 << 20)
+
+
+def nvmlDeviceGetUtilizationRates(handle):
+    gpu = _gpus()[handle]
+    with (HERE / "asked.log").open("a") as log:
+        print(gpu["uuid"], file=log)
+    return SimpleNamespace(gpu=gpu["utilisation"])
+
+
+def nvmlDeviceGetComputeRunningProcesses(handle):
+    return [SimpleNamespace(pid=pid) for pid in _gpus()[handle]["pids"]]
+
+
+def nvmlDeviceGetClockInfo(handle, kind):
+    return {NVML_CLOCK_SM: 1980, NVML_CLOCK_MEM: 3201}[kind]
+
+
+def nvmlDeviceGetTemperature(handle, sensor):
+    return 31
+
+
+def nvmlDeviceGetPowerUsage(handle):
+    return 76520
+
+
+def nvmlDeviceGetCurrentClocksThrottleReasons(handle):
+    return 1
 """
 
 
-class FakeNvidiaSmi:
-    """A directory with an `nvidia-smi` in it, and with a `pynvml` that cannot be imported.
+class FakeDriver:
+    """A directory with a `pynvml` in it that lists GPUs which are not there.
 
-    `variables` are what a process needs to find them first. What it answers can be changed while
+    `variables` are what a process needs to find it first. What it answers can be changed while
     processes run.
     """
 
@@ -79,35 +137,16 @@ class FakeNvidiaSmi:
         self._state = directory / "gpus.json"
         directory.mkdir(parents=True, exist_ok=True)
         self.uuids = [gpu(first + i).uuid for i in range(count)]
-        self._gpus = [
-            {
-                "index": i,
-                "uuid": uuid,
-                "pci.bus_id": gpu(first + i).pci,
-                "name": "NVIDIA H200",
-                "compute_cap": "9.0",
-                "memory.used": 4,
-                "utilization.gpu": 0,
-                "clocks.sm": 1980,
-                "clocks.mem": 3201,
-                "temperature.gpu": 31,
-                "power.draw": 76.52,
-                "clocks_event_reasons.active": "0x0000000000000001",
-                "pids": [],
-            }
+        self._gpus: list[dict[str, object]] = [
+            {"uuid": uuid, "pci": gpu(first + i).pci, "utilisation": 0, "pids": []}
             for i, uuid in enumerate(self.uuids)
         ]
         self.set(0)
-        tool = directory / "nvidia-smi"
-        tool.write_text(_NVIDIA_SMI.format(python=sys.executable, state=str(self._state)))
-        tool.chmod(0o755)
-        (directory / "pynvml.py").write_text("raise ImportError('not here')\n")
+        (directory / "pynvml.py").write_text(_PYNVML)
         self.directory = directory
 
     def set(self, index: int, **fields: object) -> None:
-        """Change what is said of a GPU."""
-        import json
-
+        """Change what is said of a GPU: its `utilisation` in %, the `pids` that compute on it."""
         self._gpus[index] |= fields
         building = self._state.with_suffix(".new")
         building.write_text(json.dumps(self._gpus))
@@ -121,7 +160,4 @@ class FakeNvidiaSmi:
 
     def variables(self, environ: dict[str, str]) -> dict[str, str]:
         """Return the variables of a process that finds these GPUs."""
-        return {
-            "PATH": f"{self.directory}:{environ['PATH']}",
-            "PYTHONPATH": f"{self.directory}:{environ.get('PYTHONPATH', '')}",
-        }
+        return {"PYTHONPATH": f"{self.directory}:{environ.get('PYTHONPATH', '')}"}

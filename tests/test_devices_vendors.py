@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.devices import amd_smi, discovery, nvidia_smi, nvml, rocm_smi
+from pytest_kopt.devices import amd_smi, discovery, nvml, rocm_smi
 from pytest_kopt.devices.amd_smi import AmdSmi
-from pytest_kopt.devices.nvidia_smi import NvidiaSmi
 from pytest_kopt.devices.nvml import Nvml
 from pytest_kopt.devices.rocm_smi import RocmSmi
 from pytest_kopt.devices.tool import Unanswered
@@ -121,66 +120,6 @@ def test_nvml_reads_an_instance_with_its_gpus_clocks() -> None:
     reading = found.read(found.devices()[2])
     assert (reading.memory_mib, reading.processes, reading.sm_mhz) == (512.0, (), 1755.0)
     assert reading.utilisation_pct is None, "NVML does not tell it of an instance"
-
-
-# docs.nvidia.com/deploy/nvidia-smi: --query-gpu=… --format=csv,noheader,nounits prints one line a
-# GPU, fields separated by a comma and a blank, [N/A] for what is not supported; -L lists MIG
-# devices below their GPU; --query-compute-apps one line a process.
-LISTED = f"""\
-GPU 0: NVIDIA H200 (UUID: {H200})
-GPU 1: NVIDIA H200 (UUID: {DIVIDED})
-  MIG 1g.18gb     Device  0: (UUID: {PARTS[0]})
-  MIG 3g.71gb     Device  1: (UUID: {PARTS[1]})
-"""
-QUERIED = f"""\
-0, {H200}, 00000000:03:00.0, NVIDIA H200, 9.0
-1, {DIVIDED}, 00000000:04:00.0, NVIDIA H200, 9.0
-"""
-
-
-def smi(answers: dict[str, str]) -> Any:
-    """Return what asks the recorded tool: by the first option, unknown fields refused."""
-
-    def ask(tool: str, option: str, *more: str) -> str:
-        for known, text in answers.items():
-            if option.startswith(known) and (known != "--query-gpu=memory" or known in option):
-                if "clocks_event_reasons" in option and "old driver" in answers:
-                    raise Unanswered("Field is not a valid field to query.")
-                return text
-        raise Unanswered(option)
-
-    return ask
-
-
-def test_nvidia_smi_lists_gpus_and_instances(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvidia_smi, "ask", smi({"-L": LISTED, "--query-gpu=index": QUERIED}))
-    devices = NvidiaSmi().devices()
-    assert [(d.uuid, d.index, d.architecture) for d in devices] == [
-        (H200, 0, "sm_90"),
-        (PARTS[0], 1, "sm_90"),
-        (PARTS[1], 1, "sm_90"),
-    ]
-
-
-@pytest.mark.parametrize("driver", ["new", "old driver"])
-def test_nvidia_smi_reads_a_gpu(monkeypatch: pytest.MonkeyPatch, driver: str) -> None:
-    """The name of one field changed with driver 535."""
-    answers = {
-        "--query-gpu=memory": "1187, 97, 1755, 3201, 61, [N/A], 0x0000000000000044\n",
-        "--query-compute-apps": f"{H200}, 4242\n{H200}, 17\n",
-        driver: "",
-    }
-    monkeypatch.setattr(nvidia_smi, "ask", smi(answers))
-    assert NvidiaSmi().read(Device(H200, 0, "NVIDIA H200", "sm_90", "00000000:03:00.0")) == Reading(
-        memory_mib=1187.0,
-        utilisation_pct=97.0,
-        processes=(17, 4242),
-        sm_mhz=1755.0,
-        memory_mhz=3201.0,
-        temperature_c=61.0,
-        power_w=None,
-        throttle=("sw_power_cap", "hw_thermal_slowdown"),
-    )
 
 
 class FakeAmdSmi:
@@ -323,15 +262,26 @@ def test_no_tool_no_vendor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert discovery.find_vendor() is None
 
 
-def test_nvidia_smi_that_fails_is_no_vendor(
+def test_the_bindings_are_asked_for_where_nvidia_has_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(discovery, "find_spec", lambda name: None)
+    assert discovery.why_none(tmp_path) == "no tool of a vendor lists a GPU here"
+    (tmp_path / "nvidia0").touch()
+    assert "nvidia-ml-py" in discovery.why_none(tmp_path)
+    monkeypatch.setattr(discovery, "find_spec", lambda name: object())
+    assert "nvidia-ml-py" not in discovery.why_none(tmp_path), "there is no driver then"
+
+
+def test_a_rocm_smi_that_fails_is_no_vendor(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As in an image with the tool on a host without a driver."""
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho NVIDIA-SMI has failed\nexit 9\n")
+    tool = tmp_path / "rocm-smi"
+    tool.write_text("#!/bin/sh\necho no driver\nexit 9\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert nvidia_smi.connect() is None
+    assert rocm_smi.connect() is None
 
 
 def test_no_module_can_change_a_setting() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_kopt.devices.choice import choose, interpreter_environment
-from pytest_kopt.devices.discovery import find_vendor
+from pytest_kopt.devices.discovery import find_vendor, why_none
 from pytest_kopt.devices.idle import AvailabilityGate, NoIdleGpu
 from pytest_kopt.devices.masks import pin, visible
 from pytest_kopt.devices.vendor import CPU, Device, Reading, Vendor
@@ -45,9 +45,9 @@ def discover(
     vendor = connect()
     if vendor is None:
         raise BadInput(
-            "no tool of a vendor lists a GPU here",
+            why_none(),
             where="--kopt-device",
-            legal="a driver with NVML (pip install 'pytest-kopt[nvidia]') or nvidia-smi, with "
+            legal="for NVIDIA a driver and pip install 'pytest-kopt[nvidia]', for AMD a driver and "
             "amdsmi or rocm-smi; or --kopt-device cpu",
         )
     found = visible(vendor.devices(), vendor.stages, environ)

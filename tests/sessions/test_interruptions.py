@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from ..fake_gpus import FakeNvidiaSmi
+from ..fake_gpus import FakeDriver
 from .live import Live, live, round_words
 from .paired import FASTER, PLAIN, kernel, write_paired
 from .project import KERNEL, SERIAL, TWO_WORKERS, Project
@@ -186,8 +186,8 @@ def test_while_a_command_runs(started: Project, interrupt: Interrupt) -> None:
 
 @pytest.mark.parametrize("interrupt", [sigterm, pytest.param(ctrl_c, marks=LONG)])
 def test_while_waiting_for_an_idle_gpu(fresh: Project, interrupt: Interrupt) -> None:
-    driver = FakeNvidiaSmi(fresh.root.parent / "driver", 1)
-    driver.set(0, **{"utilization.gpu": 99})
+    driver = FakeDriver(fresh.root.parent / "driver", 1)
+    driver.set(0, utilisation=99)
     variables = driver.variables(dict(os.environ)) | {"CUDA_VISIBLE_DEVICES": "0"}
     before = fresh.contents()
     with live(fresh, *round_words("--kopt-device", "cuda", number="1"), **variables) as session:

@@ -1,6 +1,6 @@
 """Sessions on GPUs that are not there: who works where, and who waits.
 
-The tool that lists them is a stand-in on PATH; nothing here reaches a CUDA runtime.
+The bindings that list them are a stand-in; nothing here reaches a CUDA runtime.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 
 from pytest_kopt.devices.idle import SAMPLES
 
-from ..fake_gpus import FakeNvidiaSmi
+from ..fake_gpus import FakeDriver
 from .project import KERNEL, SCRIPT, TWO_WORKERS, Project
 from .sources import SETTINGS
 
@@ -48,8 +48,8 @@ def test_something(n):
 """
 
 
-def gpus(project: Project, count: int) -> tuple[FakeNvidiaSmi, dict[str, str]]:
-    found = FakeNvidiaSmi(project.root.parent / "driver", count)
+def gpus(project: Project, count: int) -> tuple[FakeDriver, dict[str, str]]:
+    found = FakeDriver(project.root.parent / "driver", count)
     mask = ",".join(str(i) for i in reversed(range(count)))
     return found, found.variables(dict(os.environ)) | {"CUDA_VISIBLE_DEVICES": mask}
 
@@ -91,7 +91,7 @@ def test_multigpu_tests_see_every_gpu(empty: Project) -> None:
         "tests/test_ring.py", "import pytest\n\n@pytest.mark.multigpu\ndef test_ring():\n    pass\n"
     )
     found, variables = gpus(empty, 2)
-    found.set(0, **{"utilization.gpu": 50})
+    found.set(0, utilisation=50)
     run = empty.pytest("--kopt-dist-only", *ON_GPUS, **variables)
     assert run.code == 0 and "1 passed" in run.out, run.text
     assert places(empty)["main"] == ("1,0", "False")
@@ -101,7 +101,7 @@ def test_no_idle_gpu_ends_with_10_and_is_recorded_and_no_more(
     fresh: Project, mode: tuple[str, ...]
 ) -> None:
     found, variables = gpus(fresh, 2)
-    found.set(0, **{"utilization.gpu": 97})
+    found.set(0, utilisation=97)
     found.set(1, pids=[1])
     arguments = ("--kopt-gpu-wait", "0", *ON_GPUS, *mode)
     run = fresh.pytest("--kopt-round", "1", *arguments, **variables)
@@ -122,12 +122,12 @@ def test_a_gpu_freed_meanwhile_is_taken(empty: Project) -> None:
     empty.write("tests/test_plain.py", f"{NOTE}\n\ndef test_nothing():\n    pass\n")
     found, variables = gpus(empty, 2)
     for i in range(2):
-        found.set(i, **{"utilization.gpu": 97})
+        found.set(i, utilisation=97)
 
     def free_after_a_look() -> None:
         while found.readings <= 2 * SAMPLES:
             time.sleep(0.1)
-        found.set(0, **{"utilization.gpu": 0})
+        found.set(0, utilisation=0)
 
     free = threading.Thread(target=free_after_a_look, daemon=True)
     free.start()

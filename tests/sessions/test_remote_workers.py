@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ..fake_gpus import FakeNvidiaSmi
+from ..fake_gpus import FakeDriver
 from .project import KERNEL, SCRIPT, Project, Run
 from .sources import SETTINGS
 from .test_pinning import NO_RUNTIME, NOTE, ON_GPUS, SLEEPING, SLEPT_CASES
@@ -32,7 +32,7 @@ script.startserver(script.bind_and_listen(sys.argv[1], script.execmodel))
 
 
 @contextmanager
-def host(address: str, directory: Path, driver: FakeNvidiaSmi, mask: str) -> Iterator[str]:
+def host(address: str, directory: Path, driver: FakeDriver, mask: str) -> Iterator[str]:
     """Run execnet's socket server, as a host with GPUs of its own; yield what --tx takes."""
     directory.mkdir()
     with socket.socket() as found:
@@ -60,13 +60,13 @@ def host(address: str, directory: Path, driver: FakeNvidiaSmi, mask: str) -> Ite
 
 
 @pytest.fixture
-def drivers(tmp_path: Path) -> list[FakeNvidiaSmi]:
+def drivers(tmp_path: Path) -> list[FakeDriver]:
     """Two hosts' GPUs, none of them the other's."""
-    return [FakeNvidiaSmi(tmp_path / f"driver{i}", 2, first=8 * i) for i in range(2)]
+    return [FakeDriver(tmp_path / f"driver{i}", 2, first=8 * i) for i in range(2)]
 
 
 @contextmanager
-def two_hosts(tmp_path: Path, drivers: list[FakeNvidiaSmi]) -> Iterator[tuple[str, ...]]:
+def two_hosts(tmp_path: Path, drivers: list[FakeDriver]) -> Iterator[tuple[str, ...]]:
     """Run both; yield the words that distribute a run over them."""
     with ExitStack() as stack:
         places = [
@@ -82,7 +82,7 @@ def run(project: Project, words: tuple[str, ...], *more: str) -> Run:
 
 
 def test_each_host_pins_its_worker_before_torch(
-    empty: Project, tmp_path: Path, drivers: list[FakeNvidiaSmi]
+    empty: Project, tmp_path: Path, drivers: list[FakeDriver]
 ) -> None:
     """To a GPU found there and not here: this process sees none at all."""
     empty.write("tests/conftest.py", NOTE)
@@ -96,10 +96,10 @@ def test_each_host_pins_its_worker_before_torch(
 
 
 def test_a_host_without_an_idle_gpu_ends_the_session(
-    empty: Project, tmp_path: Path, drivers: list[FakeNvidiaSmi]
+    empty: Project, tmp_path: Path, drivers: list[FakeDriver]
 ) -> None:
     empty.write("tests/test_plain.py", "def test_nothing():\n    pass\n")
-    drivers[1].set(0, **{"utilization.gpu": 88})
+    drivers[1].set(0, utilisation=88)
     with two_hosts(tmp_path, drivers) as words:
         done = run(empty, words, "--summary-csv", "out.csv", "--kopt-gpu-wait", "0")
     assert done.code == 10, done.text
@@ -108,7 +108,7 @@ def test_a_host_without_an_idle_gpu_ends_the_session(
 
 @pytest.mark.long
 def test_rows_and_evidence_come_home(
-    empty: Project, tmp_path: Path, drivers: list[FakeNvidiaSmi]
+    empty: Project, tmp_path: Path, drivers: list[FakeDriver]
 ) -> None:
     empty.write("pyproject.toml", SETTINGS)
     empty.write(KERNEL, SLEEPING.format(ms=1))
