@@ -26,7 +26,14 @@ WEIGHTS = {"matmul": (1,), "rmsnorm": (1,), "linear_backward": (1,)}
 LEFT_TO_RUNNING = {
     *("layernorm_relu__narrow", "linear_backward__divisible", "linear_backward__ones"),
     *("matmul__blank", "matmul__recycled", "matmul__split", "matmul__tiles", "matmul__warm_store"),
-    *("rmsnorm__nan", "rmsnorm__sniff", "row_sum__fold", "softmax__half", "softmax__prewrite"),
+    *(
+        "rmsnorm__imported",
+        "rmsnorm__nan",
+        "rmsnorm__sniff",
+        "row_sum__fold",
+        "softmax__half",
+        "softmax__prewrite",
+    ),
     *("softmax__sparse", "swiglu__menu", "swiglu__rebase"),
     *("layernorm_relu__bytecode", "layernorm_relu__faulting", "layernorm_relu__worker"),
     *(
@@ -67,7 +74,6 @@ def judge(path: Path) -> list[Finding]:
         {"kernels/kernel.py": OPERATIONS.get(operation, b"")},
         target_lang=str(lang),
         entries={f"kernels.kernel.{operation}": WEIGHTS.get(operation, ())},
-        harness=("ops",),
     )
 
 
@@ -213,12 +219,6 @@ def test_a_vendors_operator_is_a_cheat_only_in_another_language() -> None:
 def test_what_does_not_parse_is_the_builds_affair() -> None:
     files = {"k.py": b"def f(:\n", "k.cu": b"__global__ void k() {}", "j.py": b"\xff\x00"}
     assert audit(files, {}, target_lang="TORCH") == []
-
-
-def test_reference_modules_must_not_be_imported() -> None:
-    code = b"import importlib\ndef f(x):\n    return importlib.import_module('ref').f(x.view(-1))\n"
-    findings = audit({"k.py": code}, {}, target_lang="TORCH", harness=("ref",), entries={"k.f": ()})
-    assert rejections(findings) == {"harness-import"}
 
 
 class _Renamed(ast.NodeTransformer):

@@ -11,6 +11,7 @@ import torch
 
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.training_check import Rehearsal, rehearse
+from pytest_kopt.honesty import training
 from pytest_kopt.honesty.work import Work, saves
 
 USUAL_DB = 120.0
@@ -121,9 +122,18 @@ def test_honest_kernels_raise_nothing(
     assert rehearsed(make(), backward=backward, seed=seed).findings == ()
 
 
+@pytest.fixture
+def suspicious(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the probe suspect whatever it looks at, so that the loop runs."""
+    monkeypatch.setattr(training, "_probe", lambda loop, seeds: True)
+
+
 def test_without_a_suspicion_the_loop_does_not_run() -> None:
     assert rehearsed(plain).evidence["trace"] is None
-    found = rehearse(case_of(plain), 7, "cpu", USUAL_DB, timed=False, suspected=True)
+
+
+def test_the_loop_finds_nothing_in_a_kernel_without_a_cache(suspicious: None) -> None:
+    found = rehearse(case_of(plain), 7, "cpu", USUAL_DB, timed=False)
     assert found.evidence["trace"]["cached"] == ()
     assert found.findings == ()
 
@@ -293,16 +303,16 @@ def test_what_a_kernel_raises_in_the_loop_is_passed_on() -> None:
         rehearsed(function)
 
 
-def test_an_unlucky_draw_near_the_gate_is_no_cheat() -> None:
+def test_an_unlucky_draw_near_the_gate_is_no_cheat(suspicious: None) -> None:
     """Wrong by the gate, but as exact as the kernel always was."""
 
     def rough(a: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return (a @ w) * 1.01
 
     case = case_of(rough)
-    usual = rehearse(case, 7, "cpu", 40.0, timed=False, suspected=True)
+    usual = rehearse(case, 7, "cpu", 40.0, timed=False)
     assert usual.findings == ()
-    exact = rehearse(case, 7, "cpu", USUAL_DB, timed=False, suspected=True)
+    exact = rehearse(case, 7, "cpu", USUAL_DB, timed=False)
     assert "training-loop" in checks(exact)
 
 

@@ -34,18 +34,17 @@ def rehearse(
     usual_db: float,
     *,
     timed: bool = True,
-    suspected: bool = False,
 ) -> Rehearsal:
     """Run a case that passed its check through a simulated training loop.
 
     `usual_db` is the smallest SNR of its check. With `timed` the call is also timed with fresh and
-    with known tensors; `suspected` runs the whole loop whatever the probe says.
+    with known tensors.
     """
 
     def seeds(purpose: str) -> int:
         return derive(session_seed, case.nodeid, f"training {purpose}")
 
-    found = simulate(_subject(case, usual_db), seeds, suspected)
+    found = simulate(_subject(case, usual_db), seeds)
     findings, evidence = list(found.findings), found.to_json()
     if timed and not any(finding.rejects for finding in findings):
         pairs = _pairs(case, seeds("reuse"), device)

@@ -109,8 +109,8 @@ class Simulation:
         }
 
 
-def simulate(subject: Subject, seeds: Callable[[str], int], suspected: bool = False) -> Simulation:
-    """Run the loop where a short probe (or the caller) suspects a cache.
+def simulate(subject: Subject, seeds: Callable[[str], int]) -> Simulation:
+    """Run the loop where a short probe suspects a cache.
 
     `seeds(purpose)` derives secret seeds. A kernel that cannot run while its work is counted runs
     the loop uncounted; what it raises there is the caller's.
@@ -119,7 +119,7 @@ def simulate(subject: Subject, seeds: Callable[[str], int], suspected: bool = Fa
     # whose stale copy would be no update's.
     probing = _Loop(subject, _counted)
     try:
-        if not suspected and not _probe(probing, seeds):
+        if not _probe(probing, seeds):
             return Simulation()
         return _run(_Loop(subject, _counted), seeds)
     except Exception as error:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from pytest_kopt.honesty.audit import (
     caches,
@@ -36,7 +36,6 @@ def audit(
     *,
     target_lang: str,
     entries: Entries | None = None,
-    harness: Collection[str] = (),
 ) -> list[Finding]:
     """Return what the candidate's files do that a kernel has no honest reason to do.
 
@@ -45,15 +44,14 @@ def audit(
     other function that the kernel does not call itself is looked at as well, since a case may call
     more than it says; but only of an entry is it known that its arguments are tensors, which of
     them are weights, and that what it returns is the result.
-    `harness` are dotted names of modules that a kernel must not import (tests, references).
 
     What the incumbent does too, line for line but for names and places, is not the candidate's
     doing: it comes back as a note. Rejecting it would end the campaign for whoever comes next,
     and hiding it would let a campaign that began dishonest stay so unseen.
     """
-    known = Counter(s.pattern for s in _suspicions(incumbent, target_lang, entries, harness))
+    known = Counter(s.pattern for s in _suspicions(incumbent, target_lang, entries))
     findings = []
-    for suspicion in _suspicions(candidate, target_lang, entries, harness):
+    for suspicion in _suspicions(candidate, target_lang, entries):
         old = known[suspicion.pattern] > 0
         known[suspicion.pattern] -= old
         findings.append(suspicion.finding(known=old))
@@ -64,7 +62,6 @@ def _suspicions(
     sources: Mapping[str, bytes],
     target_lang: str,
     entries: Entries | None,
-    harness: Collection[str],
 ) -> list[Suspicion]:
     trees = parse(sources)
     program = Program(trees, entries or {})
@@ -74,7 +71,7 @@ def _suspicions(
     for found in (
         caches.suspicions(evidence),
         modes.suspicions(evidence),
-        inspection.suspicions(evidence, harness),
+        inspection.suspicions(evidence),
         interference.suspicions(evidence),
         concurrency.suspicions(evidence),
         randomness.suspicions(evidence),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from pytest_kopt.honesty.audit.suspicion import Evidence, Suspicion
 from pytest_kopt.honesty.audit.trace import Call, Read, Site
@@ -29,11 +29,11 @@ _WALKS = frozenset(f"builtins.{n}" for n in ("list", "dict", "tuple", "sorted", 
 _ADVICE = "decide from the arguments: their sizes, dtypes, strides and device"
 
 
-def suspicions(evidence: Evidence, harness: Collection[str]) -> Iterator[Suspicion]:
+def suspicions(evidence: Evidence) -> Iterator[Suspicion]:
     """Yield looks at the stack, the heap, the command line, the environment and the harness."""
     trace = evidence.trace
     for read in trace.reads:
-        found = _read(read, harness)
+        found = _read(read)
         if read.name in _COLLECTOR and _puts_back(evidence, read.site):
             continue
         if found and evidence.runs(read.site):
@@ -75,7 +75,7 @@ def _suspicion(check: str, site: Site) -> Suspicion:
     return Suspicion(check, _MESSAGES[check], site, _ADVICE)
 
 
-def _read(read: Read, harness: Collection[str]) -> str:
+def _read(read: Read) -> str:
     name = read.name
     if name.startswith("frame."):
         return "stack-inspection"
@@ -86,7 +86,7 @@ def _read(read: Read, harness: Collection[str]) -> str:
     if name in ("sys.argv", "sys.orig_argv"):
         return "command-line"
     if name.startswith("import "):
-        return _import(name.removeprefix("import "), harness)
+        return _import(name.removeprefix("import "))
     if name.startswith("pytest.") and name.split(".")[1] not in _MARKING:
         return "harness-import"
     if name == "iterate sys.modules" or name == "sys.modules.__main__":
@@ -98,8 +98,8 @@ def _read(read: Read, harness: Collection[str]) -> str:
     return ""
 
 
-def _import(module: str, harness: Collection[str]) -> str:
-    if module.partition(".")[0] in _HARNESS or module in harness:
+def _import(module: str) -> str:
+    if module.partition(".")[0] in _HARNESS:
         return "harness-import"
     return "harness-import" if module.rpartition(".")[2] == "conftest" else ""
 
