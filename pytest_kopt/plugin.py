@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_kopt.options.declare import MARKERS, STDERR, add_options, is_asked_for
-from pytest_kopt.session import watching as vigil
-from pytest_kopt.session.activation import Doorman
+from pytest_kopt.session.activation import Activation
+from pytest_kopt.session.watching import runs_cases_of_a_trial, watch_of
 
 if TYPE_CHECKING:
     from pytest_kopt.cases.fixture import Kopt
@@ -25,8 +25,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
         from pytest_kopt.session.arguments import take_from_manifest
 
         take_from_manifest(early_config, args)
-    if vigil.runs_cases_of_a_trial(early_config):
-        vigil.watch_of(early_config)
+    if runs_cases_of_a_trial(early_config):
+        watch_of(early_config)
 
 
 @pytest.hookimpl(trylast=True)
@@ -34,10 +34,10 @@ def pytest_configure(config: pytest.Config) -> None:
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     config.stash[STDERR] = os.dup(2)
-    doorman = Doorman(config)
-    config.pluginmanager.register(doorman, "kopt-doorman")
+    activation = Activation(config)
+    config.pluginmanager.register(activation, "kopt-activation")
     if is_asked_for(config):
-        doorman.open()
+        activation.open()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

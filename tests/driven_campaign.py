@@ -27,12 +27,12 @@ from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.cli import lifecycle, note, restore
-from pytest_kopt.cli.project import Project
 from pytest_kopt.decide.kernel_time import ProfilePair
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.options.project import Project
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.profiling.table import CaseProfile, KernelRow
 from pytest_kopt.trials.harness import PytestSetup
@@ -80,7 +80,7 @@ class Ran:
 
 
 @dataclass(slots=True)
-class Laboratory:
+class Measurements:
     """Measures again what it is told to, and profiles a kernel that is faster by these gains.
 
     One gain a pair of processes, in percent; without one no kernel is seen.
@@ -290,7 +290,7 @@ def _session(
         meanwhile()
         found = results(outcome, rates)
         collector.results = {result.nodeid: result for result in found}
-        laboratory = Laboratory(
+        measurements = Measurements(
             [
                 results(outcome, [rate * factor / outcome.factors[0] for rate in rates])
                 for factor in outcome.again
@@ -298,7 +298,7 @@ def _session(
             kernel_gains_pct,
         )
         interrupted = "Ctrl-C" if outcome.interrupted else ""
-        closing = trial.close(collector, laboratory, interrupted)  # type: ignore[arg-type]
+        closing = trial.close(collector, measurements, interrupted)  # type: ignore[arg-type]
         return closing.verdict
     finally:
         trial.release()

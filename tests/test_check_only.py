@@ -14,7 +14,7 @@ import torch
 
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.runner import Bench, Outcome, run_case
-from pytest_kopt.processes.worker_orders import Brief
+from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.schema.profile import Column, Schema
 from pytest_kopt.session.worker import Worker
 
@@ -56,7 +56,7 @@ def case_of(function: Callable[..., Any], schema: str | Schema = "memory") -> Ca
 
 def plain_bench(**orders: Any) -> Bench:
     """Return the bench of a session without a round."""
-    return Worker(Brief("cpu", "auto", 1, 60.0, "standard", **orders)).bench()
+    return Worker(WorkerOrders("cpu", "auto", 1, 60.0, "standard", **orders)).bench()
 
 
 def checked(function: Callable[..., Any], schema: str | Schema = "memory") -> Outcome:

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.versions import executed_files as witness
-from pytest_kopt.versions import overlay, twin
+from pytest_kopt.versions import executed_files, overlay, twin
 from pytest_kopt.versions.errors import NotLoadable
 from pytest_kopt.versions.loader import SecondVersion
 
@@ -111,8 +110,8 @@ def test_each_version_runs_its_own_code(tree: Tree, layout: str) -> None:
     assert getattr(importlib.import_module(module), name)() == "new"
     function, incumbent, version = tree.twin(module, name, kernel, KERNEL.format(value="'old'"))
     assert (function(), incumbent(), function()) == ("new", "old", "new")
-    witness.check(incumbent, version.files, version.first_files, "incumbent")
-    witness.check(function, version.first_files, version.files, "candidate")
+    executed_files.check(incumbent, version.files, version.first_files, "incumbent")
+    executed_files.check(function, version.first_files, version.files, "candidate")
 
 
 def test_the_versions_share_no_module_state(tree: Tree) -> None:
@@ -179,7 +178,7 @@ def test_a_version_that_runs_the_others_code_is_found_out(tree: Tree) -> None:
         "hidden", "answer", "hidden_core.py", KERNEL.format(value="'old'")
     )
     with pytest.raises(NotLoadable, match="ran the other version's"):
-        witness.check(incumbent, version.files, version.first_files, "incumbent")
+        executed_files.check(incumbent, version.files, version.first_files, "incumbent")
 
 
 def test_the_folder_to_start_in_is_no_link_into_the_project(tmp_path: Path) -> None:

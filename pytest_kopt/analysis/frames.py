@@ -28,8 +28,8 @@ from pytest_kopt.analysis.records import (
 )
 from pytest_kopt.campaign.choice import choose_campaign
 from pytest_kopt.campaign.layout import Layout, find
-from pytest_kopt.cli.project import Project
 from pytest_kopt.errors import BadInput
+from pytest_kopt.options.project import Project
 from pytest_kopt.schema.table import write_atomically
 
 if TYPE_CHECKING:

@@ -30,8 +30,7 @@ from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.measure.cold import InputPool, input_pool
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.numerics.nested import fresh_copies, tensors
-from pytest_kopt.versions import executed_files as witness
-from pytest_kopt.versions import twin
+from pytest_kopt.versions import executed_files, twin
 from pytest_kopt.versions.errors import NotLoadable, Unreached
 
 #: Of so many blocks of an arm, so many are looked at.
@@ -139,7 +138,7 @@ def _versions(case: Case, order: ArmsOrder, seed: int) -> Mapping[str, Callable[
     if not order.trees:
         if order.root:
             call = _one_call(case, case.function, make_inputs(case, seed))
-            witness.check_moved(call, Path(order.root), order.changed)
+            executed_files.check_moved(call, Path(order.root), order.changed)
         return dict.fromkeys(order.names, case.function)
     root = Path(order.root)
     changed = {(root / path).resolve() for path in order.changed} or twin.own_file(case.function)
@@ -153,14 +152,14 @@ def _versions(case: Case, order: ArmsOrder, seed: int) -> Mapping[str, Callable[
             functions[name], version = twin.find(case.function, changed, root, Path(tree))
         except Unreached:
             call = _one_call(case, case.function, given)
-            witness.check_untouched(call, {str(path) for path in changed})
+            executed_files.check_untouched(call, {str(path) for path in changed})
             raise
         twin.check_arguments(given, version.names)
         files[name] = version.files
         files[CANDIDATE] = version.first_files
     for name, function in functions.items():
         others = set().union(*(found for other, found in files.items() if other != name))
-        witness.check(_one_call(case, function, given), files[name], others, name)
+        executed_files.check(_one_call(case, function, given), files[name], others, name)
     return functions
 
 

@@ -11,7 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pytest_kopt.cli.project import Commands, Project, command
+from pytest_kopt.cli.commands import Commands, command
+from pytest_kopt.options.project import Project
 from pytest_kopt.show.ceilings import lines
 
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from pytest_kopt import policies
-from pytest_kopt.cli.project import Commands, command
+from pytest_kopt.cli.commands import Commands, command
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored
 from pytest_kopt.schema.classes import Classes
 from pytest_kopt.schema.table import read_csv

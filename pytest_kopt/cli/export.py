@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pytest_kopt.cli.project import Commands, command
+from pytest_kopt.cli.commands import Commands, command
 
 
 def add_parser(commands: Commands) -> None:

@@ -20,11 +20,12 @@ from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.prerequisites import gaps, listed, tree_gaps
 from pytest_kopt.campaign.workspace import extraction
 from pytest_kopt.cli import manifest_options, quick_bench, templates
-from pytest_kopt.cli.project import Commands, Project, command
+from pytest_kopt.cli.commands import Commands, command
 from pytest_kopt.clock import now
 from pytest_kopt.documents import usable
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
+from pytest_kopt.options.project import Project
 from pytest_kopt.schema.table import write_atomically
 from pytest_kopt.show import tips
 from pytest_kopt.show.campaign_readme import campaign_readme

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from pytest_kopt.cli.project import Commands, Project, command
+from pytest_kopt.cli.commands import Commands, command
 from pytest_kopt.errors import BadInput
+from pytest_kopt.options.project import Project
 from pytest_kopt.show import projections
 
 

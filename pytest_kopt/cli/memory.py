@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 from pytest_kopt.campaign import memory
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.cli.project import Commands, Project, command
+from pytest_kopt.cli.commands import Commands, command
 from pytest_kopt.errors import BadInput
+from pytest_kopt.options.project import Project
 from pytest_kopt.show import projections
 from pytest_kopt.show.words import percent
 

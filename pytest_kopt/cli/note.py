@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 
 from pytest_kopt.campaign import notes
-from pytest_kopt.cli.project import Commands, Project, command
+from pytest_kopt.cli.commands import Commands, command
+from pytest_kopt.options.project import Project
 from pytest_kopt.show import projections
 
 

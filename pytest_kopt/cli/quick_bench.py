@@ -13,9 +13,9 @@ import pytest
 
 from pytest_kopt.campaign import levels
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.cli.project import Project
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
+from pytest_kopt.options.project import Project
 
 SCRIPT = '''\
 """Checks and measures this campaign's quick level; judges and records nothing.

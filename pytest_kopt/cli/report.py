@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.cli.project import Commands, Project, command
+from pytest_kopt.cli.commands import Commands, command
 from pytest_kopt.errors import BadInput
+from pytest_kopt.options.project import Project
 from pytest_kopt.schema.table import write_atomically
 
 #: Seconds between two looks at the ledgers while watching.

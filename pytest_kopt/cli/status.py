@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
-from pytest_kopt.cli.project import Commands, Project, command
+from pytest_kopt.cli.commands import Commands, command
+from pytest_kopt.options.project import Project
 from pytest_kopt.show.status import lines, status
 from pytest_kopt.trials.harness import edited_harness
 

@@ -7,8 +7,9 @@ from typing import get_args
 
 from pytest_kopt.campaign import tips
 from pytest_kopt.campaign.notes import Bucket, Notes
-from pytest_kopt.cli.project import Commands, Project, command
+from pytest_kopt.cli.commands import Commands, command
 from pytest_kopt.clock import now
+from pytest_kopt.options.project import Project
 from pytest_kopt.show import projections
 
 

@@ -145,7 +145,7 @@ def is_asked_for(config: pytest.Config) -> bool:
 
 #: Names under which processes of ours find their orders: a child's plugin, an xdist worker's input.
 SERVE = "kopt-serve"
-WORKERINPUT = "kopt_brief"
+WORKERINPUT = "kopt_orders"
 #: Beside it: whether the worker is a child of the process that decides.
 BELOW = "kopt-below"
 

@@ -25,7 +25,7 @@ from pytest_kopt.honesty.heldout import Tried, merged
 from pytest_kopt.paired.replica import CaseQuads, Died, DiedNearby, Refused, Replica
 from pytest_kopt.processes.child import MAX_DEATHS, Child
 from pytest_kopt.processes.launcher import launcher_of
-from pytest_kopt.processes.worker_orders import Brief
+from pytest_kopt.processes.worker_orders import WorkerOrders
 
 #: Replicas that start up while another is measured; on the CPU they would disturb it.
 _AHEAD_ON_GPU = 4
@@ -83,7 +83,7 @@ class Comparison:
     def __init__(
         self,
         config: pytest.Config,
-        brief: Brief,
+        orders: WorkerOrders,
         env: Mapping[str, str],
         lanes: Mapping[Device, Sequence[str]],
         versions: Versions,
@@ -99,7 +99,7 @@ class Comparison:
         """
         self._config = config
         self.progress = progress
-        self._brief = brief
+        self._orders = orders
         self._numbers = itertools.count()
         self._env = env
         self._versions = versions
@@ -136,7 +136,7 @@ class Comparison:
     @property
     def ahead(self) -> int:
         """How many replicas of a lane are started before they are needed, the next included."""
-        return ahead(self._brief.device, len(self._lanes))
+        return ahead(self._orders.device, len(self._lanes))
 
     def replicas(self, count: int) -> Iterator[dict[str, CaseQuads]]:
         """Yield `count` replicas, each the quads of every case by node id.
@@ -196,19 +196,19 @@ class Comparison:
         """
         versions, how = self._versions, self.how
         # No content comes in two replicas: a kernel's processes could pass answers on.
-        seed = derive(self._brief.session_seed, "", f"replica {next(self._numbers)}")
-        brief = replace(self._brief, session_seed=seed)
+        seed = derive(self._orders.session_seed, "", f"replica {next(self._numbers)}")
+        orders = replace(self._orders, session_seed=seed)
         names = [CANDIDATE, INCUMBENT, PLACEBO]
         self.random.shuffle(names)
         if how == ONE_PROCESS:
             trees = tuple(str(tree) for tree in versions.trees)
             root = str(versions.root)
             order = ArmsOrder(tuple(names), root, trees, versions.changed, near)
-            children = [self._child(replace(brief, arms=order), None, device, ids)]
+            children = [self._child(replace(orders, arms=order), None, device, ids)]
         else:
             tree_of = {CANDIDATE: None, INCUMBENT: versions.trees[0], PLACEBO: versions.trees[1]}
             held = {
-                name: self._alone(name, tree_of[name], device, ids, near, brief) for name in names
+                name: self._alone(name, tree_of[name], device, ids, near, orders) for name in names
             }
             return Replica(list(held.values()), how, device, self._placement, alone=held[CANDIDATE])
         return Replica(children, how, device, self._placement)
@@ -220,21 +220,23 @@ class Comparison:
         device: Device,
         ids: Sequence[str],
         near: bool,
-        brief: Brief,
+        orders: WorkerOrders,
     ) -> Child:
         """Start a process that holds one arm, in a tree of the incumbent or in the project."""
         versions = self._versions
         order = ArmsOrder((name,), held_out=near)
         if tree is not None:
             order = replace(order, root=str(versions.root), changed=versions.changed)
-        return self._child(replace(brief, arms=order), tree, device, ids)
+        return self._child(replace(orders, arms=order), tree, device, ids)
 
-    def _child(self, brief: Brief, tree: Path | None, device: Device, ids: Sequence[str]) -> Child:
+    def _child(
+        self, orders: WorkerOrders, tree: Path | None, device: Device, ids: Sequence[str]
+    ) -> Child:
         env = replica_environment(self._env, self._placement, device)
         if tree is None:
-            return Child(self._config, brief, env, ids)
+            return Child(self._config, orders, env, ids)
         env["TORCH_EXTENSIONS_DIR"] = str(tree / ".torch_extensions")
-        return Child(self._config, brief, env, ids, (self._versions.root, tree))
+        return Child(self._config, orders, env, ids, (self._versions.root, tree))
 
 
 class _Lane:

@@ -10,12 +10,12 @@ import pytest
 
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.processes.child import MAX_DEATHS, CaseProcess, Child, Listener, filter_known
-from pytest_kopt.processes.worker_orders import Brief
+from pytest_kopt.processes.worker_orders import WorkerOrders
 
 
 def measure_again(
     config: pytest.Config,
-    brief: Brief,
+    orders: WorkerOrders,
     env: Mapping[str, str],
     ids: Sequence[str],
     lives: int = MAX_DEATHS,
@@ -44,5 +44,5 @@ def measure_again(
         finished=lambda nodeid: None,
         died=lambda nodeid, how, times: collector.died(nodeid, how, times, lives),
     )
-    CaseProcess(lambda: Child(config, brief, env, list(ids), copy), listener, lives).run()
+    CaseProcess(lambda: Child(config, orders, env, list(ids), copy), listener, lives).run()
     return collector

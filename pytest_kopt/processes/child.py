@@ -19,7 +19,7 @@ import pytest
 from pytest_kopt.honesty.clock import Span
 from pytest_kopt.processes.channel import Message
 from pytest_kopt.processes.launcher import launcher_of
-from pytest_kopt.processes.worker_orders import Brief
+from pytest_kopt.processes.worker_orders import WorkerOrders
 
 _GRACE_SECONDS = 10
 _TIMEOUT, _FATAL = "Timeout (", "Fatal Python error"
@@ -59,7 +59,7 @@ class Child:
     def __init__(
         self,
         config: pytest.Config,
-        brief: Brief,
+        orders: WorkerOrders,
         env: Mapping[str, str],
         args: Sequence[str] | None,
         copy: tuple[Path, Path] | None = None,
@@ -73,7 +73,7 @@ class Child:
         launched = launcher_of(config).start(
             moved_environment({**os.environ, **env}, moved),
             moved(str(config.invocation_params.dir)),
-            brief.device if brief.arms and brief.device == "cuda" else "",
+            orders.device if orders.arms and orders.device == "cuda" else "",
         )
         self.spans: dict[str, list[Span]] = {}
         self._launched = launched
@@ -84,7 +84,7 @@ class Child:
             sys_path=[moved(entry) for entry in sys.path],
             argv=sys.argv,
             pytest_args=[moved(str(arg)) for arg in config.invocation_params.args],
-            brief=brief.to_json(),
+            orders=orders.to_json(),
             args=None
             if args is None
             else [moved(os.path.join(config.rootpath, arg)) for arg in args],

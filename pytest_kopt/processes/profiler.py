@@ -17,7 +17,7 @@ import pytest
 from pytest_kopt.cases.order import ProfileOrder
 from pytest_kopt.processes.child import moved_environment, mover
 from pytest_kopt.processes.launched import boot
-from pytest_kopt.processes.worker_orders import Brief
+from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.profiling import ncu, rocprof
 from pytest_kopt.profiling.table import CaseProfile, Launch, rows_of
 
@@ -29,7 +29,7 @@ class Profiler:
     """What a process of ours needs to run cases: the run it belongs to and its orders."""
 
     config: pytest.Config
-    brief: Brief
+    orders: WorkerOrders
     env: Mapping[str, str]
 
     def by_vendor(self, seen: Sequence[CaseProfile]) -> list[CaseProfile]:
@@ -41,7 +41,7 @@ class Profiler:
         return [self._vendor(tool, item) for item in seen] if tool else []
 
     def _vendor_tool(self) -> str | None:
-        if self.brief.device == "cpu":
+        if self.orders.device == "cpu":
             return None
         return next((name for name in (ncu.TOOL, rocprof.TOOL) if shutil.which(name)), None)
 
@@ -86,19 +86,19 @@ class Profiler:
         config = self.config
 
         moved = mover(config, *copy) if copy else str
-        brief = replace(self.brief, profile=ProfileOrder(str(directory), external))
-        orders = directory / "orders.json"
+        orders = replace(self.orders, profile=ProfileOrder(str(directory), external))
+        script = directory / "script.json"
         document = {
             "sys_path": [moved(entry) for entry in sys.path],
             "argv": sys.argv,
             "pytest_args": [moved(str(word)) for word in config.invocation_params.args],
-            "brief": brief.to_json(),
+            "orders": orders.to_json(),
             "ids": list(ids),
         }
-        orders.write_text(json.dumps(document))
+        script.write_text(json.dumps(document))
         try:
             done = subprocess.run(
-                [*front, *boot("pytest_kopt.session.scripted:main"), str(orders)],
+                [*front, *boot("pytest_kopt.session.scripted:main"), str(script)],
                 cwd=moved(str(config.invocation_params.dir)),
                 env=moved_environment({**os.environ, **self.env}, moved),
                 stdin=subprocess.DEVNULL,
@@ -106,7 +106,7 @@ class Profiler:
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
-                timeout=_START_SECONDS + self.brief.timeout * len(ids),
+                timeout=_START_SECONDS + self.orders.timeout * len(ids),
                 check=False,
             )
         except subprocess.TimeoutExpired:
@@ -124,7 +124,7 @@ def _launches(tool: str, directory: Path, report: Path) -> list[Launch]:
 
 def _answers(directory: Path) -> Iterator[CaseProfile]:
     for path in directory.glob("*.json"):
-        if path.name != "orders.json":
+        if path.name != "script.json":
             yield CaseProfile.from_document(json.loads(path.read_text()))
 
 

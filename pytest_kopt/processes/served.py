@@ -18,16 +18,16 @@ from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.options.declare import SERVE
 from pytest_kopt.processes.channel import Channel
 from pytest_kopt.processes.parent_death import end_with_parent
-from pytest_kopt.processes.worker_orders import Brief
+from pytest_kopt.processes.worker_orders import WorkerOrders
 
 
 class Serve:
     """Collects, then runs the node ids it is sent and streams their reports."""
 
-    def __init__(self, channel: Channel, brief: Brief, args: list[str] | None) -> None:
+    def __init__(self, channel: Channel, orders: WorkerOrders, args: list[str] | None) -> None:
         # The name under which pluggy registers a plugin given to pytest.main.
         self.__name__ = SERVE
-        self.brief = brief
+        self.orders = orders
         self._channel = channel
         self._args = args
         self._config: pytest.Config | None = None
@@ -183,6 +183,6 @@ def serve(reader: int, writer: int, rouse: str) -> NoReturn:
         raise SystemExit("no orders")
     sys.path[:] = hello["sys_path"]
     sys.argv[:] = hello["argv"]
-    plugin = Serve(channel, Brief.from_json(hello["brief"]), hello["args"])
+    plugin = Serve(channel, WorkerOrders.from_json(hello["orders"]), hello["args"])
     # A session that began ends in its own last hook; this is for one that could not.
     os._exit(int(pytest.main(hello["pytest_args"], plugins=[plugin, Leave()])))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Brief:
+class WorkerOrders:
     """Orders for a worker.
 
     `expected` are the baseline's cases (None: nothing is frozen); `classes` columns that every case
@@ -45,7 +45,7 @@ class Brief:
     target: str | None = None
 
     @classmethod
-    def of(cls, settings: Settings, device: str, session_seed: int) -> Brief:
+    def of(cls, settings: Settings, device: str, session_seed: int) -> WorkerOrders:
         """Return the orders of a session without a campaign."""
         return cls(
             device,
@@ -63,7 +63,7 @@ class Brief:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Brief:
+    def from_json(cls, text: str) -> WorkerOrders:
         document = json.loads(text)
         if document["expected"] is not None:
             document["expected"] = tuple(

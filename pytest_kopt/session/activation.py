@@ -10,7 +10,7 @@ import pytest
 _OURS = ("kopt", "deterministic", "multigpu")
 
 
-class Doorman:
+class Activation:
     """Puts the session's plugins together when an option, a test or a result asks for kopt."""
 
     def __init__(self, config: pytest.Config) -> None:

@@ -10,7 +10,7 @@ from pytest_kopt.cases.seeds import fresh_session_seed
 from pytest_kopt.devices.choice import choose
 from pytest_kopt.options.declare import BELOW, SERVE, WORKERINPUT
 from pytest_kopt.processes.parent_death import end_with_parent
-from pytest_kopt.processes.worker_orders import Brief
+from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.session.worker import Worker
 
 if TYPE_CHECKING:
@@ -49,14 +49,14 @@ def assemble(config: pytest.Config) -> None:
     """
     manager = config.pluginmanager
     serve = manager.get_plugin(SERVE)
-    orders = getattr(config, "workerinput", {}).get(WORKERINPUT)
+    given = getattr(config, "workerinput", {}).get(WORKERINPUT)
     if serve is not None:
-        manager.register(Worker(serve.brief, serve), _WORKER)
+        manager.register(Worker(serve.orders, serve), _WORKER)
         return
-    if orders is not None:
+    if given is not None:
         if config.workerinput.get(BELOW):  # type: ignore[attr-defined]
             end_with_parent()
-        manager.register(Worker(Brief.from_json(orders)), _WORKER)
+        manager.register(Worker(WorkerOrders.from_json(given)), _WORKER)
         return
     from pytest_kopt.options.settings import Settings
     from pytest_kopt.session.controller import told
@@ -72,11 +72,11 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
     manager = config.pluginmanager
     seed = settings.seed if settings.seed is not None else fresh_session_seed()
     device = choose(settings.device)
-    brief = Brief.of(settings, device, seed)
+    orders = WorkerOrders.of(settings, device, seed)
     trial = None if config.option.collectonly else _trial(config, settings)
     if trial is not None:
-        brief = trial.brief(device, seed)
-    controller = Controller(config, settings, brief, trial)
+        orders = trial.orders(device, seed)
+    controller = Controller(config, settings, orders, trial)
     manager.register(controller, _CONTROLLER)
     if is_distributed(config):
         from pytest_kopt.session.xdist import XdistBridge
@@ -87,9 +87,9 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
 
         manager.register(Supervisor(config, controller), "kopt-supervisor")
     else:
-        manager.register(Worker(brief), _WORKER)
+        manager.register(Worker(orders), _WORKER)
     if trial is not None or settings.calibrate:
-        controller.lab.warm_up()
+        controller.measurements.warm_up()
 
 
 def _trial(config: pytest.Config, settings: Settings) -> Trial | None:

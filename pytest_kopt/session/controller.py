@@ -15,10 +15,10 @@ from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.errors import BadInput, CannotFinish, KernelError, storage_told
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.settings import Settings
-from pytest_kopt.processes.worker_orders import Brief
+from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.session.arguments import NARROWED
 from pytest_kopt.session.interruption import Interruption
-from pytest_kopt.session.measurements import HostLaboratory
+from pytest_kopt.session.measurements import HostMeasurements
 from pytest_kopt.session.refusal import refused
 
 if TYPE_CHECKING:
@@ -35,14 +35,14 @@ class Controller:
         self,
         config: pytest.Config,
         settings: Settings,
-        brief: Brief,
+        orders: WorkerOrders,
         trial: Trial | None,
     ) -> None:
         self.settings = settings
         self.trial = trial
         self.collector = Collector()
         environment = trial.environment if trial else {}
-        self.lab = HostLaboratory(config, settings, brief, self.collector, environment)
+        self.measurements = HostMeasurements(config, settings, orders, self.collector, environment)
         self._config = config
         self._closing: Closing | None = None
         self.noise: dict[str, Any] | None = None
@@ -51,9 +51,9 @@ class Controller:
         self._unwritten: list[str] = []
 
     @property
-    def brief(self) -> Brief:
+    def orders(self) -> WorkerOrders:
         """The orders of this session's workers."""
-        return self.lab.brief
+        return self.measurements.orders
 
     @property
     def wait_minutes(self) -> float | None:
@@ -84,27 +84,29 @@ class Controller:
             except KernelError as error:
                 pytest.exit(str(error), returncode=int(ExitCode.FAILED))
         if self.settings.calibrate or (self.trial and self.trial.wants_replicas):
-            self.lab.prestart_replicas()
+            self.measurements.prestart_replicas()
         return ids
 
     def pytest_report_header(self) -> list[str]:
         if self.settings.check_only:
-            return [f"kopt: {self.brief.device}, check only: nothing is timed"]
+            return [f"kopt: {self.orders.device}, check only: nothing is timed"]
         if not self.settings.active:
             return []
         if self.trial is None:
-            return [f"kopt: {self.brief.device}, rows go to {self.settings.summary_csv}"]
+            return [f"kopt: {self.orders.device}, rows go to {self.settings.summary_csv}"]
         from pytest_kopt.show.words import printed
 
-        lines = [f"kopt: {self.trial.title}, {self.brief.device}", *self.trial.preface]
+        lines = [f"kopt: {self.trial.title}, {self.orders.device}", *self.trial.preface]
         return [piece for line in lines for piece in printed(line)]
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        self.lab.session = session
+        self.measurements.session = session
         if self.trial:
             self._interruption.take_over()
         with told("nothing was measured or changed", self.trial):
-            self.lab.take_place(self.wait_minutes, self.say, serves_itself=not self.settings.active)
+            self.measurements.take_place(
+                self.wait_minutes, self.say, serves_itself=not self.settings.active
+            )
             blocked = self.trial.begin() if self.trial else ""
         if blocked:
             self.collector.startup_death = blocked
@@ -171,7 +173,7 @@ class Controller:
 
     def pytest_unconfigure(self) -> None:
         self._interruption.give_back()
-        self.lab.end()
+        self.measurements.end()
         if self.trial:
             self.trial.release()
 
@@ -181,14 +183,14 @@ class Controller:
         lasting = "nothing is lost: the next session finishes what this one began"
         with undisturbed, told(lasting, self.trial):
             if not interrupted:
-                self.lab.second_runs()
+                self.measurements.second_runs()
             if self.trial:
-                self._closing = self.trial.close(self.collector, self.lab, interrupted)
+                self._closing = self.trial.close(self.collector, self.measurements, interrupted)
                 self._publish(self._closing.verdict)
             elif self.collector.refusals:
                 raise BadInput("; ".join(self.collector.refusals))
             elif self.settings.calibrate and not interrupted:
-                self.noise = self.lab.calibrate(self.settings.calibrate)
+                self.noise = self.measurements.calibrate(self.settings.calibrate)
             self._draw_rooflines()
             self._write_rows()
 

@@ -1,4 +1,4 @@
-"""The laboratory of a session: fresh processes on the devices of this host."""
+"""What a session measures: fresh processes on the devices of this host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_kopt.devices.placement import ON_CPU, Placement, place
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.processes.launcher import launcher_of
-from pytest_kopt.processes.worker_orders import Brief
+from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.session.distribution import has_local_workers, is_distributed, local_workers
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_kopt.profiling.table import CaseProfile
 
 
-class HostLaboratory:
+class HostMeasurements:
     """Measures what is asked for by a session's orders, each case on the device it is at home on.
 
     `common_environment` is what every process that runs kernel code gets, on whatever host. The
@@ -39,11 +39,11 @@ class HostLaboratory:
         self,
         config: pytest.Config,
         settings: Settings,
-        brief: Brief,
+        orders: WorkerOrders,
         collector: Collector,
         common_environment: Mapping[str, str],
     ) -> None:
-        self.brief = brief
+        self.orders = orders
         self.common_environment = dict(common_environment)
         self.session: pytest.Session | None = None
         self._config = config
@@ -61,7 +61,7 @@ class HostLaboratory:
     def _local_environment(self) -> dict[str, str]:
         from pytest_kopt.devices.choice import interpreter_environment
 
-        return interpreter_environment(self.brief.device) | self.common_environment
+        return interpreter_environment(self.orders.device) | self.common_environment
 
     def environment_of_worker(self, place: int) -> dict[str, str]:
         """Return what the `place`-th worker of this host gets: all that, and its device."""
@@ -75,7 +75,7 @@ class HostLaboratory:
         multi = self._settings.suite == "multigpu"
         if multi or config.option.collectonly or not has_local_workers(config):
             return
-        self._placement = place(self.brief.device, self.brief.target, wait_minutes, say)
+        self._placement = place(self.orders.device, self.orders.target, wait_minutes, say)
         if serves_itself and not is_distributed(config):
             os.environ.update(self._placement.pin_to(self._placement.best))
 
@@ -87,7 +87,7 @@ class HostLaboratory:
         measured = [nodeid for nodeid in self._collector.order if nodeid in self._collector.results]
         for device, ids in self._lanes(measured).items():
             env = self._local_environment | self._placement.pin_to(device)
-            found += measure_again(self._config, self.brief, env, ids).results.values()
+            found += measure_again(self._config, self.orders, env, ids).results.values()
         return found
 
     def check_also(self, ids: Sequence[str]) -> None:
@@ -99,22 +99,22 @@ class HostLaboratory:
         from pytest_kopt.session.replay import Replay
 
         self._lanes(list(self._collector.results))
-        kept = tuple(nodeid for nodeid in self.brief.ignored if nodeid not in ids)
-        self.brief = replace(self.brief, ignored=kept)
+        kept = tuple(nodeid for nodeid in self.orders.ignored if nodeid not in ids)
+        self.orders = replace(self.orders, ignored=kept)
         assert self.session is not None
         self.session.testscollected += len(ids)
         replay = Replay(self._config, self._collector)
         for device, members in self._homes(ids).items():
             env = self._local_environment | self._placement.pin_to(device)
-            start = partial(Child, self._config, self.brief, env, members)
+            start = partial(Child, self._config, self.orders, env, members)
             replay.run(start, partial(filter_known, members))
 
-    def run_in(self, copy: tuple[Path, Path], ids: Sequence[str], **orders: Any) -> Collector:
+    def run_in(self, copy: tuple[Path, Path], ids: Sequence[str], **changes: Any) -> Collector:
         """Run cases in a copy of the project under orders that are changed so."""
         from pytest_kopt.paired.remeasure import measure_again
 
-        brief = replace(self.brief, **orders)
-        return measure_again(self._config, brief, self.environment, ids, copy=copy)
+        orders = replace(self.orders, **changes)
+        return measure_again(self._config, orders, self.environment, ids, copy=copy)
 
     def compare(self, ids: Sequence[str], versions: Versions) -> Comparison:
         """Return a comparison of two versions over these cases in fresh processes."""
@@ -129,7 +129,7 @@ class HostLaboratory:
         progress = Progress(reporter, most * len(lanes)).measured
         return Comparison(
             self._config,
-            self.brief,
+            self.orders,
             env,
             lanes,
             versions,
@@ -154,7 +154,7 @@ class HostLaboratory:
 
     def _homes(self, ids: Sequence[str]) -> dict[Device, list[str]]:
         """Return cases that were not measured yet by the device that measured their incumbent."""
-        devices = {case.nodeid: case.device for case in self.brief.expected or ()}
+        devices = {case.nodeid: case.device for case in self.orders.expected or ()}
         return self._placement.group({nodeid: devices.get(nodeid) for nodeid in ids})
 
     def warm_up(self) -> None:
@@ -168,7 +168,7 @@ class HostLaboratory:
         """Have the first replicas wake on the GPUs while the cases are checked there."""
         from pytest_kopt.paired.comparison import ahead, replica_environment
 
-        config, kind = self._config, self.brief.device
+        config, kind = self._config, self.orders.device
         if kind != "cuda" or config.option.collectonly or self._prestarted:
             return
         self._prestarted = True
@@ -205,20 +205,20 @@ class HostLaboratory:
     def _profiler(self) -> Profiler:
         from pytest_kopt.processes.profiler import Profiler
 
-        return Profiler(self._config, self.brief, self.environment)
+        return Profiler(self._config, self.orders, self.environment)
 
     def second_runs(self) -> None:
         """Run cases that killed an xdist worker once more, to tell the case from bad luck."""
         from pytest_kopt.paired.remeasure import measure_again
 
         # A session without a trial runs other tests as well; those are not run again.
-        brief = replace(self.brief, cases_only=True)
+        orders = replace(self.orders, cases_only=True)
         for nodeid, how in self._collector.crashed.items():
-            again = measure_again(self._config, brief, self.environment, [nodeid], lives=1)
+            again = measure_again(self._config, orders, self.environment, [nodeid], lives=1)
             self._collector.results |= again.results
             if nodeid in again.dead:
                 self._collector.dead[nodeid] = f"{how}\n{again.dead[nodeid]}"
-            elif nodeid in again.order or self.brief.cases_only:
+            elif nodeid in again.order or self.orders.cases_only:
                 self._collector.lost.append(f"{nodeid}: {how.splitlines()[0]}")
 
     def calibrate(self, count: int) -> dict[str, Any]:

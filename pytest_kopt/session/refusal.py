@@ -13,19 +13,19 @@ import pytest
 from pytest_kopt.cases.benchmark import FIXTURE, undecidable
 from pytest_kopt.cases.fixture import marked_schema
 from pytest_kopt.errors import BadInput
-from pytest_kopt.processes.worker_orders import Brief
+from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.schema.profile import resolve
 
 #: The section of a report that marks it as a refusal.
 _REFUSED = "kopt refused"
 
 
-def refusal_of(cases: Sequence[pytest.Item], brief: Brief) -> pytest.CollectReport | None:
+def refusal_of(cases: Sequence[pytest.Item], orders: WorkerOrders) -> pytest.CollectReport | None:
     """Return the report that refuses these cases, None when they can be measured."""
     try:
-        if brief.cases_only:
+        if orders.cases_only:
             _have_references(cases)
-        if brief.one_schema and brief.expected is None:
+        if orders.one_schema and orders.expected is None:
             _have_one_schema(cases)
     except BadInput as error:
         return pytest.CollectReport("", "failed", str(error), [], [(_REFUSED, "")])

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_kopt.processes.channel import Channel, Message
 from pytest_kopt.processes.served import Serve
-from pytest_kopt.processes.worker_orders import Brief
+from pytest_kopt.processes.worker_orders import WorkerOrders
 
 
 class Script(Channel):
@@ -33,9 +33,9 @@ class Script(Channel):
 
 def main() -> None:
     """Run the cases that the orders' file (the only argument) names."""
-    orders = json.loads(Path(sys.argv[1]).read_text())
-    sys.path[:] = orders["sys_path"]
-    sys.argv[:] = orders["argv"]
-    ids = orders["ids"]
-    serve = Serve(Script(ids), Brief.from_json(orders["brief"]), ids)
-    raise SystemExit(int(pytest.main(orders["pytest_args"], plugins=[serve])))
+    script = json.loads(Path(sys.argv[1]).read_text())
+    sys.path[:] = script["sys_path"]
+    sys.argv[:] = script["argv"]
+    ids = script["ids"]
+    serve = Serve(Script(ids), WorkerOrders.from_json(script["orders"]), ids)
+    raise SystemExit(int(pytest.main(script["pytest_args"], plugins=[serve])))

@@ -41,7 +41,9 @@ class Supervisor:
             return controller.collected(ids)
 
         Replay(self._config, controller.collector).run(
-            lambda: Child(self._config, controller.brief, controller.lab.environment, None),
+            lambda: Child(
+                self._config, controller.orders, controller.measurements.environment, None
+            ),
             collected,
             proceed=lambda: not (session.shouldfail or session.shouldstop),
         )

@@ -18,7 +18,7 @@ from pytest_kopt.devices.choice import interpreter_environment
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import STDERR
 from pytest_kopt.processes.limit import TimeLimit
-from pytest_kopt.processes.worker_orders import Brief
+from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.schema.classes import Classes
 from pytest_kopt.session.refusal import refusal_of
 from pytest_kopt.session.watching import watch_of
@@ -40,8 +40,8 @@ _SPECIAL = {"deterministic": "--kopt-deterministic-only", "multigpu": "--kopt-di
 class Worker:
     """Registered in every process that runs tests; knows its orders, decides nothing."""
 
-    def __init__(self, brief: Brief, commander: Commander | None = None) -> None:
-        self.brief = brief
+    def __init__(self, orders: WorkerOrders, commander: Commander | None = None) -> None:
+        self.orders = orders
         self._commander = commander
         self._bench: Bench | None = None
         self._watch: Watch | None = None
@@ -86,44 +86,44 @@ class Worker:
             from pytest_kopt.honesty.background import compile_here
             from pytest_kopt.measure.wall import WallEngine
 
-            brief = self.brief
-            frozen = None if brief.expected is None else {c.nodeid: c for c in brief.expected}
-            host = discover(brief.device)
+            orders = self.orders
+            frozen = None if orders.expected is None else {c.nodeid: c for c in orders.expected}
+            host = discover(orders.device)
             device = in_use(host)
             compile_here()
-            if brief.device == "cuda":
+            if orders.device == "cuda":
                 announce()
             self._bench = Bench(
-                brief.device,
-                brief.engine,
-                brief.session_seed,
+                orders.device,
+                orders.engine,
+                orders.session_seed,
                 frozen,
                 uuid=device.uuid,
                 read=lambda: host.read(device),
-                freezes=brief.cases_only and brief.expected is None,
+                freezes=orders.cases_only and orders.expected is None,
                 watch=self._watch,
-                classes=Classes(brief.classes),
-                selected=brief.selected,
-                check_only=brief.check_only,
+                classes=Classes(orders.classes),
+                selected=orders.selected,
+                check_only=orders.check_only,
             )
-            if brief.repeats:
-                self._bench = replace(self._bench, repeats=brief.repeats)
-            if not brief.cases_only:
-                calls = brief.iterations or _PLAIN_CALLS
+            if orders.repeats:
+                self._bench = replace(self._bench, repeats=orders.repeats)
+            if not orders.cases_only:
+                calls = orders.iterations or _PLAIN_CALLS
                 cpu = WallEngine(iterations=calls, block_seconds=_PLAIN_SECONDS, fewest=1)
                 self._bench = replace(self._bench, cpu=cpu)
-            if brief.arms:
+            if orders.arms:
                 cpu = WallEngine(iterations=_PAIR_CALLS, block_seconds=_PAIR_SECONDS)
                 self._bench = replace(self._bench, cpu=cpu)
         return self._bench
 
     def _run_arms(self, item: pytest.Function) -> Callable[[Case, Bench], None] | None:
-        profile = self.brief.profile
+        profile = self.orders.profile
         if profile is not None:
             from pytest_kopt.processes.profile_region import profile_case
 
             return lambda case, bench: profile_case(case, bench, profile)
-        order, commander = self.brief.arms, self._commander
+        order, commander = self.orders.arms, self._commander
         if order is None or commander is None:
             return None
         from pytest_kopt.cases.arms import serve_arms
@@ -136,7 +136,7 @@ class Worker:
         Sets up Triton's interpreter where there is no GPU, and begins to watch over this process
         where that has not begun with its conftest files. Imports torch.
         """
-        os.environ.update(interpreter_environment(self.brief.device))
+        os.environ.update(interpreter_environment(self.orders.device))
         if self._watch is None:
             self._watch = watch_of(config)
 
@@ -149,23 +149,23 @@ class Worker:
             return (yield)
         config = collector.config
         with ExitStack() as watching:
-            watching.enter_context(self._watch.importing(vars(config.option), self.brief.device))
-            if self.brief.cases_only:
+            watching.enter_context(self._watch.importing(vars(config.option), self.orders.device))
+            if self.orders.cases_only:
                 # Where nothing is judged, what builds for long at its import may do so.
                 watching.enter_context(self._time_limit(config).watching())
             return (yield)
 
     def select(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave the cases of the round, and of the special suites only what was asked for."""
-        if self.brief.cases_only:
+        if self.orders.cases_only:
             keep = [item for item in items if self._is_case(item)]
             dropped = [item for item in items if not self._is_case(item)]
             if dropped:
                 items[:] = keep
                 config.hook.pytest_deselected(items=dropped)
-        if hasattr(config, "workerinput") and self.brief.expected:
+        if hasattr(config, "workerinput") and self.orders.expected:
             # The longest first, so that no device is left with it at the end.
-            seconds = {case.nodeid: case.seconds for case in self.brief.expected}
+            seconds = {case.nodeid: case.seconds for case in self.orders.expected}
             items.sort(key=lambda item: -seconds.get(item.nodeid, 0.0))
         for item in items:
             reason = self._skip_reason(item)
@@ -173,13 +173,13 @@ class Worker:
                 item.add_marker(pytest.mark.skip(reason=reason))
         if not config.option.collectonly:
             cases = [i for i in items if is_marked(i) and not i.get_closest_marker("skip")]
-            refusal = refusal_of(cases, self.brief)
+            refusal = refusal_of(cases, self.orders)
             if refusal is not None:
                 config.hook.pytest_collectreport(report=refusal)
-        on_gpu = self.brief.device == "cuda" and any(map(is_marked, items))
+        on_gpu = self.orders.device == "cuda" and any(map(is_marked, items))
         if on_gpu and not config.option.collectonly:
             # Start-up is nobody's time; the first case's would else be the longest.
-            context.rouse(self.brief.device)
+            context.rouse(self.orders.device)
 
     # The innermost: pytest's own faulthandler_timeout would take the one watchdog there is.
     @pytest.hookimpl(wrapper=True, trylast=True)
@@ -187,7 +187,7 @@ class Worker:
         """End this process, with its stacks shown, when a case takes longer than it may."""
         if not is_marked(item):
             return (yield)
-        guess = None if self.brief.expected else self._error_result(item)
+        guess = None if self.orders.expected else self._error_result(item)
         if guess is not None:
             self._declare(guess)
         with self._time_limit(item.config).watching():
@@ -206,13 +206,13 @@ class Worker:
 
         dims = scalar_parameters(pyfuncitem, None)
         label = named(dims) or pyfuncitem.name
-        skip_outside(pyfuncitem, label, self.brief.selected)
+        skip_outside(pyfuncitem, label, self.orders.selected)
         with benchmark.stand_in(pyfuncitem) as timed:
             outcome = yield
         if any(name == PROPERTY for name, _ in pyfuncitem.user_properties):
             return outcome
         measured = benchmark.result(pyfuncitem, timed, dims, label)
-        if measured is not None and self.brief.cases_only:
+        if measured is not None and self.orders.cases_only:
             measured = CaseResult(pyfuncitem.nodeid, refusal=str(benchmark.undecidable(pyfuncitem)))
         if measured is not None:
             send(pyfuncitem, measured)
@@ -225,7 +225,7 @@ class Worker:
         """Give a marked test that failed before it could measure an ERROR row."""
         report = yield
         if report.failed and is_marked(item) and not self.context_lost:
-            self.context_lost = context.is_lost(self.brief.device)
+            self.context_lost = context.is_lost(self.orders.device)
         silent = not any(name == PROPERTY for name, _ in item.user_properties)
         if report.failed and silent and is_marked(item) and call.when != "teardown":
             result = self._undecided.get(item.nodeid) or self._error_result(item)
@@ -238,15 +238,15 @@ class Worker:
 
     def _time_limit(self, config: pytest.Config) -> TimeLimit:
         if self._limit is None:
-            self._limit = TimeLimit(self.brief.timeout, config.stash[STDERR])
+            self._limit = TimeLimit(self.orders.timeout, config.stash[STDERR])
         return self._limit
 
     def _is_case(self, item: pytest.Item) -> bool:
         special = any(item.get_closest_marker(name) for name in _SPECIAL)
-        return is_marked(item) and not special and item.nodeid not in self.brief.ignored
+        return is_marked(item) and not special and item.nodeid not in self.orders.ignored
 
     def _skip_reason(self, item: pytest.Item) -> str | None:
-        suite = self.brief.suite
+        suite = self.orders.suite
         if item.get_closest_marker("multigpu") and hasattr(item.config, "workerinput"):
             return "multigpu suite: not under xdist, run with --kopt-dist-only alone"
         if suite != "standard":
@@ -260,7 +260,7 @@ class Worker:
     def _declare(self, result: CaseResult) -> None:
         """Keep the row of a case that has not been checked, in case its process dies."""
         self._undecided[result.nodeid] = result
-        if self._commander is not None and not (self.brief.arms or self.brief.profile):
+        if self._commander is not None and not (self.orders.arms or self.orders.profile):
             self._commander.declared(result)
 
     def _error_result(self, item: pytest.Item) -> CaseResult | None:
@@ -269,7 +269,7 @@ class Worker:
         Its dims come from the baseline, else from the parameters that the schema knows; None when
         they cannot be told.
         """
-        frozen = {case.nodeid: case for case in self.brief.expected or ()}.get(item.nodeid)
+        frozen = {case.nodeid: case for case in self.orders.expected or ()}.get(item.nodeid)
         if frozen is not None:
             return CaseResult.failed(item.nodeid, frozen, "", {})
         try:

@@ -47,9 +47,9 @@ class XdistBridge:
             host = host_of(spec, proxies)
             if host:
                 self._remote[id(spec)] = taken[host]
-                spec.env.update(self._controller.lab.common_environment)
+                spec.env.update(self._controller.measurements.common_environment)
             else:
-                spec.env.update(self._controller.lab.environment_of_worker(taken[host]))
+                spec.env.update(self._controller.measurements.environment_of_worker(taken[host]))
             taken[host] += 1
 
     @pytest.hookimpl(optionalhook=True)
@@ -61,8 +61,8 @@ class XdistBridge:
         controller = self._controller
         before = self._pinned.get(id(spec), {}).get("uuid")
         channel = gateway.remote_exec(_PIN)
-        orders = (controller.settings.device, self._remote[id(spec)], controller.wait_minutes)
-        channel.send((*orders, before, controller.brief.target))
+        wanted = (controller.settings.device, self._remote[id(spec)], controller.wait_minutes)
+        channel.send((*wanted, before, controller.orders.target))
         while "say" in (answer := channel.receive()):
             controller.say(f"{gateway.id}: {answer['say']}")
         channel.waitclose()
@@ -78,17 +78,17 @@ class XdistBridge:
     def pytest_configure_node(self, node: Any) -> None:
         spec = node.gateway.spec
         self._gateways.append(node.gateway)
-        brief = self._controller.brief
+        orders = self._controller.orders
         pinned = self._pinned.get(id(spec))
         if pinned:
-            brief = replace(brief, device=pinned["kind"])
-        node.workerinput[WORKERINPUT] = brief.to_json()
+            orders = replace(orders, device=pinned["kind"])
+        node.workerinput[WORKERINPUT] = orders.to_json()
         node.workerinput[BELOW] = id(spec) not in self._remote and not spec.via
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
         # Workers run the longest cases first; rows stand in the order of declaration.
-        expected = self._controller.brief.expected or ()
+        expected = self._controller.orders.expected or ()
         place = {case.nodeid: i for i, case in enumerate(expected)}
         self._controller.collected(sorted(ids, key=lambda nodeid: place.get(nodeid, len(place))))
 

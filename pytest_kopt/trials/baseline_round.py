@@ -15,13 +15,13 @@ from pytest_kopt.decide.kernel_time import ON_CPU, kernel_time, require_kernel_t
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.transfer import bucket_findings
-from pytest_kopt.processes.worker_orders import Brief
+from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.profiling.table import CaseProfile
 from pytest_kopt.schema.metrics import aggregate, parse_primary
 from pytest_kopt.show.tips import lines as known_tips
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_round import CampaignRound
-from pytest_kopt.trials.trial import Laboratory
+from pytest_kopt.trials.trial import Measurements
 
 
 class BaselineRound(CampaignRound):
@@ -38,11 +38,11 @@ class BaselineRound(CampaignRound):
         """A baseline is compared with nothing."""
         return False
 
-    def brief(self, device: str, session_seed: int) -> Brief:
+    def orders(self, device: str, session_seed: int) -> WorkerOrders:
         """Return the orders of the workers: here the target shapes are selected."""
         shapes = self.campaign.manifest.target_shapes
         selected = () if shapes == "all" else tuple(shapes)
-        return replace(super().brief(device, session_seed), selected=selected)
+        return replace(super().orders(device, session_seed), selected=selected)
 
     def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
         """Take the harness of the collected cases down: it is frozen here."""
@@ -62,7 +62,7 @@ class BaselineRound(CampaignRound):
         hypothesis.check_parses(self.campaign)
         self._harness = self._watch.take(())
 
-    def _judge(self, collector: Collector, lab: Laboratory, interrupted: str) -> Verdict:
+    def _judge(self, collector: Collector, measurements: Measurements, interrupted: str) -> Verdict:
         wanted = [nodeid for nodeid in collector.order if nodeid not in collector.skipped]
         broken = judging.cut_off(collector, wanted, interrupted, self.policy)
         if broken is None or (collector.outside and not collector.results):
@@ -124,13 +124,13 @@ class BaselineRound(CampaignRound):
         )
 
     def _profile(
-        self, verdict: Verdict, collector: Collector, lab: Laboratory
+        self, verdict: Verdict, collector: Collector, measurements: Measurements
     ) -> tuple[Verdict, list[CaseProfile]]:
         """Profile as asked to; every case has a GPU kernel time where later rounds need one."""
-        verdict, found = super()._profile(verdict, collector, lab)
+        verdict, found = super()._profile(verdict, collector, measurements)
         if not self._by_kernel_time or verdict.decision is not Decision.BASELINE:
             return verdict, found
-        found = found or lab.profile(collector.passed(), vendor=False)
+        found = found or measurements.profile(collector.passed(), vendor=False)
         verdict = verdict.model_copy(update={"kernel_time": kernel_time(found)})
         return require_kernel_time(verdict, found), found
 

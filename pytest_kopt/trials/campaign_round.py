@@ -27,7 +27,7 @@ from pytest_kopt.show.profiles import write_profiles
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import CampaignTrial
 from pytest_kopt.trials.harness import HarnessWatch, PytestSetup
-from pytest_kopt.trials.trial import Laboratory
+from pytest_kopt.trials.trial import Measurements
 
 
 class CampaignRound(CampaignTrial):
@@ -52,13 +52,15 @@ class CampaignRound(CampaignTrial):
             f"{cases if self.level == 'quick' else ''}"
         )
 
-    def close(self, collector: Collector, lab: Laboratory, interrupted: str = "") -> Closing:
+    def close(
+        self, collector: Collector, measurements: Measurements, interrupted: str = ""
+    ) -> Closing:
         """Judge, record and carry out; raises BadInput, with nothing changed, for drifted input."""
         begun = self.level
         self._complete_rows(collector)
         self._look_at_harness_again(collector)
-        verdict = self._said_why_blocked(self._judge(collector, lab, interrupted))
-        verdict, profiles = self._profile(verdict, collector, lab)
+        verdict = self._said_why_blocked(self._judge(collector, measurements, interrupted))
+        verdict, profiles = self._profile(verdict, collector, measurements)
         if not self.campaign.candidate().same_content(self._kernel):
             verdict = judging.incomplete(
                 self.policy, "the kernel files changed while they were measured"
@@ -89,7 +91,7 @@ class CampaignRound(CampaignTrial):
         outlook = standing.lines(self.campaign, self.policy)
         return Closing(final, self._detail, tuple(profiles), tuple(outlook))
 
-    def _judge(self, collector: Collector, lab: Laboratory, interrupted: str) -> Verdict:
+    def _judge(self, collector: Collector, measurements: Measurements, interrupted: str) -> Verdict:
         """Return the verdict on what was collected."""
         raise NotImplementedError
 
@@ -118,13 +120,13 @@ class CampaignRound(CampaignTrial):
         self._harness = self._watch.take(ids, collector.in_order())
 
     def _profile(
-        self, verdict: Verdict, collector: Collector, lab: Laboratory
+        self, verdict: Verdict, collector: Collector, measurements: Measurements
     ) -> tuple[Verdict, list[CaseProfile]]:
         """Profile a decided round where asked to."""
         ids = collector.passed()
         if not self._settings.profile or verdict.decision.leaves_open or not ids:
             return verdict, []
-        found = lab.profile(ids, vendor=True)
+        found = measurements.profile(ids, vendor=True)
         return verdict.model_copy(update={"kernel_time": kernel_time(found)}), found
 
     @property

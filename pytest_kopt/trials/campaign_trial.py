@@ -31,14 +31,14 @@ from pytest_kopt.paired.comparison import CandidateDied, NotComparable, Versions
 from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.pairing import PairedMetric, PairedResult, judge, nearby_findings
 from pytest_kopt.paired.replica import Caught
-from pytest_kopt.processes.worker_orders import Brief
+from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.schema.classes import Classes
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.schema.table import Table
 from pytest_kopt.show import projections
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.trees import overlays
-from pytest_kopt.trials.trial import Laboratory
+from pytest_kopt.trials.trial import Measurements
 
 #: Why a round is rejected in which kernel code, or somebody else, edited the harness.
 EDITED_HARNESS = "the harness was edited while the kernel ran"
@@ -112,13 +112,13 @@ class CampaignTrial:
         """Whether closing will need a comparison in processes that can be started early."""
         return self._settings.compare != "stored" and not self.campaign.manifest.rebuild_command
 
-    def brief(self, device: str, session_seed: int) -> Brief:
+    def orders(self, device: str, session_seed: int) -> WorkerOrders:
         """Return the orders of the workers; nothing is expected before the baseline."""
         target = self.campaign.manifest.target_gpu
         if target == "cpu":
             device = choose(self._settings.device, target=target)
         return replace(
-            Brief.of(self._settings, device, session_seed),
+            WorkerOrders.of(self._settings, device, session_seed),
             cases_only=True,
             classes=self._classes().columns,
             expected=tuple(self.frozen.values()) or None,
@@ -227,13 +227,13 @@ class CampaignTrial:
         collector.collected(list(self.expected))
 
     def _compare_or_fail(
-        self, collector: Collector, policy: Policy, lab: Laboratory, other: KernelVersion
+        self, collector: Collector, policy: Policy, measurements: Measurements, other: KernelVersion
     ) -> Verdict | None:
         """Compare; None when the candidate ended its processes: the case's row is ERROR then."""
         table = collector.table()
         assert table is not None
         try:
-            return self._compare(collector.in_order(), table, policy, lab, other)
+            return self._compare(collector.in_order(), table, policy, measurements, other)
         except CandidateDied as death:
             result = collector.results[death.case]
             collector.results[death.case] = judging.failed(result, "ERROR", str(death))
@@ -245,7 +245,7 @@ class CampaignTrial:
         results: Sequence[CaseResult],
         table: Table,
         policy: Policy,
-        lab: Laboratory,
+        measurements: Measurements,
         other: KernelVersion,
     ) -> Verdict:
         """Compare the tree's kernel with another version of it, paired."""
@@ -259,7 +259,9 @@ class CampaignTrial:
             paired = [PairedMetric.of(metric, table) for metric in metrics]
             known = Known.here(self._settings.workspace, results, self.campaign)
             core, classes = self._core(), self._classes()
-            with lab.compare([result.nodeid for result in results], versions) as comparison:
+            with measurements.compare(
+                [result.nodeid for result in results], versions
+            ) as comparison:
                 self._paired = judge(
                     comparison,
                     results,

@@ -29,7 +29,7 @@ from pytest_kopt.trials.campaign_round import CampaignRound
 from pytest_kopt.trials.campaign_trial import CAUGHT_STEP, EDITED_HARNESS
 from pytest_kopt.trials.examination import Examination
 from pytest_kopt.trials.harness import PytestSetup
-from pytest_kopt.trials.trial import Laboratory
+from pytest_kopt.trials.trial import Measurements
 
 
 class CandidateRound(CampaignRound):
@@ -80,29 +80,31 @@ class CandidateRound(CampaignRound):
     def _examination(self) -> Examination:
         return Examination(self.campaign, self._kernel, self._own_notes().claim)
 
-    def _judge(self, collector: Collector, lab: Laboratory, interrupted: str) -> Verdict:
-        verdict = self._decide(collector, lab, interrupted)
+    def _judge(self, collector: Collector, measurements: Measurements, interrupted: str) -> Verdict:
+        verdict = self._decide(collector, measurements, interrupted)
         verdict = self._with_notes(verdict, collector)
         return self._without_inflation(verdict, collector.in_order())
 
-    def _decide(self, collector: Collector, lab: Laboratory, interrupted: str) -> Verdict:
+    def _decide(
+        self, collector: Collector, measurements: Measurements, interrupted: str
+    ) -> Verdict:
         broken = judging.cut_off(collector, list(self.expected), interrupted, self.policy)
         if self._edits and not interrupted:
             return self._edited(collector)
         if broken:
             return broken
-        verdict = self._judge_level(collector, lab)
+        verdict = self._judge_level(collector, measurements)
         if asks_for_full(self.level, verdict, self.policy):
-            return self._promote(verdict, collector, lab)
+            return self._promote(verdict, collector, measurements)
         return verdict
 
-    def _promote(self, quick: Verdict, collector: Collector, lab: Laboratory) -> Verdict:
+    def _promote(self, quick: Verdict, collector: Collector, measurements: Measurements) -> Verdict:
         """Have all cases decide on a small quick gain, in this session and with its trees."""
         outside = [name for name in self.frozen if name not in self.expected]
         total = quick.aggregate
         assert total is not None and total.change_pct is not None
         self._seen_quick = quick
-        lab.check_also(outside)
+        measurements.check_also(outside)
         self.level, self.expected = "full", self.frozen
         collector.order = list(self.frozen)
         self._complete_rows(collector)
@@ -110,14 +112,14 @@ class CandidateRound(CampaignRound):
         if self._edits:
             return self._edited(collector)
         broken = judging.cut_off(collector, list(self.expected), "", self.policy)
-        verdict = broken or self._judge_level(collector, lab)
+        verdict = broken or self._judge_level(collector, measurements)
         flag = (
             f"quick, {total.metric} changed by {total.change_pct:+.3f} %: less than "
             f"{self.policy.full_below_pct:g} % is decided by all {len(self.frozen)} cases"
         )
         return verdict.model_copy(update={"flags": [flag, *verdict.flags]})
 
-    def _judge_level(self, collector: Collector, lab: Laboratory) -> Verdict:
+    def _judge_level(self, collector: Collector, measurements: Measurements) -> Verdict:
         """Judge the cases of the level, which all have a row."""
         results, table = collector.in_order(), collector.table()
         assert table is not None
@@ -133,10 +135,10 @@ class CandidateRound(CampaignRound):
         if self._by_kernel_time and judging.on_cpu(results):
             return judging.incomplete(policy, *ON_CPU)
         if self._settings.compare == "stored":
-            return self._stored(collector, table, policy, lab)
-        verdict = self._compare_or_fail(collector, policy, lab, self.campaign.incumbent())
+            return self._stored(collector, table, policy, measurements)
+        verdict = self._compare_or_fail(collector, policy, measurements, self.campaign.incumbent())
         if verdict is None:
-            return self._judge_level(collector, lab)
+            return self._judge_level(collector, measurements)
         special = [found for found in self._nearby if found.rejects]
         return judging.overfit(results, special, policy, CAUGHT_STEP) if special else verdict
 
@@ -210,7 +212,7 @@ class CandidateRound(CampaignRound):
         return trend.figures(self.campaign.baseline_table().only(table.by_key()))
 
     def _stored(
-        self, collector: Collector, table: Table, policy: Policy, lab: Laboratory
+        self, collector: Collector, table: Table, policy: Policy, measurements: Measurements
     ) -> Verdict:
         self._same_engines(collector.in_order())
         # An incumbent that was measured quick has rows of those cases alone.
@@ -233,7 +235,7 @@ class CandidateRound(CampaignRound):
             return verdict
         for _ in range(remeasurements_needed(verdict, policy)):
             again = Collector(order=list(collector.order))
-            again.results = {result.nodeid: result for result in lab.measure_again()}
+            again.results = {result.nodeid: result for result in measurements.measure_again()}
             repeat = again.table()
             if repeat is None or len(repeat.rows) != len(table.rows):
                 return judging.incomplete(self.policy, "a re-measurement lost cases")
@@ -257,15 +259,15 @@ class CandidateRound(CampaignRound):
         return verdict.model_copy(update=update)
 
     def _profile(
-        self, verdict: Verdict, collector: Collector, lab: Laboratory
+        self, verdict: Verdict, collector: Collector, measurements: Measurements
     ) -> tuple[Verdict, list[CaseProfile]]:
         """Profile as asked to, and have the kernels' time judge what was compared (S4)."""
-        verdict, found = super()._profile(verdict, collector, lab)
+        verdict, found = super()._profile(verdict, collector, measurements)
         compared = verdict.decision.keeps or verdict.decision is Decision.ROLLED_BACK
         if not self._by_kernel_time or not compared or verdict.compare == "none":
             return verdict, found
         versions = self._versions(self.campaign.incumbent())
-        pairs = lab.profile_pairs(collector.passed(), (versions.root, versions.trees[0]))
+        pairs = measurements.profile_pairs(collector.passed(), (versions.root, versions.trees[0]))
         return judge_kernel_time(verdict, pairs, self.policy), found or list(pairs[0][0])
 
     def _core_keys(self) -> frozenset[Key] | None:

@@ -25,7 +25,7 @@ from pytest_kopt.show.closing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import EDITED_HARNESS, CampaignTrial
 from pytest_kopt.trials.harness import HarnessWatch, PytestSetup
-from pytest_kopt.trials.trial import Laboratory
+from pytest_kopt.trials.trial import Measurements
 from pytest_kopt.trials.withdrawal import Overfit, overfit, withdraw
 
 _NEXT = {
@@ -65,14 +65,16 @@ class FinalComparison(CampaignTrial):
         best = self.campaign.state.incumbent_round
         return f"campaign {self.campaign.name}, round {best} (best) against the baseline"
 
-    def close(self, collector: Collector, lab: Laboratory, interrupted: str = "") -> Closing:
+    def close(
+        self, collector: Collector, measurements: Measurements, interrupted: str = ""
+    ) -> Closing:
         """Judge and record."""
         self._complete_rows(collector)
         table = collector.table()
         wanted = list(self.expected)
         verdict = judging.cut_off(collector, wanted, interrupted, self.policy)
         if verdict is None:
-            verdict = self._judge(collector, lab)
+            verdict = self._judge(collector, measurements)
             table = collector.table()
         verdict = self._said_why_blocked(verdict).model_copy(
             update={"thresholds": self.policy.model_dump(mode="json")}
@@ -83,7 +85,7 @@ class FinalComparison(CampaignTrial):
         outlook = final_report.outlook(report)
         return Closing(verdict, self._detail, outlook=tuple(outlook))
 
-    def _judge(self, collector: Collector, lab: Laboratory) -> Verdict:
+    def _judge(self, collector: Collector, measurements: Measurements) -> Verdict:
         results = collector.in_order()
         policy = judging.with_directions(self.policy, results)
         edited = self._harness_edits()
@@ -108,9 +110,9 @@ class FinalComparison(CampaignTrial):
             return judging.incomplete(policy, *judging.INTERPRETED)
         if self.campaign.state.incumbent_round == 1:
             return self._nothing_left(results, policy)
-        verdict = self._compare_or_fail(collector, policy, lab, self.campaign.baseline())
+        verdict = self._compare_or_fail(collector, policy, measurements, self.campaign.baseline())
         if verdict is None:
-            return self._judge(collector, lab)
+            return self._judge(collector, measurements)
         chain = chain_of_best(self.campaign.state)
         where = " over the representative cases" if chain and chain.level == "quick" else ""
         flags = (

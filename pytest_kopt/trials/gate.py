@@ -22,14 +22,14 @@ from pytest_kopt.paired.comparison import CandidateDied, NotComparable, Versions
 from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.pairing import PairedMetric, judge
 from pytest_kopt.paired.replica import Caught
-from pytest_kopt.processes.worker_orders import Brief
+from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.show.closing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.auditing import audit_candidate
 from pytest_kopt.trials.base import Base
 from pytest_kopt.trials.inventory import Inventory, removed, take_inventory
 from pytest_kopt.trials.trees import overlays, why_not_in_place
-from pytest_kopt.trials.trial import Laboratory
+from pytest_kopt.trials.trial import Measurements
 
 _STEP = PairedMetric("step speed", "step")
 _COMPUTE = "compute what the cases ask for"
@@ -51,7 +51,7 @@ class PullRequestGate:
         self._settings = settings
         self.policy = policies.load(settings.policy or "primus")
         self._base = Base.of(settings.base, settings.root)
-        self._brief: Brief | None = None
+        self._orders: WorkerOrders | None = None
         self._then = Inventory()
         self._unbuilt = ""
         self._stack = ""
@@ -73,19 +73,21 @@ class PullRequestGate:
         """Whether closing will need a comparison in processes that can be started early."""
         return not self._settings.rebuild_command
 
-    def brief(self, device: str, session_seed: int) -> Brief:
-        self._brief = replace(Brief.of(self._settings, device, session_seed), cases_only=True)
-        return self._brief
+    def orders(self, device: str, session_seed: int) -> WorkerOrders:
+        self._orders = replace(
+            WorkerOrders.of(self._settings, device, session_seed), cases_only=True
+        )
+        return self._orders
 
     def begin(self) -> str:
         """Learn which cases the base has, and build today's kernels; why that failed, or ""."""
-        assert self._brief is not None
+        assert self._orders is not None
         command = self._settings.rebuild_command
         problem = why_not_in_place(command) if command else ""
         if problem:
             raise BadInput(problem, where="kopt_rebuild_command")
         if self._base.old:
-            self._then = take_inventory(self._config, self._brief, self._base)
+            self._then = take_inventory(self._config, self._orders, self._base)
         if command:
             done = commands.run(command, self._base.root, {})
             if not done.ok:
@@ -114,7 +116,9 @@ class PullRequestGate:
                     legal="a base whose cases import",
                 )
 
-    def close(self, collector: Collector, lab: Laboratory, interrupted: str = "") -> Closing:
+    def close(
+        self, collector: Collector, measurements: Measurements, interrupted: str = ""
+    ) -> Closing:
         """Judge; nothing is recorded or changed."""
         if collector.refusals:
             raise BadInput("; ".join(collector.refusals))
@@ -124,12 +128,12 @@ class PullRequestGate:
         if self._unbuilt:
             verdict = self._wrong([], f"the kernel does not build: {self._unbuilt.splitlines()[0]}")
         elif verdict is None:
-            verdict = self._judge(collector, lab)
+            verdict = self._judge(collector, measurements)
         thresholds = self.policy.model_dump(mode="json")
         verdict = verdict.model_copy(update={"base": self._base.commit, "thresholds": thresholds})
         return Closing(verdict, self._unbuilt or self._stack)
 
-    def _judge(self, collector: Collector, lab: Laboratory) -> Verdict:
+    def _judge(self, collector: Collector, measurements: Measurements) -> Verdict:
         policy, results = self.policy, collector.in_order()
         harness = [self._in_tree(result.nodeid.partition("::")[0]) for result in results]
         changed = self._base.kernel_changes(harness, self._config.getini("python_files"))
@@ -147,9 +151,9 @@ class PullRequestGate:
             )
         if judging.is_interpreted(results):
             return judging.incomplete(policy, *judging.INTERPRETED)
-        gone = removed(self._config, self._then, self._base, collector, lab)
+        gone = removed(self._config, self._then, self._base, collector, measurements)
         if changed:
-            verdict = self._compare(results, changed, lab)
+            verdict = self._compare(results, changed, measurements)
         else:
             verdict = self._nothing(results, f"no kernel code changed since {self._named()}")
         flags = [*map(str, found), *(f"removed case: {nodeid}" for nodeid in gone)]
@@ -165,7 +169,7 @@ class PullRequestGate:
         return audit_candidate(now, then, results, _ANY_LANGUAGE)
 
     def _compare(
-        self, results: Sequence[CaseResult], changed: Sequence[str], lab: Laboratory
+        self, results: Sequence[CaseResult], changed: Sequence[str], measurements: Measurements
     ) -> Verdict:
         old = {path: self._base.old[path] for path in changed}
         try:
@@ -176,13 +180,15 @@ class PullRequestGate:
                 changed=changed,
                 rebuild=self._settings.rebuild_command,
             ) as versions:
-                new = self._without_twin(results, versions, lab)
+                new = self._without_twin(results, versions, measurements)
                 known = [result for result in results if result.nodeid not in new]
                 if not known:
                     nothing = self._nothing(results, f"every case is new since {self._named()}")
                     return judging.flagged(nothing, list(new.values()))
                 noise = Known.here(self._settings.workspace, known)
-                with lab.compare([result.nodeid for result in known], versions) as comparison:
+                with measurements.compare(
+                    [result.nodeid for result in known], versions
+                ) as comparison:
                     found = judge(
                         comparison,
                         known,
@@ -220,13 +226,15 @@ class PullRequestGate:
         return verdict.model_copy(update={"next_step": _NEXT.get(verdict.decision, "")})
 
     def _without_twin(
-        self, results: Sequence[CaseResult], versions: Versions, lab: Laboratory
+        self, results: Sequence[CaseResult], versions: Versions, measurements: Measurements
     ) -> dict[str, str]:
         """Return the new cases that the base's kernels do not pass, each with what to say of it."""
         new = [r.nodeid for r in results if self._base.old and r.nodeid not in self._then.ids]
         if not new:
             return {}
-        there = lab.run_in((versions.root, versions.trees[0]), new, check_only=True).results
+        there = measurements.run_in(
+            (versions.root, versions.trees[0]), new, check_only=True
+        ).results
         found = {nodeid: there[nodeid].check if nodeid in there else "" for nodeid in new}
         return {
             nodeid: f"new case, not compared: {nodeid}" + (check and f" ({check} at the base)")

@@ -16,7 +16,7 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.show import projections
 from pytest_kopt.show.closing import Closing
 from pytest_kopt.trials.final import FinalComparison
-from pytest_kopt.trials.trial import Laboratory
+from pytest_kopt.trials.trial import Measurements
 
 _NEXT = {
     Decision.ACCEPTED: "upstream takes it: review the branch and merge it",
@@ -39,9 +39,11 @@ class Integration(FinalComparison):
         best = self.campaign.state.incumbent_round
         return f"campaign {self.campaign.name}, integration of round {best} (best) upstream"
 
-    def close(self, collector: Collector, lab: Laboratory, interrupted: str = "") -> Closing:
+    def close(
+        self, collector: Collector, measurements: Measurements, interrupted: str = ""
+    ) -> Closing:
         """Judge and record, then commit upstream or put it back."""
-        closing = super().close(collector, lab, interrupted)
+        closing = super().close(collector, measurements, interrupted)
         self.campaign.settle(apply=self._settings.apply)
         projections.refresh(self.campaign)
         done = self.campaign.state.integrated

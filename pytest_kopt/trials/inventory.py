@@ -12,10 +12,10 @@ import pytest
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.errors import BadInput
 from pytest_kopt.processes.child import Child, ChildDied, collect, mover
-from pytest_kopt.processes.worker_orders import Brief
+from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.trials.base import Base
 from pytest_kopt.trials.trees import overlays
-from pytest_kopt.trials.trial import Laboratory
+from pytest_kopt.trials.trial import Measurements
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def tree_of(base: Base) -> Iterator[tuple[Path, Path]]:
         yield versions.root, versions.trees[0]
 
 
-def take_inventory(config: pytest.Config, brief: Brief, base: Base) -> Inventory:
+def take_inventory(config: pytest.Config, orders: WorkerOrders, base: Base) -> Inventory:
     """Collect the base's cases from the files and folders that this session is about.
 
     Raises BadInput when the base's tests cannot be collected at all.
@@ -44,7 +44,7 @@ def take_inventory(config: pytest.Config, brief: Brief, base: Base) -> Inventory
         args = _arguments(config, mover(config, *copy))
         if not args:
             return Inventory()
-        child = Child(config, brief, {}, args, copy)
+        child = Child(config, orders, {}, args, copy)
         errors: dict[str, str] = {}
 
         def failed(data: dict[str, object]) -> None:
@@ -64,7 +64,7 @@ def take_inventory(config: pytest.Config, brief: Brief, base: Base) -> Inventory
 
 
 def removed(
-    config: pytest.Config, then: Inventory, base: Base, now: Collector, lab: Laboratory
+    config: pytest.Config, then: Inventory, base: Base, now: Collector, measurements: Measurements
 ) -> list[str]:
     """Return the base's cases that are gone, and those that are skipped now and were not there.
 
@@ -76,7 +76,7 @@ def removed(
     ran = set[str]()
     if skipped:
         with tree_of(base) as copy:
-            told = lab.run_in(copy, skipped, declare_only=True).undecided
+            told = measurements.run_in(copy, skipped, declare_only=True).undecided
         # What a test only has parameters for is no sign that it came to its case.
         ran = {nodeid for nodeid, row in told.items() if not row.evidence["guessed"]}
     return [nodeid for nodeid in then.ids if nodeid not in now.order or nodeid in ran]

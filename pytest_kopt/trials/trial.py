@@ -15,12 +15,12 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.kernel_time import ProfilePair
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.paired.comparison import Comparison, Versions
-from pytest_kopt.processes.worker_orders import Brief
+from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.profiling.table import CaseProfile
 from pytest_kopt.show.closing import Closing
 
 
-class Laboratory(Protocol):
+class Measurements(Protocol):
     """What can be had from fresh processes once the cases have passed."""
 
     def measure_again(self) -> Sequence[CaseResult]:
@@ -67,7 +67,7 @@ class Trial(Protocol):
     def wants_replicas(self) -> bool:
         """Whether closing will need a comparison in processes that can be started early."""
 
-    def brief(self, device: str, session_seed: int) -> Brief:
+    def orders(self, device: str, session_seed: int) -> WorkerOrders:
         """Return the orders of the workers."""
 
     def begin(self) -> str:
@@ -79,7 +79,9 @@ class Trial(Protocol):
     def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
         """Raise BadInput when these cases cannot be judged."""
 
-    def close(self, collector: Collector, lab: Laboratory, interrupted: str = "") -> Closing:
+    def close(
+        self, collector: Collector, measurements: Measurements, interrupted: str = ""
+    ) -> Closing:
         """Judge, record and carry out; raises BadInput, with nothing changed, for drifted input."""
 
     def no_idle_gpu(self, found: NoIdleGpu) -> None:

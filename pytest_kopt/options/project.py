@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 import pytest
 
@@ -58,17 +56,3 @@ class Project:
         """
         layout = find(self.workspace, choose_campaign(name, self.root, self.workspace))
         return Campaign(layout, root_of(layout, manifest.load(layout.manifest), self.root))
-
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-
-
-def command(commands: Commands, name: str, help: str, example: str) -> argparse.ArgumentParser:
-    """Add a command whose help ends with an example."""
-    return commands.add_parser(
-        name,
-        help=help,
-        description=help,
-        epilog=f"example:\n  {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
