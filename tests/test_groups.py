@@ -393,3 +393,23 @@ def test_a_single_group_has_no_skew() -> None:
         backward=False,
     )
     assert (report.check, report.groups) == ("PASS", {})
+
+
+def test_a_distribution_makes_a_case_grouped_whatever_its_schema() -> None:
+    """With sizes closed over in the test, the shortcut was accepted at +4003 %."""
+    dims = {"G": G, "M": M, "N": N, "K": K, "distribution": "uniform"}
+    settings: dict[str, Any] = {"inputs": inputs(lambda: torch.tensor(UNIFORM)), "dims": dims}
+    case = declare(
+        "tests/test_g.py::test_g",
+        "single",
+        reference,
+        reference=reference,
+        label=None,
+        backward=False,
+        weights=(),
+        flops=None,
+        nbytes=None,
+        gate=None,
+        **settings,
+    )
+    assert case.is_grouped

@@ -11,14 +11,16 @@ from pytest_kopt import policies
 from pytest_kopt.campaign import levels
 from pytest_kopt.campaign.chain import chain_of_best, chain_to
 from pytest_kopt.campaign.ledger import AnyEvent, Decided, Opened, PairedChange
+from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.state import fold
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.promotion import asks_for_full
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored
 from pytest_kopt.decide.verdict import Aggregate, Decision, Level, Verdict
+from pytest_kopt.documents import validate
 from pytest_kopt.errors import BadInput
 from pytest_kopt.show import trend
-from tests.builders import NOW, attempt_events, gemm_table
+from tests.builders import NOW, attempt_events, gemm_table, manifest_document
 
 THREE = ["a", "b", "c"]
 CASES = {f"test.py::{name}": name for name in "abcdef"}
@@ -193,3 +195,17 @@ def test_the_first_quick_attempt_counts_whatever_it_became() -> None:
     events.append(Opened(time=NOW, round=3, attempt=1, level="quick"))
     events.append(Opened(time=NOW, round=4, attempt=1, level="quick"))
     assert fold(events).first_quick_round == 3
+
+
+def manifest_of(**changes: Any) -> Manifest:
+    return validate(Manifest, manifest_document(**changes), "manifest.yaml")
+
+
+def test_named_core_cases_are_measured_at_the_quick_level_too() -> None:
+    """A core case that got slower was kept by a quick round that did not measure it."""
+    cases = {f"t.py::case[{name}]": name for name in "abcdefg"}
+    given = manifest_of(core_shapes=["g"], representative_shapes=["a", "b", "c"])
+    assert [cases[name] for name in levels.representative(given, cases)] == ["a", "b", "c", "g"]
+    every = manifest_of(core_shapes="all", representative_shapes=["a", "b", "c"])
+    assert [cases[name] for name in levels.representative(every, cases)] == ["a", "b", "c"]
+    assert levels.representative(manifest_of(representative_shapes=None), cases) == ()

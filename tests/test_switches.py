@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -120,3 +121,14 @@ def test_what_a_kernel_changes_is_found_before_anything_is_put_back() -> None:
         (finding,) = state.changes(before, state.look())
     assert finding.check == "process-state" and "float64" in str(finding)
     assert state.changes(before, state.look()) == []
+
+
+def test_a_backend_that_the_environment_selects_is_put_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KEPT_BACKEND", "TRITON")
+    monkeypatch.delenv("NEW_BACKEND", raising=False)
+    with switches_kept():
+        os.environ["KEPT_BACKEND"] = "CK"
+        os.environ["NEW_BACKEND"] = "CK"
+    assert os.environ["KEPT_BACKEND"] == "TRITON" and "NEW_BACKEND" not in os.environ

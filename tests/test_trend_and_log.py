@@ -243,6 +243,14 @@ class TestLogs:
         book.write(ledger.Ended(time=NOW, how="stopped"))
         assert all(text.startswith(before[name]) for name, text in book.logs.items())
 
+    def test_an_entry_has_the_notes_that_came_before_the_round(self, book: Book) -> None:
+        """What `kopt note` was told was in the summary and not in the log."""
+        noted = Notes(change="wider loads", hypothesis="the loads are narrow")
+        book.write(*BASELINE, ledger.Note(time=NOW, round=2, notes=noted))
+        book.write(*attempt_events(2, Decision.ACCEPTED))
+        assert b"ACCEPTED \xe2\x80\x94 wider loads" in book.logs["optimize.md"]
+        assert b"- Hypothesis: the loads are narrow" in book.logs["optimize.md"]
+
     @pytest.mark.parametrize("addition", ["\nCorrection: x\n", "\r\nCorrection\r\n", "no line end"])
     def test_what_somebody_added_stays_byte_for_byte(self, book: Book, addition: str) -> None:
         book.write(*BASELINE)

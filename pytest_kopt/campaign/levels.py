@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.representative import MOST, propose
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.decide.verdict import Level
@@ -59,11 +60,23 @@ def select(shapes: Sequence[str], cases: Mapping[str, str], key: str = KEY) -> t
     return tuple(nodeid for nodeid, name in cases.items() if name in shapes)
 
 
-def quick_ids(shapes: Sequence[str] | None, cases: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the node ids of the quick level: the representative cases, all where it is full."""
-    if not shapes or choose(None, len(cases), shapes) == "full":
+def representative(manifest: Manifest, cases: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the node ids of the quick level: representative cases, and the core ones if named.
+
+    None where no shapes are set. A core case that got slower is never kept, at whatever level.
+    """
+    if not manifest.representative_shapes:
+        return ()
+    core = () if manifest.core_shapes == "all" else select(manifest.core_shapes, cases, CORE)
+    found = {*select(manifest.representative_shapes, cases), *core}
+    return tuple(nodeid for nodeid in cases if nodeid in found)
+
+
+def quick_ids(manifest: Manifest, cases: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the node ids that the quick level measures, all where it is full."""
+    if choose(None, len(cases), manifest.representative_shapes) == "full":
         return tuple(cases)
-    return select(shapes, cases)
+    return representative(manifest, cases)
 
 
 def proposal(table: Table, results: Sequence[CaseResult]) -> list[str] | None:

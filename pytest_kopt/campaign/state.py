@@ -14,13 +14,14 @@ from pytest_kopt.errors import BadInput
 
 @dataclass(slots=True)
 class Attempt:
-    """One run of a round, begun at a level."""
+    """One run of a round, begun at a level; `notes` are all that the round had when it ended."""
 
     number: int
     started: str
     level: Level = "full"
     evidence: dict[str, str] = field(default_factory=dict)
     decided: ledger.Decided | None = None
+    notes: Notes = field(default_factory=Notes)
     applied: ledger.Applied | None = None
     settled: bool = False
 
@@ -283,7 +284,7 @@ def _fold_attempt(state: CampaignState, event: ledger.AttemptEvent) -> None:
         attempt.evidence = event.evidence
     elif isinstance(event, ledger.Decided):
         attempt.decided = event
-        item.notes = item.notes.plus(event.notes)
+        item.notes = attempt.notes = item.notes.plus(event.notes)
     elif isinstance(event, ledger.Applied):
         attempt.applied = event
         attempt.settled = True

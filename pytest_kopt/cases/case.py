@@ -56,7 +56,8 @@ class Case:
     @property
     def is_grouped(self) -> bool:
         """Whether it is a grouped GEMM, which has to hold whatever the groups' sizes are."""
-        return self.schema.name == GROUPED_GEMM.name or self.groups is not None
+        named = self.schema.name == GROUPED_GEMM.name or {"G", "distribution"} <= self.dims.keys()
+        return named or self.groups is not None
 
     def arguments(self) -> tuple[Any, ...]:
         """Return fresh inputs in order, with names or without."""

@@ -1,4 +1,6 @@
-"""Torch's process-wide switches: a case may set them in code, and the next case finds them reset.
+"""What a case may set in code for the whole process, and the next case finds reset.
+
+That is torch's switches and the environment, by which libraries choose their backends.
 
 What a kernel does to the process while it is checked is judged elsewhere (`honesty.state`), before
 anything is put back here.
@@ -6,6 +8,7 @@ anything is put back here.
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -55,18 +58,29 @@ _ATTRIBUTES = (
 
 @contextmanager
 def switches_kept() -> Iterator[None]:
-    """Put torch's switches back as they were on entry; torch is not imported for that.
+    """Put switches and environment back as they were on entry; torch is not imported for that.
 
-    What a version of torch does not have, or cannot tell now, is left alone.
+    What a version of torch does not have, or cannot tell now, is left alone, as is what pytest
+    itself keeps in the environment.
     """
-    before = read_switches()
+    before, environment = read_switches(), dict(os.environ)
     try:
         yield
     finally:
+        for name in environment.keys() | os.environ.keys():
+            if environment.get(name) != os.environ.get(name) and not name.startswith("PYTEST_"):
+                _set_variable(name, environment.get(name))
         for name, value in before.items():
             # Read anew each time: setting one may have changed another.
             if read_switches((name,)).get(name, _UNREAD) != value:
                 write_switch(name, value)
+
+
+def _set_variable(name: str, value: str | None) -> None:
+    if value is None:
+        del os.environ[name]
+    else:
+        os.environ[name] = value
 
 
 _UNREAD = object()

@@ -80,5 +80,5 @@ def _cases(campaign: Campaign) -> list[str]:
     if campaign.state.baseline is None:
         return shlex.split(campaign.manifest.tests)
     cases = levels.names(campaign.expected_cases().values())
-    ids = levels.quick_ids(campaign.manifest.representative_shapes, cases)
+    ids = levels.quick_ids(campaign.manifest, cases)
     return [str(campaign.root / nodeid) for nodeid in ids]

@@ -216,6 +216,9 @@ def attribute(rounds: Sequence[Credit]) -> Attribution:
 
 def _distributions(shown: Shown) -> str:
     declared = ", ".join(sorted(set(shown.distributions)))
+    uneven = next((text for text in shown.findings if text.startswith("uneven-groups")), None)
+    if uneven:
+        return f"wrong: {uneven}"
     if not shown.drawn:
         return f"not drawn anew; declared: {declared}" if declared else "every case of the level"
     text = f"right in every case for group sizes drawn from {', '.join(shown.drawn)}"

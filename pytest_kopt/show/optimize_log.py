@@ -94,7 +94,7 @@ def _entry(campaign: Campaign, item: Round, attempt: Attempt) -> str:
             "- Detailed data: rounds/round-1/summary.md\n\n"
             "## Optimization History\n"
         )
-    notes = decided.notes
+    notes = attempt.notes
     change = decided.aggregate.change_pct if decided.aggregate else None
     best = campaign.state.incumbent_as_of(item.number)
     lines = [
@@ -110,7 +110,7 @@ def _entry(campaign: Campaign, item: Round, attempt: Attempt) -> str:
         "",
         "#### Current Best",
         "",
-        f"- round-{best}",
+        f"- round-{best}" if best else "- none yet",
     ]
     if notes.next:
         lines += ["", "#### Directions to Try", "", f"- [ ] {notes.next}"]

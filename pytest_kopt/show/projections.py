@@ -139,8 +139,7 @@ def _round_files(campaign: Campaign, item: Round) -> None:
         path = layout.artifacts(item.number) / "benchmark.json"
         write_atomically(path, benchmark_json(results, started, commit))
         if verdict.decision is Decision.BASELINE:
-            shapes = campaign.manifest.representative_shapes
-            write_atomically(layout.quick_baseline, quick_log(shapes, results))
+            write_atomically(layout.quick_baseline, quick_log(campaign.manifest, results))
     _mirror(evidence / "kernel_snapshot", layout.snapshot(item.number))
 
 

@@ -7,7 +7,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.honesty.transfer import UNSTATED, transfer_lines
+from pytest_kopt.honesty.transfer import REJECT, UNSTATED, transfer_lines
 from pytest_kopt.show.words import figure, interval, markdown_table, percent
 
 
@@ -35,8 +35,11 @@ def summary(campaign: Campaign, item: Round, verdict: Verdict) -> str:
 
 def transfer_check(campaign: Campaign, item: Round, verdict: Verdict) -> str:
     """Return the eight lines of the real-training transfer check (E7)."""
-    lines = transfer_lines(item.notes.claim, shown(campaign, item, verdict))
-    return "\n".join(f"- {name}: {text}" for name, text in lines)
+    lines = dict(transfer_lines(item.notes.claim, shown(campaign, item, verdict)))
+    if not verdict.decision.keeps and lines["Decision"] != REJECT:
+        lines["Decision"] = f"nothing to transfer: {verdict.decision}"
+        lines["Estimated real-training gain"] = "-"
+    return "\n".join(f"- {name}: {text}" for name, text in lines.items())
 
 
 def _results(campaign: Campaign, item: Round, verdict: Verdict) -> str:

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from pytest_kopt.campaign import hypothesis, levels
 from pytest_kopt.campaign.campaign import AttemptRecord
+from pytest_kopt.campaign.prerequisites import tree_gaps
+from pytest_kopt.campaign.workspace import extraction
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.classes import measured_classes
@@ -58,6 +60,13 @@ class BaselineRound(CampaignRound):
                 legal=str(self.number),
             )
         levels.always_full(self._settings.level, "the baseline")
+        campaign = self.campaign
+        different = [
+            *tree_gaps(campaign.manifest, campaign.root, campaign.repository),
+            *extraction.edited(campaign.manifest, campaign.root),
+        ]
+        if different:
+            raise BadInput("; ".join(different), where="--kopt-round 1")
         self._check_target_class(())
         hypothesis.check_parses(self.campaign)
         self._harness = self._watch.take(())

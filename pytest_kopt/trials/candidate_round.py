@@ -72,9 +72,8 @@ class CandidateRound(CampaignRound):
 
     @cached_property
     def _representative(self) -> tuple[str, ...]:
-        """The node ids of the representative cases; none where no shapes are set."""
-        shapes = self.campaign.manifest.representative_shapes or []
-        return levels.select(shapes, levels.names(self.frozen.values()))
+        """The node ids of the quick level; none where no shapes are set."""
+        return levels.representative(self.campaign.manifest, levels.names(self.frozen.values()))
 
     @cached_property
     def _examination(self) -> Examination:

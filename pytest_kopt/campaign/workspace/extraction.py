@@ -219,3 +219,14 @@ def _check(manifest: Manifest, building: Layout, files: Mapping[str, str], befor
 
 def _below(path: str, folder: PurePosixPath) -> bool:
     return PurePosixPath(path).is_relative_to(folder)
+
+
+def edited(given: Manifest, workspace: Path) -> list[str]:
+    """Return a sentence for every kernel file that is no longer what was extracted."""
+    files = given.upstream.files if given.upstream else {}
+    return [
+        f"{place} differs from upstream's {known.path}: the baseline is what was extracted"
+        for place, known in files.items()
+        if any(Path(place).is_relative_to(source) for source in given.kernel_source)
+        and hashlib.sha256((workspace / place).read_bytes()).hexdigest() != known.sha256
+    ]
