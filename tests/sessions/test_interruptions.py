@@ -187,6 +187,7 @@ def test_while_waiting_for_an_idle_gpu(fresh: Project, interrupt: Interrupt) -> 
     driver = FakeDriver(fresh.root.parent / "driver", 1)
     driver.set(0, utilisation=99)
     variables = driver.variables(dict(os.environ)) | {"CUDA_VISIBLE_DEVICES": "0"}
+    fresh.edit_manifest(target_gpu="sm_90")
     before = fresh.contents()
     with live(fresh, *round_words("--kopt-device", "cuda", number="1"), **variables) as session:
         session.until(lambda: "waiting for an idle GPU" in session.text)
@@ -194,6 +195,7 @@ def test_while_waiting_for_an_idle_gpu(fresh: Project, interrupt: Interrupt) -> 
         assert session.finish(20).code == 2, session.text
         session.is_gone()
     assert fresh.contents() == before
+    fresh.edit_manifest(target_gpu="cpu")
     assert fresh.round(1).code == 0
 
 
