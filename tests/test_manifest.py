@@ -267,7 +267,7 @@ def test_the_language_follows_the_backend(backend: str, language: str) -> None:
 
 def test_a_backend_without_a_language_of_its_own_needs_one() -> None:
     document = manifest_document(target_backend="CUTE")
-    assert "legal: the language of CUTE, such as CUTEDSL" in refusal_of(document)
+    assert "key 'target_lang' is missing" in refusal_of(document)
     assert read(target_backend="CUTE", target_lang="CUTEDSL").target_lang == "CUTEDSL"
 
 

@@ -20,7 +20,6 @@ from pydantic import (
 from pytest_kopt.campaign.kernel import files_of
 from pytest_kopt.campaign.targets import (
     ARCHITECTURES,
-    LANGUAGES,
     architecture,
     language,
     parse_target,
@@ -136,18 +135,11 @@ class Manifest(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _language_follows_backend(cls, document: Any) -> Any:
-        if isinstance(document, dict) and document.get("target_lang") is None:
+        if isinstance(document, dict) and not document.get("target_lang"):
             found = language(str(document.get("target_backend", "")))
-            return {**document, "target_lang": found}
+            if found:
+                return {**document, "target_lang": found}
         return document
-
-    @field_validator("target_lang", mode="before")
-    @classmethod
-    def _is_told(cls, value: Any, info: ValidationInfo) -> Any:
-        if value is None:
-            backend, known = info.data.get("target_backend"), ", ".join(LANGUAGES)
-            raise ValueError(f"the language of {backend}, such as CUTEDSL; it follows from {known}")
-        return value
 
     @field_validator("upstream")
     @classmethod

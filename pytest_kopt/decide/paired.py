@@ -393,7 +393,7 @@ def _decide(judged: _Judged, evidence: PairedEvidence, policy: Policy) -> Verdic
         if found.upper(level) < 0 and not is_harmless:
             return judged.verdict(
                 Decision.ROLLED_BACK,
-                f"{name} got worse: {judged.shown(found)}",
+                f"{name} fell: {judged.shown(found)}",
                 "the incumbent stays; try another hypothesis",
             )
     if judged.standing.has_loss:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import functools
+import random
 import sys
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from pytest_kopt.devices.lock import checking_lock
 from pytest_kopt.devices.pinning import discover, in_use
 from pytest_kopt.devices.processes import announce
+
+if TYPE_CHECKING:
+    import torch
+
+
+_MOST_SHIFTED_MIB = 64
+_SHIFT: list[torch.Tensor] = []
 
 
 @functools.cache
@@ -29,6 +38,9 @@ def rouse(kind: str) -> None:
             (square @ square).sum().item()
         del square
         torch.cuda.empty_cache()
+        # Forks have one layout of addresses: where buffers land should not be the same in each.
+        size = random.SystemRandom().randrange(1, _MOST_SHIFTED_MIB) << 20
+        _SHIFT.append(torch.empty(size, dtype=torch.uint8, device=kind))
 
 
 def is_lost(kind: str) -> bool:

@@ -108,9 +108,11 @@ class Worker:
             )
             if orders.repeats:
                 self._bench = replace(self._bench, repeats=orders.repeats)
-            if not orders.cases_only:
-                calls = orders.iterations or _PLAIN_CALLS
-                cpu = WallEngine(iterations=calls, block_seconds=_PLAIN_SECONDS, fewest=1)
+            if orders.iterations:
+                cpu = WallEngine(iterations=orders.iterations)
+                self._bench = replace(self._bench, cpu=cpu)
+            elif not orders.cases_only:
+                cpu = WallEngine(iterations=_PLAIN_CALLS, block_seconds=_PLAIN_SECONDS, fewest=1)
                 self._bench = replace(self._bench, cpu=cpu)
             if orders.arms:
                 cpu = WallEngine(iterations=_PAIR_CALLS, block_seconds=_PAIR_SECONDS)

@@ -183,6 +183,7 @@ def test_a_worker_that_was_killed_decides_nothing(started: Project, mode: tuple[
 )
 def test_a_baseline_that_breaks_freezes_nothing(fresh: Project, version: str) -> None:
     fresh.write(KERNEL, version)
+    fresh.commit_all("Break it")
     run = fresh.round(1)
     assert run.code in (1, 11), run.text
     assert "INTERNALERROR" not in run.text

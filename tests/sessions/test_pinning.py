@@ -100,6 +100,7 @@ def test_multigpu_tests_see_every_gpu(empty: Project) -> None:
 def test_no_idle_gpu_ends_with_10_and_is_recorded_and_no_more(
     fresh: Project, mode: tuple[str, ...]
 ) -> None:
+    fresh.edit_manifest(target_gpu="sm_90")
     found, variables = gpus(fresh, 2)
     found.set(0, utilisation=97)
     found.set(1, pids=[1])
@@ -114,6 +115,7 @@ def test_no_idle_gpu_ends_with_10_and_is_recorded_and_no_more(
     assert found.uuids[1] in " ".join(event["in_the_way"])
     status = fresh.kopt("status").out
     assert f"no idle GPU: ❌ (none within 0 minutes at {event['time']}, for round 1" in status
+    fresh.edit_manifest(target_gpu="cpu")
     assert fresh.round(1).code == 0
 
 
