@@ -6,26 +6,21 @@ import functools
 import random
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from pytest_kopt.devices.lock import checking_lock
 from pytest_kopt.devices.pinning import discover, in_use
 from pytest_kopt.devices.processes import announce
 
-if TYPE_CHECKING:
-    import torch
-
-
 _MOST_SHIFTED_MIB = 64
-_SHIFT: list[torch.Tensor] = []
 
 
 @functools.cache
-def rouse(kind: str) -> None:
+def rouse(kind: str) -> object:
     """Do what the first case would wait for, once: import torch, Triton and the matrix libraries.
 
     Holds the check's lock meanwhile, so that nothing is timed on the device; other processes may
-    wake at the same time.
+    wake at the same time. Returns what shifts later allocations by a random amount, kept by the
+    cache: forks have one layout of addresses, and buffers should not land alike in each.
     """
     import torch
 
@@ -38,9 +33,8 @@ def rouse(kind: str) -> None:
             (square @ square).sum().item()
         del square
         torch.cuda.empty_cache()
-        # Forks have one layout of addresses: where buffers land should not be the same in each.
         size = random.SystemRandom().randrange(1, _MOST_SHIFTED_MIB) << 20
-        _SHIFT.append(torch.empty(size, dtype=torch.uint8, device=kind))
+        return torch.empty(size, dtype=torch.uint8, device=kind)
 
 
 def is_lost(kind: str) -> bool:
