@@ -29,7 +29,8 @@ class Report:
         out.mkdir(parents=True, exist_ok=True)
         self._path = out / name
         # Where it was written to is nobody's business.
-        words = ["OUT" if Path(word) == out else word for word in sys.argv]
+        script = f"benchmarks/{Path(sys.argv[0]).name}"
+        words = [script, *("OUT" if Path(word) == out else word for word in sys.argv[1:])]
         self.found: dict[str, Any] = {"machine": machine(), "command": " ".join(words)}
         self._tables: list[str] = [f"# {name}"]
         self._write()
