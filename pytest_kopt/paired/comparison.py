@@ -168,7 +168,7 @@ class Comparison:
             lane.abandon()
         self._pool.shutdown()
         for lane in self._lanes:
-            lane.end()
+            lane.stop_all()
 
     def fall_back(self, how: str, refused: Refused) -> None:
         """Go on in two processes a replica; NotComparable where that is `how` it failed.
@@ -265,10 +265,6 @@ class _Lane:
         for replica in list(self._started):
             replica.kill()
 
-    def end(self) -> None:
-        """Let go of all processes; the thread that measured has ended."""
-        self._stop_all()
-
     def _one(self) -> dict[str, CaseQuads]:
         """Measure what the change concerns; the other cases need no clock after the first time."""
         comparison = self._comparison
@@ -286,10 +282,10 @@ class _Lane:
             except DiedNearby as death:
                 # The declared shapes decide; that one close by ends the process is only told.
                 comparison.died_nearby = str(death)
-                self._stop_all()
+                self.stop_all()
                 continue
             except Refused as refused:
-                self._stop_all()
+                self.stop_all()
                 if not self._abandoned:
                     comparison.fall_back(replica.how, refused)
                 continue
@@ -329,7 +325,7 @@ class _Lane:
             self._leaving.stop()
             self._leaving = None
 
-    def _stop_all(self) -> None:
+    def stop_all(self) -> None:
         """End all: one that loads or waits for its turn would not listen."""
         for replica in self._started:
             replica.kill()

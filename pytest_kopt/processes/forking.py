@@ -34,7 +34,8 @@ _THEN = ("pytest_kopt.cases.arms", "torch.fx.experimental.symbolic_shapes")
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/dxg")
 #: How long nobody has asked when the parent takes its time for something else.
 _QUIET_SECONDS = 3.0
-_STATUS = struct.Struct("i")
+#: How a fork's exit status is written to the deciding process.
+STATUS = struct.Struct("i")
 #: How far the fork's first allocations on the host are shifted, at most, in pages.
 _PAGES = 512
 
@@ -125,7 +126,7 @@ def _reap(children: dict[int, int]) -> None:
             return
         descriptor = children.pop(pid)
         with suppress(BrokenPipeError):
-            os.write(descriptor, _STATUS.pack(os.waitstatus_to_exitcode(status)))
+            os.write(descriptor, STATUS.pack(os.waitstatus_to_exitcode(status)))
         os.close(descriptor)
 
 

@@ -12,13 +12,13 @@ import os
 import select
 import signal
 import socket
-import struct
 import subprocess
 import threading
 from collections.abc import Mapping
 from typing import Any
 
 from pytest_kopt.devices.choice import MASKS
+from pytest_kopt.processes.forking import STATUS
 from pytest_kopt.processes.launched import Ends, Launched, boot
 
 #: What a fork may have otherwise than its parent: variables that are read where they are used. What
@@ -27,7 +27,6 @@ _OWN = frozenset({*MASKS, "PYTHONPATH", "TORCH_EXTENSIONS_DIR"})
 #: numpy's matrix library starts its threads at import, and what is forked must have just one. Idle
 #: threads of waiting siblings would take the CPU from the process that is timed.
 _AT_IMPORT = {"OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-_STATUS = struct.Struct("i")
 
 
 class NoFork(Exception):
@@ -131,9 +130,9 @@ class Fork:
             if self._returncode is None:
                 if not select.select([self._status], [], [], timeout)[0]:
                     raise subprocess.TimeoutExpired(f"fork {self.pid}", timeout or 0.0)
-                told = os.read(self._status, _STATUS.size)
+                told = os.read(self._status, STATUS.size)
                 os.close(self._status)
-                self._returncode = _STATUS.unpack(told)[0] if told else -signal.SIGKILL
+                self._returncode = STATUS.unpack(told)[0] if told else -signal.SIGKILL
             return self._returncode
 
     def kill(self) -> None:

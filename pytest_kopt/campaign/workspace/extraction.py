@@ -221,6 +221,11 @@ def _below(path: str, folder: PurePosixPath) -> bool:
     return PurePosixPath(path).is_relative_to(folder)
 
 
+def sha256_of(file: Path) -> str:
+    """Return a file's SHA-256 in hexadecimal digits, "" where there is none."""
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+
+
 def edited(given: Manifest, workspace: Path) -> list[str]:
     """Return a sentence for every kernel file that is no longer what was extracted."""
     files = given.upstream.files if given.upstream else {}
@@ -228,5 +233,5 @@ def edited(given: Manifest, workspace: Path) -> list[str]:
         f"{place} differs from upstream's {known.path}: the baseline is what was extracted"
         for place, known in files.items()
         if any(Path(place).is_relative_to(source) for source in given.kernel_source)
-        and hashlib.sha256((workspace / place).read_bytes()).hexdigest() != known.sha256
+        and sha256_of(workspace / place) != known.sha256
     ]

@@ -6,7 +6,6 @@ measured there against what was extracted, and stays only when that accepts it.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.layout import Layout
+from pytest_kopt.campaign.workspace.extraction import sha256_of
 from pytest_kopt.cases.result import ExpectedCase
 from pytest_kopt.clock import now
 from pytest_kopt.errors import BadInput
@@ -121,9 +121,7 @@ class UpstreamCampaign(Campaign):
         legal = {known[path]}
         if self.state.integrating is not None:
             legal.add(self.state.integrating.kernel.get(path, ""))
-        file = self.root / path
-        found = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
-        return found not in legal
+        return sha256_of(self.root / path) not in legal
 
     def _path(self, place: str) -> str:
         """Return the upstream path of a file (or of a case in it) of the workspace."""
