@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
@@ -332,7 +332,10 @@ class _Commands:
 
     def loaded(self, nodeid: str) -> None: ...
 
-    def ready(self, nodeid: str, arms: Sequence[str], engine: str) -> None:
+    def agree(self, nodeid: str, engine: str, not_captured: Mapping[str, str]) -> str:
+        return engine
+
+    def ready(self, nodeid: str, arms: Sequence[str]) -> None:
         self.arms = [*arms]
 
     def next_arm(self) -> str | None:

@@ -128,6 +128,23 @@ def test_a_queue_that_cannot_be_kept_full_is_recorded(monkeypatch: pytest.Monkey
     assert block.calls == 1 and block.queue_full is False
 
 
+def test_a_call_that_waits_for_the_device_waits_for_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`.item()` in a wrapper: behind a spinning kernel each block would take 200 ms."""
+    machine = Machine(kernel=1e-3, launch=10 * US)
+    machine.install(monkeypatch)
+
+    def reads_back() -> None:
+        machine.call()
+        machine.now = max(machine.now, machine.free)
+
+    block = EventsEngine().prepare([reads_back])
+    before = machine.now
+    assert block.run() == pytest.approx(1.01, rel=0.02) and block.queue_full is False
+    assert machine.now - before == pytest.approx(6 * 1.01e-3, rel=0.02)
+
+
 def test_events_use_every_set_before_any_again(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(kernel=1e-3, launch=10 * US)
     machine.install(monkeypatch)
@@ -218,14 +235,14 @@ class Uncapturable:
         raise CaptureFailed("operation not permitted when stream is capturing")
 
 
-def test_a_failed_capture_falls_to_events_only_before_the_baseline(
+def test_a_failed_capture_falls_to_events_unless_a_graph_was_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Afterwards the engine is named, and a capture that fails is that case's error."""
     machine = Machine(kernel=5 * US, launch=10 * US)
     machine.install(monkeypatch)
     monkeypatch.setattr(choice, "GraphEngine", Uncapturable)
-    assert prepare("auto", "cuda", False, [machine.call]).engine == "events"
+    block = prepare("auto", "cuda", False, [machine.call])
+    assert block.engine == "events" and "not permitted" in block.not_captured
     with pytest.raises(CaptureFailed, match="not permitted"):
         prepare("graph", "cuda", False, [machine.call])
 

@@ -21,13 +21,14 @@ from pytest_kopt.cases.groups import SKEWED, has_skew, redrawn, with_steady_grou
 from pytest_kopt.cases.heldout import held_out_cases, try_shape
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, UNEVEN, ArmsOrder, Commander
 from pytest_kopt.cases.reference import observed
-from pytest_kopt.cases.runner import Bench, prepare_blocks
+from pytest_kopt.cases.runner import Bench, engines_of, not_captured, prepare_blocks
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.cases.spot_checks import Looks, Spotted, floors
 from pytest_kopt.devices.lock import checking_lock
 from pytest_kopt.honesty.background import taken_threads
 from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.measure.cold import InputPool, input_pool
+from pytest_kopt.measure.engine import agreed
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.numerics.nested import fresh_copies, tensors
 from pytest_kopt.versions import executed_files, twin
@@ -48,6 +49,11 @@ class _Arm:
     def blocks(self) -> list[Spotted]:
         """Forward, and backward where there is one."""
         return [self.forward, *([self.backward] if self.backward else [])]
+
+    @property
+    def engine(self) -> str:
+        """What times it: `graph`, or `graph+events` with a backward."""
+        return "+".join(block.engine for block in self.blocks)
 
 
 def serve_arms(
@@ -74,13 +80,20 @@ def serve_arms(
     with one_thread():
         calls = [*map(case.positional, versions.values())]
         pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, *calls)
-        arms = _arms(order.names, versions, case, pool, bench, seed)
+        kinds = [(case, pool, {name: versions[name] for name in order.names})]
         if has_skew(case):
-            uneven, pool = _uneven(case, bench, seed, calls)
             others = {UNEVEN[name]: versions[name] for name in filter(UNEVEN.get, order.names)}
-            arms |= _arms([*others], others, uneven, pool, bench, seed)
-        engine = next(iter(arms.values())).forward.engine
-        commander.ready(case.nodeid, list(arms), engine)
+            kinds.append((*_uneven(case, bench, seed, calls), others))
+
+        def prepare(engines: Sequence[str]) -> dict[str, _Arm]:
+            return {
+                name: arm
+                for of, sets, functions in kinds
+                for name, arm in _arms(functions, of, sets, bench, seed, engines).items()
+            }
+
+        arms = _on_one_engine(prepare, engines_of(case, bench), case.nodeid, bench, commander)
+        commander.ready(case.nodeid, list(arms))
         while (wanted := commander.next_arm()) is not None:
             arm = arms[wanted]
             forward = arm.forward.run()
@@ -102,18 +115,42 @@ def serve_arms(
                     commander.tried(tried)
 
 
+def _on_one_engine(
+    prepare: Callable[[Sequence[str]], dict[str, _Arm]],
+    engines: Sequence[str],
+    nodeid: str,
+    bench: Bench,
+    commander: Commander,
+) -> dict[str, _Arm]:
+    """Return the arms, once more by events where one of them, here or elsewhere, is no graph."""
+    arms = prepare(engines)
+    own = agreed(arm.engine for arm in arms.values())
+    reasons = [
+        not_captured(arm.forward, arm.backward, f"the {name}'s")
+        for name, arm in arms.items()
+        if name in (CANDIDATE, INCUMBENT)
+    ]
+    with bench.waiting():
+        common = commander.agree(nodeid, own, {k: v for why in reasons for k, v in why.items()})
+    if {arm.engine for arm in arms.values()} == {common}:
+        return arms
+    # Their graphs hold memory that the others may need.
+    arms.clear()
+    return prepare(common.split("+"))
+
+
 def _arms(
-    names: Sequence[str],
     versions: Mapping[str, Callable[..., Any]],
     case: Case,
     pool: InputPool,
     bench: Bench,
     seed: int,
+    engines: Sequence[str],
 ) -> dict[str, _Arm]:
     sets, arms = [Held(given, case.rewritten) for given in pool.sets], {}
-    for name in names:
+    for name, function in versions.items():
         looks = Looks(_RUNS, _LOOKS, derive(bench.session_seed, case.nodeid, f"looks {name}"))
-        blocks = prepare_blocks(versions[name], case, pool, sets, bench, False, seed, looks)
+        blocks = prepare_blocks(function, case, pool, sets, bench, seed, looks, engines=engines)
         arms[name] = _Arm(*blocks)
     return arms
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ from pytest_kopt.honesty.state import changes, look
 from pytest_kopt.numerics.compare import Comparison, InvalidReference
 
 _GRADIENT = "grad of input "
+#: Frames of an error that are shown, the innermost ones.
+_FRAMES = 8
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +83,9 @@ def check_case(
         raise
     except InvalidReference as error:
         return CheckReport("ERROR", str(error), seeds=seeds)
-    except Exception:
-        return CheckReport("ERROR", _kernel_traceback(), findings=tuple(findings), seeds=seeds)
+    except Exception as error:
+        text = kernel_traceback(error)
+        return CheckReport("ERROR", text, findings=tuple(findings), seeds=seeds)
     if checking.invalid:
         return CheckReport("ERROR", checking.invalid, seeds=seeds)
     checking.found(changes(before, look(device)))
@@ -132,5 +137,9 @@ def _worst(values: Iterable[float]) -> float:
     return math.nan if any(math.isnan(item) for item in found) else min(found, default=math.nan)
 
 
-def _kernel_traceback() -> str:
-    return traceback.format_exc(limit=-8).rstrip()
+def kernel_traceback(error: BaseException) -> str:
+    """Return the innermost frames of an error that kernel code raised, without those of ours."""
+    told = traceback.TracebackException.from_exception(error, limit=-_FRAMES)
+    frames = [frame for frame in told.stack if not frame.filename.startswith(_PACKAGE)]
+    told.stack = traceback.StackSummary.from_list(frames or told.stack)
+    return "".join(told.format()).rstrip()

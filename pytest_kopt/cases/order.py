@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -59,7 +59,10 @@ class Commander(Protocol):
     def loaded(self, nodeid: str) -> None:
         """Say that every version is there, and wait until the device is this process's own."""
 
-    def ready(self, nodeid: str, arms: Sequence[str], engine: str) -> None: ...
+    def agree(self, nodeid: str, engine: str, not_captured: Mapping[str, str]) -> str:
+        """Say what times this process's arms, and why no graph; return what is to time all arms."""
+
+    def ready(self, nodeid: str, arms: Sequence[str]) -> None: ...
 
     def same(self, nodeid: str) -> None:
         """Say that the change does not concern this case: there is nothing to compare."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import Case, function_name
-from pytest_kopt.cases.check import CheckReport, check_case
+from pytest_kopt.cases.check import CheckReport, check_case, kernel_traceback
 from pytest_kopt.cases.execution import grad_out, make_inputs
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.seeds import derive
@@ -32,7 +32,7 @@ from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.honesty.watch import Watch
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import InputPool, input_pool, launch_stream
-from pytest_kopt.measure.engine import Block, Timing, time_block
+from pytest_kopt.measure.engine import Block, CaptureFailed, Timing, by_events, time_block
 from pytest_kopt.measure.wall import WallEngine, one_thread
 from pytest_kopt.schema.classes import NO_CLASSES, Classes
 from pytest_kopt.schema.profile import Scalar, gate_holds, parse_gate
@@ -119,7 +119,7 @@ def run_case(case: Case, bench: Bench, tampering: Callable[[], list[Finding]] = 
         findings += [*report.findings, *taken_threads(1)]
     findings += [new for new in bench.watched() if new not in findings]
     check, diagnosis = report.check, report.diagnosis
-    forward = backward = None
+    timed = None
     evidence = _evidence(case, bench, report)
     is_timed = bench.times(report.interpreted)
     lock = timing_lock if is_timed else checking_lock
@@ -135,20 +135,27 @@ def run_case(case: Case, bench: Bench, tampering: Callable[[], list[Finding]] = 
         findings += rehearsal.findings
         evidence["training"] = rehearsal.evidence
     if is_timed and check == "PASS" and not any(found.rejects for found in findings):
-        with one_thread(), timing_lock(bench.uuid, bench.waiting):
-            timed = time_case(case, bench, report)
-        forward, backward = timed.forward, timed.backward
+        try:
+            with one_thread(), timing_lock(bench.uuid, bench.waiting):
+                timed = time_case(case, bench, report)
+        except BadInput:
+            raise
+        except Exception as error:
+            text = kernel_traceback(error)
+            check, diagnosis = "ERROR", f"passed its check and raises when it is timed\n{text}"
+    forward, backward = (timed.forward, timed.backward) if timed else (None, None)
+    if timed:
         findings += timed.findings
         findings += [new for new in bench.watched() if new not in findings]
         evidence |= {
-            "engine": "+".join(timing.engine for timing in (forward, backward) if timing),
+            "engine": "+".join(t.engine for t in (timed.forward, timed.backward) if t),
             "threads": 1,
             "cold_cache": timed.cold_cache,
             "queue_full": timed.queue_full,
             "conditions": timed.conditions.to_document(),
             "timed": list(timed.interval),
-            "forward_samples_ms": list(forward.samples_ms),
-            "calls_per_sample": forward.calls_per_sample,
+            "forward_samples_ms": list(timed.forward.samples_ms),
+            "calls_per_sample": timed.forward.calls_per_sample,
         }
         if backward:
             evidence["backward_samples_ms"] = list(backward.samples_ms)
@@ -243,7 +250,17 @@ def time_case(case: Case, bench: Bench, report: CheckReport) -> Timed:
     pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, call)
     looks = Looks(_DISCARDED + bench.repeats, 1, derive(bench.session_seed, case.nodeid, "looks"))
     sets = [Held(given, case.rewritten) for given in pool.sets]
-    blocks = prepare_blocks(case.function, case, pool, sets, bench, report.interpreted, seed, looks)
+    blocks = prepare_blocks(
+        case.function,
+        case,
+        pool,
+        sets,
+        bench,
+        seed,
+        looks,
+        engines=engines_of(case, bench),
+        interpreted=report.interpreted,
+    )
     forward, backward = blocks
 
     def measure() -> tuple[Timing, Timing | None]:
@@ -258,6 +275,8 @@ def time_case(case: Case, bench: Bench, report: CheckReport) -> Timed:
     findings += too_fast(
         "a call", min(timing.samples_ms), report.written, _flops(case), bench.device
     )
+    if not bench.expected and (why := not_captured(forward, backward)):
+        findings.append(Finding("not-captured", by_events(why), rejects=False))
     queues = [b.queue_full for b in (forward, backward) if b and b.queue_full is not None]
     return Timed(
         timing,
@@ -274,23 +293,41 @@ def _time(block: Block, bench: Bench) -> Timing:
     return time_block(block, bench.repeats, _DISCARDED)
 
 
+def engines_of(case: Case, bench: Bench) -> Sequence[str]:
+    """Return the engines that a case's forward and backward are to be timed by.
+
+    Those of the baseline; where it chose a graph by itself, what cannot be captured now is timed by
+    events.
+    """
+    frozen = (bench.expected or {}).get(case.nodeid)
+    engines = frozen.engine.split("+") if frozen and frozen.engine else [bench.engine]
+    return ["auto" if bench.engine == "auto" and name == "graph" else name for name in engines]
+
+
+def not_captured(forward: Block, backward: Block | None, whose: str = "the") -> dict[str, str]:
+    """Return why a direction is no graph, by words for it: `the candidate's forward`."""
+    both = (("forward", forward), ("backward", backward))
+    return {f"{whose} {way}": b.not_captured for way, b in both if b and b.not_captured}
+
+
 def prepare_blocks(
     function: Callable[..., Any],
     case: Case,
     pool: InputPool,
     sets: Sequence[Held],
     bench: Bench,
-    interpreted: bool,
     seed: int,
     looks: Looks,
+    *,
+    engines: Sequence[str],
+    interpreted: bool = False,
 ) -> tuple[Spotted, Spotted | None]:
     """Return the forward block of one version of a case's function, and its backward block.
 
-    `sets` are the pool's, which all versions share.
+    `sets` are the pool's, which all versions share. Raises BadInput where an engine that was asked
+    for by name cannot time the calls.
     """
     function = case.positional(function)
-    frozen = (bench.expected or {}).get(case.nodeid)
-    engines = frozen.engine.split("+") if frozen and frozen.engine else [bench.engine] * 2
 
     def spotted(engine: str, calls: Sequence[Forward | Backward]) -> Spotted:
         recorders = [Recorder(call, bench.device) for call in calls]
@@ -306,7 +343,14 @@ def prepare_blocks(
                     legal="auto, graph, events or wall",
                 )
             before = _restored(calls, renewal, pool)
-        block = prepare(engine, bench.device, interpreted, recorders, before, bench.cpu)
+        try:
+            block = prepare(engine, bench.device, interpreted, recorders, before, bench.cpu)
+        except CaptureFailed as error:
+            raise BadInput(
+                f"engine {engine} was asked for, and the calls cannot be captured: {error}",
+                where=f"case {case.nodeid}",
+                legal="engine auto, which times such a case by events, or events",
+            ) from None
         return Spotted(block, case, recorders, looks, renewal)
 
     front = [Forward(function, held, case.weights, case) for held in sets]

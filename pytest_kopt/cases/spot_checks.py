@@ -221,6 +221,7 @@ class Spotted(Block):
     ) -> None:
         """Wrap a block of the recorders' calls; `renewal` is called before each, None: nothing."""
         self.engine, self.calls = inner.engine, inner.calls
+        self.not_captured = inner.not_captured
         self._inner = inner
         self._case = case
         self._recorders = recorders

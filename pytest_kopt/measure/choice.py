@@ -36,8 +36,10 @@ def prepare(
     if option == "auto":
         try:
             return GraphEngine().prepare(calls, before)
-        except CaptureFailed:
-            return EventsEngine().prepare(calls, before)
+        except CaptureFailed as error:
+            block = EventsEngine().prepare(calls, before)
+            block.not_captured = str(error)
+            return block
     engines: dict[str, Engine] = {
         "graph": GraphEngine(),
         "events": EventsEngine(),

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from pytest_kopt.measure.cold import capture_stream, launch_stream
-from pytest_kopt.measure.engine import Block, Call, CaptureFailed, Engine
+from pytest_kopt.measure.engine import EVENTS, Block, Call, CaptureFailed, Engine
 
 _WARM_UP = 3
 #: Launches that a block of events queues up at most: CUDA's queue holds about a thousand.
@@ -49,7 +49,8 @@ class GraphEngine(Engine):
                 kept: list[Any] = [call() for call in calls]
         except Exception as error:
             torch.cuda.synchronize()
-            raise CaptureFailed(f"{type(error).__name__}: {error}") from error
+            text = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise CaptureFailed(text) from error
         # The only sign that torch gives: kernels launched on a stream outside of the capture.
         if any("graph is empty" in str(warning.message).lower() for warning in said):
             raise CaptureFailed("nothing that the calls launch lands in the graph")
@@ -143,7 +144,7 @@ class EventsEngine(Engine):
     """Device events around launches that were queued up behind a spinning kernel."""
 
     block_ms: float = 5.0
-    name = "events"
+    name = EVENTS
 
     def prepare(self, calls: Sequence[Call], before: Before = None) -> Block:
         _warm_up(calls, before)
@@ -153,9 +154,12 @@ class EventsEngine(Engine):
 
 
 class _EventsBlock(Block):
-    """Goes on where the last block stopped, so that a set rests until all others were used."""
+    """Goes on where the last block stopped, so that a set rests until all others were used.
 
-    engine = "events"
+    A call that waits for the device would wait for the spinning kernel too: it gets none.
+    """
+
+    engine = EVENTS
 
     def __init__(self, calls: Sequence[Call], before: Before) -> None:
         self.calls = 1
@@ -171,9 +175,10 @@ class _EventsBlock(Block):
         A call of many kernels fills CUDA's queue early; then fewer calls make a block.
         """
         most = min(_MOST_QUEUED, len(self._sequence)) if self._before else _MOST_QUEUED
+        self._spin_ms = self._shortest_spin()
         self.run()
         self.calls = max(1, min(most, math.ceil(block_ms / max(self.run(), 1e-4))))
-        while True:
+        while self._spin_ms:
             self.run()
             if self.queue_full:
                 return
@@ -198,13 +203,23 @@ class _EventsBlock(Block):
         self._ready()
         return self._queued(min(self.calls, len(self._sequence)))
 
+    def _shortest_spin(self) -> float:
+        """Return 1 ms, or 0 where even a single call comes back only after the longest spin."""
+        self.run()
+        if self.queue_full:
+            return 1.0
+        self._spin_ms = _LONGEST_SPIN_MS
+        self.run()
+        return 1.0 if self.queue_full else 0.0
+
     def _ready(self) -> None:
         if self._before is not None:
             self._before()
 
     def _queued(self, calls: int) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        _spin(self._spin_ms)
+        if self._spin_ms:
+            _spin(self._spin_ms)
         began = perf_counter()
         start.record()
         for _ in range(calls):
@@ -214,7 +229,8 @@ class _EventsBlock(Block):
         self.queue_full = not start.query()
         queued_ms = (perf_counter() - began) * 1e3
         end.synchronize()
-        self._spin_ms = min(_LONGEST_SPIN_MS, max(self._spin_ms, _HEADROOM * queued_ms))
+        if self._spin_ms:
+            self._spin_ms = min(_LONGEST_SPIN_MS, max(self._spin_ms, _HEADROOM * queued_ms))
         return float(start.elapsed_time(end)) / calls
 
     def _next(self) -> None:

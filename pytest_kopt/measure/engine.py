@@ -5,15 +5,38 @@ from __future__ import annotations
 import math
 import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 #: One launch of the kernel on inputs that are ready.
 Call = Callable[[], object]
 
 
+#: What times any call on a GPU, and so every arm of a case one of whose arms cannot be captured.
+EVENTS = "events"
+
+
 class CaptureFailed(Exception):
     """The calls cannot be captured into a device graph."""
+
+
+def agreed(engines: Iterable[str]) -> str:
+    """Return the engines that all arms of a case can be timed by.
+
+    Each is that of an arm's forward, or of its forward and backward: `graph+events`.
+    """
+    ways = zip(*(engine.split("+") for engine in engines), strict=True)
+    return "+".join(way[0] if len({*way}) == 1 else EVENTS for way in ways)
+
+
+def by_events(why: Mapping[str, str]) -> str:
+    """Say why a case is not timed by replays of a graph: what torch said, by what was captured."""
+    reasons = "; ".join(f"{what} cannot be captured ({said})" for what, said in why.items())
+    return (
+        f"timed by events and not by replays of a graph: {reasons}; a call that copies no host "
+        "value, reads none back and does not synchronise can be, and `engine: events` in "
+        "manifest.yaml or --kopt-engine events says that it is meant so"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +71,13 @@ class Block(ABC):
     """A fixed number of calls, ready to be timed again and again.
 
     `queue_full` says, of an engine that launches call by call, whether the device never waited for
-    the launcher in the last run.
+    the launcher in the last run; `not_captured` why an engine chosen by itself is no graph.
     """
 
     engine: str
     calls: int
     queue_full: bool | None = None
+    not_captured: str = ""
 
     @abstractmethod
     def run(self) -> float:

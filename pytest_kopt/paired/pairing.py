@@ -21,6 +21,7 @@ from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.devices.conditions import Conditions, by_kind
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import held_out_findings
+from pytest_kopt.measure.engine import by_events
 from pytest_kopt.options.settings import Gate
 from pytest_kopt.paired.comparison import TWO_PROCESSES, Comparison
 from pytest_kopt.paired.noise import Known, Scatter, Way
@@ -216,6 +217,8 @@ def _flags(
         around = [replica[result.nodeid].conditions for replica in replicas]
         flagged = [conditions for conditions in around if conditions and conditions.flags]
         flags[result.label] = flagged[-1].flags if flagged else ()
+        why = {k: v for replica in replicas for k, v in replica[result.nodeid].not_captured.items()}
+        found += [f"{result.label}: {by_events(why)}"] if why else []
     return (*found, *by_kind(flags))
 
 

@@ -18,6 +18,7 @@ from pytest_kopt.devices.vendor import Device
 from pytest_kopt.honesty.clock import slow_clock
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
+from pytest_kopt.measure.engine import agreed
 from pytest_kopt.processes.child import Child, ChildDied
 
 #: The comparison, the A/A control, and the comparison with the group sizes of a grouped GEMM drawn
@@ -37,8 +38,9 @@ Quad = list[tuple[str, Times]]
 class CaseQuads:
     """One case in one replica: its quads, by what they compare.
 
-    `device` is the UUID of what measured it, `conditions` its state around that, `timed` from when
-    to when it was measured alone (seconds since the epoch).
+    `engine` is that of both directions, or `graph+events`. `device` is the UUID of what
+    measured it, `conditions` its state around that, `timed` from when to when it was measured alone
+    (seconds since the epoch), `not_captured` why something is not timed by replays of a graph.
     """
 
     nodeid: str
@@ -47,6 +49,7 @@ class CaseQuads:
     device: str = ""
     conditions: Conditions | None = None
     timed: tuple[float, float] = (0.0, 0.0)
+    not_captured: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_same(self) -> bool:
@@ -186,22 +189,24 @@ class Replica:
     def _case(self, nodeid: str, order: random.Random, clear: Callable[[], None]) -> CaseQuads:
         device, placement = self._device, self._placement
         arms: dict[str, Child] = {}
-        engine = ""
         if nodeid != self._asked:
             for child in self._children:
                 child.ask(nodeid, None)
         for child in self._children:
             if _wait(child, "loaded", "same")["kind"] == "same":
                 _wait(child, "finished")
-                return CaseQuads(nodeid, engine)
+                return CaseQuads(nodeid, "")
         with timing_lock(device.uuid):
             placement.keep_strangers_off(device)
             since = time.time()
+            prepared = []
             for child in self._children:
                 child.go_on()
-                ready = _wait(child, "ready")
-                engine = ready["engine"]
-                arms |= dict.fromkeys(ready["arms"], child)
+                prepared.append(_wait(child, "prepared"))
+            engine = agreed(message["engine"] for message in prepared)
+            for child in self._children:
+                child.agree(engine)
+                arms |= dict.fromkeys(_wait(child, "ready")["arms"], child)
             clear()
             for arm, child in arms.items():
                 child.block(arm)
@@ -220,7 +225,9 @@ class Replica:
                 self._read_tried(child, nodeid)
             timed = (since, time.time())
         self.held_seconds += timed[1] - timed[0]
-        return CaseQuads(nodeid, engine, quads, device.uuid, conditions, timed)
+        shown = "+".join(dict.fromkeys(engine.split("+")))
+        why = {what: said for told in prepared for what, said in told["not_captured"].items()}
+        return CaseQuads(nodeid, shown, quads, device.uuid, conditions, timed, why)
 
     def _read_tried(self, child: Child, nodeid: str) -> None:
         try:

@@ -103,6 +103,10 @@ class Child:
         """Have a case that is loaded be prepared: the device is the child's own."""
         self._tell("go")
 
+    def agree(self, engine: str) -> None:
+        """Tell a case that was prepared what is to time all its arms."""
+        self._tell("engine", engine=engine)
+
     def block(self, arm: str) -> tuple[float, float | None]:
         """Have a block of an arm run; return its forward and backward time in ms per call."""
         start = perf_counter()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
@@ -92,9 +92,17 @@ class Serve:
         self._channel.send("loaded", nodeid=nodeid)
         self._channel.receive()
 
-    def ready(self, nodeid: str, arms: Sequence[str], engine: str) -> None:
+    def agree(self, nodeid: str, engine: str, not_captured: Mapping[str, str]) -> str:
+        """Say what times the arms of a case here; return what is to time them everywhere."""
+        self._channel.send(
+            "prepared", nodeid=nodeid, engine=engine, not_captured=dict(not_captured)
+        )
+        message = self._channel.receive()
+        return str(message["engine"]) if message and message["kind"] == "engine" else engine
+
+    def ready(self, nodeid: str, arms: Sequence[str]) -> None:
         """Announce that the arms of a case can be timed."""
-        self._channel.send("ready", nodeid=nodeid, arms=list(arms), engine=engine)
+        self._channel.send("ready", nodeid=nodeid, arms=list(arms))
 
     def declared(self, result: CaseResult) -> None:
         """Hand in the row that a case gets if it never comes back."""

@@ -308,9 +308,10 @@ class CampaignTrial:
             engine = result.evidence.get("engine", frozen)
             if engine != frozen:
                 raise BadInput(
-                    f"timed by {engine}, but the baseline by {frozen}",
+                    f"timed by {engine}, but the baseline by {frozen}: stored times of two engines "
+                    "are not compared",
                     where=f"case {result.nodeid}",
-                    legal="one engine for the whole campaign",
+                    legal="--kopt-compare paired, which times both versions alike",
                 )
 
     def _run_commands(self) -> str:

@@ -1,0 +1,326 @@
+"""One arm of a comparison cannot be captured: all arms are timed by events, and a flag says why."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_kopt import policies
+from pytest_kopt.cases import arms, runner
+from pytest_kopt.cases.arms import serve_arms
+from pytest_kopt.cases.case import declare
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
+from pytest_kopt.cases.result import CaseResult, ExpectedCase
+from pytest_kopt.cases.runner import Bench, run_case
+from pytest_kopt.devices.vendor import CPU, Reading
+from pytest_kopt.errors import BadInput
+from pytest_kopt.measure import choice
+from pytest_kopt.measure.engine import Block, CaptureFailed, agreed
+from pytest_kopt.measure.wall import WallEngine
+from pytest_kopt.paired.noise import Known
+from pytest_kopt.paired.pairing import PairedMetric, judge
+from pytest_kopt.paired.replica import CaseQuads, Replica
+from pytest_kopt.schema.profile import MEMORY
+
+CAPTURING: list[bool] = []
+FAST = WallEngine(block_seconds=0.005)
+EMPTY = tuple(column.name for column in MEMORY.columns if column.is_backward)
+
+
+def clean(x: Tensor) -> Tensor:
+    return x * 3
+
+
+def reads_back(x: Tensor) -> Tensor:
+    """Return the same; a capture does not stand the host value."""
+    if CAPTURING:
+        raise RuntimeError("operation not permitted when stream is capturing\nSearch for help")
+    return x * 3
+
+
+class _Graph:
+    """Captures by calling once, as torch does, and times by the wall clock."""
+
+    name = "graph"
+
+    def prepare(self, calls: Sequence[Callable[[], object]], before: Any = None) -> Block:
+        CAPTURING.append(True)
+        try:
+            for call in calls:
+                call()
+        except RuntimeError as error:
+            raise CaptureFailed(str(error).splitlines()[0]) from error
+        finally:
+            CAPTURING.clear()
+        return _named("graph", calls, before)
+
+
+class _Events:
+    name = "events"
+
+    def prepare(self, calls: Sequence[Callable[[], object]], before: Any = None) -> Block:
+        return _named("events", calls, before)
+
+
+def _named(engine: str, calls: Sequence[Callable[[], object]], before: Any) -> Block:
+    block = FAST.prepare(calls, before)
+    block.engine = engine
+    return block
+
+
+@pytest.fixture
+def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Choose between a graph and events as on a GPU."""
+    monkeypatch.setattr(choice, "GraphEngine", _Graph)
+    monkeypatch.setattr(choice, "EventsEngine", _Events)
+
+    def prepare(option: str, device: str, *more: Any) -> Block:
+        return choice.prepare(option, "cuda", *more)
+
+    monkeypatch.setattr(runner, "prepare", prepare)
+
+
+def case_of(function: Callable[..., Any], **more: Any) -> Any:
+    settings: dict[str, Any] = {
+        "inputs": lambda: (torch.randn(64, 64),),
+        "reference": lambda x: x.double() * 3,
+        "dims": {"n": 64},
+        "label": None,
+        "backward": False,
+        "weights": (),
+        "flops": None,
+        "nbytes": 2 * 64 * 64 * 4,
+        "gate": None,
+        **more,
+    }
+    return declare("t.py::test", "memory", function, **settings)
+
+
+class Commands:
+    """The deciding process: runs two blocks of each arm, agrees to what it was told to."""
+
+    def __init__(self, common: str | None = None) -> None:
+        self.common = common
+        self.asked: tuple[str, Mapping[str, str]] = ("", {})
+        self.order: list[str] = []
+        self.findings: list[Any] = []
+
+    def loaded(self, nodeid: str) -> None: ...
+
+    def agree(self, nodeid: str, engine: str, not_captured: Mapping[str, str]) -> str:
+        self.asked = engine, not_captured
+        return self.common or engine
+
+    def ready(self, nodeid: str, arms: Sequence[str]) -> None:
+        self.order = [*arms] * 2
+
+    def next_arm(self) -> str | None:
+        return self.order.pop() if self.order else None
+
+    def timed(self, forward_ms: float, backward_ms: float | None) -> None:
+        assert forward_ms > 0
+
+    def caught(self, nodeid: str, findings: Sequence[Any]) -> None:
+        self.findings = [*findings]
+
+
+@pytest.mark.parametrize(
+    ("engines", "common"),
+    [
+        (["graph", "graph"], "graph"),
+        (["graph", "events", "graph"], "events"),
+        (["graph+events", "graph+graph"], "graph+events"),
+        (["events+graph", "graph+events"], "events+events"),
+        (["wall+wall"] * 3, "wall+wall"),
+    ],
+)
+def test_each_direction_has_one_engine_for_all_arms(engines: list[str], common: str) -> None:
+    assert agreed(engines) == common
+
+
+@pytest.mark.usefixtures("fake_gpu")
+@pytest.mark.parametrize("candidate", [clean, reads_back])
+def test_arms_of_one_process_come_to_one_engine(
+    monkeypatch: pytest.MonkeyPatch, candidate: Callable[..., Any]
+) -> None:
+    versions = {CANDIDATE: candidate, INCUMBENT: clean, PLACEBO: clean}
+    monkeypatch.setattr(arms, "_versions", lambda *given: versions)
+    kept: list[dict[str, Any]] = []
+    one_engine = arms._on_one_engine
+
+    def recorded(*given: Any) -> dict[str, Any]:
+        kept.append(one_engine(*given))
+        return kept[-1]
+
+    monkeypatch.setattr(arms, "_on_one_engine", recorded)
+    commands = Commands()
+    bench = Bench("cpu", "auto", 1)
+    order = ArmsOrder(tuple(versions))
+    serve_arms(case_of(candidate), bench, order, cast("Any", commands), cast("Any", None))
+    expected = "graph" if candidate is clean else "events"
+    assert commands.asked[0] == expected and commands.findings == []
+    assert {arm.engine for arm in kept[0].values()} == {expected}
+    assert list(commands.asked[1]) == ["the candidate's forward"] * (candidate is reads_back)
+
+
+@pytest.mark.usefixtures("fake_gpu")
+def test_a_process_of_its_own_follows_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could capture its arm; another process could not capture its own."""
+    seen: list[str] = []
+
+    def recorded(option: str, device: str, *more: Any) -> Block:
+        seen.append(option)
+        return choice.prepare(option, "cuda", *more)
+
+    monkeypatch.setattr(runner, "prepare", recorded)
+    commands = Commands(common="events")
+    serve_arms(
+        case_of(clean),
+        Bench("cpu", "auto", 1),
+        ArmsOrder((INCUMBENT,)),
+        cast("Any", commands),
+        cast("Any", None),
+    )
+    assert seen == ["auto", "events"] and commands.asked == ("graph", {})
+
+
+class _Child:
+    """A process with one arm."""
+
+    has_died = False
+
+    def __init__(self, arm: str, engine: str, not_captured: Mapping[str, str]) -> None:
+        self.arm = arm
+        self.spans: dict[str, list[Any]] = {}
+        self.told: list[str] = []
+        self._messages: deque[dict[str, Any]] = deque(
+            [
+                {"kind": "collected"},
+                {"kind": "loaded"},
+                {"kind": "prepared", "engine": engine, "not_captured": dict(not_captured)},
+                {"kind": "ready", "arms": [arm]},
+                {"kind": "caught", "findings": []},
+                {"kind": "finished"},
+            ]
+        )
+
+    def receive(self) -> dict[str, Any]:
+        return self._messages.popleft()
+
+    def agree(self, engine: str) -> None:
+        self.told.append(engine)
+
+    def block(self, arm: str) -> tuple[float, None]:
+        self.spans.setdefault(arm, [])
+        return random.uniform(1.0, 1.01), None
+
+    def ask(self, nodeid: str, following: str | None) -> None: ...
+
+    def go_on(self) -> None: ...
+
+    def release(self) -> None: ...
+
+
+def replica() -> tuple[CaseQuads, list[_Child]]:
+    children = [
+        _Child(CANDIDATE, "events", {"the candidate's forward": "host value"}),
+        _Child(INCUMBENT, "graph", {}),
+        _Child(PLACEBO, "graph", {}),
+    ]
+    placement = SimpleNamespace(keep_strangers_off=lambda d: None, read=lambda d: Reading())
+    made = Replica(
+        cast("Any", children),
+        "two processes",
+        CPU,
+        cast("Any", placement),
+        cast("Any", children[0]),
+    )
+    return made.measure(["a"], random.Random(1), lambda: None)["a"], children
+
+
+def test_processes_that_hold_one_arm_each_come_to_one_engine() -> None:
+    quads, children = replica()
+    assert [child.told for child in children] == [["events"]] * 3
+    assert quads.engine == "events" and quads.not_captured
+
+
+def test_the_verdict_says_why_a_case_is_timed_by_events() -> None:
+    class Measuring:
+        how, why_two, why_fresh, device_seconds = "one process", "", "", 0.0
+
+        def replicas(self, count: int) -> list[dict[str, CaseQuads]]:
+            return [{"a": replica()[0]} for _ in range(count)]
+
+    result = CaseResult("a", "a", ("label", "n"), {"n": 1}, "PASS")
+    metric = PairedMetric("Forward GB/s", "forward")
+    found = judge(cast("Any", Measuring()), [result], [metric], policies.load("primus"), Known())
+    assert found.verdict.engine == "events"
+    (flag,) = [flag for flag in found.verdict.flags if "events" in flag]
+    assert flag.startswith("a: timed by events and not by replays of a graph: the candidate's")
+    assert "(host value)" in flag and "--kopt-engine events" in flag
+
+
+def frozen(engine: str) -> dict[str, ExpectedCase]:
+    case = case_of(clean)
+    return {
+        case.nodeid: ExpectedCase(
+            case.nodeid, case.label, case.header, case.dims, EMPTY, engine=engine
+        )
+    }
+
+
+@pytest.mark.usefixtures("fake_gpu")
+def test_a_baseline_that_cannot_be_captured_says_so() -> None:
+    outcome = run_case(case_of(reads_back), Bench("cpu", "auto", 1, cpu=FAST))
+    assert (outcome.result.check, outcome.result.evidence["engine"]) == ("PASS", "events")
+    (found,) = outcome.result.findings
+    assert found.check == "not-captured" and not found.rejects
+    assert "(operation not permitted when stream is capturing)" in found.message
+
+
+@pytest.mark.usefixtures("fake_gpu")
+def test_a_candidate_that_cannot_be_captured_is_no_error() -> None:
+    """The baseline chose a graph by itself."""
+    bench = Bench("cpu", "auto", 1, frozen("graph"), cpu=FAST)
+    outcome = run_case(case_of(reads_back), bench)
+    assert (outcome.result.check, outcome.result.evidence["engine"]) == ("PASS", "events")
+    assert run_case(case_of(clean), bench).result.evidence["engine"] == "graph"
+    bench = Bench("cpu", "auto", 1, frozen("events"), cpu=FAST)
+    assert run_case(case_of(clean), bench).result.evidence["engine"] == "events"
+
+
+@pytest.mark.usefixtures("fake_gpu")
+def test_a_graph_that_was_asked_for_is_refused_with_a_way_on() -> None:
+    with pytest.raises(BadInput, match=r"(?s)cannot be captured: operation.*legal: engine auto"):
+        run_case(case_of(reads_back), Bench("cpu", "graph", 1, cpu=FAST))
+
+
+@pytest.mark.usefixtures("fake_gpu")
+def test_a_kernel_that_raises_when_it_is_timed_is_told_by_its_own_frames(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[int] = []
+
+    def tired(x: Tensor) -> Tensor:
+        if calls:
+            raise RuntimeError("no more launches")
+        return x * 3
+
+    def prepare(*given: Any) -> Block:
+        calls.append(1)
+        tired(torch.ones(1))
+        raise AssertionError
+
+    monkeypatch.setattr(_Events, "prepare", prepare)
+    outcome = run_case(case_of(tired), Bench("cpu", "events", 1, cpu=FAST))
+    assert outcome.result.check == "ERROR"
+    said = outcome.result.diagnosis
+    assert said.startswith("passed its check and raises when it is timed")
+    assert "no more launches" in said and "in tired" in said and "pytest_kopt" not in said
