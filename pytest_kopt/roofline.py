@@ -8,7 +8,7 @@ takes time too, so the floor is max(F/P, Q/W, launch), and its largest term name
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 #: The share of the attainable rate that counts as reached (T2, Stop Conditions).
 TARGET_PCT = 90.0
+#: Beyond this share of the attainable rate less was done than is declared: no measured ceiling is
+#: that far off.
+POSSIBLE_PCT = 105.0
+#: How many times what can be counted the declared work may be: every byte is counted, and of FLOPs
+#: those of products, convolutions and attention.
+_BYTES_SLACK, _FLOPS_SLACK = 1.05, 1.25
 
 Bound = Literal["compute", "memory", "launch", "UNKNOWN"]
 Way = Literal["forward", "backward"]
@@ -57,6 +63,12 @@ class Roofline(BaseModel):
     target: float | None = Field(default=None, description="90 % of the attainable rate")
     sources: list[str] = Field(default=[], description="citations of the ceilings used")
     unknown: list[str] = Field(default=[], description="ceilings that are UNKNOWN and block it")
+    over_declared: str = Field(default="", description="why flops or nbytes says too much")
+
+    @property
+    def is_impossible(self) -> bool:
+        """Whether it is faster than the device can be, and so counts as no efficiency."""
+        return self.achieved_pct is not None and self.achieved_pct > POSSIBLE_PCT
 
     @property
     def target_us(self) -> float | None:
@@ -143,7 +155,7 @@ def floor_terms(flops: float | None, nbytes: float | None, limits: Limits) -> di
 class Efficiency:
     """How much of the attainable rate all cases reach together: geometric mean in percent.
 
-    None when a case's roofline is UNKNOWN, which blocks T2.
+    None when a case's roofline is UNKNOWN or impossible, which blocks T2.
     """
 
     pct: float | None
@@ -160,6 +172,9 @@ def efficiency(rooflines: Sequence[Roofline]) -> Efficiency:
     known = [share for share in shares if share is not None and share > 0]
     if not rooflines:
         return Efficiency(None, "no roofline")
+    impossible = [item.over_declared for item in rooflines if item.is_impossible]
+    if impossible:
+        return Efficiency(None, f"UNKNOWN: {impossible[0]}")
     if len(known) < len(shares):
         blocked = sorted({text for item in rooflines for text in item.unknown})
         why = "; ".join(blocked) or "a case has no time"
@@ -183,24 +198,49 @@ def band(pct: float) -> Band:
 def of_evidence(label: str, evidence: Mapping[str, Any], limits: Limits) -> list[Roofline]:
     """Return the rooflines of a measured case, one a direction, from the evidence in its result.
 
-    Bytes are the declared ones, else the sizes of inputs, outputs and gradients as they were.
+    Bytes are the declared ones, or the sizes of inputs, outputs and gradients as they were where
+    these are less; a roofline says where flops or nbytes is over-declared.
     """
     found = []
-    for place, way in enumerate(("forward", "backward")):
-        samples: Iterable[float] = evidence.get(f"{way}_samples_ms") or ()
-        times = list(samples)
-        if not times:
-            continue
-        flops, nbytes = evidence.get("flops"), evidence.get("nbytes")
-        moved = nbytes[place] if nbytes else evidence.get("io_bytes", {}).get(way)
-        found.append(
-            roofline(
-                label,
-                "backward" if place else "forward",
-                flops=flops[place] if flops else None,
-                nbytes=moved,
-                time_ms=math.fsum(times) / len(times),
-                limits=limits,
-            )
-        )
+    ways: tuple[Way, Way] = ("forward", "backward")
+    for way in ways:
+        times: list[float] = list(evidence.get(f"{way}_samples_ms") or ())
+        if times:
+            found.append(_of_way(label, way, math.fsum(times) / len(times), evidence, limits))
     return found
+
+
+def _of_way(
+    label: str, way: Way, time_ms: float, evidence: Mapping[str, Any], limits: Limits
+) -> Roofline:
+    place = int(way == "backward")
+    pairs = evidence.get("flops"), evidence.get("nbytes")
+    flops, nbytes = (float(pair[place]) if pair else None for pair in pairs)
+    counted = evidence.get("io_bytes", {}).get(way)
+
+    def with_bytes(moved: float | None) -> Roofline:
+        return roofline(label, way, flops=flops, nbytes=moved, time_ms=time_ms, limits=limits)
+
+    least = with_bytes(min((n for n in (nbytes, counted) if n), default=None))
+    doubts = []
+    if nbytes and counted and nbytes > _BYTES_SLACK * counted:
+        pct = with_bytes(nbytes).achieved_pct or 0.0
+        # A backward counts double where nothing else is said, which mostly is a little much.
+        if pct > POSSIBLE_PCT or not place or nbytes != 2 * evidence["nbytes"][0]:
+            doubts.append(_doubt("nbytes", nbytes, f"its tensors hold {counted:.4g}"))
+            doubts.append("the roofline counts these")
+    products = evidence.get("counted_flops")
+    if flops and products and not place and flops > _FLOPS_SLACK * products:
+        doubts.append(_doubt("flops", flops, f"torch counts {products:.4g} in the reference"))
+    if least.is_impossible:
+        what = {"compute": "flops", "memory": "nbytes"}.get(least.bound, "the work")
+        doubts.append(
+            f"{least.achieved_pct:.0f} % of the attainable rate is impossible and counts as no "
+            f"efficiency: {what} is over-declared, or {' and '.join(least.sources)} is wrong"
+        )
+    doubt = f"{label} {way}: {'; '.join(doubts)}" if doubts else ""
+    return least.model_copy(update={"over_declared": doubt})
+
+
+def _doubt(name: str, declared: float, counted: str) -> str:
+    return f"{name} is over-declared: the case says {declared:.4g}, {counted}"

@@ -31,10 +31,11 @@ class CheckReport:
 
     SNRs are in dB; `gradients` maps an input's position to its gradient's SNR. `findings` are
     signs that the kernel serves the check instead of computing. `accuracy` is each result's, by
-    name, and `written` the bytes of the outputs; `io_bytes` are the compulsory bytes by direction
-    and `dtype` what products are taken in, for the roofline. `groups` are the group sizes that a
-    grouped GEMM was right for, by the distribution they were drawn from. `case` has among its
-    `writes` what the reference writes to.
+    name, and `written` the bytes of the outputs; `io_bytes` are the compulsory bytes by direction,
+    `counted_flops` what torch counts in the reference's forward, and `dtype` what products are
+    taken in, for the roofline. `groups` are the group sizes that a grouped GEMM was right for, by
+    the distribution they were drawn from. `case` has among its `writes` what the reference writes
+    to.
     """
 
     check: Check
@@ -50,6 +51,7 @@ class CheckReport:
     accuracy: dict[str, Accuracy] = field(default_factory=dict)
     written: int = 0
     io_bytes: dict[str, int] = field(default_factory=dict)
+    counted_flops: int = 0
     dtype: str | None = None
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     case: Case | None = None
@@ -126,6 +128,7 @@ def _report(checking: Checking, seeds: dict[str, int]) -> CheckReport:
         accuracy=checking.accuracy,
         written=checking.written,
         io_bytes=checking.io_bytes,
+        counted_flops=checking.counted_flops,
         dtype=checking.dtype,
         groups=checking.groups,
         case=checking.case,

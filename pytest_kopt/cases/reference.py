@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import CodeType, FrameType
 from typing import Any
@@ -149,6 +150,16 @@ class Reference:
         }
         outputs = _fitted(outputs, list(owed), names)
         return Pass(outputs | results(None, given, own), {}, results(None, pristine, own))
+
+    def flops(self, given: Sequence[Any], like: Pass) -> int:
+        """Return what torch counts in a forward: products, convolutions, attention; 0: nothing."""
+        from torch.utils.flop_counter import FlopCounterMode
+
+        # It has run without being counted: what raises now is the counter's matter.
+        with suppress(Exception), FlopCounterMode(display=False) as counted:
+            self.forward(given, list(like.outputs))
+            return int(counted.get_total_flops())
+        return 0
 
     def backward(
         self, given: Sequence[Any], names: Sequence[str], incoming: Mapping[str, torch.Tensor]

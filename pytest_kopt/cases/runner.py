@@ -423,6 +423,7 @@ def _evidence(case: Case, bench: Bench, report: CheckReport) -> dict[str, Any]:
         "flops": list(case.flops) if case.flops else None,
         "nbytes": list(case.nbytes) if case.nbytes else None,
         "io_bytes": report.io_bytes,
+        "counted_flops": report.counted_flops,
         "dtype": report.dtype,
         "device_model": device_model(bench.device),
         "weights": list(case.weights),

@@ -70,10 +70,10 @@ class Checking:
     """One case on its way through the steps, and what they have shown so far.
 
     `accuracy` and `counts` (terms an element may add up) are by name of the result, `io_bytes` the
-    compulsory bytes by direction, `dtype` what products are taken in. `groups` are the group sizes
-    that a grouped GEMM was right for, by the distribution they were drawn from. Of the content,
-    `_used` are the candidate's own tensors, which keep their addresses, and `_given` a pristine
-    copy of what they should hold.
+    compulsory bytes by direction, `counted_flops` what torch counts in the reference's forward,
+    `dtype` what products are taken in. `groups` are the group sizes that a grouped GEMM was right
+    for, by the distribution they were drawn from. Of the content, `_used` are the candidate's own
+    tensors, which keep their addresses, and `_given` a pristine copy of what they should hold.
     """
 
     case: Case
@@ -88,6 +88,7 @@ class Checking:
     counts: dict[str, float] = field(default_factory=dict)
     written: int = 0
     io_bytes: dict[str, int] = field(default_factory=dict)
+    counted_flops: int = 0
     dtype: str | None = None
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     _candidate: Candidate = field(init=False)
@@ -196,6 +197,8 @@ class Checking:
         kept = [x for i, x in enumerate(self._given) if i not in case.rewritten]
         self.written = physics.written_bytes(own) + changes
         self.io_bytes = io_bytes(kept, own, run.live.gradients.values(), changes)
+        if case.flops:
+            self.counted_flops = self._reference.flops(fresh_copies(self._given), run.live)
         self.dtype = computing_dtype(self._given, case.gate_of(next(iter(expected.outputs))))
 
     def _expect(self, run: Run, seed: int) -> Pass:

@@ -22,6 +22,7 @@ def roofline_lines(rooflines: Sequence[Roofline]) -> Iterator[str]:
         yield ""
         rows = [_row(item) for item in rooflines]
         yield from tabulate(rows, headers=_HEADER, disable_numparse=True).splitlines()
+        yield from filter(None, (item.over_declared for item in rooflines))
         yield f"hardware efficiency (T2): {efficiency(rooflines).why}"
     elif blocked:
         yield f"roofline: UNKNOWN, blocked by {'; '.join(blocked)}; `kopt calibrate` measures it"

@@ -67,7 +67,8 @@ class CampaignRound(CampaignTrial):
             )
         lines = rooflines(collector.in_order(), self._settings.workspace)
         thresholds = self.policy.model_dump(mode="json")
-        verdict = verdict.model_copy(
+        doubts = [line.over_declared for line in lines if line.over_declared]
+        verdict = judging.flagged(verdict, doubts).model_copy(
             update={"rooflines": lines, "level": self.level, "thresholds": thresholds}
         )
         table = collector.table()
