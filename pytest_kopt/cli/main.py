@@ -12,6 +12,7 @@ from typing import TextIO
 
 from pytest_kopt.cli import (
     advise,
+    bisect,
     calibrate,
     decide,
     demo,
@@ -39,6 +40,7 @@ _COMMANDS = (
     report,
     export,
     calibrate,
+    bisect,
     tips,
     memory,
     restore,
@@ -94,8 +96,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
     # argparse's own exit code for usage is 2; ours is 4, as pytest's.
+    given = list(sys.argv[1:] if argv is None else argv)
+    # Argparse would take pytest's arguments for ours, "--" or not.
+    ours = given[: given.index("--")] if given[:1] == ["bisect"] and "--" in given else given
     try:
-        arguments = parser.parse_args(argv)
+        arguments = parser.parse_args(ours, argparse.Namespace(words=given[len(ours) + 1 :]))
     except SystemExit as stop:
         return int(ExitCode.USAGE) if stop.code else 0
     try:

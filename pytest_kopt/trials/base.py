@@ -73,11 +73,14 @@ class Base:
         `patterns` of test files, and every conftest.py: both versions run it as it is now.
         """
         known, wild = set(harness), [*patterns, "conftest.py"]
-        return [
-            path
-            for path in self.old
-            if path not in known
-            and not any(fnmatch(PurePosixPath(path).name, pattern) for pattern in wild)
-            and not PurePosixPath(path).name.startswith(".")
-            and PurePosixPath(path).suffix in {".py", *DATA_SUFFIXES, *NATIVE_SUFFIXES}
-        ]
+        return [path for path in self.old if path not in known and can_be_kernel_code(path, wild)]
+
+
+def can_be_kernel_code(path: str, harness: Iterable[str]) -> bool:
+    """Say whether a file is a source or data, and its name none of these patterns."""
+    name, suffix = PurePosixPath(path).name, PurePosixPath(path).suffix
+    return (
+        suffix in {".py", *DATA_SUFFIXES, *NATIVE_SUFFIXES}
+        and not name.startswith(".")
+        and not any(fnmatch(name, pattern) for pattern in harness)
+    )

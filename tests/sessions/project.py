@@ -152,9 +152,9 @@ class Project:
         """Run pytest here, in a process of its own."""
         return self.run(sys.executable, "-m", "pytest", *arguments, **variables)
 
-    def kopt(self, *arguments: str) -> Run:
+    def kopt(self, *arguments: str, **variables: str) -> Run:
         """Run the command `kopt` here."""
-        return self.run(sys.executable, "-m", "pytest_kopt.cli", *arguments)
+        return self.run(sys.executable, "-m", "pytest_kopt.cli", *arguments, **variables)
 
     def init(self, *arguments: str) -> Run:
         """Set up the campaign."""

@@ -101,9 +101,14 @@ class Repository:
 
         None where there is none: a bare repository, a submodule, a `.git` kept elsewhere.
         """
-        common = Path(self._repo.common_dir).resolve()
+        common = self.database
         roots = [tree.path.resolve() for tree in self.trees]
         return common.parent if common.name == ".git" and common.parent in roots else None
+
+    @property
+    def database(self) -> Path:
+        """Where git keeps what all trees of this repository share."""
+        return Path(self._repo.common_dir).resolve()
 
     @property
     def is_submodule(self) -> bool:
@@ -163,6 +168,27 @@ class Repository:
         found = self._repo.git.diff("--name-only", "-z", "--no-renames", old, new, "--")
         return [path for path in found.split("\0") if path]
 
+    def first_parents(self, old: str, new: str) -> list[str] | None:
+        """Return the commits after `old` up to `new`, oldest first, by their first parents.
+
+        Only those that descend from `old`; None where `new` does not.
+        """
+        words = ("--first-parent", "--ancestry-path", "--reverse", f"{old}..{new}")
+        found = self._repo.git.rev_list(*words).split()
+        return found or None
+
+    def described(self, commit: str) -> tuple[str, str, list[str]]:
+        """Return a commit's subject, its author and its parents."""
+        format = "--format=%an%x00%P%x00%s"
+        author, parents, subject = self._repo.git.show("--no-patch", format, commit).split("\0")
+        return subject, author, parents.split()
+
+    def blobs(self, commit: str) -> dict[str, str]:
+        """Return the paths of a commit, each with what git calls its content and mode."""
+        listing = self._repo.git.ls_tree("-r", "-z", "--full-tree", commit).split("\0")
+        entries = (entry.partition("\t") for entry in listing if entry)
+        return {path: described for described, _, path in entries}
+
     def content(self, commit: str, path: str) -> bytes:
         """Return a file as a check-out of a commit would have it."""
         found: bytes = self._repo.git.cat_file(
@@ -219,6 +245,16 @@ class Repository:
             raise BadInput(
                 f"git cannot make a tree at {path}: {str(error.stderr).strip()}", where="--worktree"
             ) from None
+
+    def add_tree_at(self, path: Path, commit: str) -> None:
+        """Add a work tree on no branch that holds a commit."""
+        self._repo.git.worktree("prune")
+        self._repo.git.worktree("add", "--quiet", "--detach", "--force", str(path), commit)
+
+    def move_to(self, commit: str) -> None:
+        """Have this work tree hold a commit and nothing else but what git ignores."""
+        self._repo.git.checkout("--quiet", "--detach", "--force", commit)
+        self._repo.git.clean("-ffdq")
 
     def remove_tree(self, path: Path) -> None:
         """Remove a work tree with whatever is in it; its branch stays."""

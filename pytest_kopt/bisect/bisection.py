@@ -1,0 +1,192 @@
+"""A bisection as it runs: the walk asks, sessions answer, and a journal keeps what they said."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from pytest_kopt.bisect.history import Commit, versions_of
+from pytest_kopt.bisect.session import Answer, compare
+from pytest_kopt.bisect.walk import Change, Culprit, History, Pair
+from pytest_kopt.campaign.git.repository import Repository
+from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.errors import BadInput
+
+_PREFIX = "kopt-bisect-"
+#: How many sessions in a row may come to nothing before a commit is skipped.
+_TRIES = 2
+
+
+class Journal:
+    """What the sessions of a bisection said, one line each; gone once it has an answer."""
+
+    def __init__(self, repository: Repository, key: Sequence[str]) -> None:
+        name = hashlib.sha256("\0".join(key).encode()).hexdigest()[:16]
+        self.directory = repository.database / _PREFIX.strip("-") / name
+        self._file = self.directory / "journal.jsonl"
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep it for this process; BadInput where another one bisects the same."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.directory / "lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise BadInput(
+                "another process bisects these commits", where="kopt bisect", legal="one at a time"
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def read(self) -> list[tuple[str, str, Answer]]:
+        """Return base, commit and answer of each session; a line cut off by a kill is none."""
+        found = []
+        lines = self._file.read_text().splitlines() if self._file.exists() else []
+        for line in lines:
+            with contextlib.suppress(json.JSONDecodeError):
+                entry = json.loads(line)
+                verdict = entry["verdict"] and Verdict.model_validate(entry["verdict"])
+                found.append((entry["base"], entry["commit"], Answer(verdict, entry["reason"])))
+        return found
+
+    def add(self, base: str, commit: str, answer: Answer) -> None:
+        """Append a session and see it on the disk."""
+        verdict = answer.verdict and answer.verdict.model_dump(mode="json")
+        entry = {"base": base, "commit": commit, "verdict": verdict, "reason": answer.reason}
+        with self._file.open("a") as stream:
+            # A line of its own, also behind one that was cut off.
+            stream.write("\n" + json.dumps(entry))
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    def end(self) -> None:
+        """Remove it with the sessions' output."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+@dataclass
+class Bisection:
+    """Walks `commits` (GOOD first, BAD last) with `words` as pytest's arguments.
+
+    `compared` does one comparison: base, commit, and where the output goes. `say` is told of each.
+    """
+
+    commits: Sequence[Commit]
+    journal: Journal
+    compared: Callable[[Commit, Commit, Path], Answer]
+    say: Callable[[str], None]
+    skipped: dict[str, str] = field(default_factory=dict)
+    #: By the two versions compared, the last session about them.
+    answers: dict[Pair, Answer] = field(default_factory=dict)
+    sessions: int = 0
+
+    def __post_init__(self) -> None:
+        self.versions = versions_of(self.commits)
+        self.history = History(len(self.versions) - 1)
+        self._known: dict[tuple[str, str], list[Answer]] = {}
+        for base, commit, answer in self.journal.read():
+            self._known.setdefault((base, commit), []).append(answer)
+
+    def run(self) -> Culprit | None:
+        """Walk; return the first slower version, None where there is none.
+
+        Raises BadInput where BAD itself cannot be compared.
+        """
+        if len(self.versions) == 1:
+            return None
+        walk = self.history.walk()
+        try:
+            pair = next(walk)
+            while True:
+                change = self._change(pair)
+                if change is None and pair == Pair(0, self.history.last):
+                    raise BadInput(
+                        f"BAD ({self.commits[-1].short}) cannot be compared with GOOD: "
+                        f"{self.skipped[self.commits[-1].hash]}",
+                        where="kopt bisect",
+                        legal="a BAD that builds, whose cases pass, and a GOOD that loads them",
+                    )
+                pair = walk.send(change)
+        except StopIteration as end:
+            found: Culprit | None = end.value
+            return found
+
+    def _change(self, pair: Pair) -> Change | None:
+        """Compare two versions by the commits that hold them, the latest that passes first."""
+        base = self.versions[pair.base][0 if pair.base == 0 else -1]
+        for commit in reversed(self.versions[pair.version]):
+            if commit.hash in self.skipped:
+                continue
+            if base.code == commit.code:
+                return Change()
+            for _ in range(_TRIES):
+                answer = self._answer(base, commit)
+                if answer.change is not None:
+                    self.answers[pair] = answer
+                    return answer.change
+                if not answer.may_be_chance:
+                    break
+            if pair.base:
+                return None
+            self.skipped[commit.hash] = answer.reason
+            if commit is self.commits[-1]:
+                return None
+        return None
+
+    def _answer(self, base: Commit, commit: Commit) -> Answer:
+        key = (base.hash, commit.hash)
+        if self._known.get(key):
+            return self._known[key].pop(0)
+        output = self.journal.directory / f"session-{self.sessions + 1}.log"
+        answer = self.compared(base, commit, output)
+        self.sessions += 1
+        self.journal.add(*key, answer)
+        self.say(f"{commit.short}: {answer.reason}")
+        return answer
+
+
+@contextmanager
+def other_tree(repository: Repository, commit: str) -> Iterator[Repository]:
+    """Yield a work tree of the repository for these sessions, gone afterwards.
+
+    Trees of processes that were killed before they could remove theirs are removed first.
+    """
+    for tree in repository.trees:
+        owner = tree.path.parent.name.removeprefix(_PREFIX).partition("-")[0]
+        if tree.path.parent.name.startswith(_PREFIX) and not Path("/proc", owner).exists():
+            repository.remove_tree(tree.path)
+            tree.path.parent.rmdir()
+    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-") as directory:
+        path = Path(directory).resolve() / repository.root.name
+        repository.add_tree_at(path, commit)
+        try:
+            there = Repository.around(path)
+            assert there is not None
+            yield there
+        finally:
+            repository.remove_tree(path)
+
+
+def sessions_in(
+    tree: Repository, root: Path, words: Sequence[str]
+) -> Callable[[Commit, Commit, Path], Answer]:
+    """Return what compares two commits by a session in another tree of the project."""
+
+    def compared(base: Commit, commit: Commit, output: Path) -> Answer:
+        tree.move_to(commit.hash)
+        return compare(root, tree.root, base.hash, words, output)
+
+    return compared

@@ -1,0 +1,90 @@
+"""The commits between GOOD and BAD, and which of them hold the same code."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from pytest_kopt.campaign.git.repository import Repository
+from pytest_kopt.errors import BadInput
+from pytest_kopt.trials.base import can_be_kernel_code
+
+_WHERE = "kopt bisect"
+#: Pytest's own names of test files; others are told from kernels by the gate, once collected.
+_HARNESS = ("test_*.py", "*_test.py", "conftest.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit of the history; `code` names what its sources and data hold, the tests aside."""
+
+    hash: str
+    subject: str
+    author: str
+    is_merge: bool
+    code: str
+
+    @property
+    def short(self) -> str:
+        """Its hash and subject, as people name it."""
+        return f"{self.hash[:12]} {self.subject}"
+
+
+def versions_of(commits: Sequence[Commit]) -> list[list[Commit]]:
+    """Return the runs of commits with the same code, in the history's order."""
+    return [list(run) for _, run in groupby(commits, key=lambda commit: commit.code)]
+
+
+def history(root: Path, good: str, bad: str) -> list[Commit]:
+    """Return GOOD, then the commits up to BAD that its first parents are, oldest first.
+
+    Raises BadInput outside a repository, for a ref that is none, where GOOD is no ancestor of BAD,
+    where there is nothing in between, and where BAD is HEAD and the tree has other content.
+    """
+    repository = Repository.around(root)
+    if repository is None or repository.head is None:
+        raise BadInput("this is no git repository with a commit", where=_WHERE)
+    ends = []
+    for ref in (good, bad):
+        commit = repository.commit_of(ref)
+        if commit is None:
+            raise BadInput(
+                f"{ref!r} is unknown here", where=_WHERE, legal="a branch, tag or commit; git fetch"
+            )
+        ends.append(commit)
+    first, last = ends
+    if first == last:
+        raise BadInput(
+            f"{good!r} and {bad!r} are the same commit", where=_WHERE, legal="GOOD before BAD"
+        )
+    path = repository.first_parents(first, last)
+    if path is None:
+        raise BadInput(
+            f"{good!r} is no ancestor of {bad!r}",
+            where=_WHERE,
+            legal="this clone is shallow: git fetch --unshallow"
+            if repository.is_shallow
+            else f"an ancestor, like git merge-base {good} {bad}",
+        )
+    edited = [change.path for change in repository.changed_since(last) if change.existed]
+    if last == repository.head and edited:
+        raise BadInput(
+            f"the tree is dirty, and what {', '.join(edited[:3])} hold is in no commit",
+            where=_WHERE,
+            legal="git commit or git stash first; or a BAD before HEAD",
+        )
+    return [_commit(repository, commit) for commit in (first, *path)]
+
+
+def _commit(repository: Repository, commit: str) -> Commit:
+    subject, author, parents = repository.described(commit)
+    held = (
+        f"{blob} {path}"
+        for path, blob in sorted(repository.blobs(commit).items())
+        if can_be_kernel_code(path, _HARNESS)
+    )
+    code = hashlib.sha256("\n".join(held).encode()).hexdigest()
+    return Commit(commit, subject, author, len(parents) > 1, code)

@@ -1,0 +1,149 @@
+"""A finished bisection as data (`--json`) and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pytest_kopt.bisect.bisection import Bisection
+from pytest_kopt.bisect.history import Commit
+from pytest_kopt.bisect.walk import Change, Culprit, Pair
+from pytest_kopt.decide.inference import percent
+from pytest_kopt.decide.verdict import Shape
+from pytest_kopt.exit_codes import ExitCode
+from pytest_kopt.show import words
+
+
+def report(bisection: Bisection, found: Culprit | None) -> dict[str, Any]:
+    """Return the answer: `first_slower` or null, its interval, and every commit's standing.
+
+    Changes are in percent of speed, positive is faster; intervals hold at three standard errors.
+    """
+    commits, bad = bisection.commits, bisection.history.change(bisection.history.last)
+    return {
+        "schema_version": 1,
+        "good": commits[0].hash,
+        "bad": commits[-1].hash,
+        "decision": _decision(found, bad),
+        "first_slower": found and _culprit(bisection, found),
+        "bad_against_good": bad and _figures(bad),
+        "commits": list(_standings(bisection)),
+        "sessions": bisection.sessions,
+    }
+
+
+def exit_code(document: dict[str, Any]) -> ExitCode:
+    """Return 8 where a commit is slower, 9 where BAD may be, 0 where nothing was found."""
+    codes = {"SLOWER": ExitCode.ROLLED_BACK, "UNDECIDED": ExitCode.INCONCLUSIVE}
+    return codes.get(document["decision"], ExitCode.OK)
+
+
+def lines(document: dict[str, Any]) -> Iterator[str]:
+    """Yield the report for people."""
+    rows = [
+        (row["commit"][:12], row["standing"], _shown(row), words.clipped(row["subject"], 50))
+        for row in document["commits"]
+    ]
+    yield words.markdown_table(("commit", "against GOOD", "change", "subject"), rows)
+    yield ""
+    first = document["first_slower"]
+    if first is None:
+        bad = document["bad_against_good"]
+        said = "no commit is shown to be slower than one before it"
+        if document["decision"] == "UNDECIDED":
+            said = "not decided: BAD may be slower than GOOD"
+        yield f"{said}; BAD against GOOD: {_shown(bad)}" if bad else f"{said}: the code is the same"
+        return
+    kind = "merge" if first["is_merge"] else "commit"
+    yield f"first slower {kind}: {first['commit'][:12]} {first['subject']} ({first['author']})"
+    yield f"  against {first['previous'][:12]}: {_shown(first)}"
+    if not first["confirmed"]:
+        yield "  that step alone is not shown: several small ones may have added up"
+    if first["or_one_of"]:
+        names = ", ".join(commit[:12] for commit in first["or_one_of"])
+        yield f"  or one of those before it that could not be compared: {names}"
+    for case in first["cases"]:
+        yield f"  {case['label']}: {_shown(case)}"
+
+
+def _decision(found: Culprit | None, bad: Change | None) -> str:
+    if found:
+        return "SLOWER"
+    return "UNDECIDED" if bad and bad.mean < -bad.error else "NOT_SLOWER"
+
+
+def _culprit(bisection: Bisection, found: Culprit) -> dict[str, Any]:
+    versions, history = bisection.versions, bisection.history
+    commit = versions[found.version][0]
+    step = history.change(found.version, found.before) or history.change(found.version) or Change()
+    answer = bisection.answers.get(Pair(found.before, found.version))
+    verdict = answer.verdict if answer else None
+    between = versions[found.before + 1 : found.version]
+    return {
+        "commit": commit.hash,
+        "subject": commit.subject,
+        "author": commit.author,
+        "is_merge": commit.is_merge,
+        "previous": versions[found.before][-1].hash,
+        **_figures(step),
+        "confirmed": found.confirmed,
+        "or_one_of": [run[0].hash for run in between],
+        "cases": [
+            case.model_dump(mode="json") for case in _hurt(verdict.shapes if verdict else [])
+        ],
+    }
+
+
+def _hurt(shapes: Sequence[Shape]) -> list[Shape]:
+    """Return the cases that are shown slower, the slowest first."""
+    found = [s for s in shapes if s.high_pct is not None and s.high_pct < 0]
+    return sorted(found, key=lambda shape: shape.change_pct or 0.0)
+
+
+def _standings(bisection: Bisection) -> Iterator[dict[str, Any]]:
+    for place, run in enumerate(bisection.versions):
+        change = bisection.history.change(place)
+        for commit in run:
+            yield {
+                "commit": commit.hash,
+                "subject": commit.subject,
+                "is_merge": commit.is_merge,
+                **_standing(bisection, place, commit, change),
+            }
+
+
+def _standing(
+    bisection: Bisection, place: int, commit: Commit, change: Change | None
+) -> dict[str, Any]:
+    reason = bisection.skipped.get(commit.hash, "")
+    known = _figures(change) if change else {}
+    if reason:
+        return {"standing": "skipped", "reason": reason}
+    if commit is bisection.commits[0]:
+        return {"standing": "GOOD"}
+    first = bisection.versions[place][0]
+    if commit is not first:
+        return {"standing": "same code", "reason": f"as {first.hash[:12]}", **known}
+    if change is None:
+        return {"standing": "not measured"}
+    answer = bisection.answers.get(Pair(0, place))
+    if answer is None or (answer.verdict and answer.verdict.compare == "none"):
+        return {"standing": "same code", "reason": "as GOOD", **known}
+    if change.high < 0:
+        return {"standing": "slower", **known}
+    return {"standing": "faster" if change.low > 0 else "not shown to differ", **known}
+
+
+def _figures(change: Change) -> dict[str, float]:
+    return {
+        "change_pct": percent(change.mean),
+        "low_pct": percent(change.low),
+        "high_pct": percent(change.high),
+    }
+
+
+def _shown(found: dict[str, Any]) -> str:
+    if "change_pct" not in found:
+        return str(found.get("reason", ""))
+    bounds = words.interval(found["low_pct"], found["high_pct"])
+    return f"{words.percent(found['change_pct'])} {bounds}"

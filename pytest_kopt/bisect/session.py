@@ -1,0 +1,143 @@
+"""One comparison of two commits: a session of the PR gate in a tree of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from statistics import NormalDist
+
+import pytest
+from pydantic import ValidationError
+
+from pytest_kopt.bisect.walk import Change
+from pytest_kopt.decide.inference import log_ratio
+from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.errors import CannotFinish
+from pytest_kopt.exit_codes import ExitCode
+from pytest_kopt.processes.parent_death import end_with_parent
+
+#: A runner's files are about the run as a whole, not about one of its comparisons.
+_NOT_INHERITED = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
+_RUN = "from pytest_kopt.bisect.session import main; main()"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a session said: the verdict, or why there is none."""
+
+    verdict: Verdict | None
+    reason: str
+
+    @property
+    def change(self) -> Change | None:
+        """The change of the geometric mean, None where nothing was compared or can be."""
+        verdict = self.verdict
+        if verdict is None or verdict.decision.leaves_open:
+            return None
+        if verdict.decision is Decision.REJECTED_OVERFIT:
+            return None
+        total = verdict.aggregate
+        if total is None:
+            return Change()
+        low, high, confidence = total.low_pct, total.high_pct, total.confidence
+        assert total.change_pct is not None and low is not None and high is not None
+        assert confidence is not None
+        # The few processes of a session make its intervals wider than this; that errs on the side
+        # of asking again.
+        width = 2 * NormalDist().inv_cdf((1 + confidence) / 2)
+        return Change(log_ratio(total.change_pct), (log_ratio(high) - log_ratio(low)) / width)
+
+    @property
+    def may_be_chance(self) -> bool:
+        """Whether another session may well measure what this one could not."""
+        return self.verdict is not None and self.verdict.decision is Decision.INCOMPLETE
+
+
+def compare(root: Path, tree: Path, base: str, words: Sequence[str], output: Path) -> Answer:
+    """Hold what a tree has checked out against an ancestor, in one session of the gate there.
+
+    `root` is the repository's root and `tree` that of the other work tree; the session runs in the
+    counterpart of the current folder. Its output goes to `output`, the verdict beside it. Raises
+    CannotFinish where no GPU is idle, KeyboardInterrupt where the session was interrupted.
+    """
+    written = output.with_suffix(".json")
+    written.unlink(missing_ok=True)
+    options = ("--kopt-base", base, "--kopt-gate", "improve", "--kopt-allow-removed")
+    with output.open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _RUN, *options, f"--kopt-verdict={written}", *words],
+            cwd=tree / Path.cwd().resolve().relative_to(root),
+            env=_environment(root, tree),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            # It was interrupted as well, and ends in order.
+            code = process.wait()
+            raise
+    if code == pytest.ExitCode.INTERRUPTED:
+        raise KeyboardInterrupt
+    said = _last_words(output)
+    if code == ExitCode.NO_IDLE_GPU:
+        raise CannotFinish(said)
+    try:
+        verdict = Verdict.model_validate_json(written.read_text())
+    except (OSError, ValidationError):
+        return Answer(None, said)
+    return Answer(verdict, verdict.reason)
+
+
+def main() -> None:
+    """Run pytest as `python -m pytest` does, and end with the process that started it."""
+    end_with_parent()
+    sys.path[0] = str(Path.cwd())
+    sys.exit(pytest.main(sys.argv[1:]))
+
+
+def _environment(root: Path, tree: Path) -> dict[str, str]:
+    """Return this process's environment, its imports led from the project into its other tree."""
+    env = {name: text for name, text in os.environ.items() if name not in _NOT_INHERITED}
+    given = env.get("PYTHONPATH", "").split(os.pathsep)
+    paths = {entry: Path(entry).resolve() for entry in (*given, *sys.path, *_editable()) if entry}
+    moved = {
+        entry: str(tree / path.relative_to(root))
+        for entry, path in paths.items()
+        if path.is_dir()
+        and path.is_relative_to(root)
+        # An environment that lies in the project is no part of it.
+        and not path.is_relative_to(Path(sys.prefix).resolve())
+    }
+    led = [moved.get(entry, entry) for entry in paths if entry in given or entry in moved]
+    # A source of the same size may follow within the second that caches go by.
+    return env | {"PYTHONPATH": os.pathsep.join(led), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def _editable() -> Iterator[str]:
+    """Yield the folders from which packages are imported that were installed as editable.
+
+    Their importers need no entry in sys.path, but give way to one.
+    """
+    for distribution in metadata.distributions():
+        if '"editable": true' not in (distribution.read_text("direct_url.json") or ""):
+            continue
+        for name in (distribution.read_text("top_level.txt") or "").split():
+            spec = importlib.util.find_spec(name)
+            if spec is not None and spec.origin:
+                file = Path(spec.origin)
+                yield str(file.parents[1] if spec.submodule_search_locations else file.parent)
+
+
+def _last_words(log: Path) -> str:
+    """Return the refusal in a session's output, else its last line."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    refusal = next((line for line in lines if line.startswith("ERROR: ")), "")
+    return refusal.removeprefix("ERROR: ") or (lines[-1].strip("= ") if lines else "no output")

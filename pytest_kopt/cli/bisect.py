@@ -1,0 +1,52 @@
+"""`kopt bisect`: which commit made it slow."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from pytest_kopt.cli.commands import Commands, command
+from pytest_kopt.options.project import Project
+
+
+def add_parser(commands: Commands) -> None:
+    parser = command(
+        commands,
+        "bisect",
+        "Find the first commit after GOOD that is slower: each is compared with GOOD as the PR "
+        "gate does, in a tree of its own. What follows -- is for pytest. Exit code 8 where there "
+        "is one, 0 where there is none.",
+        "kopt bisect v1.2 main -- tests/test_gemm.py",
+    )
+    parser.add_argument("good", metavar="GOOD", help="a commit before the slow one")
+    parser.add_argument("bad", metavar="BAD", nargs="?", default="HEAD", help="default: HEAD")
+    parser.add_argument("--json", action="store_true", help="print data instead of text")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from pytest_kopt.bisect.bisection import Bisection, Journal, other_tree, sessions_in
+    from pytest_kopt.bisect.history import history
+    from pytest_kopt.bisect.report import exit_code, lines, report
+    from pytest_kopt.campaign.git.repository import Repository
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    root = Project.here().root
+    commits = history(root, arguments.good, arguments.bad)
+    repository = Repository.around(root)
+    assert repository is not None
+    key = (commits[0].hash, commits[-1].hash, str(root), *arguments.words)
+    journal = Journal(repository, key)
+    with journal.held(), other_tree(repository, commits[-1].hash) as tree:
+        compared = sessions_in(tree, repository.root.resolve(), arguments.words)
+        bisection = Bisection(commits, journal, compared, say)
+        document = report(bisection, bisection.run())
+    journal.end()
+    if arguments.json:
+        print(json.dumps(document, indent=1))
+    else:
+        print("\n".join(lines(document)))
+    return exit_code(document)

@@ -1,0 +1,164 @@
+"""`kopt bisect` over real histories: what is measured, what is skipped, and what it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .paired import FASTER, OLD, PLAIN, SLOWER, Gate, _until, kernel, project_at
+from .project import Project
+
+
+class Bisected(Gate):
+    """Runs `kopt bisect` as the gate is run: nothing may be left behind."""
+
+    def words(self, base: str) -> tuple[str, ...]:
+        return ("bisect", base, "--json")
+
+    def bisect(self, *words: str, code: int, base: str = "good") -> dict[str, Any]:
+        """Return the report of a bisection that ends with this exit code."""
+        before = self.left_behind()
+        run = self.project.kopt(*self.words(base), *words, **self.variables())
+        self.expect(before)
+        assert run.code == code, run.text
+        report: dict[str, Any] = json.loads(run.out)
+        return report
+
+    @property
+    def journals(self) -> list[Path]:
+        """The journals of bisections that have no answer yet."""
+        return sorted((self.project.root / ".git").glob("kopt-bisect/*/journal.jsonl"))
+
+
+@pytest.fixture
+def bisected(tmp_path: Path) -> Bisected:
+    """A project whose first commit is tagged as good."""
+    project = project_at(tmp_path / "project")
+    project.git("tag", "good")
+    return Bisected(project)
+
+
+def commit(project: Project, subject: str, text: str, path: str = PLAIN) -> str:
+    """Commit a file and return the commit."""
+    project.write(path, text)
+    project.commit_all(subject)
+    return project.head()
+
+
+def test_the_first_slower_commit_of_a_history_is_named(bisected: Bisected) -> None:
+    """A merge made it slow; what is broken is stepped over, the same code is not measured."""
+    project = bisected.project
+    words = commit(project, "Say more", "A good project.\n", "README.md")
+    same = commit(project, "Rewrite", kernel(OLD, "rewritten"))
+    wrong = commit(project, "Mistake", kernel(OLD, "wrong", factor=3.0))
+    project.git("switch", "--quiet", "-c", "side")
+    commit(project, "On the side", kernel(SLOWER, "side"))
+    project.git("switch", "--quiet", "main")
+    project.git("merge", "--quiet", "--no-ff", "-m", "Merge the side", "side")
+    merge = project.head()
+    later = commit(project, "Go on", kernel(SLOWER, "later"))
+    last = commit(project, "Say even more", "A very good project.\n", "README.md")
+    report = bisected.bisect(code=8)
+    first = report["first_slower"]
+    assert first["commit"] == merge and first["is_merge"] and first["subject"] == "Merge the side"
+    assert first["previous"] == same and first["or_one_of"] == [wrong] and first["confirmed"]
+    assert first["change_pct"] == pytest.approx(100 * (OLD / SLOWER - 1))
+    assert first["low_pct"] <= first["change_pct"] <= first["high_pct"] < 0
+    assert [case["status"] for case in first["cases"]] == ["regressed"]
+    standing = {row["commit"]: row for row in report["commits"]}
+    assert [row["commit"] for row in report["commits"]][1:] == [
+        words,
+        same,
+        wrong,
+        merge,
+        later,
+        last,
+    ]
+    assert standing[words]["standing"] == "same code"
+    assert standing[same]["standing"] == "not shown to differ"
+    assert standing[wrong]["standing"] == "skipped" and "FAIL" in standing[wrong]["reason"]
+    assert standing[merge]["standing"] == "slower" and standing[last]["standing"] == "same code"
+    assert report["sessions"] <= 5 and not bisected.journals
+
+
+@pytest.mark.long
+def test_a_history_without_a_loss_says_so_with_the_bound(bisected: Bisected) -> None:
+    """A commit that got faster is no loss; words alone start no session."""
+    commit(bisected.project, "Say more", "A good project.\n", "README.md")
+    report = bisected.bisect(code=0)
+    assert report["sessions"] == 0 and report["first_slower"] is None
+    commit(bisected.project, "Gain", kernel(FASTER, "gain"))
+    report = bisected.bisect(code=0)
+    assert report["decision"] == "NOT_SLOWER" and report["first_slower"] is None
+    assert report["bad_against_good"]["low_pct"] > 0
+    shown = bisected.project.kopt("bisect", "good", **bisected.variables())
+    assert "no commit is shown to be slower" in shown.out and "[+" in shown.out, shown.text
+
+
+@pytest.mark.long
+def test_killed_it_goes_on_where_it_was(bisected: Bisected) -> None:
+    """The session that ran goes with it, and its tree is removed by the next bisection."""
+    project = bisected.project
+    for number, cost in enumerate((OLD, OLD, SLOWER, SLOWER)):
+        commit(project, f"Change {number}", kernel(cost, f"v{number}"))
+    before = bisected.left_behind()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest_kopt.cli", *bisected.words("good")],
+        cwd=project.root,
+        env={**project.environment(), **bisected.variables()},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    _until(lambda: bool(bisected.journals) and process.poll() is None, 120)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert len(project.git("worktree", "list").splitlines()) == 2
+    run = project.kopt(*bisected.words("good"), **bisected.variables())
+    assert run.code == 8, run.text
+    report = json.loads(run.out)
+    assert report["first_slower"]["subject"] == "Change 2" and report["sessions"] == 3
+    bisected.expect(before)
+
+
+def _unrelated(project: Project) -> tuple[str, ...]:
+    project.git("switch", "--quiet", "-c", "other", "good")
+    commit(project, "Elsewhere", kernel(OLD, "elsewhere"))
+    project.git("switch", "--quiet", "main")
+    return ("other",)
+
+
+def _dirty(project: Project) -> tuple[str, ...]:
+    project.write(PLAIN, kernel(SLOWER, "uncommitted"))
+    return ("good",)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "parts"),
+    [
+        (lambda _: ("nowhere",), ("'nowhere' is unknown", "a branch, tag or commit")),
+        (lambda _: ("HEAD",), ("the same commit", "GOOD before BAD")),
+        (_unrelated, ("'other' is no ancestor of 'HEAD'", "merge-base")),
+        (_dirty, (PLAIN, "in no commit", "git commit or git stash")),
+        (lambda _: ("good", "--", "tests/nowhere.py"), ("BAD (", "cannot be compared")),
+    ],
+    ids=["unknown", "same", "no ancestor", "dirty", "no such test"],
+)
+def test_what_cannot_be_bisected_is_refused(
+    bisected: Bisected, prepare: Callable[[Project], tuple[str, ...]], parts: tuple[str, ...]
+) -> None:
+    commit(bisected.project, "Change", kernel(SLOWER, "slower"))
+    words = prepare(bisected.project)
+    before = bisected.left_behind()
+    run = bisected.project.kopt("bisect", *words, **bisected.variables())
+    assert run.code == 4, run.text
+    for part in parts:
+        assert part in run.refusal
+    bisected.expect(before)
