@@ -134,8 +134,8 @@ class TestTheExamples:
     ) -> None:
         verdict = rule(DIVERGED, policy=policy)
         assert (verdict.decision, verdict.exit_code) == (Decision.SPLIT, 8)
-        assert "'block_size=1024' (+8.603 %) improved" in verdict.reason
-        assert "'block_size=16' (-8.893 %) fell" in verdict.reason
+        assert "'block_size=1024' (+8.60 %) improved" in verdict.reason
+        assert "'block_size=16' (-8.89 %) fell" in verdict.reason
         assert "give 'block_size=1024' the new path" in verdict.next_step
         assert "leave 'block_size=16' on the incumbent's" in verdict.next_step
         found = classes_of(verdict)
@@ -203,8 +203,8 @@ class TestAClassTargetedRound:
         [
             (scaled(b16=0.9), Decision.ACCEPTED, "of 'block_size=16' improved"),
             (scaled(b1024=0.9, b16=0.9), Decision.ACCEPTED, "of 'block_size=16' improved"),
-            (scaled(b1024=1.04, b16=0.9), Decision.SPLIT, "'block_size=1024' (-3.846 %) fell"),
-            (scaled(b1024=0.9, b16=1.04), Decision.SPLIT, "'block_size=16' (-3.846 %) fell"),
+            (scaled(b1024=1.04, b16=0.9), Decision.SPLIT, "'block_size=1024' (-3.85 %) fell"),
+            (scaled(b1024=0.9, b16=1.04), Decision.SPLIT, "'block_size=16' (-3.85 %) fell"),
             (scaled(b1024=0.998, b16=1.0026), Decision.ROLLED_BACK, "fell"),
             (scaled(b16=1.04), Decision.ROLLED_BACK, "fell"),
         ],
@@ -224,7 +224,7 @@ class TestAClassTargetedRound:
         assert "of 'block_size=16' is unchanged" in kept.reason
         kept = paired(faster_elsewhere, classes=about(16))
         assert kept.decision is Decision.INCONCLUSIVE
-        assert "of 'block_size=16' changed by +0.000 %" in kept.reason
+        assert "of 'block_size=16' changed by +0.00 %" in kept.reason
         for rule in (stored, paired):
             assert rule(faster_elsewhere).decision is Decision.ACCEPTED
 
@@ -352,7 +352,7 @@ class TestAGlobalRound:
         new = {**dict.fromkeys(old, (98.5, 98.5)), 5: (102.5, 102.5)}
         verdict = stored(new, old, policy=PRIMUS)
         assert verdict.decision is Decision.ROLLED_BACK
-        assert "'block_size=5' (-2.439 %) fell beyond the noise" in verdict.reason
+        assert "'block_size=5' (-2.44 %) fell beyond the noise" in verdict.reason
 
     def test_a_split_that_only_the_repetitions_show(self) -> None:
         first = {1024: (98.5, 100.5), 16: (40.0, 42.0)}

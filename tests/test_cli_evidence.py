@@ -80,9 +80,9 @@ def test_memory_is_listed_shown_masked_and_unmasked(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert out(capsys, "memory", "list", "c").splitlines() == [
-        "v0 round 1: BASELINE +1.000%",
-        "v1 round 2: ROLLED_BACK +1.000%",
-        "v2 round 3: ACCEPTED +1.000%",
+        "v0 round 1: BASELINE +1.00 %",
+        "v1 round 2: ROLLED_BACK +1.00 %",
+        "v2 round 3: ACCEPTED +1.00 %",
     ]
     assert '"action_description": "bigger tiles"' in out(capsys, "memory", "show", "c", "v1")
     assert out(capsys, "memory", "mask", "c", "v1", "2") == "masked v1, v2\n"

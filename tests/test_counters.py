@@ -21,7 +21,7 @@ PRIMUS = policies.load("primus")
 KINDS = ("keep", "tie", "regression", "bench failure", "failed repairs")
 
 
-def aggregate(change_pct: float, **bounds: float) -> Aggregate:
+def aggregate(change_pct: float, **bounds: Any) -> Aggregate:
     return Aggregate(
         metric="Forward TFLOPS",
         incumbent=100.0,

@@ -82,7 +82,7 @@ class TestAccepting:
     def test_an_aggregate_that_fell_is_rolled_back(self) -> None:
         verdict = decide(all_at(99.0))
         assert verdict.decision is Decision.ROLLED_BACK
-        assert "fell by 1.000 %" in verdict.reason
+        assert "fell: -1.00 %" in verdict.reason
 
     def test_a_time_is_judged_as_the_throughput_it_means(self) -> None:
         old = metric_table("Time (ms)", [1.0, 1.0, 1.0])
@@ -114,7 +114,7 @@ class TestTheShapeGate:
     def test_a_case_slower_by_5_percent_rolls_back_a_faster_aggregate(self) -> None:
         verdict = decide(gemm_table([110.0, 110.0, 95.0]))
         assert verdict.decision is Decision.ROLLED_BACK
-        assert "'case768' regressed by 5.000 %" in verdict.reason
+        assert "'case768' regressed: -5.00 %" in verdict.reason
         assert statuses(verdict) == ["improved", "improved", "regressed"]
 
     @pytest.mark.parametrize("old", [100.0, 0.1, 7.3, 1234.567, 3e5])
@@ -142,7 +142,7 @@ class TestTheShapeGate:
         verdict = decide(gemm_table([115.0, 98.0, 96.0]))
         assert (verdict.decision, verdict.exit_code) == (Decision.ACCEPTED_WITH_NOTE, 0)
         assert "2 case(s) slower" in verdict.reason
-        assert "'case768' by 4.000 %" in verdict.reason
+        assert "'case768': -4.00 %" in verdict.reason
         assert statuses(verdict) == ["improved", "unchanged", "unchanged"]
 
     def test_the_gate_is_the_policys(self) -> None:
@@ -272,7 +272,7 @@ class TestSeveralPrimaryMetrics:
         new = gemm_table([520.0] * 3, [300.0, 300.0, 237.5])
         verdict = decide(new, self.OLD, primary=BOTH)
         assert verdict.decision is Decision.ROLLED_BACK
-        assert "'case768' regressed by 5.000 %" in verdict.reason
+        assert "'case768' regressed: -5.00 %" in verdict.reason
 
     def test_a_small_gain_of_the_best_is_measured_again(self) -> None:
         new = both_ways(505.0, 250.0)

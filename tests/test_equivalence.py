@@ -49,7 +49,7 @@ def test_equal_and_a_benefit_is_kept_with_both_named(look: int) -> None:
     assert f"kept for its extra benefit: {BENEFIT}" in verdict.reason
     total = verdict.aggregate
     assert total is not None and total.low_pct is not None and total.high_pct is not None
-    assert f"equal within 2 %: {total.change_pct:+.3f} % [{total.low_pct:+.3f}" in verdict.reason
+    assert f"equal within 2 %: {total.change_pct:+.2f} % [{total.low_pct:+.2f}" in verdict.reason
     assert -2 < total.low_pct < total.high_pct < 2
 
 

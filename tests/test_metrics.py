@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_kopt.campaign.ledger import Trend
 from pytest_kopt.errors import BadInput
+from pytest_kopt.figures import frozen
 from pytest_kopt.measure import wall
 from pytest_kopt.measure.engine import Timing, time_block
 from pytest_kopt.measure.wall import InterpreterEngine, WallEngine
@@ -27,7 +28,6 @@ from pytest_kopt.schema.metrics import (
 from pytest_kopt.schema.profile import Better
 from pytest_kopt.schema.table import Row, make_row
 from pytest_kopt.show.trend import versus
-from pytest_kopt.show.words import figure
 from tests.builders import GEMM_HEADER, few_examples, gemm_row, gemm_table, metric_table
 
 COMBINED = Metric("Combined Step TFLOPS", "higher")
@@ -47,7 +47,7 @@ def test_the_combined_step_of_the_worked_figures(
     forward: float, backward: float, combined: str
 ) -> None:
     found = value(gemm_row(4096, forward, backward), COMBINED)
-    assert figure(found) == combined
+    assert frozen(found) == combined
 
 
 @given(RATES, RATES, st.integers(1, 8192))

@@ -74,7 +74,7 @@ def test_core_shapes_say_which_cases_the_gate_guards(project: DrivenCampaign) ->
 def test_without_core_shapes_every_case_is_guarded(project: DrivenCampaign) -> None:
     ran = run(begun(project), TRADED)
     assert ran.verdict is not None and ran.verdict.decision == "ROLLED_BACK"
-    assert "'case3' regressed by 7.000 %" in ran.verdict.reason
+    assert "'case3' regressed: -7.00 %" in ran.verdict.reason
 
 
 def test_core_shapes_are_frozen_by_the_first_round_judged_by_them(project: DrivenCampaign) -> None:

@@ -57,8 +57,8 @@ def test_it_holds_the_baseline_and_what_was_kept_and_nothing_else(campaign: Camp
         ("keep", "c round-3"),
         ("keep", "c round-6"),
     ]
-    assert found[1]["Benchmark"] == "Forward TFLOPS 100.000"
-    assert found[1]["vs best"] == "+1.000%"
+    assert found[1]["Benchmark"] == "Forward TFLOPS 100.0"
+    assert found[1]["vs best"] == "+1.00 %"
     assert found[1]["Explanation"] == "wider loads; narrow before"
     assert found[1]["Benchmark command"] == "python bench.py"
     assert [row["Target"] for row in found] == ["global", "global", "M=16"]
@@ -115,11 +115,11 @@ def test_the_stop_summary_says_why_and_lists_the_last_five(stopped: Campaign) ->
     summary = text_of(stopped).partition("## Stop Summary: c\n")[2]
     assert "- Stop reason: 5 measured regressions in a row" in summary
     assert "- Best: round-1, commit -" in summary
-    assert "- Best metrics: Forward TFLOPS 100.000" in summary
+    assert "- Best metrics: Forward TFLOPS 100.0" in summary
     rows = [line for line in summary.splitlines() if line.startswith("| round-")]
     assert len(rows) == 5
     for number, row in enumerate(rows, start=2):
-        assert f"round-{number} attempt 1" in row and f"idea {number}" in row and "-9.000%" in row
+        assert f"round-{number} attempt 1" in row and f"idea {number}" in row and "-9.00 %" in row
 
 
 def test_the_log_has_the_summary_and_the_check_under_any_policy(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_the_status_says_it_has_ended_and_what_is_still_allowed(stopped: Campaig
     assert document["allowed"] == ["kopt advise c", "kopt report c", "kopt stop c"]
     text = "\n".join(lines(document))
     assert "measured regressions in a row: 5 of 5" in text
-    assert "round 6: Forward TFLOPS - -> 100.000 (-9.000%): idea 6" in text
+    assert "round 6: Forward TFLOPS - -> 100.0 (-9.00 %): idea 6" in text
     assert "- regressions in a row: ✅" in text
     assert "now: compare with the state of the art" in text
 

@@ -205,7 +205,7 @@ def test_less_kernel_time_keeps() -> None:
     given = verdict(Decision.ACCEPTED)
     found = judge_kernel_time(given, pairs(10.0, 12.0), KERNEL_OPT)
     assert found.decision is Decision.ACCEPTED
-    text = "mean GPU kernel time: +10.995 % (+10.000, +12.000 in pairs of processes)"
+    text = "mean GPU kernel time: +11.0 % (+10.0 %, +12.0 % in pairs of processes)"
     assert found.flags == [text]
     assert found.kernel_time is not None and found.kernel_time.hottest == "hot"
     assert found.kernel_time.candidate_us == pytest.approx(100 / 1.10995, rel=1e-5)

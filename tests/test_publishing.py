@@ -79,11 +79,11 @@ def test_a_comment_says_what_the_verdict_says() -> None:
     assert text.startswith("### 🔴 kopt: rolled back\n")
     for part in (
         "shown to be slower",
-        "300.000",
-        "291.000",
-        "-3.000%",
+        "300.0",
+        "291.0",
+        "-3.00 %",
         "[-3.25, -2.75]",
-        "-7.500%",
+        "-7.50 %",
     ):
         assert part in text
     assert text.index("| bad") < text.index("| good"), "the worst first"
@@ -149,7 +149,7 @@ def test_flags_and_slower_cases_become_annotations() -> None:
     lines = list(annotation_lines(ON_GITHUB, rejected, [a_result()]))
     assert lines[0].startswith("::error file=kernels/softmax.py,line=3,title=kopt::id-keyed-cache")
     assert lines[1] == (
-        "::error file=tests/test_softmax.py,title=kopt slower::bad: -7.500%25 [-8.00, -7.00]"
+        "::error file=tests/test_softmax.py,title=kopt slower::bad: -7.50 %25 [-8.00, -7.00]"
     )
     assert len(lines) == 2
     noted = a_verdict(Decision.ACCEPTED_WITH_NOTE, flags=[str(FLAG)], shapes=[])
@@ -204,7 +204,7 @@ def test_a_report_carries_figures_and_not_our_json() -> None:
 def test_the_suite_tells_the_verdict() -> None:
     found = dict(verdict_properties(a_verdict(campaign="c", round=3, flags=["f"])))
     assert found["kopt.decision"] == "ROLLED_BACK"
-    assert found["kopt.change: Forward TFLOPS"] == "-3.000%"
+    assert found["kopt.change: Forward TFLOPS"] == "-3.00 %"
     assert found["kopt.interval: Forward TFLOPS"] == "[-3.25, -2.75]"
     assert (found["kopt.round"], found["kopt.flag"]) == ("3", "f")
 

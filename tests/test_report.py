@@ -18,11 +18,11 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.cli.main import main
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.exit_codes import ExitCode
+from pytest_kopt.figures import changed, figure, interval
 from pytest_kopt.roofline import Limits, roofline
 from pytest_kopt.show import final_report
 from pytest_kopt.show.report import charts, page
 from pytest_kopt.show.terminal import verdict_lines
-from pytest_kopt.show.words import figure, interval, percent
 from tests.builders import NOW
 from tests.chromium import Page, chromium
 from tests.whole_campaign import KERNEL, a_campaign
@@ -105,7 +105,7 @@ def test_the_final_report_stands_in_it(tmp_path: Path) -> None:
     cells = re.findall(r"<td[^>]*>([^<]*)</td>", table)
     gain = own.state.rounds[2].verdict
     assert gain is not None and gain.aggregate is not None
-    shown = percent(gain.aggregate.change_pct)
+    shown = changed(gain.aggregate.change_pct)
     assert cells[:5] == ["2", "K2", shown, shown, "ACCEPT-as-real"]
     assert "inflation gap 0.000 points" in found
 
@@ -338,7 +338,7 @@ def test_terminal_json_and_report_show_the_same_numbers(
             row = shown[found.name]
             values = [str(found.cases), figure(found.incumbent), figure(found.candidate)]
             bounds = interval(found.low_pct, found.high_pct)
-            assert row[1:] == [*values, percent(found.change_pct), bounds, found.status]
+            assert row[1:] == [*values, changed(found.change_pct), bounds, found.status]
             assert f"class {found.name}: " in terminal and values[2] in terminal
         for shape in verdict.shapes:
             wanted = "—" if shape.change_pct is None else f"{shape.change_pct:+.3f}%"

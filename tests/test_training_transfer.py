@@ -77,8 +77,8 @@ def test_the_lines_say_what_was_seen() -> None:
     assert lines["id(...) audit"] == "a; b"
     assert lines["4-step trace hit rate"] == "weight 50%"
     assert "uniform" in lines["Workload distribution robustness"]
-    assert lines["Benchmark gain"] == "+10.000%"
-    assert lines["Estimated real-training gain"].startswith("+2.500% (at most")
+    assert lines["Benchmark gain"] == "+10.0 %"
+    assert lines["Estimated real-training gain"].startswith("+2.50 % (at most")
 
 
 def test_traces_in_words() -> None:

@@ -94,7 +94,7 @@ def test_the_summary_names_what_was_drawn() -> None:
     assert line(**drawn) == (
         "right in every case for group sizes drawn from uniform, one_expert; no gain measured there"
     )
-    assert line(**drawn, skew_pct=4.0).endswith("; gain under skew +4.000%")
+    assert line(**drawn, skew_pct=4.0).endswith("; gain under skew +4.00 %")
 
 
 @pytest.mark.parametrize(("skew", "credit"), [(None, 10.0), (12.0, 10.0), (6.0, 10.0), (2.0, 2.0)])

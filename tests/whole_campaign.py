@@ -153,17 +153,11 @@ def _verdict(
         aggregate=Aggregate(
             metric="Forward TFLOPS",
             candidate=level * (1 + gain / 100),
-            **(
-                {
-                    "incumbent": level,
-                    "change_pct": gain,
-                    "low_pct": gain - 0.2,
-                    "high_pct": gain + 0.2,
-                    "confidence": 0.99,
-                }
-                if compared
-                else {}
-            ),
+            incumbent=level if compared else None,
+            change_pct=gain if compared else None,
+            low_pct=gain - 0.2 if compared else None,
+            high_pct=gain + 0.2 if compared else None,
+            confidence=0.99 if compared else None,
         ),
         shapes=[
             Shape(

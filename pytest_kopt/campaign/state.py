@@ -10,6 +10,7 @@ from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.decide.verdict import Decision, Level
 from pytest_kopt.errors import BadInput
+from pytest_kopt.figures import changed
 
 
 @dataclass(slots=True)
@@ -214,7 +215,7 @@ def chain_breaks(state: CampaignState, noise_pct: float) -> list[str]:
         verdict = item.verdict
         change = verdict.aggregate.change_pct if verdict and verdict.aggregate else None
         if change is not None and change < -noise_pct - 1e-9:
-            breaks.append(f"round {item.number} was accepted although it fell by {-change:.3f} %")
+            breaks.append(f"round {item.number} was accepted although it fell: {changed(change)}")
     return breaks
 
 

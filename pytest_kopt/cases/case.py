@@ -160,7 +160,6 @@ def declare(
             where=where,
             legal=f"{profile.work}=NUMBER or a pair (forward, backward)",
         )
-    shown = label or named(full) or function_name(function)
     return Case(
         nodeid=nodeid,
         function=function,
@@ -168,7 +167,7 @@ def declare(
         reference=reference,
         schema=profile,
         dims=full,
-        label=shown,
+        label=label or named(nodeid, full),
         backward=backward,
         weights=tuple(weights),
         writes=_positions("writes", writes, where),

@@ -163,9 +163,10 @@ def device_model_of(results: Iterable[CaseResult]) -> str:
     return str(models.pop()) if len(models) == 1 else ""
 
 
-def named(dims: Mapping[str, Scalar]) -> str:
-    """Return the label that dims make, such as `M64_N64`; empty without dims."""
-    return "_".join(f"{name}{value}" for name, value in dims.items())
+def named(nodeid: str, dims: Mapping[str, Scalar]) -> str:
+    """Return a case's label: what its test is called and its dims, `softmax rows=64 cols=512`."""
+    operation = nodeid.rpartition("::")[2].partition("[")[0].removeprefix("test_")
+    return " ".join([operation, *(f"{name}={value}" for name, value in dims.items())])
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from pytest_kopt.campaign import memory
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.cli.commands import Commands, command
 from pytest_kopt.errors import BadInput
+from pytest_kopt.figures import changed
 from pytest_kopt.options.project import Project
 from pytest_kopt.show import projections
-from pytest_kopt.show.words import percent
 
 _CAMPAIGN = "softmax_triton_sm90_20261121"
 
@@ -57,7 +57,7 @@ def _list(arguments: argparse.Namespace) -> int:
         decided = item.verdict
         assert decided is not None
         total = decided.aggregate
-        change = f" {percent(total.change_pct)}" if total and total.change_pct is not None else ""
+        change = f" {changed(total.change_pct)}" if total and total.change_pct is not None else ""
         masked = " (masked)" if version in campaign.state.masked else ""
         print(f"v{version} round {item.number}: {decided.decision}{change}{masked}")
     return 0

@@ -12,6 +12,7 @@ from typing import Literal
 
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import ConfigClass, Decision
+from pytest_kopt.figures import changed
 from pytest_kopt.schema.classes import Classes
 from pytest_kopt.schema.metrics import Metric, aggregate
 from pytest_kopt.schema.table import Table
@@ -85,7 +86,7 @@ class Standing:
 
     def _listed(self, names: Iterable[str]) -> str:
         ordered = sorted(names, key=lambda name: (-abs(self.changes[name]), name))
-        return " and ".join(f"{name!r} ({self.changes[name]:+.3f} %)" for name in ordered)
+        return " and ".join(f"{name!r} ({changed(self.changes[name])})" for name in ordered)
 
 
 def measured_classes(classes: Classes, table: Table, metric: Metric) -> list[ConfigClass]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, KernelTime, Verdict
+from pytest_kopt.figures import changed
 from pytest_kopt.profiling.table import CaseProfile, gpu_step_us
 from pytest_kopt.profiling.torch_trace import TOOL
 from pytest_kopt.schema.metrics import geomean
@@ -70,8 +71,8 @@ def judge_kernel_time(verdict: Verdict, pairs: Sequence[ProfilePair], policy: Po
         change_pct=gain,
         pairs_pct=in_pairs,
     )
-    shown = ", ".join(f"{change:+.3f}" for change in in_pairs)
-    text = f"mean GPU kernel time: {gain:+.3f} % ({shown} in pairs of processes)"
+    shown = ", ".join(changed(change) for change in in_pairs)
+    text = f"mean GPU kernel time: {changed(gain)} ({shown} in pairs of processes)"
     update: dict[str, object] = {"kernel_time": measured, "flags": [*verdict.flags, text]}
     holds = policy.reaches(gain, policy.noise_pct) and min(in_pairs) > 0
     if verdict.decision.keeps and not holds:

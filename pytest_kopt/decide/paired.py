@@ -28,9 +28,10 @@ from pytest_kopt.decide.verdict import (
     Shape,
     Verdict,
 )
+from pytest_kopt.figures import changed, changed_within
 from pytest_kopt.schema.classes import NO_CLASSES, Classes
-from pytest_kopt.schema.metrics import geomean
-from pytest_kopt.schema.profile import Scalar
+from pytest_kopt.schema.metrics import Metric, geomean
+from pytest_kopt.schema.profile import Better, Scalar
 
 Status = Literal["improved", "unchanged", "regressed"]
 
@@ -85,6 +86,12 @@ class PairedEvidence:
     flags: tuple[str, ...] = field(default=())
     classes: Classes = NO_CLASSES
     noise: Noise | None = None
+    better: Better = "higher"
+
+    @property
+    def speed(self) -> str:
+        """What a positive change improves, in words."""
+        return Metric(self.metric, self.better).speed
 
     @property
     def replicas(self) -> int:
@@ -177,7 +184,7 @@ class _Judged:
     @property
     def goal_name(self) -> str:
         """How people call it."""
-        metric = self.evidence.metric
+        metric = self.evidence.speed
         return f"{metric} of {self.target!r}" if self.target else metric
 
     @property
@@ -200,7 +207,7 @@ class _Judged:
     def worst(self, keys: frozenset[str]) -> str:
         """Describe the slowest of some cases."""
         name = min(keys, key=lambda key: self.shapes[key].mean)
-        return f"case {self._label(name)!r} is slower by {-percent(self.shapes[name].mean):.3f} %"
+        return f"case {self._label(name)!r} is slower: {changed(percent(self.shapes[name].mean))}"
 
     def _label(self, name: str) -> str:
         return next(case.label for case in self.evidence.cases if case.name == name)
@@ -235,6 +242,7 @@ class _Judged:
             policy=self.policy.name,
             aggregate=Aggregate(
                 metric=evidence.metric,
+                better=evidence.better,
                 candidate=candidate,
                 incumbent=incumbent,
                 change_pct=percent(self.total.mean),
@@ -297,8 +305,7 @@ class _Judged:
 
 
 def _shown(found: Estimate, level: float) -> str:
-    low, high = percent(found.lower(level)), percent(found.upper(level))
-    return f"{percent(found.mean):+.3f} % [{low:+.3f}, {high:+.3f}]"
+    return changed_within(*map(percent, (found.mean, found.lower(level), found.upper(level))))
 
 
 def _values(cases: Sequence[PairedCase]) -> tuple[float | None, float | None]:
@@ -384,12 +391,12 @@ def _decide(judged: _Judged, evidence: PairedEvidence, policy: Policy) -> Verdic
         return judged.verdict(
             Decision.ROLLED_BACK,
             f"{judged.worst(judged.regressed)}, beyond the gate of {policy.shape_gate_pct:g} %; "
-            f"{evidence.metric} {shown}",
+            f"{evidence.speed} {shown}",
             "keep the gain for the cases that have it, or try another hypothesis",
         )
     is_harmless = evidence.gate == "no-regression" and not judged.open_shapes
     # Also a round about one class may not lower the whole, as the chain of rounds never falls.
-    for name, found in {evidence.metric: total, judged.goal_name: goal}.items():
+    for name, found in {evidence.speed: total, judged.goal_name: goal}.items():
         if found.upper(level) < 0 and not is_harmless:
             return judged.verdict(
                 Decision.ROLLED_BACK,
@@ -401,7 +408,10 @@ def _decide(judged: _Judged, evidence: PairedEvidence, policy: Policy) -> Verdic
     if judged.open_shapes or judged.open_classes:
         return None
     if is_harmless:
-        safe = f"no case can be slower by {policy.shape_gate_pct:g} %; {evidence.metric} {shown}"
+        safe = (
+            f"≥ {policy.shape_gate_pct:g} % excluded for every case at "
+            f"{100 * (1 - SHAPE_LEVEL):g} %; {evidence.speed} {shown}"
+        )
         if judged.slower:
             note = f"{safe}; {judged.worst(judged.slower)}"
             return judged.verdict(Decision.ACCEPTED_WITH_NOTE, note, "mind the slower case")

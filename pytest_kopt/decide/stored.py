@@ -19,6 +19,7 @@ from pytest_kopt.decide.gates import (
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Decision, Shape, Verdict
 from pytest_kopt.errors import BadInput
+from pytest_kopt.figures import changed
 from pytest_kopt.schema.classes import NO_CLASSES, Classes
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.schema.table import Key, Table
@@ -94,7 +95,7 @@ def _judge(
     labels = {row.key: row.label for row in evidence.incumbent.rows}
     lead = max(compared, key=lambda item: item.goal_pct)
     best, target = lead.goal_pct, lead.target
-    goal = f"{lead.metric.name} of {target!r}" if target else lead.metric.name
+    goal = f"{lead.metric.speed} of {target!r}" if target else lead.metric.speed
     repeats = [comparisons[compared.index(lead)].goal_pct for comparisons in again]
     core = {key for key in labels if evidence.core is None or key in evidence.core}
     regressed = _regressed(compared, again, policy, core)
@@ -128,30 +129,30 @@ def _judge(
         key, change = min(regressed.items(), key=lambda item: item[1])
         return verdict(
             Decision.ROLLED_BACK,
-            f"case {labels[key]!r} regressed by {-change:.3f} % "
+            f"case {labels[key]!r} regressed: {changed(change)} "
             f"(gate {policy.shape_gate_pct:g} %) while the aggregate changed by "
-            f"{lead.total.change_pct:+.3f} %",
+            f"{changed(lead.total.change_pct)}",
             "keep the gain for the cases that have it, or try another hypothesis",
         )
     worst = min(compared, key=lambda item: item.goal_pct)
     if len(compared) > 1 and policy.below(worst.goal_pct, 0):
         return verdict(
             Decision.ROLLED_BACK,
-            f"{worst.metric.name} fell by {-worst.goal_pct:.3f} %; of several primary metrics "
+            f"{worst.metric.speed} fell: {changed(worst.goal_pct)}; of several primary metrics "
             "none may regress",
             "try another hypothesis, or judge by a combined metric",
         )
     if policy.below(best, 0):
         return verdict(
             Decision.ROLLED_BACK,
-            f"{goal} fell by {-best:.3f} %",
+            f"{goal} fell: {changed(best)}",
             "the incumbent stays; try another hypothesis",
         )
     worst = min(compared, key=lambda item: item.total.change_pct)
     if target and policy.below(worst.total.change_pct, -policy.chain_noise_pct):
         return verdict(
             Decision.ROLLED_BACK,
-            f"{worst.metric.name} fell by {-worst.total.change_pct:.3f} % over all cases, more "
+            f"{worst.metric.speed} fell: {changed(worst.total.change_pct)} over all cases, more "
             f"than the {policy.chain_noise_pct:g} % that a chain of rounds allows",
             "the incumbent stays; keep the change away from the other classes",
         )
@@ -173,7 +174,7 @@ def _judge(
     if not policy.exceeds(best, policy.minimum_gain_pct):
         return verdict(
             Decision.ROLLED_BACK,
-            f"a gain of {best:.3f} % does not exceed the policy's minimum of "
+            f"a gain of {changed(best)} does not exceed the policy's minimum of "
             f"{policy.minimum_gain_pct:g} %",
             "try another hypothesis",
         )
@@ -182,7 +183,7 @@ def _judge(
         if len(repeats) < rule.times:
             return verdict(
                 Decision.INCOMPLETE,
-                f"a gain of {best:.3f} % lies inside the noise band ({rule.below_pct:g} %): "
+                f"a gain of {changed(best)} lies inside the noise band ({rule.below_pct:g} %): "
                 f"{len(repeats)} of {rule.times} re-measurements are there",
                 f"measure the candidate {rule.times} times more",
             )
@@ -190,19 +191,19 @@ def _judge(
         if not confirmed:
             return verdict(
                 Decision.INCONCLUSIVE,
-                f"a gain of {best:.3f} % was not confirmed: {why}",
+                f"a gain of {changed(best)} was not confirmed: {why}",
                 "not shown to be slower, not shown to be faster; look for a larger effect",
             )
         confirmation = f", confirmed ({why})"
     else:
         confirmation = ""
-    gain = f"{goal} improved by {best:.3f} %{confirmation}"
+    gain = f"{goal} improved: {changed(best)}{confirmation}"
     if slower:
         key, change = min(slower.items(), key=lambda item: item[1])
         return verdict(
             Decision.ACCEPTED_WITH_NOTE,
             f"{gain}; {len(slower)} case(s) slower by less than the gate, the worst "
-            f"{labels[key]!r} by {-change:.3f} %",
+            f"{labels[key]!r}: {changed(change)}",
             "go on with the next round; mind the slower case",
         )
     return verdict(Decision.ACCEPTED, gain, "go on with the next round")
@@ -247,7 +248,7 @@ def _confirmed(repeats: Sequence[float], policy: Policy) -> tuple[bool, str]:
     limit = rule.spread_ratio * mean
     holds = policy.exceeds(mean, rule.mean_pct) and spread < limit - 1e-9
     return holds, (
-        f"mean {mean:.3f} % (asked > {rule.mean_pct:g} %), standard deviation {spread:.3f} "
+        f"mean {changed(mean)} (asked > {rule.mean_pct:g} %), standard deviation {spread:.3f} "
         f"(asked < {limit:.3f}) over {len(repeats)} re-measurements"
     )
 
@@ -255,6 +256,7 @@ def _confirmed(repeats: Sequence[float], policy: Policy) -> tuple[bool, str]:
 def _aggregate(comparison: Changes) -> Aggregate:
     return Aggregate(
         metric=comparison.metric.name,
+        better=comparison.metric.better,
         candidate=comparison.total.candidate,
         incumbent=comparison.total.incumbent,
         change_pct=comparison.total.change_pct,

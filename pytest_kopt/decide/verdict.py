@@ -61,6 +61,9 @@ class Aggregate(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     metric: str
+    better: Literal["higher", "lower"] = Field(
+        default="higher", description="of the metric's values; a change is one of speed"
+    )
     candidate: float | None = None
     incumbent: float | None = None
     change_pct: float | None = Field(default=None, description="positive is better")

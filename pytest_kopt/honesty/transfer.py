@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_kopt.decide.skewed import is_mostly_lost
+from pytest_kopt.figures import changed
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inflation import ALLOWED_GAP_PCT
 
@@ -228,4 +229,4 @@ def _distributions(shown: Shown) -> str:
 
 
 def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:+.3f}%"
+    return "-" if value is None else changed(value)

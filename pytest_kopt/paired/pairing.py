@@ -125,6 +125,7 @@ def judge(
                 flags,
                 classes,
                 known.noise(metric.way, replicas[0]),
+                "higher" if metric.higher else "lower",
             )
             for metric in metrics
         ]

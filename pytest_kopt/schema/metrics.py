@@ -26,6 +26,11 @@ class Metric:
         """The rate unit in the name, or the name itself."""
         return next((unit for unit in RATE_UNITS if self.name.endswith(unit)), self.name)
 
+    @property
+    def speed(self) -> str:
+        """What a positive change improves, in words: a time that falls is a speed that rises."""
+        return self.name if self.better == "higher" else f"speed by {self.name}"
+
 
 def direction(column: str, declared: Mapping[str, Better]) -> Better:
     """Say which way a metric improves: as declared, else rates up and times down.

@@ -207,7 +207,7 @@ class Worker:
         from pytest_kopt.cases import benchmark
 
         dims = scalar_parameters(pyfuncitem, None)
-        label = named(dims) or pyfuncitem.name
+        label = named(pyfuncitem.nodeid, dims)
         skip_outside(pyfuncitem, label, self.orders.selected)
         with benchmark.stand_in(pyfuncitem) as timed:
             outcome = yield
@@ -291,7 +291,7 @@ def error_from_parameters(item: pytest.Item) -> CaseResult:
 
     schema = resolve(marked_schema(item), item.nodeid)
     dims = schema.complete_dims(scalar_parameters(item, schema.dims), item.nodeid)
-    return CaseResult.undecided(item.nodeid, schema, dims, named(dims) or item.name, guessed=True)
+    return CaseResult.undecided(item.nodeid, schema, dims, named(item.nodeid, dims), guessed=True)
 
 
 def scalar_parameters(item: pytest.Item, names: tuple[str, ...] | None) -> dict[str, Any]:

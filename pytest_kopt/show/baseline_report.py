@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.figures import figure
 from pytest_kopt.roofline import Roofline, efficiency
 from pytest_kopt.schema.table import Table
 from pytest_kopt.show.rooflines import target_cells
-from pytest_kopt.show.words import figure, markdown_table
+from pytest_kopt.show.words import markdown_table
 
 
 def baseline_report(campaign: Campaign, table: Table) -> str:

@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_kopt.decide.verdict import Decision, Shape, Verdict
-from pytest_kopt.show.words import (
-    figure,
-    interval,
-    markdown_table,
-    one_line,
-    outcome,
-    percent,
-    visible,
-)
+from pytest_kopt.figures import changed, figure, interval
+from pytest_kopt.show.words import markdown_table, one_line, outcome, visible
 
 _SIGNS = {
     Decision.BASELINE: "⚪",
@@ -42,12 +35,12 @@ def _lines(verdict: Verdict) -> Iterator[str]:
         # A gate compares times of many schemas: it has no figure of its own.
         has_figures = any(total.candidate is not None for total in totals)
         yield markdown_table(
-            ["Geomean", *(["Before", "Now"] if has_figures else []), "Change", "Interval (%)"],
+            ["Geomean", *(["Before", "Now"] if has_figures else []), "Change", "Interval"],
             [
                 [
                     _safe(total.metric),
                     *([figure(total.incumbent), figure(total.candidate)] if has_figures else []),
-                    percent(total.change_pct),
+                    changed(total.change_pct),
                     interval(total.low_pct, total.high_pct),
                 ]
                 for total in totals
@@ -59,12 +52,12 @@ def _lines(verdict: Verdict) -> Iterator[str]:
         yield f"<details><summary>{len(worst)} cases, the worst first</summary>"
         yield ""
         yield markdown_table(
-            ["Case", "Check", "Change", "Interval (%)", "Status"],
+            ["Case", "Check", "Change", "Interval", "Status"],
             [
                 [
                     _safe(shape.label),
                     shape.check,
-                    percent(shape.change_pct),
+                    changed(shape.change_pct),
                     interval(shape.low_pct, shape.high_pct),
                     _status(shape),
                 ]

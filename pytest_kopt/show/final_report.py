@@ -8,11 +8,12 @@ from pytest_kopt.campaign import attribution
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.ledger import Audited, Final, FinalReport
 from pytest_kopt.campaign.state import Round
+from pytest_kopt.figures import changed, interval
 from pytest_kopt.honesty.inflation import ALLOWED_GAP_PCT
 from pytest_kopt.honesty.transfer import attribute, credited_pct, decision
 from pytest_kopt.knowledge import directions
 from pytest_kopt.knowledge.routing import route
-from pytest_kopt.show.words import interval, markdown_table, percent
+from pytest_kopt.show.words import markdown_table
 
 NEXT_DIRECTIONS = 3
 
@@ -54,9 +55,9 @@ def outlook(report: FinalReport) -> list[str]:
         "W_real": report.w_real_pct,
         "R_real": report.r_real_pct,
     }
-    shown = ", ".join(f"{name} {percent(value)}" for name, value in parts.items())
+    shown = ", ".join(f"{name} {changed(value)}" for name, value in parts.items())
     return [
-        f"real-training gain {percent(report.real_pct)} ({shown}), inflation gap "
+        f"real-training gain {changed(report.real_pct)} ({shown}), inflation gap "
         f"{report.gap_pct:.3f} points",
         *(f"next direction: {item}" for item in report.next_directions),
     ]
@@ -73,7 +74,7 @@ def _lines(campaign: str, final: Final) -> Iterator[str]:
     bounds = interval(total.low_pct, total.high_pct) if total else ""
     yield f"- Time: {final.time}"
     yield f"- Best version: round-{final.best}"
-    yield f"- Best against baseline, side by side: {percent(change)} {bounds}".rstrip()
+    yield f"- Best against baseline, side by side: {changed(change)} {bounds}".rstrip()
     yield f"- Decision: {final.decision}: {final.reason}"
     if report is None:
         return
@@ -101,19 +102,19 @@ def _audit_lines(campaign: str, report: FinalReport) -> Iterator[str]:
         [
             f"round-{item.round}",
             item.bucket or "-",
-            percent(item.benchmark_pct),
-            percent(item.credited_pct),
+            changed(item.benchmark_pct),
+            changed(item.credited_pct),
             item.decision,
         ]
         for item in report.audit
     ]
     yield markdown_table(header, rows)
     yield ""
-    yield f"- S_real (K rounds): {percent(report.s_real_pct)}"
-    yield f"- W_real (W1 rounds, at most quant time / step time): {percent(report.w_real_pct)}"
-    yield f"- R_real (benchmark loop alone): {percent(report.r_real_pct)}"
-    yield f"- Headline benchmark gain, the rounds' multiplied: {percent(report.headline_pct)}"
-    yield f"- Real-training-equivalent gain: {percent(report.real_pct)}"
+    yield f"- S_real (K rounds): {changed(report.s_real_pct)}"
+    yield f"- W_real (W1 rounds, at most quant time / step time): {changed(report.w_real_pct)}"
+    yield f"- R_real (benchmark loop alone): {changed(report.r_real_pct)}"
+    yield f"- Headline benchmark gain, the rounds' multiplied: {changed(report.headline_pct)}"
+    yield f"- Real-training-equivalent gain: {changed(report.real_pct)}"
     yield f"- Inflation gap: {report.gap_pct:.3f} points"
     if report.gap_pct > ALLOWED_GAP_PCT + 1e-9:
         yield (
@@ -131,7 +132,7 @@ def _audit_lines(campaign: str, report: FinalReport) -> Iterator[str]:
 def _effective(item: Round) -> str:
     assert item.verdict is not None
     total = item.verdict.aggregate
-    return f"round-{item.number}: {_tried(item)} ({percent(total.change_pct if total else None)})"
+    return f"round-{item.number}: {_tried(item)} ({changed(total.change_pct if total else None)})"
 
 
 def _ineffective(item: Round) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.show.words import interval, percent, visible
+from pytest_kopt.figures import changed, interval
+from pytest_kopt.show.words import visible
 
 #: Where a flag says it was found: `… (kernels/gemm.py:12) …`.
 _PLACE = re.compile(r"\(([^()\s:][^():\n]*):(\d+)\)")
@@ -46,7 +47,7 @@ def annotation_lines(
     for shape in verdict.shapes:
         if shape.status == "regressed":
             bounds = interval(shape.low_pct, shape.high_pct)
-            text = f"{shape.label}: {percent(shape.change_pct)} {bounds}".rstrip()
+            text = f"{shape.label}: {changed(shape.change_pct)} {bounds}".rstrip()
             yield _command("error", text, file=files.get(shape.label, ""), title="kopt slower")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_kopt.cases.result import PROPERTY, CaseResult
-from pytest_kopt.show.words import interval, percent
+from pytest_kopt.figures import changed, interval
 
 if TYPE_CHECKING:
     from pytest_kopt.decide.verdict import Verdict
@@ -64,7 +64,7 @@ def verdict_properties(verdict: Verdict) -> Iterator[Property]:
             yield f"kopt.{name}", str(value)
     if verdict.aggregate and verdict.aggregate.change_pct is not None:
         total = verdict.aggregate
-        yield f"kopt.change: {total.metric}", percent(total.change_pct)
+        yield f"kopt.change: {total.metric}", changed(total.change_pct)
         if total.low_pct is not None:
             yield f"kopt.interval: {total.metric}", interval(total.low_pct, total.high_pct)
     for flag in verdict.flags:

@@ -8,9 +8,9 @@ from pytest_kopt.campaign import stops
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.state import Attempt, Round
 from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.figures import changed, figure
 from pytest_kopt.show import final_report
 from pytest_kopt.show.stop_summary import stop_summary, wait_summary
-from pytest_kopt.show.words import figure, percent
 
 _ENDED = "<!-- ended -->"
 
@@ -104,7 +104,7 @@ def _entry(campaign: Campaign, item: Round, attempt: Attempt) -> str:
         f"- Time: {decided.time}",
         f"- Hypothesis: {notes.hypothesis or 'not stated'}",
         f"- Changes: {notes.change or 'not stated'}",
-        f"- Result: {percent(change)}",
+        f"- Result: {changed(change)}",
         f"- Decision: {decided.decision}: {decided.reason}",
         f"- Detailed data: rounds/round-{item.number}/summary.md",
         "",

@@ -13,8 +13,9 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.ledger import Decided
 from pytest_kopt.campaign.state import Attempt, Round
 from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.figures import changed, figure
 from pytest_kopt.show.stop_summary import stop_summary, wait_summary
-from pytest_kopt.show.words import figure, markdown_table, one_line, percent
+from pytest_kopt.show.words import markdown_table, one_line
 
 NAME = "performance.md"
 _HEADER = (
@@ -71,7 +72,7 @@ def _cells(
         (profiled.hottest if profiled else None) or "-",
         f"{total.metric} {figure(total.candidate)}" if total else "-",
         figure(profiled.candidate_us if profiled else None),
-        percent(total.change_pct if total else None),
+        changed(total.change_pct if total else None),
         "; ".join(filter(None, told)) or ("baseline" if baseline else "not described"),
     ]
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from tabulate import tabulate
 
+from pytest_kopt.figures import figure
 from pytest_kopt.roofline import Roofline, efficiency
-from pytest_kopt.show.words import clipped, figure, markdown_table
+from pytest_kopt.show.words import clipped, markdown_table
 
 _LABEL_WIDTH = 30
 _HEADER = ("roofline", "", "bound", "FLOP/B", "ridge", "attainable", "achieved", "of it", "target")

@@ -17,8 +17,8 @@ from pytest_kopt.campaign.state import Round, chain_breaks
 from pytest_kopt.campaign.stops import Stop
 from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.errors import BadInput, KernelError
+from pytest_kopt.figures import changed, figure
 from pytest_kopt.show import standing
-from pytest_kopt.show.words import figure, percent
 
 STATUS_VERSION = 1
 
@@ -96,7 +96,7 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
     for item in document["rounds"]:
         tries = f", attempt {item['attempts']}" if item["attempts"] > 1 else ""
         tries += ", quick" if item["level"] == "quick" else ""
-        change = f" {percent(item['change_pct'])}" if item["change_pct"] is not None else ""
+        change = f" {changed(item['change_pct'])}" if item["change_pct"] is not None else ""
         mark = " <- incumbent" if item["round"] == document["incumbent_round"] else ""
         yield f"  round {item['round']}{tries}: {item['decision']}{change}{mark}"
         yield f"      {item['reason'].splitlines()[0]}"
@@ -184,7 +184,7 @@ def _counter_text(document: dict[str, Any]) -> Iterator[str]:
     for item in document["recent_regressions"]:
         yield (
             f"  round {item['round']}: {item['metric']} {figure(item['incumbent'])} -> "
-            f"{figure(item['candidate'])} ({percent(item['change_pct'])}): "
+            f"{figure(item['candidate'])} ({changed(item['change_pct'])}): "
             f"{item['hypothesis'] or 'no hypothesis stated'}"
         )
 

@@ -6,7 +6,8 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.counters import Regression, count
 from pytest_kopt.campaign.state import Attempt, Round, Wait
 from pytest_kopt.campaign.stops import REGRESSIONS
-from pytest_kopt.show.words import figure, markdown_table, percent
+from pytest_kopt.figures import changed, figure
+from pytest_kopt.show.words import markdown_table
 
 _HEADER = (
     *("Round", "Time", "Hypothesis", "Changed files", "Benchmark best -> candidate"),
@@ -55,6 +56,6 @@ def _row(found: Regression) -> list[str]:
         ", ".join(found.files),
         f"{found.metric} {figure(found.incumbent)} -> {figure(found.candidate)}",
         f"{figure(found.incumbent_kernel_us)} -> {figure(found.candidate_kernel_us)}",
-        percent(found.change_pct),
+        changed(found.change_pct),
         found.points,
     ]

@@ -7,8 +7,9 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.figures import changed, figure, interval
 from pytest_kopt.honesty.transfer import REJECT, UNSTATED, transfer_lines
-from pytest_kopt.show.words import figure, interval, markdown_table, percent
+from pytest_kopt.show.words import markdown_table
 
 
 def summary(campaign: Campaign, item: Round, verdict: Verdict) -> str:
@@ -59,19 +60,19 @@ def _results(campaign: Campaign, item: Round, verdict: Verdict) -> str:
             shape.label,
             ", ".join(f"{name}={value}" for name, value in shape.dims.items()),
             shape.check,
-            percent(shape.change_pct),
+            changed(shape.change_pct),
             interval(shape.low_pct, shape.high_pct),
             shape.status,
         ]
         for shape in verdict.shapes
     ]
-    header = ["Case", "Dims", "Check", "vs incumbent", "Interval (%)", "Status"]
+    header = ["Case", "Dims", "Check", "vs incumbent", "Interval", "Status"]
     lines += ["", markdown_table(header, rows), ""]
     for total in [verdict.aggregate, *verdict.secondary]:
         if total is not None:
             lines.append(
                 f"- {total.metric} (geomean): {figure(total.candidate)}, incumbent "
-                f"{figure(total.incumbent)}, change {percent(total.change_pct)} "
+                f"{figure(total.incumbent)}, change {changed(total.change_pct)} "
                 f"{interval(total.low_pct, total.high_pct)}".rstrip()
             )
     if verdict.classes:
@@ -80,14 +81,14 @@ def _results(campaign: Campaign, item: Round, verdict: Verdict) -> str:
 
 
 def _classes(verdict: Verdict) -> str:
-    header = ["Class", "Cases", "Incumbent", "Candidate", "vs incumbent", "Interval (%)", "Status"]
+    header = ["Class", "Cases", "Incumbent", "Candidate", "vs incumbent", "Interval", "Status"]
     rows = [
         [
             found.name,
             str(found.cases),
             figure(found.incumbent),
             figure(found.candidate),
-            percent(found.change_pct),
+            changed(found.change_pct),
             interval(found.low_pct, found.high_pct),
             found.status,
         ]

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from tabulate import tabulate
-
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.exit_codes import ExitCode
+from pytest_kopt.figures import changed, figure, interval
 from pytest_kopt.schema.profile import Scalar
 from pytest_kopt.schema.table import cell
-from pytest_kopt.show.bars import bar, scale_of
+from pytest_kopt.show.bars import Axis
 from pytest_kopt.show.profiles import profile_lines
 from pytest_kopt.show.rooflines import roofline_lines
-from pytest_kopt.show.words import clipped, figure, interval, outcome, percent, printed
+from pytest_kopt.show.words import clipped, outcome, printed, within
 
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_kopt.decide.verdict import Shape, Verdict
+    from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Shape, Verdict
     from pytest_kopt.roofline import Roofline
     from pytest_kopt.show.closing import Closing
 
 #: Columns that a table takes at most, unless everything is asked for.
-WIDTH = 100
+WIDTH = 80
 _LEAST_LABEL = 12
+#: Columns of a label below which what a table can do without gives way to it.
+_ROOMY_LABEL = 24
 Markup = dict[str, bool]
 
 
@@ -58,15 +60,14 @@ def result_lines(
     rooflines: Sequence[Roofline] = (),
     verbosity: int = 0,
 ) -> Iterator[str]:
-    """Yield the lines of the section "kopt", at most 100 columns wide.
+    """Yield the lines of the section "kopt", tables at most 80 columns wide.
 
-    With `-q` the verdict only, without the cases; with `-v` every column, however wide.
+    With `-q` tables are short; with `-v` they have every column, however wide.
     """
+    verdict = closing.verdict if closing else None
+    for _, members in groupby(results, key=lambda result: result.header):
+        yield from _case_table(list(members), verdict, verbosity)
     if verbosity >= 0:
-        for _, members in groupby(results, key=lambda result: result.header):
-            yield from _case_table(
-                list(members), closing.verdict if closing else None, everything=verbosity > 0
-            )
         yield from roofline_lines(rooflines)
     for result in results:
         if result.evidence.get("interpreted"):
@@ -87,23 +88,17 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
     quick = ", quick" if verdict.level == "quick" else ""
     where = f"round {verdict.round}, attempt {verdict.attempt}{quick}: " if verdict.round else ""
     yield Line(f"{where}{outcome(verdict)} ({verdict.reason})", **_decision_markup(verdict))
-    for total in [verdict.aggregate, *verdict.secondary]:
+    for total in (verdict.aggregate, *verdict.secondary):
         if total is not None and total.change_pct is not None:
-            values = f"{figure(total.incumbent)} -> {figure(total.candidate)}  "
-            yield (
-                f"{total.metric}: {values if total.candidate is not None else ''}"
-                f"{percent(total.change_pct)} {interval(total.low_pct, total.high_pct)}".rstrip()
-            )
+            yield f"{total.metric}: {_shown(total)}"
     for found in verdict.classes:
         about = " (target)" if found.name == verdict.target_class else ""
-        values = f"{figure(found.incumbent)} -> {figure(found.candidate)}  "
-        shown = f"{percent(found.change_pct)} {interval(found.low_pct, found.high_pct)}".rstrip()
-        if found.change_pct is None:
-            values, shown = figure(found.candidate), ""
-        yield f"class {found.name}{about}: {values if found.candidate is not None else ''}{shown}"
+        yield f"class {found.name}{about}: {_shown(found)}"
+    if verdict.aggregate is not None and verdict.aggregate.confidence is not None:
+        level = f"{verdict.aggregate.confidence:.2%}".rstrip("%0").rstrip(".")
+        yield f"the interval of the whole is sure to {level} %, that of a case to 95 %"
     if verdict.remeasured_pct:
-        repeats = ", ".join(percent(change) for change in verdict.remeasured_pct)
-        yield f"re-measured: {repeats}"
+        yield f"re-measured: {', '.join(map(changed, verdict.remeasured_pct))}"
     for flag in verdict.flags:
         yield Line(f"flag: {flag}", yellow=True)
     if verdict.applied.git_commit and verdict.decision.keeps:
@@ -114,6 +109,17 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
         yield f"next: {verdict.next_step}"
 
 
+def _shown(found: Aggregate | ConfigClass) -> str:
+    """Return both values, where they are known, and the change with its interval."""
+    change = "" if found.change_pct is None else within(found)
+    if found.candidate is None:
+        return change
+    if found.incumbent is None:
+        return f"{figure(found.candidate)}  {change}".rstrip()
+    speed = "speed " if getattr(found, "better", "higher") == "lower" else ""
+    return f"{figure(found.incumbent)} -> {figure(found.candidate)}  {speed}{change}"
+
+
 def _decision_markup(verdict: Verdict) -> Markup:
     if verdict.decision.keeps:
         return {"green": True, "bold": True}
@@ -122,48 +128,65 @@ def _decision_markup(verdict: Verdict) -> Markup:
 
 
 def _case_table(
-    results: Sequence[CaseResult], verdict: Verdict | None, *, everything: bool
+    results: Sequence[CaseResult], verdict: Verdict | None, verbosity: int
 ) -> Iterator[str]:
-    """Yield the rows of one schema; SNRs give way to the comparison unless all is asked for."""
+    """Yield the rows of one schema; what there is no room for is left out, SNRs first."""
     shapes = {}
     if verdict:
         shapes = {tuple(cell(v) for v in s.dims.values()): s for s in verdict.shapes}
     found = [shapes.get(result.key) for result in results]
+    columns = _columns(results, found, verbosity)
+    operation, labels = _labels(results)
+    wanted = max(map(len, labels))
+    while True:
+        rest = list(map("  ".join, zip(*itertools.starmap(_column, columns.items()), strict=True)))
+        room = wanted if verbosity > 0 else WIDTH - 2 - len(rest[0])
+        snrs = [name for name in columns if name.endswith("_snr")]
+        spare = snrs or [name for name in columns if name.startswith(Axis.MARK)]
+        if verbosity > 0 or not spare or room >= min(wanted, _ROOMY_LABEL):
+            break
+        columns = {name: cells for name, cells in columns.items() if name not in spare}
+    room = max(_LEAST_LABEL, min(room, max(wanted, len(operation))))
+    names = [clipped(operation, room), "-" * room, *(clipped(label, room) for label in labels)]
+    marks: list[Markup] = [{}, {}, *map(_row_markup, results, found)]
+    for name, line, markup in zip(names, rest, marks, strict=True):
+        yield Line(f"{name:<{room}}  {line}".rstrip(), **markup)
+
+
+def _column(name: str, cells: Sequence[str]) -> list[str]:
+    """Return a column with its heading and a rule, every cell as wide."""
+    width = max(map(len, [name, *cells]))
+    return [name.ljust(width), "-" * width, *(cell.ljust(width) for cell in cells)]
+
+
+def _columns(
+    results: Sequence[CaseResult], found: Sequence[Shape | None], verbosity: int
+) -> dict[str, list[str]]:
+    """Return the table's columns by their names."""
     compared = any(shape and shape.change_pct is not None for shape in found)
-    names = [name for name in results[0].cells if everything or _is_shown(name, compared)]
-    header = ["check", *(_short(name) for name in names)]
-    bounds = [
-        bound
-        for shape in found
-        if shape
-        for bound in (shape.change_pct, shape.low_pct, shape.high_pct)
-        if bound is not None
-    ]
-    scale = scale_of(bounds)
-    if compared:
-        header += ["vs incumbent", f"-{scale:g} % to +{scale:g} %"]
-        header += ["interval"] if everything else []
-    rows = []
-    for result, shape in zip(results, found, strict=True):
-        row = [result.check, *(_cell(result.cells.get(name)) for name in names)]
-        if compared:
-            row.append(percent(shape.change_pct) if shape else "—")
-            row.append(bar(shape.change_pct, shape.low_pct, shape.high_pct, scale) if shape else "")
-        if compared and everything:
-            row.append(interval(shape.low_pct, shape.high_pct) if shape else "")
-        rows.append(row)
-    rest = tabulate(rows, headers=header, disable_numparse=True).splitlines()
-    room = max(len(result.label) for result in results)
-    if not everything:
-        room = max(_LEAST_LABEL, min(room, WIDTH - 2 - max(map(len, rest))))
-    labels = ["case", "-" * room, *(clipped(result.label, room) for result in results)]
-    marks: list[Markup] = [
-        {},
-        {},
-        *(_row_markup(result, shape) for result, shape in zip(results, found, strict=True)),
-    ]
-    for label, line, markup in zip(labels, rest, marks, strict=True):
-        yield Line(f"{label:<{room}}  {line}".rstrip(), **markup)
+    columns = {"check": [str(result.check) for result in results]}
+    for name in results[0].cells:
+        if verbosity > 0 or _is_shown(name, compared, short=verbosity < 0):
+            columns[_short(name)] = [_cell(result.cells.get(name)) for result in results]
+    if not compared:
+        return columns
+    columns["change"] = [changed(shape.change_pct if shape else None) for shape in found]
+    if verbosity >= 0:
+        axis = Axis.of([shape for shape in found if shape])
+        columns[axis.title] = [axis.bar(shape) if shape else "" for shape in found]
+    if verbosity > 0:
+        bounds = [interval(shape.low_pct, shape.high_pct) if shape else "" for shape in found]
+        columns["interval"] = bounds
+    return columns
+
+
+def _labels(results: Sequence[CaseResult]) -> tuple[str, list[str]]:
+    """Return the labels' heading and the labels; an operation that all share is said once."""
+    labels = [result.label for result in results]
+    first = labels[0].partition(" ")[0]
+    if "=" not in first and all(label.startswith(f"{first} ") for label in labels):
+        return first, [label.removeprefix(f"{first} ") for label in labels]
+    return "case", labels
 
 
 def _row_markup(result: CaseResult, shape: Shape | None) -> Markup:
@@ -172,14 +195,16 @@ def _row_markup(result: CaseResult, shape: Shape | None) -> Markup:
     return {"green": True} if shape and shape.status == "improved" else {}
 
 
-def _is_shown(column: str, compared: bool) -> bool:
-    if column.endswith("_stddev") or (column.endswith("Time (ms)") and column != "Time (ms)"):
+def _is_shown(column: str, compared: bool, *, short: bool) -> bool:
+    if column.endswith("_stddev") or (column.endswith("_snr") and (compared or short)):
         return False
-    return not (compared and column.endswith("_snr"))
+    is_rate = column.startswith(("Forward", "Backward")) and not column.endswith("Time (ms)")
+    return not (short and is_rate)
 
 
 def _short(column: str) -> str:
-    return column.replace("Forward", "fwd").replace("Backward", "bwd")
+    short = column.replace("Forward", "fwd").replace("Backward", "bwd")
+    return short.replace("Time (ms)", "ms")
 
 
 def _cell(value: Scalar | None) -> str:

@@ -9,9 +9,10 @@ from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.chain import Chain, chain_to
 from pytest_kopt.campaign.state import CampaignState, Round
 from pytest_kopt.decide.verdict import Decision, Level
+from pytest_kopt.figures import frozen, frozen_change
 from pytest_kopt.schema.metrics import RATE_UNITS, Metric, aggregate, direction, value
 from pytest_kopt.schema.table import Table
-from pytest_kopt.show.words import figure, one_line, percent
+from pytest_kopt.show.words import one_line
 
 
 def figures(table: Table, metric: Metric | None = None) -> ledger.Trend:
@@ -72,11 +73,11 @@ def row(item: Round, baseline: ledger.Trend, chain: Chain | None) -> str:
         str(item.number),
         status(decided.decision),
         (described or ("Baseline" if is_baseline else "not described")) + mark(decided.level),
-        figure(found.forward_average),
-        figure(found.forward_peak),
-        figure(found.backward_average),
-        figure(found.backward_peak),
-        figure(found.combined),
+        frozen(found.forward_average),
+        frozen(found.forward_peak),
+        frozen(found.backward_average),
+        frozen(found.backward_peak),
+        frozen(found.combined),
         "—" if is_baseline else (chained(chain) if chain else versus(found, start)),
         notes.key_finding or decided.reason,
     ]
@@ -102,7 +103,7 @@ def versus(found: ledger.Trend, baseline: ledger.Trend) -> str:
     def change(new: float | None, old: float | None) -> str:
         if new is None or old is None or not new > 0 or not old > 0:
             return "—"
-        return percent(((new / old if better == "higher" else old / new) - 1) * 100)
+        return frozen_change(((new / old if better == "higher" else old / new) - 1) * 100)
 
     return (
         f"step {change(found.combined, baseline.combined)}, "
@@ -115,8 +116,8 @@ def chained(chain: Chain) -> str:
     """Return `vs Baseline` from a product of paired gains."""
     change = chain.change
     return (
-        f"step {percent(change.step_pct)}, fwd {percent(change.forward_pct)}, "
-        f"bwd {percent(change.backward_pct)}{mark(chain.level)}"
+        f"step {frozen_change(change.step_pct)}, fwd {frozen_change(change.forward_pct)}, "
+        f"bwd {frozen_change(change.backward_pct)}{mark(chain.level)}"
     )
 
 

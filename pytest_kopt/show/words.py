@@ -1,31 +1,22 @@
-"""How numbers are written for people, the same in the terminal, Markdown and commits."""
+"""How verdicts and texts are written for people, in the terminal, Markdown and commits."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
+from pytest_kopt.figures import changed_within
+
 if TYPE_CHECKING:
-    from pytest_kopt.decide.verdict import Verdict
+    from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Shape, Verdict
 
 
-def percent(change: float | None) -> str:
-    """Return `+1.234%`, or `—` where there is none."""
-    return "—" if change is None or math.isnan(change) else f"{change:+.3f}%"
-
-
-def figure(number: float | None, missing: str = "-") -> str:
-    """Return a number with three decimals, `missing` where there is none."""
-    return missing if number is None or math.isnan(number) else f"{number:.3f}"
-
-
-def interval(low: float | None, high: float | None) -> str:
-    """Return `[-0.1, +0.2]` in percent, nothing where there is no interval."""
-    return "" if low is None or high is None else f"[{low:+.2f}, {high:+.2f}]"
+def within(found: Aggregate | Shape | ConfigClass) -> str:
+    """Return a change with its interval."""
+    return changed_within(found.change_pct, found.low_pct, found.high_pct)
 
 
 def outcome(verdict: Verdict) -> str:

@@ -116,7 +116,11 @@ class BaselineRound(CampaignRound):
         if unusable:
             return judging.incomplete(self.policy, unusable.reason, unusable.next_step)
         totals = [
-            Aggregate(metric=metric.name, candidate=aggregate(table.rows, metric))
+            Aggregate(
+                metric=metric.name,
+                better=metric.better,
+                candidate=aggregate(table.rows, metric),
+            )
             for metric in metrics
         ]
         return Verdict(

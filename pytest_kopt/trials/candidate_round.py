@@ -18,6 +18,7 @@ from pytest_kopt.decide.promotion import asks_for_full
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import KernelError
+from pytest_kopt.figures import changed
 from pytest_kopt.honesty.heldout import SUPPORT
 from pytest_kopt.honesty.inflation import gap_finding
 from pytest_kopt.options.settings import Settings
@@ -113,7 +114,7 @@ class CandidateRound(CampaignRound):
         broken = judging.cut_off(collector, list(self.expected), "", self.policy)
         verdict = broken or self._judge_level(collector, measurements)
         flag = (
-            f"quick, {total.metric} changed by {total.change_pct:+.3f} %: less than "
+            f"quick, {total.metric} changed by {changed(total.change_pct)}: less than "
             f"{self.policy.full_below_pct:g} % is decided by all {len(self.frozen)} cases"
         )
         return verdict.model_copy(update={"flags": [flag, *verdict.flags]})

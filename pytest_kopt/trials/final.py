@@ -18,6 +18,7 @@ from pytest_kopt.decide.gates import checked_shape
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
+from pytest_kopt.figures import changed
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.show import final_report, performance_log, projections
@@ -116,7 +117,7 @@ class FinalComparison(CampaignTrial):
         chain = chain_of_best(self.campaign.state)
         where = " over the representative cases" if chain and chain.level == "quick" else ""
         flags = (
-            [f"the rounds' gains multiply to {chain.change.step_pct:+.3f} %{where}"]
+            [f"the rounds' gains multiply to {changed(chain.change.step_pct)}{where}"]
             if chain
             else []
         )

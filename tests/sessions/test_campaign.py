@@ -83,7 +83,7 @@ def test_a_small_gain_is_measured_again_inside_the_session(
     assert verdict["decision"] == "ACCEPTED"
     assert verdict["aggregate"]["change_pct"] == pytest.approx(1.5)
     assert verdict["remeasured_pct"] == [pytest.approx(1.5)] * 3
-    assert "re-measured: +1.500%, +1.500%, +1.500%" in run.out
+    assert "re-measured: +1.50 %, +1.50 %, +1.50 %" in run.out
 
 
 def test_a_small_gain_that_does_not_come_back_is_inconclusive(started: Project) -> None:
@@ -106,7 +106,7 @@ def test_one_regressed_case_outweighs_the_aggregate(started: Project) -> None:
     verdict = started.verdict(2)
     assert verdict["aggregate"]["change_pct"] > 30
     assert [shape["status"] for shape in verdict["shapes"]] == ["improved", "regressed"]
-    assert "rows4_columns8" in verdict["reason"] and "5 %" in verdict["reason"]
+    assert "doubled rows=4 columns=8" in verdict["reason"] and "5 %" in verdict["reason"]
 
 
 def test_no_apply_records_but_touches_neither_git_nor_kernel(started: Project) -> None:
@@ -273,7 +273,7 @@ def test_status_says_where_the_campaign_stands(serial_story: Story) -> None:
     decisions = [item["decision"] for item in status["rounds"]]
     assert decisions == ["BASELINE", "ACCEPTED", "ROLLED_BACK", "ACCEPTED"]
     text = serial_story["repair"].project.kopt("status", CAMPAIGN).out
-    assert "round 2: ACCEPTED +33.333% <- incumbent" in text and "next: " in text
+    assert "round 2: ACCEPTED +33.3 % <- incumbent" in text and "next: " in text
 
 
 def test_a_stopped_campaign_takes_no_more_rounds(serial_story: Story, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_a_split_is_rolled_back_and_its_dispatch_accepted(fresh: Project) -> Non
     run = project.round(2, "--kopt-notes", project.notes(hypothesis="wider tiles for all"))
     assert run.code == 8, run.text
     assert "give 'rows=2' the new path, leave 'rows=4' on the incumbent's" in run.out
-    assert re.search(r"^class rows=2: .* -> .*  \+33\.333%$", run.out, re.MULTILINE)
+    assert re.search(r"^class rows=2: .* -> .*  \+33\.3 %$", run.out, re.MULTILINE)
     assert project.read(KERNEL) == kernel(), "rolled back"
     verdict = project.verdict(2)
     assert (verdict["decision"], verdict["target_class"]) == ("SPLIT", None)
@@ -45,7 +45,7 @@ def test_a_split_is_rolled_back_and_its_dispatch_accepted(fresh: Project) -> Non
     ]
     found = sections((project.campaign / "rounds/round-2/summary.md").read_text())
     assert "- Target: all cases" in found["Results"]
-    assert re.search(r"\| rows=4 +\| 1 .*-11\.111%.*regressed", found["Results"])
+    assert re.search(r"\| rows=4 +\| 1 .*-11\.1 %.*regressed", found["Results"])
     assert "specialise and dispatch" in found["Decision"]
 
     project.write(KERNEL, kernel(DISPATCHED))

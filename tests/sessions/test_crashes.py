@@ -46,8 +46,8 @@ def test_a_segfault_and_a_hang_are_error_rows(started: Project, mode: tuple[str,
     run = started.round(2, "--kopt-timeout", "3", *mode)
     is_a_repair(started, run, version)
     assert rows(started) == [
-        f"rows2_columns8,2,8,{ERROR_CELLS}",
-        f"rows4_columns8,4,8,{ERROR_CELLS}",
+        f"doubled rows=2 columns=8,2,8,{ERROR_CELLS}",
+        f"doubled rows=4 columns=8,4,8,{ERROR_CELLS}",
     ]
     segfault, hang = (result["diagnosis"] for result in started.evidence(2)["results"])
     # The stack begins where the kernel hangs.
@@ -68,8 +68,10 @@ def test_a_kernel_that_ends_its_process_does_not_take_others_along(
     run = started.round(2, *mode)
     is_a_repair(started, run, version)
     gone, healthy = rows(started)
-    assert gone == f"rows2_columns8,2,8,{ERROR_CELLS}"
-    assert healthy.startswith("rows4_columns8,4,8,PASS,16.0,0.0,8.0,0.0,"), "measured all the same"
+    assert gone == f"doubled rows=2 columns=8,2,8,{ERROR_CELLS}"
+    assert healthy.startswith("doubled rows=4 columns=8,4,8,PASS,16.0,0.0,8.0,0.0,"), (
+        "measured all the same"
+    )
     assert [shape["check"] for shape in started.verdict(2)["shapes"]] == ["ERROR", "PASS"]
 
 
@@ -171,7 +173,7 @@ def test_a_worker_that_was_killed_decides_nothing(started: Project, mode: tuple[
     assert "worker" in verdict["reason"] and "test_doubled[4]" in verdict["reason"]
     assert started.read(KERNEL) == version and started.head() == head
     kept = {result["label"]: result["check"] for result in started.evidence(2)["results"]}
-    assert kept["rows2_columns8"] == "PASS", "the rows that had arrived are kept"
+    assert kept["doubled rows=2 columns=8"] == "PASS", "the rows that had arrived are kept"
     status = started.kopt("status", "--json")
     assert '"next_round": 2' in status.out and '"open": true' in status.out
 

@@ -30,6 +30,6 @@ def test_an_equal_kernel_is_kept_for_a_stated_benefit(tmp_path: Path) -> None:
     assert run.code == 0, run.text
     verdict = project.verdict(3)
     assert (verdict["decision"], verdict["compare"]) == ("ACCEPTED_WITH_NOTE", "paired")
-    assert "equal within 2 %: +0.000 % [+0.000, +0.000]" in verdict["reason"]
+    assert "equal within 2 %: +0.00 % [+0.00, +0.00]" in verdict["reason"]
     assert "half the memory" in verdict["reason"]
     assert project.read(PLAIN) == equal

@@ -26,7 +26,9 @@ def test_a_profiled_round_leaves_kernels_rooflines_and_memory(fresh: Project) ->
     assert run.out.count("profile rows") == 2
     lines = fresh.verdict(1)["rooflines"]
     assert [(line["label"], line["way"]) for line in lines] == [
-        (f"rows{rows}_columns8", way) for rows in (2, 4) for way in ("forward", "backward")
+        (f"doubled rows={rows} columns=8", way)
+        for rows in (2, 4)
+        for way in ("forward", "backward")
     ]
     assert {line["bound"] for line in lines} == {"UNKNOWN"}, "nothing is known of this CPU"
     assert "roofline: UNKNOWN, blocked by" in run.out

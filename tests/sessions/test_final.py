@@ -73,7 +73,7 @@ def test_the_best_version_meets_the_baseline(tmp_path: Path) -> None:
     log = (played.project.campaign / "logs/optimize.md").read_text()
     report = items(sections(log)["Final Report"])
     assert report["Best version"] == "round-2" and report["Decision"].startswith("ACCEPTED")
-    assert "+33.333%" in report["Best against baseline, side by side"]
+    assert "+33.3 %" in report["Best against baseline, side by side"]
 
 
 @long
@@ -147,10 +147,10 @@ def test_a_round_that_is_no_real_gain_is_taken_back_first(tmp_path: Path) -> Non
     assert report["next_directions"] == ["try tiles"]
     log = (project.campaign / "logs/optimize.md").read_text()
     said = log.partition("## Final Report")[2]
-    assert "- round-2: fewer passes (+33.333%)" in said
+    assert "- round-2: fewer passes (+33.3 %)" in said
     (audited,) = [line for line in said.splitlines() if line.startswith("| round-")]
     cells = [cell.strip() for cell in audited.strip("|").split("|")]
-    assert cells == ["round-2", "K1", "+33.333%", "+33.333%", "ACCEPT-as-real"]
+    assert cells == ["round-2", "K1", "+33.3 %", "+33.3 %", "ACCEPT-as-real"]
     assert "- Inflation gap: 0.000 points" in said
     assert "1. try tiles\n- Only 1 of 3: " in said
     refuses_what_is_no_kernel_file(played)
@@ -190,7 +190,7 @@ def test_a_campaign_told_to_its_end(tmp_path: Path, mode: tuple[str, ...]) -> No
     assert run.code == 0, run.text
     assert event["best"] == 4
     assert event["aggregate"]["change_pct"] == pytest.approx(100.0)
-    assert "the rounds' gains multiply to +100.000 %" in run.out
+    assert "the rounds' gains multiply to ×2.00" in run.out
     assert played.round("final").code == 0
     assert (played.project.campaign / "final/attempt-2/verdict.json").is_file()
     log = (played.project.campaign / "logs/optimize.md").read_text()

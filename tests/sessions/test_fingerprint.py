@@ -92,4 +92,4 @@ def test_the_bucket_of_the_notes_is_taken_at_its_word(started: Project, bucket: 
         assert run.code == 0, run.text
         assert verdict["decision"] == "ACCEPTED_WITH_NOTE"
         assert "ACCEPT-with-asterisk" in summary
-        assert "+2.500%" in summary
+        assert "+2.50 %" in summary

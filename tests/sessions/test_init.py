@@ -94,7 +94,9 @@ def test_settings_are_taken_over_from_another_campaign(fresh: Project) -> None:
     """All but what the old campaign froze; an option on the command line stands above."""
     fresh.edit_manifest(max_iterations=7, env={"TUNE": "1"}, primary_metric="Forward GB/s")
     old = yaml.safe_load((fresh.campaign / "manifest.yaml").read_text())
-    fresh.edit_manifest(representative_shapes=["rows2_columns8", "rows4_columns8", "a third"])
+    fresh.edit_manifest(
+        representative_shapes=["doubled rows=2 columns=8", "doubled rows=4 columns=8", "a third"]
+    )
     fresh.git("switch", "--quiet", "main")
     run = fresh.kopt("init", "second", "--from", CAMPAIGN, "--max-iterations", "9")
     assert run.code == 0, run.text

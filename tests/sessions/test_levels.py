@@ -89,7 +89,7 @@ def test_the_baseline_proposes_and_the_user_may_edit(baseline: Stage) -> None:
 
 def test_a_quick_round_decides_on_the_representative_cases(six: Project) -> None:
     """What becomes of the others is asked by a full round, on the cases that can be compared."""
-    edited = [*SHAPES[:2], "rows16_columns8"]
+    edited = [*SHAPES[:2], "doubled rows=16 columns=8"]
     six.edit_manifest(representative_shapes=edited)
     costs = dict.fromkeys(ROWS, 125.0) | {32: 500.0}
     six.write(KERNEL, doubled_kernel(costs))
@@ -131,7 +131,7 @@ def test_a_small_quick_gain_is_decided_by_all_cases(six: Project, words: tuple[s
     verdict = six.verdict(2)
     assert (verdict["decision"], verdict["level"]) == ("ACCEPTED", "full")
     assert verdict["aggregate"]["change_pct"] == pytest.approx(100 * ((1.03 * 1.06) ** 0.5 - 1))
-    assert "+3.000 %: less than 5 % is decided by all 6 cases" in verdict["flags"][0]
+    assert "+3.00 %: less than 5 % is decided by all 6 cases" in verdict["flags"][0]
     assert measured(six, 2) == list(ROWS), "in the order of the baseline"
     assert "6 passed" in run.out
     quick = six.evidence(2)["session"]["quick"]
@@ -230,4 +230,4 @@ def test_a_paired_promotion_compares_all_cases_in_fresh_processes(tmp_path: Path
     assert project.verdict(3)["level"] == "quick", "twice as fast is enough"
     run = project.round("final", **variables)
     assert run.code == 0, run.text
-    assert "the rounds' gains multiply to +100.000 % over the representative cases" in run.out
+    assert "the rounds' gains multiply to ×2.00 over the representative cases" in run.out

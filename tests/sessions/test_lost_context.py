@@ -60,8 +60,8 @@ def test_a_sticky_error_costs_one_case(
     )
     is_a_repair(started, run, version)
     gone, healthy = rows(started)
-    assert gone == f"rows2_columns8,2,8,{ERROR_CELLS}"
-    assert healthy.startswith("rows4_columns8,4,8,PASS,16.0,0.0,8.0,0.0,")
+    assert gone == f"doubled rows=2 columns=8,2,8,{ERROR_CELLS}"
+    assert healthy.startswith("doubled rows=4 columns=8,4,8,PASS,16.0,0.0,8.0,0.0,")
     assert "illegal memory access" in started.evidence(2)["results"][0]["diagnosis"]
     assert started.read("lost.log").split() == ["lost"], "it was run once"
     session = started.evidence(2)["session"]

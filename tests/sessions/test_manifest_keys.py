@@ -10,7 +10,7 @@ import pytest
 from .project import CAMPAIGN, CASES, KERNEL, SERIAL, TWO_WORKERS, Project
 from .sources import doubled_kernel
 
-TWO, FOUR = "rows2_columns8", "rows4_columns8"
+TWO, FOUR = "doubled rows=2 columns=8", "doubled rows=4 columns=8"
 BENCH = "print('8.5 TFLOPS')\n"
 
 
@@ -58,11 +58,14 @@ def test_a_benchmark_that_fails_keeps_the_baseline_open(fresh: Project) -> None:
 @pytest.mark.parametrize("words", [SERIAL, TWO_WORKERS], ids=["serial", "n2"])
 def test_unknown_target_shapes_list_every_label(fresh: Project, words: tuple[str, ...]) -> None:
     """Also where nothing is left to measure."""
-    fresh.edit_manifest(target_shapes=["rows3_columns8"])
+    fresh.edit_manifest(target_shapes=["doubled rows=3 columns=8"])
     before = fresh.contents()
     run = fresh.round(1, *words)
     assert run.code == 4, run.text
-    assert f"target_shapes: 'rows3_columns8' names no case (legal: {TWO}, {FOUR})" in run.refusal
+    assert (
+        f"target_shapes: 'doubled rows=3 columns=8' names no case (legal: {TWO}, {FOUR})"
+        in run.refusal
+    )
     assert fresh.contents() == before
     assert not fresh.was_measured
 

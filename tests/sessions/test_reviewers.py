@@ -77,4 +77,4 @@ def test_what_cannot_be_written_is_told_and_changes_nothing(started: Project) ->
     assert "GITHUB_STEP_SUMMARY could not be written" in run.out
     assert started.verdict(2)["decision"] in ("ROLLED_BACK", "INCONCLUSIVE")
     assert run.code in (8, 9)
-    assert "rows2" not in run.out, "quiet: no cases"
+    assert "rows=2" not in run.out, "quiet: no cases"

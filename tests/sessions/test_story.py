@@ -35,8 +35,8 @@ def test_the_terminal_says_what_was_decided_why_and_what_is_next(story: Story) -
         attempt = 2 if name == "repaired" else 1
         assert re.search(rf"^round {number}, attempt {attempt}: {decision} \(.+\)$", out, re.M)
         assert re.search(r"^next: .+", out, re.M)
-    assert re.search(r"^rows2_columns8 +PASS .* \+33\.333% .*●", story["accepted"].run.out, re.M)
-    assert "Combined Step GB/s: 6.788 -> 9.051  +33.333%" in story["accepted"].run.out
+    assert re.search(r"^rows=2 columns=8 +PASS .* \+33\.3 % .*●", story["accepted"].run.out, re.M)
+    assert "Combined Step GB/s: 6.788 -> 9.051  +33.3 %" in story["accepted"].run.out
     assert f"restored: {KERNEL}" in story["rolled_back"].run.out
     assert "3 repairs left" in story["repair"].run.out
 
@@ -111,8 +111,8 @@ def test_the_summary_csv_is_the_rounds_own(story: Story) -> None:
     assert project.read("out/rows.csv") == kept
     assert [line.split(",")[0] for line in kept.splitlines()] == [
         "label",
-        "rows2_columns8",
-        "rows4_columns8",
+        "doubled rows=2 columns=8",
+        "doubled rows=4 columns=8",
     ]
 
 
@@ -131,7 +131,7 @@ def test_only_the_kernel_is_committed(story: Story) -> None:
     subject, _, *lines = project.git("log", "-1", "--format=%B").splitlines()
     assert subject == "[optimize] doubled TORCH round-2: half the tiles"
     assert lines[0] == "Hypothesis: fewer tiles cost less"
-    assert re.match(r"Result: .*33\.333 %", lines[1])
+    assert re.match(r"Result: .*33\.3 %", lines[1])
     assert lines[2] == "Details: see the profile"
 
 
@@ -153,7 +153,7 @@ def test_a_failed_check_leaves_round_and_kernel_open(story: Story) -> None:
     assert [shape["status"] for shape in verdict["shapes"]] == ["failed", "failed"]
     assert [shape["check"] for shape in verdict["shapes"]] == ["FAIL", "FAIL"]
     rows = (project.campaign / "rounds/round-4/artifacts/benchmark.csv").read_text()
-    assert "rows2_columns8,2,8,FAIL,nan,nan,nan,nan,nan,nan," in rows
+    assert "doubled rows=2 columns=8,2,8,FAIL,nan,nan,nan,nan,nan,nan," in rows
 
 
 def test_the_repair_is_the_next_attempt_at_the_same_round(story: Story) -> None:
@@ -250,12 +250,12 @@ def test_the_summary_of_an_accepted_round(story: Story) -> None:
     assert found["Single change"].strip() == "tile 64 -> 32"
     assert found["Attribution"].strip() == "launch overhead is gone"
     assert found["Next direction"].strip() == "a third of the tiles"
-    assert "+33.333%" in found["Results"] and "rows2_columns8" in found["Results"]
+    assert "+33.3 %" in found["Results"] and "doubled rows=2 columns=8" in found["Results"]
     assert "ACCEPTED" in found["Decision"]
     check = items(found["Real-training transfer check"])
     assert list(check) == TRANSFER_CHECK
     assert check["Bucket"] == "K2"
-    assert check["Benchmark gain"] == check["Estimated real-training gain"] == "+33.333%"
+    assert check["Benchmark gain"] == check["Estimated real-training gain"] == "+33.3 %"
     assert check["Decision"] == "ACCEPT-as-real"
 
 
@@ -266,7 +266,7 @@ def test_the_summary_of_a_rolled_back_round_analyses_it(story: Story) -> None:
     analysis = items(found["Rollback Analysis"])
     assert list(analysis) == ["Change", "Expected", "Actual", "Root cause", "Lesson"]
     assert analysis["Change"] == "no tiles" and analysis["Expected"] == "+5 %"
-    assert "40.000 %" in analysis["Actual"] and analysis["Root cause"] == "L2 misses"
+    assert "-40.0 %" in analysis["Actual"] and analysis["Root cause"] == "L2 misses"
 
 
 def test_optimize_md_tells_the_history(story: Story) -> None:

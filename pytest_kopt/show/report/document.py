@@ -11,9 +11,9 @@ from pytest_kopt.campaign.chain import over_baseline
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.decide.verdict import Aggregate, Verdict
 from pytest_kopt.errors import BadInput
+from pytest_kopt.figures import changed, figure, interval
 from pytest_kopt.show import final_report
 from pytest_kopt.show.status import status
-from pytest_kopt.show.words import figure, interval, percent
 
 
 def document(campaign: Campaign) -> dict[str, Any]:
@@ -59,8 +59,8 @@ def _final(campaign: Campaign) -> dict[str, Any] | None:
             {
                 "round": item.round,
                 "bucket": item.bucket or "—",
-                "benchmark": percent(item.benchmark_pct),
-                "real": percent(item.credited_pct),
+                "benchmark": changed(item.benchmark_pct),
+                "real": changed(item.credited_pct),
                 "decision": item.decision,
             }
             for item in report.audit
@@ -124,7 +124,7 @@ def _round(item: Round, verdict: Verdict) -> dict[str, Any]:
         "change_pct": total.change_pct if total else None,
         "low_pct": total.low_pct if total else None,
         "high_pct": total.high_pct if total else None,
-        "change": percent(total.change_pct) if total else "—",
+        "change": changed(total.change_pct) if total else "—",
         "interval": interval(total.low_pct, total.high_pct) if total else "",
         "aggregates": [_aggregate(each) for each in (total, *verdict.secondary) if each],
         "shapes": [
@@ -135,7 +135,7 @@ def _round(item: Round, verdict: Verdict) -> dict[str, Any]:
                 "change_pct": shape.change_pct,
                 "low_pct": shape.low_pct,
                 "high_pct": shape.high_pct,
-                "change": percent(shape.change_pct),
+                "change": changed(shape.change_pct),
                 "interval": interval(shape.low_pct, shape.high_pct),
                 "status": shape.status,
                 "device": shape.device or "",
@@ -148,7 +148,7 @@ def _round(item: Round, verdict: Verdict) -> dict[str, Any]:
                 "cases": str(found.cases),
                 "incumbent": figure(found.incumbent),
                 "candidate": figure(found.candidate),
-                "change": percent(found.change_pct),
+                "change": changed(found.change_pct),
                 "interval": interval(found.low_pct, found.high_pct),
                 "status": found.status,
             }
@@ -178,6 +178,6 @@ def _aggregate(total: Aggregate) -> dict[str, str]:
         "metric": total.metric,
         "incumbent": figure(total.incumbent),
         "candidate": figure(total.candidate),
-        "change": percent(total.change_pct),
+        "change": changed(total.change_pct),
         "interval": interval(total.low_pct, total.high_pct),
     }

@@ -84,21 +84,21 @@
     if (round.aggregates.length)
       parts.push(
         table(
-          ["Geomean", "Incumbent", "Candidate", "Change", "Interval (%)"],
+          ["Geomean", "Incumbent", "Candidate", "Change", "Interval"],
           round.aggregates.map((a) => [a.metric, a.incumbent, a.candidate, a.change, a.interval]),
         ),
       );
     if (round.classes.length)
       parts.push(
         table(
-          ["Class", "Cases", "Incumbent", "Candidate", "Change", "Interval (%)", "Status"],
+          ["Class", "Cases", "Incumbent", "Candidate", "Change", "Interval", "Status"],
           round.classes.map((c) => [c.name, c.cases, c.incumbent, c.candidate, c.change, c.interval, c.status]),
         ),
       );
     if (round.shapes.length)
       parts.push(
         table(
-          ["Case", "Dims", "Check", "vs incumbent", "Interval (%)", "Status", "Device"],
+          ["Case", "Dims", "Check", "vs incumbent", "Interval", "Status", "Device"],
           round.shapes.map((s) => [s.label, s.dims, s.check, s.change, s.interval, s.status, s.device]),
         ),
       );

@@ -1,0 +1,50 @@
+"""Numbers as people read them: three digits that mean something, factors beyond twice as fast."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pytest_kopt.figures import changed, changed_within, figure, frozen, frozen_change, interval
+
+
+@pytest.mark.parametrize(
+    ("pct", "text"),
+    [
+        (None, "—"),
+        (math.nan, "—"),
+        (0.0, "+0.00 %"),
+        (3.359, "+3.36 %"),
+        (-0.049, "-0.05 %"),
+        (33.333, "+33.3 %"),
+        (-96.5, "-96.5 %"),
+        (100.0, "×2.00"),
+        (161.045, "×2.61"),
+        (1859.558, "×19.6"),
+        (50000.0, "×501"),
+    ],
+)
+def test_a_change_has_three_digits_and_is_a_factor_beyond_two(pct: float, text: str) -> None:
+    assert changed(pct) == text
+
+
+def test_an_interval_is_written_as_its_ends_ask() -> None:
+    assert changed_within(3.36, 3.21, 3.5) == "+3.36 % [+3.21, +3.50]"
+    assert changed_within(161.045, 73.43, 292.92) == "×2.61 [×1.73, ×3.93]"
+    assert changed_within(5.0, None, None) == "+5.00 %"
+    assert interval(None, 1.0) == ""
+
+
+def test_a_value_has_four_digits() -> None:
+    assert [figure(value) for value in (0.00123456, 1.18149, 600.04, 12345.6)] == [
+        *("0.001235", "1.181", "600.0", "12346"),
+    ]
+    assert figure(None) == figure(math.nan) == "-"
+    assert figure(None, missing="?") == "?"
+
+
+def test_the_trends_columns_are_frozen() -> None:
+    found = [frozen_change(value) for value in (None, 4.896, 1859.558)]
+    assert found == ["—", "+4.896%", "+1859.558%"]
+    assert [frozen(value) for value in (None, math.nan, 192.0)] == ["-", "-", "192.000"]
