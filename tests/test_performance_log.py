@@ -155,6 +155,7 @@ def test_the_status_says_it_has_ended_and_what_is_still_allowed(stopped: Campaig
     assert document["counters"] == {
         "accepted": 0,
         "rolled_back": 5,
+        "by_decision": {"BASELINE": 1, "ROLLED_BACK": 5},
         "rollbacks_in_a_row": 5,
         "regressions_in_a_row": 5,
         "max_regressions": 5,

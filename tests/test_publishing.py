@@ -20,6 +20,7 @@ from pytest_kopt.show.comment import comment
 from pytest_kopt.show.github import annotation_lines, append_summary
 from pytest_kopt.show.junit import unpack, verdict_properties
 from pytest_kopt.show.terminal import verdict_lines
+from pytest_kopt.show.words import gate_outcome
 from tests.builders import NOW, few_examples
 
 ON_GITHUB = {"GITHUB_ACTIONS": "true"}
@@ -114,6 +115,8 @@ def test_a_gate_says_how_fast_and_rolls_nothing_back(
     total = Aggregate(metric="step speed", change_pct=1.0, low_pct=low, high_pct=4.0)
     same = Shape(label="same", dims={}, check="PASS", status="unchanged")
     verdict = a_verdict(decision, base="0" * 40, aggregate=total, shapes=[same])
+    verdict = verdict.model_copy(update={"outcome": gate_outcome(verdict)})
+    assert verdict.outcome == words
     text = comment(verdict)
     assert text.splitlines()[0].endswith(f" kopt: {words}")
     assert "rolled back" not in text and "Before" not in text and "Now" not in text

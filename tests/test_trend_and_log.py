@@ -22,7 +22,7 @@ from tests.builders import NOW, attempt_events, gemm_table, manifest_document, m
 
 COLUMNS = (
     "| Round | Status | Description | Fwd Avg TFLOPS | Fwd Peak TFLOPS | Bwd Avg TFLOPS "
-    "| Bwd Peak TFLOPS | Combined Step TFLOPS | vs Baseline | Key Finding |"
+    "| Bwd Peak TFLOPS | Combined Step TFLOPS | vs Baseline | Key Finding | Decision |"
 )
 
 
@@ -88,18 +88,19 @@ class TestTrend:
         lines = text_of(CAMPAIGN).splitlines()
         assert COLUMNS in lines
         rule = lines[lines.index(COLUMNS) + 1]
-        assert re.fullmatch(r"\|(-+\|){10}", rule)
+        assert re.fullmatch(r"\|(-+\|){11}", rule)
 
     def test_each_decided_round_has_a_row_of_figures_with_three_decimals(self) -> None:
         assert text_of(CAMPAIGN).splitlines()[-4:] == [
             "| 1 | BASELINE | Baseline | 290.000 | 435.000 | 145.000 | 217.500 | 174.000 "
-            "| — | why round 1 is BASELINE |",
+            "| — | why round 1 is BASELINE | BASELINE |",
             "| 2 | ACCEPTED | wider loads | 305.000 | 457.500 | 152.000 | 228.000 | 182.520 "
-            "| step +4.896%, fwd +5.172%, bwd +4.828% | the loads were narrow |",
+            "| step +4.896%, fwd +5.172%, bwd +4.828% | the loads were narrow | ACCEPTED |",
             "| 3 | ROLLBACK | bigger tiles | 280.000 | 420.000 | 140.000 | 210.000 | 168.000 "
-            "| step -3.448%, fwd -3.448%, bwd -3.448% | why round 3 is ROLLED_BACK |",
+            "| step -3.448%, fwd -3.448%, bwd -3.448% | why round 3 is ROLLED_BACK | ROLLED_BACK |",
             "| 4 | ACCEPTED | hide latency | 320.000 | 480.000 | 160.000 | 240.000 | 192.000 "
-            "| step +10.345%, fwd +10.345%, bwd +10.345% | why round 4 is ACCEPTED_WITH_NOTE |",
+            "| step +10.345%, fwd +10.345%, bwd +10.345% | why round 4 is ACCEPTED_WITH_NOTE "
+            "| ACCEPTED_WITH_NOTE |",
         ]
 
     @pytest.mark.parametrize(
@@ -115,6 +116,20 @@ class TestTrend:
     )
     def test_a_status_is_baseline_accepted_or_rollback(self, decision: Decision, word: str) -> None:
         assert cells([*BASELINE, *attempt_events(2, decision)], 2)["Status"] == word
+
+    @pytest.mark.parametrize(
+        "decision",
+        [Decision.ROLLED_BACK, Decision.INCONCLUSIVE, Decision.REJECTED_OVERFIT, Decision.ACCEPTED],
+    )
+    def test_a_column_beside_the_frozen_ones_has_the_decision(self, decision: Decision) -> None:
+        found = cells([*BASELINE, *attempt_events(2, decision)], 2)
+        assert list(found)[-1] == "Decision" and found["Decision"] == decision
+
+    def test_a_file_from_before_goes_on_without_that_column(self) -> None:
+        old = text_of([*BASELINE]).replace(" Decision |", "").replace(" BASELINE |\n", "\n")
+        events = [*BASELINE, *attempt_events(2, Decision.INCONCLUSIVE)]
+        (row,) = trend.missing_text(old, fold(events)).splitlines()
+        assert row.endswith("| why round 2 is INCONCLUSIVE |")
 
     def test_a_kernel_without_a_backward_has_dashes_and_its_forward_as_step(self) -> None:
         events = [
@@ -157,7 +172,7 @@ class TestTrend:
         notes = Notes(summary="a | b\nc", key_finding="| 7 | x |\n\n| 8 |")
         found = rows_of([*BASELINE, *attempt_events(2, Decision.ACCEPTED, notes=notes)])
         assert len(found) == 2
-        assert len(found[1]) == 10
+        assert len(found[1]) == 11
         assert found[1][2].strip() == r"a \| b c"
 
     def test_text_only_grows(self) -> None:
@@ -325,6 +340,11 @@ class TestLogs:
         section = book.log.split("#### Verified Ineffective Directions\n\n")
         assert len(section) == 2
         assert section[1].startswith("- bigger tiles (round-3): spilled registers\n")
+
+    def test_what_was_inconclusive_was_not_verified_to_be_ineffective(self, book: Book) -> None:
+        book.write(*BASELINE, *attempt_events(2, Decision.INCONCLUSIVE))
+        assert "round-2 attempt 1 — INCONCLUSIVE" in book.log
+        assert "Ineffective" not in book.log
 
     def test_the_termination_check_says_which_condition_held(self, book: Book) -> None:
         book.write(*BASELINE, ledger.Ended(time=NOW, how="stopped"))

@@ -13,6 +13,7 @@ from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.decide.verdict import Aggregate, Decision, KernelTime, Level
 from pytest_kopt.documents import key_of, legal
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.transfer import UNCLASSIFIED
 from pytest_kopt.roofline import Efficiency
 
 
@@ -163,13 +164,15 @@ class Audited(BaseModel):
 class FinalReport(BaseModel):
     """What a campaign came to (D9); gains in percent, S_real, W_real and R_real as in E7.
 
-    `headline_pct` is what the accepted rounds' gains multiply to.
+    `headline_pct` is what the accepted rounds' gains multiply to. Rounds that were `inconclusive`
+    are among those rolled back; `ineffective` does not list them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     accepted: int
     rolled_back: int
+    inconclusive: int = 0
     effective: list[str]
     ineffective: list[str]
     audit: list[Audited]
@@ -178,6 +181,11 @@ class FinalReport(BaseModel):
     r_real_pct: float
     headline_pct: float
     next_directions: list[str]
+
+    @property
+    def is_attributed(self) -> bool:
+        """Whether a bucket was claimed or a cache found, so that benchmark and truth may differ."""
+        return any(item.bucket or item.decision != UNCLASSIFIED for item in self.audit)
 
     @property
     def real_pct(self) -> float:

@@ -35,7 +35,7 @@ class CheckReport:
     `counted_flops` what torch counts in the reference's forward, and `dtype` what products are
     taken in, for the roofline. `groups` are the group sizes that a grouped GEMM was right for, by
     the distribution they were drawn from. `case` has among its `writes` what the reference writes
-    to.
+    to; `failed` are the figures of what is outside its gate.
     """
 
     check: Check
@@ -55,6 +55,7 @@ class CheckReport:
     dtype: str | None = None
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     case: Case | None = None
+    failed: tuple[dict[str, object], ...] = ()
 
 
 def check_case(
@@ -132,6 +133,7 @@ def _report(checking: Checking, seeds: dict[str, int]) -> CheckReport:
         dtype=checking.dtype,
         groups=checking.groups,
         case=checking.case,
+        failed=tuple(item.to_document() for item in failed),
     )
 
 

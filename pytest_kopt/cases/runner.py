@@ -417,6 +417,7 @@ def _evidence(case: Case, bench: Bench, report: CheckReport) -> dict[str, Any]:
         "dims": dims,
         "device": bench.uuid,
         "gate": report.gate,
+        **({"failed": report.failed} if report.failed else {}),
         "interpreted": report.interpreted,
         "session_seed": bench.session_seed,
         "seeds": report.seeds,

@@ -72,6 +72,24 @@ class Aggregate(BaseModel):
     confidence: float | None = None
 
 
+class Diagnosis(BaseModel):
+    """What went wrong in a case; the output with the first fault, or where it was raised."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    text: str = Field(description="as the terminal shows it")
+    output: str | None = Field(default=None, description="its name: out, grad of input 0")
+    reason: str | None = None
+    gate: str | None = None
+    snr_db: float | None = None
+    max_abs_error: float | None = None
+    worst_index: list[int] | None = None
+    worst_reference: float | None = Field(default=None, description="the reference there")
+    worst_output: float | None = Field(default=None, description="what the kernel gave there")
+    file: str | None = None
+    line: int | None = None
+
+
 class Shape(BaseModel):
     """One case in the verdict."""
 
@@ -85,6 +103,10 @@ class Shape(BaseModel):
     high_pct: float | None = None
     status: Literal["improved", "unchanged", "regressed", "failed"]
     device: str | None = None
+    nodeid: str | None = None
+    forward_ms: float | None = Field(default=None, description="the candidate's, per call")
+    backward_ms: float | None = Field(default=None, description="the candidate's, per call")
+    diagnosis: Diagnosis | None = Field(default=None, description="of a case that did not pass")
 
 
 class ConfigClass(BaseModel):
@@ -154,6 +176,11 @@ class Verdict(BaseModel):
         default="full", description="quick: the representative cases decided, full: all"
     )
     decision: Decision
+    outcome: str | None = Field(
+        default=None,
+        description="of a gate, which rolls nothing back: slower, may be slower, not slower, faster"
+        ", refused, wrong, not judged",
+    )
     reason: str
     next_step: str = ""
     compare: Literal["paired", "stored", "none"]

@@ -8,6 +8,7 @@ from pytest_kopt.campaign import attribution
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.ledger import Audited, Final, FinalReport
 from pytest_kopt.campaign.state import Round
+from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.figures import changed, interval
 from pytest_kopt.honesty.inflation import ALLOWED_GAP_PCT
 from pytest_kopt.honesty.transfer import attribute, credited_pct, decision
@@ -23,13 +24,15 @@ def compose(campaign: Campaign) -> FinalReport:
     rounds = [item for item in campaign.state.decided_rounds() if item.number > 1]
     kept = [item for item in rounds if item.is_kept]
     lost = [item for item in rounds if not item.is_kept]
+    failed = [item for item in lost if not _is_inconclusive(item)]
     credits = attribution.accepted(campaign)
     found = attribute(credits)
     return FinalReport(
         accepted=len(kept),
         rolled_back=len(lost),
+        inconclusive=len(lost) - len(failed),
         effective=[_effective(item) for item in kept],
-        ineffective=[_ineffective(item) for item in lost],
+        ineffective=[_ineffective(item) for item in failed],
         audit=[
             Audited(
                 round=item.round,
@@ -50,6 +53,9 @@ def compose(campaign: Campaign) -> FinalReport:
 
 def outlook(report: FinalReport) -> list[str]:
     """Return what the terminal says of a report: the re-attribution and where to look next."""
+    following = [f"next direction: {item}" for item in report.next_directions]
+    if not report.is_attributed:
+        return following
     parts = {
         "S_real": report.s_real_pct,
         "W_real": report.w_real_pct,
@@ -59,7 +65,7 @@ def outlook(report: FinalReport) -> list[str]:
     return [
         f"real-training gain {changed(report.real_pct)} ({shown}), inflation gap "
         f"{report.gap_pct:.3f} points",
-        *(f"next direction: {item}" for item in report.next_directions),
+        *following,
     ]
 
 
@@ -78,14 +84,20 @@ def _lines(campaign: str, final: Final) -> Iterator[str]:
     yield f"- Decision: {final.decision}: {final.reason}"
     if report is None:
         return
-    yield f"- Rounds: {report.accepted} accepted, {report.rolled_back} rolled back"
+    lost = f"{report.rolled_back} rolled back"
+    if report.inconclusive:
+        lost += f", {report.inconclusive} of them inconclusive"
+    yield f"- Rounds: {report.accepted} accepted, {lost}"
+    if not report.is_attributed:
+        yield "- Real training: no bucket was claimed and no cache found; the gain is as measured"
     for title, items in (
         ("Effective Directions", report.effective),
         ("Ineffective Directions", report.ineffective),
     ):
         yield from ("", f"### {title}", "", *(f"- {item}" for item in items or ["none"]))
-    yield from ("", "### Real-training applicability audit", "")
-    yield from _audit_lines(campaign, report)
+    if report.is_attributed:
+        yield from ("", "### Real-training applicability audit", "")
+        yield from _audit_lines(campaign, report)
     yield from ("", "### Next Directions", "")
     found = report.next_directions
     yield from (f"{place}. {item}" for place, item in enumerate(found, start=1))
@@ -113,13 +125,13 @@ def _audit_lines(campaign: str, report: FinalReport) -> Iterator[str]:
     yield f"- S_real (K rounds): {changed(report.s_real_pct)}"
     yield f"- W_real (W1 rounds, at most quant time / step time): {changed(report.w_real_pct)}"
     yield f"- R_real (benchmark loop alone): {changed(report.r_real_pct)}"
-    yield f"- Headline benchmark gain, the rounds' multiplied: {changed(report.headline_pct)}"
+    yield f"- Benchmark gain, the rounds' multiplied: {changed(report.headline_pct)}"
     yield f"- Real-training-equivalent gain: {changed(report.real_pct)}"
     yield f"- Inflation gap: {report.gap_pct:.3f} points"
     if report.gap_pct > ALLOWED_GAP_PCT + 1e-9:
         yield (
             f"- The gap is above {ALLOWED_GAP_PCT:g} %: that part is benchmark-loop residual. Roll "
-            "back the rounds that have it instead of shipping the headline."
+            "back the rounds that have it instead of shipping it."
         )
     untold = [f"{item.round}" for item in report.audit if item.bucket is None]
     if untold:
@@ -127,6 +139,10 @@ def _audit_lines(campaign: str, report: FinalReport) -> Iterator[str]:
             f"- No credit without a bucket: round(s) {', '.join(untold)}; `kopt note {campaign} N "
             "FILE` gives one, and the next final round counts it"
         )
+
+
+def _is_inconclusive(item: Round) -> bool:
+    return item.verdict is not None and item.verdict.decision is Decision.INCONCLUSIVE
 
 
 def _effective(item: Round) -> str:

@@ -114,7 +114,8 @@ def _entry(campaign: Campaign, item: Round, attempt: Attempt) -> str:
     ]
     if notes.next:
         lines += ["", "#### Directions to Try", "", f"- [ ] {notes.next}"]
-    if not decided.decision.keeps and not decided.decision.leaves_open:
+    undecided = decided.decision is Decision.INCONCLUSIVE
+    if not (decided.decision.keeps or decided.decision.leaves_open or undecided):
         lines += [
             "",
             "#### Verified Ineffective Directions",

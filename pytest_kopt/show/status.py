@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +16,7 @@ from pytest_kopt.campaign.git import lineage
 from pytest_kopt.campaign.memory import unmasked_rounds, version_of
 from pytest_kopt.campaign.state import Round, chain_breaks
 from pytest_kopt.campaign.stops import Stop
+from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.figures import changed, figure
@@ -69,6 +71,11 @@ def status(
         "counters": {
             "accepted": len(state.kept_rounds()) - bool(state.baseline),
             "rolled_back": len(state.decided_rounds()) - len(state.kept_rounds()),
+            "by_decision": dict(
+                Counter(
+                    str(item.verdict.decision) for item in state.decided_rounds() if item.verdict
+                )
+            ),
             "rollbacks_in_a_row": stagnation.rollbacks_in_a_row(looked_at),
             "regressions_in_a_row": counted.regressions,
             "max_regressions": policy.max_regressions,
@@ -154,13 +161,17 @@ def _round(item: Round) -> dict[str, Any]:
         "attempts": len(item.attempts),
         "open": item.is_open,
         "level": decided.level if decided else item.last.level,
-        "decision": str(decided.decision) if decided else "INCOMPLETE",
+        "decision": _decision(item),
         "reason": decided.reason if decided else "the session was cut off",
         "next_step": decided.next_step if decided else "run the round again",
         "change_pct": total.change_pct if total else None,
         "flags": decided.flags if decided else [],
         "notes": item.notes.given(),
     }
+
+
+def _decision(item: Round) -> str:
+    return str(item.verdict.decision if item.verdict else Decision.INCOMPLETE)
 
 
 def _story(notes: dict[str, Any]) -> Iterator[str]:
@@ -175,8 +186,13 @@ def _story(notes: dict[str, Any]) -> Iterator[str]:
 
 def _counter_text(document: dict[str, Any]) -> Iterator[str]:
     counters = document["counters"]
+    lost = [
+        f"{count} {name.replace('_', ' ').lower()}"
+        for name, count in counters["by_decision"].items()
+        if not Decision(name).keeps
+    ]
     yield (
-        f"rounds: {counters['accepted']} accepted, {counters['rolled_back']} rolled back; "
+        f"rounds: {counters['accepted']} accepted, {', '.join(lost) or 'none rolled back'}; "
         f"roll-backs in a row: {counters['rollbacks_in_a_row']}; "
         f"measured regressions in a row: {counters['regressions_in_a_row']} of "
         f"{counters['max_regressions']}"

@@ -14,6 +14,9 @@ from pytest_kopt.schema.metrics import RATE_UNITS, Metric, aggregate, direction,
 from pytest_kopt.schema.table import Table
 from pytest_kopt.show.words import one_line
 
+#: Heading of the column beside the frozen ones, of which Status knows one word for all roll-backs.
+DECISION = "Decision"
+
 
 def figures(table: Table, metric: Metric | None = None) -> ledger.Trend:
     """Return a table's trend figures: geometric means and best single cases of PASS rows.
@@ -51,17 +54,21 @@ def header(unit: str) -> str:
         f"Combined Step {unit}",
         "vs Baseline",
         "Key Finding",
+        DECISION,
     ]
     rule = "|".join("-" * (len(column) + 2) for column in columns)
     return f"| {' | '.join(columns)} |\n|{rule}|\n"
 
 
-def row(item: Round, baseline: ledger.Trend, chain: Chain | None) -> str:
+def row(
+    item: Round, baseline: ledger.Trend, chain: Chain | None, *, tells_decision: bool = True
+) -> str:
     """Return the trend row of a decided round.
 
     `chain` is the paired gain over round 1 where every link was paired: values of two sessions
     differ by several percent with no change, the product of paired gains does not. A quick round's
-    figures are of the representative cases, and so are those of round 1 it is held against.
+    figures are of the representative cases, and so are those of round 1 it is held against. A file
+    that was begun before there was a column for the decision has none.
     """
     decided = item.verdict
     assert decided is not None
@@ -80,6 +87,7 @@ def row(item: Round, baseline: ledger.Trend, chain: Chain | None) -> str:
         frozen(found.combined),
         "—" if is_baseline else (chained(chain) if chain else versus(found, start)),
         notes.key_finding or decided.reason,
+        *([str(decided.decision)] if tells_decision else []),
     ]
     return f"| {' | '.join(one_line(cell) for cell in cells)} |\n"
 
@@ -134,8 +142,9 @@ def missing_text(text: str, state: CampaignState) -> str:
     # The last row of a round stands; one that was taken back gets another.
     present = dict(re.findall(r"^\| (\d+) \| (\w+) \|", text, re.MULTILINE))
     start = baseline.verdict.trend
+    tells_decision = not text or f" {DECISION} |" in text
     rows = [
-        row(item, start, chain_to(state, item.verdict))
+        row(item, start, chain_to(state, item.verdict), tells_decision=tells_decision)
         for item in state.decided_rounds()
         if item.verdict and present.get(str(item.number)) != status(item.verdict.decision)
     ]

@@ -20,10 +20,13 @@ def within(found: Aggregate | Shape | ConfigClass) -> str:
 
 
 def outcome(verdict: Verdict) -> str:
-    """Return the decision for people: a gate keeps nothing and rolls nothing back."""
+    """Return the decision for people."""
+    return verdict.outcome or str(verdict.decision)
+
+
+def gate_outcome(verdict: Verdict) -> str:
+    """Return what a gate says, which keeps nothing and rolls nothing back."""
     decision = str(verdict.decision)
-    if verdict.base is None:
-        return decision
     if verdict.removed:
         return "refused"
     total = verdict.aggregate

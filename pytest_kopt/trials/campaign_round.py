@@ -12,6 +12,7 @@ from pytest_kopt.campaign.campaign import AttemptRecord, Campaign
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.collector import Collector
+from pytest_kopt.cases.details import with_details
 from pytest_kopt.cases.rooflines import rooflines
 from pytest_kopt.decide.kernel_time import kernel_time
 from pytest_kopt.decide.verdict import Level, Verdict
@@ -71,6 +72,7 @@ class CampaignRound(CampaignTrial):
         verdict = judging.flagged(verdict, doubts).model_copy(
             update={"rooflines": lines, "level": self.level, "thresholds": thresholds}
         )
+        verdict = with_details(verdict, collector.in_order())
         table = collector.table()
         record = AttemptRecord(
             round=self.number,

@@ -13,6 +13,7 @@ from pytest_kopt.campaign import levels
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.chain import chain_of_best
 from pytest_kopt.cases.collector import Collector
+from pytest_kopt.cases.details import with_details
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.gates import checked_shape
 from pytest_kopt.decide.policy import Policy
@@ -80,6 +81,7 @@ class FinalComparison(CampaignTrial):
         verdict = self._said_why_blocked(verdict).model_copy(
             update={"thresholds": self.policy.model_dump(mode="json")}
         )
+        verdict = with_details(verdict, collector.in_order())
         report = final_report.compose(self.campaign)
         verdict = self.campaign.record_final(self._evidence(collector, table), verdict, report)
         projections.refresh(self.campaign)

@@ -11,6 +11,7 @@ import pytest
 from pytest_kopt import policies
 from pytest_kopt.campaign import commands
 from pytest_kopt.cases.collector import Collector
+from pytest_kopt.cases.details import with_details
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.gates import checked_shape
 from pytest_kopt.decide.verdict import Decision, Verdict
@@ -24,6 +25,7 @@ from pytest_kopt.paired.pairing import PairedMetric, judge
 from pytest_kopt.paired.replica import Caught
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.show.closing import Closing
+from pytest_kopt.show.words import gate_outcome
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.auditing import audit_candidate
 from pytest_kopt.trials.base import Base
@@ -130,7 +132,9 @@ class PullRequestGate:
         elif verdict is None:
             verdict = self._judge(collector, measurements)
         thresholds = self.policy.model_dump(mode="json")
-        verdict = verdict.model_copy(update={"base": self._base.commit, "thresholds": thresholds})
+        verdict = with_details(verdict, collector.in_order())
+        told = {"base": self._base.commit, "outcome": gate_outcome(verdict)}
+        verdict = verdict.model_copy(update={**told, "thresholds": thresholds})
         return Closing(verdict, self._unbuilt or self._stack)
 
     def _judge(self, collector: Collector, measurements: Measurements) -> Verdict:

@@ -1,0 +1,56 @@
+"""What a verdict says of each case for agents: where it is, how long it took, what went wrong."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.verdict import Diagnosis, Shape, Verdict
+from pytest_kopt.schema.table import cell
+
+#: Where a traceback of pytest or Python says that something was raised.
+_PYTHON_PLACE = re.compile(r'File "([^"\n]+)", line (\d+)')
+_PYTEST_PLACE = re.compile(r"^(\S[^:\n]*\.py):(\d+): ", re.MULTILINE)
+
+
+def with_details(verdict: Verdict, results: Sequence[CaseResult]) -> Verdict:
+    """Return the verdict with node id, times and diagnosis of every case that has a result."""
+    known = {result.key: result for result in results}
+    shapes = [_detailed(shape, known) for shape in verdict.shapes]
+    return verdict.model_copy(update={"shapes": shapes})
+
+
+def place_of(text: str) -> tuple[str, int] | None:
+    """Return file and line of the innermost frame that a traceback shows, None without any."""
+    found = _PYTHON_PLACE.findall(text) or _PYTEST_PLACE.findall(text)
+    return (found[-1][0], int(found[-1][1])) if found else None
+
+
+def diagnosis(result: CaseResult) -> Diagnosis | None:
+    """Return what went wrong in a case, None where nothing did."""
+    if result.check == "PASS":
+        return None
+    first: dict[str, Any] = next(iter(result.evidence.get("failed", ())), {})
+    file, line = place_of(result.diagnosis) or (None, None)
+    return Diagnosis(text=result.diagnosis, file=file, line=line, **first)
+
+
+def _detailed(shape: Shape, known: dict[tuple[str, ...], CaseResult]) -> Shape:
+    result = known.get(tuple(cell(value) for value in shape.dims.values()))
+    if result is None:
+        return shape
+    update = {
+        "nodeid": result.nodeid,
+        "forward_ms": _time(result, "Forward Time (ms)") or _time(result, "Time (ms)"),
+        "backward_ms": _time(result, "Backward Time (ms)"),
+        "diagnosis": diagnosis(result),
+    }
+    return shape.model_copy(update=update)
+
+
+def _time(result: CaseResult, column: str) -> float | None:
+    value = result.cells.get(column)
+    return value if isinstance(value, float) and math.isfinite(value) else None
