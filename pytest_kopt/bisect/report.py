@@ -11,6 +11,7 @@ from pytest_kopt.bisect.walk import Change, Culprit, Pair
 from pytest_kopt.decide.inference import percent
 from pytest_kopt.decide.verdict import Shape
 from pytest_kopt.exit_codes import ExitCode
+from pytest_kopt.figures import changed_within
 from pytest_kopt.show import words
 
 
@@ -145,5 +146,4 @@ def _figures(change: Change) -> dict[str, float]:
 def _shown(found: dict[str, Any]) -> str:
     if "change_pct" not in found:
         return str(found.get("reason", ""))
-    bounds = words.interval(found["low_pct"], found["high_pct"])
-    return f"{words.percent(found['change_pct'])} {bounds}"
+    return changed_within(found["change_pct"], found["low_pct"], found["high_pct"])
