@@ -126,6 +126,14 @@ def nvmlDeviceGetCurrentClocksThrottleReasons(handle):
 """
 
 
+#: They cannot be woken up either.
+_SITE = """\
+from pytest_kopt.devices import context
+
+context.rouse = lambda kind: None
+"""
+
+
 class FakeDriver:
     """A directory with a `pynvml` in it that lists GPUs which are not there.
 
@@ -143,6 +151,7 @@ class FakeDriver:
         ]
         self.set(0)
         (directory / "pynvml.py").write_text(_PYNVML)
+        (directory / "sitecustomize.py").write_text(_SITE)
         self.directory = directory
 
     def set(self, index: int, **fields: object) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_kopt.devices.choice import choose, interpreter_environment
 from pytest_kopt.devices.discovery import find_vendor, why_none
 from pytest_kopt.devices.idle import AvailabilityGate, NoIdleGpu
+from pytest_kopt.devices.lock import timing_lock
 from pytest_kopt.devices.masks import pin, visible
 from pytest_kopt.devices.vendor import CPU, Device, Reading, Vendor
 from pytest_kopt.errors import BadInput
@@ -29,6 +31,17 @@ class Host:
     def read(self, device: Device) -> Reading:
         """Return a device's state; nothing is known of the CPU's."""
         return self.vendor.read(device) if self.vendor else Reading()
+
+    def lock(self, device: Device) -> AbstractContextManager[None]:
+        """Return what holds the device's lock while it is timed on."""
+        return timing_lock(device.uuid)
+
+    def keep_strangers_off(
+        self, device: Device, minutes: float, say: Callable[[str], None]
+    ) -> None:
+        """Wait until nobody else computes on a device; NoIdleGpu when it takes longer."""
+        if self.vendor is not None:
+            AvailabilityGate(self.vendor, say).free_of_strangers(device, minutes)
 
 
 def discover(

@@ -3,22 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Protocol
 
 from pytest_kopt.devices.idle import AvailabilityGate
 from pytest_kopt.devices.pinning import Host, discover, for_target
 from pytest_kopt.devices.vendor import CPU, Device, Reading
 
 
+class DeviceAccess(Protocol):
+    """What is asked of a host whose devices are measured on: this one, or another."""
+
+    def pin(self, device: Device) -> dict[str, str]:
+        """Return the variables that leave a process one device."""
+
+    def read(self, device: Device) -> Reading:
+        """Return a device's state."""
+
+    def lock(self, device: Device) -> AbstractContextManager[None]:
+        """Return what holds the device's lock on that host while it is timed on."""
+
+    def keep_strangers_off(
+        self, device: Device, minutes: float, say: Callable[[str], None]
+    ) -> None:
+        """Wait until nobody else computes on a device; NoIdleGpu when it takes longer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The devices of this host, those to measure on in the order the caller's mask has them.
+    """The devices of a host, those to measure on in the order the caller's mask has them.
 
     `best` is the most idle of them. `wait_minutes` is how long a GPU that somebody else uses may
     hold a measurement up, None where nothing is gated.
     """
 
-    host: Host
+    host: DeviceAccess
     devices: tuple[Device, ...]
     best: Device
     say: Callable[[str], None]
@@ -42,10 +62,12 @@ class Placement:
 
     def keep_strangers_off(self, device: Device) -> None:
         """Wait until nobody else computes on a device; NoIdleGpu when it takes too long."""
-        if self.host.vendor is not None and self.wait_minutes is not None:
-            AvailabilityGate(self.host.vendor, self.say).free_of_strangers(
-                device, self.wait_minutes
-            )
+        if self.wait_minutes is not None:
+            self.host.keep_strangers_off(device, self.wait_minutes, self.say)
+
+    def lock(self, device: Device) -> AbstractContextManager[None]:
+        """Return what holds a device's lock, host-wide, while it is timed on."""
+        return self.host.lock(device)
 
     def group(self, uuids: Mapping[str, object]) -> dict[Device, list[str]]:
         """Return node ids by device, given the UUID of each one's; the most idle takes the rest."""

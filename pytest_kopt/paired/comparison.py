@@ -6,10 +6,9 @@ Every block is commanded from here and every statistic computed here, where no k
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,12 +18,11 @@ import pytest
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.decide.inference import LOOKS
-from pytest_kopt.devices.placement import Placement
 from pytest_kopt.devices.vendor import Device
 from pytest_kopt.honesty.heldout import Tried, merged
 from pytest_kopt.paired.replica import CaseQuads, Died, DiedNearby, Refused, Replica
 from pytest_kopt.processes.child import MAX_DEATHS, Child
-from pytest_kopt.processes.launcher import launcher_of
+from pytest_kopt.processes.site import Site
 from pytest_kopt.processes.worker_orders import WorkerOrders
 
 #: Replicas that start up while another is measured; on the CPU they would disturb it.
@@ -60,38 +58,36 @@ class Versions:
     rebuilt: bool = False
 
 
-def ahead(kind: str, lanes: int) -> int:
-    """Return how many replicas a lane starts before they are needed, the next included."""
-    room = (os.cpu_count() or 1) // lanes
-    return max(1, min(_AHEAD_ON_GPU, room)) if kind == "cuda" else 1
+def ahead(site: Site, lanes: int) -> int:
+    """Return how many replicas a lane, of so many on a host, starts before they are needed.
+
+    The next one is included.
+    """
+    return max(1, min(_AHEAD_ON_GPU, site.cores // lanes)) if site.kind == "cuda" else 1
 
 
-def replica_environment(
-    env: Mapping[str, str], placement: Placement, device: Device
-) -> dict[str, str]:
-    """Return what a replica on a device gets on top of what all processes of the session get."""
-    return {**env, **_PASSIVE, **placement.pin_to(device)}
+def replica_environment(site: Site, device: Device) -> dict[str, str]:
+    """Return what a replica on a device gets on top of its host's environment."""
+    return {**site.environment, **_PASSIVE, **site.placement.pin_to(device)}
 
 
 class Comparison:
     """Measures replicas on demand, in one process a replica or, where that fails, in several.
 
-    Cases that were measured on different devices are measured there at the same time; a case and
-    all its replicas stay on one device.
+    Cases that were measured on different devices are measured there at the same time, also those
+    of different hosts; a case and all its replicas stay on one device.
     """
 
     def __init__(
         self,
         config: pytest.Config,
         orders: WorkerOrders,
-        env: Mapping[str, str],
-        lanes: Mapping[Device, Sequence[str]],
+        lanes: Sequence[tuple[Site, Device, Sequence[str]]],
         versions: Versions,
-        placement: Placement,
         progress: Callable[[], None],
         most: int,
     ) -> None:
-        """Compare `versions` over the node ids of each device; `env` is what all processes get.
+        """Compare `versions` over the node ids of each device.
 
         `progress` is called after every measured replica, from the thread of its device. `most` is
         how many replicas there can be: some are started before it is known that they are needed.
@@ -101,12 +97,10 @@ class Comparison:
         self.progress = progress
         self._orders = orders
         self._numbers = itertools.count()
-        self._env = env
         self._versions = versions
-        self._placement = placement
         self._falling_back = threading.Lock()
         self.most = most
-        self._lanes = [_Lane(self, device, list(ids)) for device, ids in lanes.items()]
+        self._lanes = [_Lane(self, site, device, list(ids)) for site, device, ids in lanes]
         # A process that one of its threads started ends with that thread: they stay to the end.
         self._pool = ThreadPoolExecutor(len(self._lanes))
         self.random = random.SystemRandom()
@@ -126,17 +120,16 @@ class Comparison:
     @property
     def why_fresh(self) -> str:
         """Why the processes were not forked, "" where they were."""
-        return launcher_of(self._config).why_fresh
+        return next((why for lane in self._lanes if (why := lane.site.starter.why_fresh)), "")
 
     @property
     def tried(self) -> list[Tried]:
         """What each lane's first replica found at shapes near the declared ones."""
         return merged(item for lane in self._lanes for item in lane.tried)
 
-    @property
-    def ahead(self) -> int:
-        """How many replicas of a lane are started before they are needed, the next included."""
-        return ahead(self._orders.device, len(self._lanes))
+    def ahead(self, site: Site) -> int:
+        """Return how many replicas of a host's lane are started before they are needed."""
+        return ahead(site, sum(lane.site is site for lane in self._lanes))
 
     def replicas(self, count: int) -> Iterator[dict[str, CaseQuads]]:
         """Yield `count` replicas, each the quads of every case by node id.
@@ -189,34 +182,37 @@ class Comparison:
             if self.how == ONE_PROCESS:
                 self.how, self.why_two = TWO_PROCESSES, reason
 
-    def start(self, device: Device, ids: Sequence[str], near: bool) -> Replica:
-        """Start the processes of a replica of some cases on a device.
+    def start(self, site: Site, device: Device, ids: Sequence[str], near: bool) -> Replica:
+        """Start the processes of a replica of some cases on a host's device.
 
         With `near` they also try shapes near the declared ones.
         """
         versions, how = self._versions, self.how
         # No content comes in two replicas: a kernel's processes could pass answers on.
         seed = derive(self._orders.session_seed, "", f"replica {next(self._numbers)}")
-        orders = replace(self._orders, session_seed=seed)
+        orders = replace(self._orders, session_seed=seed, device=site.kind)
         names = [CANDIDATE, INCUMBENT, PLACEBO]
         self.random.shuffle(names)
         if how == ONE_PROCESS:
-            trees = tuple(str(tree) for tree in versions.trees)
-            root = str(versions.root)
+            trees = tuple(str(site.tree(versions.root, tree)) for tree in versions.trees)
+            root = str(site.path(versions.root))
             order = ArmsOrder(tuple(names), root, trees, versions.changed, near)
-            children = [self._child(replace(orders, arms=order), None, device, ids)]
+            children = [self._child(replace(orders, arms=order), None, site, device, ids)]
         else:
             tree_of = {CANDIDATE: None, INCUMBENT: versions.trees[0], PLACEBO: versions.trees[1]}
             held = {
-                name: self._alone(name, tree_of[name], device, ids, near, orders) for name in names
+                name: self._alone(name, tree_of[name], site, device, ids, near, orders)
+                for name in names
             }
-            return Replica(list(held.values()), how, device, self._placement, alone=held[CANDIDATE])
-        return Replica(children, how, device, self._placement)
+            children = list(held.values())
+            return Replica(children, how, device, site.placement, alone=held[CANDIDATE])
+        return Replica(children, how, device, site.placement)
 
     def _alone(
         self,
         name: str,
         tree: Path | None,
+        site: Site,
         device: Device,
         ids: Sequence[str],
         near: bool,
@@ -226,23 +222,30 @@ class Comparison:
         versions = self._versions
         order = ArmsOrder((name,), held_out=near)
         if tree is not None:
-            order = replace(order, root=str(versions.root), changed=versions.changed)
-        return self._child(replace(orders, arms=order), tree, device, ids)
+            root = str(site.path(versions.root))
+            order = replace(order, root=root, changed=versions.changed)
+        return self._child(replace(orders, arms=order), tree, site, device, ids)
 
     def _child(
-        self, orders: WorkerOrders, tree: Path | None, device: Device, ids: Sequence[str]
+        self,
+        orders: WorkerOrders,
+        tree: Path | None,
+        site: Site,
+        device: Device,
+        ids: Sequence[str],
     ) -> Child:
-        env = replica_environment(self._env, self._placement, device)
-        if tree is None:
-            return Child(self._config, orders, env, ids)
-        env["TORCH_EXTENSIONS_DIR"] = str(tree / ".torch_extensions")
-        return Child(self._config, orders, env, ids, (self._versions.root, tree))
+        env = replica_environment(site, device)
+        copy = site.copy(self._versions.root, tree)
+        if tree is not None and copy is not None:
+            env["TORCH_EXTENSIONS_DIR"] = str(copy[1] / ".torch_extensions")
+        return Child(self._config, orders, env, ids, copy, site.starter)
 
 
 class _Lane:
     """The cases of one device; measured in a thread, since all it does is wait for processes."""
 
-    def __init__(self, comparison: Comparison, device: Device, ids: list[str]) -> None:
+    def __init__(self, comparison: Comparison, site: Site, device: Device, ids: list[str]) -> None:
+        self.site = site
         self._comparison = comparison
         self._device = device
         self._ids = ids
@@ -306,7 +309,7 @@ class _Lane:
         Most verdicts need no more than a first look: until then what ends is not replaced, since
         what wakes on a device disturbs who is timed there.
         """
-        most = self._comparison.ahead
+        most = self._comparison.ahead(self.site)
         if self._measured < min(LOOKS):
             most -= self._measured
         return max(1, min(most, self._comparison.most - self._measured))
@@ -315,7 +318,7 @@ class _Lane:
         comparison = self._comparison
         near = comparison.how not in self._asked_near and not comparison.died_nearby
         self._asked_near.add(comparison.how)
-        replica = comparison.start(self._device, self._ids, near)
+        replica = comparison.start(self.site, self._device, self._ids, near)
         replica.load(first)
         return replica
 

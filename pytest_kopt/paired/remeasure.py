@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.processes.child import MAX_DEATHS, CaseProcess, Child, Listener, filter_known
+from pytest_kopt.processes.launcher import Starter
 from pytest_kopt.processes.worker_orders import WorkerOrders
 
 
@@ -20,11 +22,12 @@ def measure_again(
     ids: Sequence[str],
     lives: int = MAX_DEATHS,
     copy: tuple[Path, Path] | None = None,
+    starter: Starter | None = None,
 ) -> Collector:
     """Run the node ids once more in one fresh process and return what arrived.
 
     A case that kills its process `lives` times is given up. With `copy`, the project's root and a
-    copy of it, they run there.
+    copy of it, they run there. `starter` starts the process (default: this host's).
     """
     collector = Collector()
 
@@ -44,5 +47,6 @@ def measure_again(
         finished=lambda nodeid: None,
         died=lambda nodeid, how, times: collector.died(nodeid, how, times, lives),
     )
-    CaseProcess(lambda: Child(config, orders, env, list(ids), copy), listener, lives).run()
+    start = partial(Child, config, orders, env, list(ids), copy, starter)
+    CaseProcess(start, listener, lives).run()
     return collector

@@ -12,7 +12,6 @@ from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import QUADS, replica_ratio
 from pytest_kopt.devices.conditions import Conditions, steadily
-from pytest_kopt.devices.lock import timing_lock
 from pytest_kopt.devices.placement import Placement
 from pytest_kopt.devices.vendor import Device
 from pytest_kopt.honesty.clock import slow_clock
@@ -196,7 +195,7 @@ class Replica:
             if _wait(child, "loaded", "same")["kind"] == "same":
                 _wait(child, "finished")
                 return CaseQuads(nodeid, "")
-        with timing_lock(device.uuid):
+        with placement.lock(device):
             placement.keep_strangers_off(device)
             since = time.time()
             prepared = []

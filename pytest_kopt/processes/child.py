@@ -9,16 +9,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import pytest
 
 from pytest_kopt.honesty.clock import Span
 from pytest_kopt.processes.channel import Message
-from pytest_kopt.processes.launcher import launcher_of
+from pytest_kopt.processes.launcher import Starter, launcher_of
 from pytest_kopt.processes.worker_orders import WorkerOrders
 
 _GRACE_SECONDS = 10
@@ -63,15 +61,18 @@ class Child:
         env: Mapping[str, str],
         args: Sequence[str] | None,
         copy: tuple[Path, Path] | None = None,
+        starter: Starter | None = None,
     ) -> None:
         """Start the process; with `copy`, the project's root and a copy of it, it runs there.
 
-        `env` comes on top of this process's own environment. `args` are node ids or paths, relative
-        to pytest's root or absolute; None: the session's.
+        `env` comes on top of the environment of the host that `starter` (default: the session's
+        launcher) starts it on. `args` are node ids or paths, relative to pytest's root or absolute;
+        None: the session's.
         """
         moved = mover(config, *copy) if copy else str
-        launched = launcher_of(config).start(
-            moved_environment({**os.environ, **env}, moved),
+        starter = starter or launcher_of(config)
+        launched = starter.start(
+            moved_environment({**starter.environ, **env}, moved),
             moved(str(config.invocation_params.dir)),
             orders.device if orders.arms and orders.device == "cuda" else "",
         )
@@ -81,7 +82,7 @@ class Child:
         self._log = launched.log
         self._tell(
             "hello",
-            sys_path=[moved(entry) for entry in sys.path],
+            sys_path=[moved(entry) for entry in starter.sys_path],
             argv=sys.argv,
             pytest_args=[moved(str(arg)) for arg in config.invocation_params.args],
             orders=orders.to_json(),
@@ -89,11 +90,6 @@ class Child:
             if args is None
             else [moved(os.path.join(config.rootpath, arg)) for arg in args],
         )
-
-    @property
-    def reader(self) -> Connection:
-        """What `multiprocessing.connection.wait` can wait for."""
-        return self._channel.reader
 
     def ask(self, nodeid: str, following: str | None) -> None:
         """Have a case run."""
@@ -109,13 +105,12 @@ class Child:
 
     def block(self, arm: str) -> tuple[float, float | None]:
         """Have a block of an arm run; return its forward and backward time in ms per call."""
-        start = perf_counter()
         self._tell("block", arm=arm)
         message = self.receive()
         if message["kind"] != "time":
             raise ChildDied(f"sent {message['kind']} instead of a time")
         self.spans.setdefault(arm, []).append(
-            Span((perf_counter() - start) * 1e3, float(message["spent"]))
+            Span(float(message["waited"]), float(message["spent"]))
         )
         backward = message["backward"]
         return float(message["forward"]), None if backward is None else float(backward)

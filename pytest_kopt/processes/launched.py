@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -33,32 +33,36 @@ class Process(Protocol):
         """End it at once."""
 
 
+def sweep_group(pid: int) -> None:
+    """End what is left of a process's group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
 @dataclass(frozen=True, slots=True)
 class Launched:
     """A started process, the channel to it, and the file that takes its output.
 
-    It leads a process group of its own, so that what kernel code starts or forks ends with it.
+    It leads a process group of its own, so that what kernel code starts or forks ends with it:
+    `sweep` ends that group, given the process's id.
     """
 
     process: Process
     channel: Channel
     log: IO[bytes]
+    sweep: Callable[[int], None] = sweep_group
 
     def kill(self) -> None:
         """End the process at once, and all of its group."""
-        self._sweep()
+        self.sweep(self.process.pid)
         self.process.kill()
         self.process.wait()
 
     def close(self) -> None:
         """Let go of a process that has ended: its channel, its output, and what it left running."""
-        self._sweep()
+        self.sweep(self.process.pid)
         self.channel.close()
         self.log.close()
-
-    def _sweep(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import pytest
 
@@ -12,6 +14,31 @@ from pytest_kopt.processes.launched import Launched, interpreter
 from pytest_kopt.processes.warm_parent import NoFork, WarmParent
 
 _Wanted = tuple[dict[str, str], str, str]
+
+
+class Starter(Protocol):
+    """What starts processes on a host: this one's launcher, or another host's."""
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """The environment of processes there, before a session adds to it."""
+
+    @property
+    def sys_path(self) -> Sequence[str]:
+        """Where processes there import from."""
+
+    @property
+    def why_fresh(self) -> str:
+        """Why processes were not forked, "" as long as they were."""
+
+    def start(self, env: Mapping[str, str], directory: str, rouse: str = "") -> Launched:
+        """Return a process with this environment, all of it, that waits for orders.
+
+        It wakes the device `rouse` ("cuda"; "": none) first. One that was started before is taken.
+        """
+
+    def prestart(self, count: int, env: Mapping[str, str], directory: str, rouse: str) -> None:
+        """Start that many now, for `start` to hand out later."""
 
 
 class Launcher:
@@ -28,16 +55,23 @@ class Launcher:
         self._waiting: list[tuple[_Wanted, Launched]] = []
         self._changing = threading.Lock()
 
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """The environment of this process."""
+        return os.environ
+
+    @property
+    def sys_path(self) -> Sequence[str]:
+        """Where this process imports from."""
+        return sys.path
+
     def warm(self, env: Mapping[str, str], directory: str) -> None:
         """Start the parent that others are forked from; `env` comes on top of our own."""
         if hasattr(os, "fork"):
             self._parent = WarmParent({**os.environ, **env}, directory)
 
     def start(self, env: Mapping[str, str], directory: str, rouse: str = "") -> Launched:
-        """Return a process with this environment, all of it, that waits for orders.
-
-        It wakes the device `rouse` ("cuda"; "": none) first. One that was started before is taken.
-        """
+        """Return a process; one that was started before is taken."""
         wanted = (dict(env), directory, rouse)
         with self._changing:
             for place, (own, launched) in enumerate(self._waiting):

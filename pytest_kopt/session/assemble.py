@@ -88,7 +88,7 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         manager.register(Supervisor(config, controller), "kopt-supervisor")
     else:
         manager.register(Worker(orders), _WORKER)
-    if trial is not None or settings.calibrate:
+    if controller.judges:
         controller.measurements.warm_up()
 
 

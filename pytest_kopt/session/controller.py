@@ -56,6 +56,11 @@ class Controller:
         return self.measurements.orders
 
     @property
+    def judges(self) -> bool:
+        """Whether processes are needed once all cases ran: to compare versions, or to calibrate."""
+        return self.trial is not None or bool(self.settings.calibrate)
+
+    @property
     def wait_minutes(self) -> float | None:
         """How long to wait for an idle GPU; None where nothing is timed for the record."""
         timed = self.settings.active and self.settings.suite == "standard"

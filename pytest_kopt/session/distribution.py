@@ -19,14 +19,43 @@ def spec_of(text: str) -> Any:
     return execnet.XSpec(text)
 
 
-def host_of(spec: Any, proxies: dict[str, Any] | None = None) -> str:
-    """Return the address of the host that a worker's spec names, "" for this one."""
-    via = (proxies or {}).get(spec.via or spec.installvia or "")
+def proxies_of(config: pytest.Config) -> dict[str, Any]:
+    """Return the specs of --px by their ids."""
+    return {spec.id: spec for spec in map(spec_of, config.getoption("px", None) or [])}
+
+
+def host_of(spec: Any, proxies: dict[str, Any]) -> str:
+    """Return what reaches the host that a worker's spec names, "" for this host.
+
+    That is an address, or the command in front of Python (srun, docker exec), which may lead to any
+    host.
+    """
+    via = proxies.get(spec.via or spec.installvia or "")
     if via is not None:
-        return host_of(via)
+        return host_of(via, {})
     if spec.socket:
         return str(spec.socket).rpartition(":")[0]
-    return str(spec.ssh or spec.vagrant_ssh or "")
+    command = str(spec.python or "") if spec.popen else ""
+    return str(spec.ssh or spec.vagrant_ssh or (len(command.split()) > 1 and command) or "")
+
+
+def connection_of(spec: Any, proxies: dict[str, Any]) -> str:
+    """Return the spec of another connection to the host of a worker; BadInput where there is none.
+
+    It starts in the same folder.
+    """
+    way = proxies.get(spec.via or "", spec)
+    if spec.socket or spec.installvia or way.socket:
+        raise BadInput(
+            "a round starts processes beside the workers, and a socket takes one connection",
+            where=f"--tx {spec}",
+            legal="ssh=HOST//python=PYTHON, or popen//python=COMMAND, the command one that starts "
+            "Python there (srun … python3)",
+        )
+    words = ["popen"] if way.popen else []
+    for key in ("ssh", "vagrant_ssh", "ssh_config", "python"):
+        words += [f"{key}={value}"] if (value := getattr(way, key)) else []
+    return "//".join([*words, *([f"chdir={spec.chdir}"] if spec.chdir else [])])
 
 
 def is_distributed(config: pytest.Config) -> bool:
@@ -42,7 +71,7 @@ def has_local_workers(config: pytest.Config) -> bool:
 
 def local_workers(config: pytest.Config) -> int:
     """Return how many xdist workers this host gets; `3*popen` stands for three."""
-    proxies = {spec.id: spec for spec in map(spec_of, config.getoption("px", None) or [])}
+    proxies = proxies_of(config)
     tx: Sequence[str] = config.getoption("tx", None) or []
     found = 0
     for text in tx:

@@ -13,18 +13,22 @@ import pytest
 
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.devices.placement import ON_CPU, Placement, place
+from pytest_kopt.devices.placement import Placement, place
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings
+from pytest_kopt.processes.child import MAX_DEATHS
 from pytest_kopt.processes.launcher import launcher_of
+from pytest_kopt.processes.site import Site
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.session.distribution import has_local_workers, is_distributed, local_workers
+from pytest_kopt.session.sites import Lane, Sites
 
 if TYPE_CHECKING:
     from pytest_kopt.decide.kernel_time import ProfilePair
     from pytest_kopt.devices.vendor import Device
     from pytest_kopt.paired.comparison import Comparison, Versions
     from pytest_kopt.processes.profiler import Profiler
+    from pytest_kopt.processes.remote_host import RemoteHost
     from pytest_kopt.profiling.table import CaseProfile
 
 
@@ -49,23 +53,19 @@ class HostMeasurements:
         self._config = config
         self._settings = settings
         self._collector = collector
-        self._placement: Placement = ON_CPU
+        self.sites = Sites(config, orders.device, self.common_environment)
+        self._root = config.rootpath.resolve()
         self._prestarted = False
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process on the most idle device of this host gets."""
-        return self._local_environment | self._placement.pin_to(self._placement.best)
-
-    @property
-    def _local_environment(self) -> dict[str, str]:
-        from pytest_kopt.devices.choice import interpreter_environment
-
-        return interpreter_environment(self.orders.device) | self.common_environment
+        """What a process on the most idle device gets."""
+        site = self.sites.first
+        return _environment(site, site.placement.best)
 
     def environment_of_worker(self, place: int) -> dict[str, str]:
         """Return what the `place`-th worker of this host gets: all that, and its device."""
-        return self._local_environment | self._placement.pin(place)
+        return {**self.sites.here.environment, **self.sites.here.placement.pin(place)}
 
     def take_place(
         self, wait_minutes: float | None, say: Callable[[str], None], *, serves_itself: bool
@@ -75,20 +75,34 @@ class HostMeasurements:
         multi = self._settings.suite == "multigpu"
         if multi or config.option.collectonly or not has_local_workers(config):
             return
-        self._placement = place(self.orders.device, self.orders.target, wait_minutes, say)
+        placement = place(self.orders.device, self.orders.target, wait_minutes, say)
+        self.sites.settle(placement)
         if serves_itself and not is_distributed(config):
-            os.environ.update(self._placement.pin_to(self._placement.best))
+            os.environ.update(placement.pin_to(placement.best))
 
     def measure_again(self) -> Sequence[CaseResult]:
         """Run the round's cases once more, each device's in a fresh process there."""
-        from pytest_kopt.paired.remeasure import measure_again
-
         found: list[CaseResult] = []
         measured = [nodeid for nodeid in self._collector.order if nodeid in self._collector.results]
-        for device, ids in self._lanes(measured).items():
-            env = self._local_environment | self._placement.pin_to(device)
-            found += measure_again(self._config, self.orders, env, ids).results.values()
+        for site, device, ids in self._lanes(measured):
+            found += self._run_at(site, device, ids, site.copy(self._root)).results.values()
         return found
+
+    def _run_at(
+        self,
+        site: Site,
+        device: Device,
+        ids: Sequence[str],
+        copy: tuple[Path, Path] | None,
+        lives: int = MAX_DEATHS,
+        **changes: Any,
+    ) -> Collector:
+        """Run cases in a fresh process on a host, in the project or a copy of it."""
+        from pytest_kopt.paired.remeasure import measure_again
+
+        orders = replace(self.orders, device=site.kind, **changes)
+        env = _environment(site, device)
+        return measure_again(self._config, orders, env, ids, lives, copy, site.starter)
 
     def check_also(self, ids: Sequence[str]) -> None:
         """Check and measure further cases, each in a fresh process where its incumbent was.
@@ -104,17 +118,19 @@ class HostMeasurements:
         assert self.session is not None
         self.session.testscollected += len(ids)
         replay = Replay(self._config, self._collector)
-        for device, members in self._homes(ids).items():
-            env = self._local_environment | self._placement.pin_to(device)
-            start = partial(Child, self._config, self.orders, env, members)
+        known = {case.nodeid: case.device for case in self.orders.expected or ()}
+        homes = {nodeid: known.get(nodeid) for nodeid in ids}
+        for site, device, members in self.sites.lanes(homes, measured=False):
+            orders = replace(self.orders, device=site.kind)
+            env, copy = _environment(site, device), site.copy(self._root)
+            start = partial(Child, self._config, orders, env, members, copy, site.starter)
             replay.run(start, partial(filter_known, members))
 
     def run_in(self, copy: tuple[Path, Path], ids: Sequence[str], **changes: Any) -> Collector:
         """Run cases in a copy of the project under orders that are changed so."""
-        from pytest_kopt.paired.remeasure import measure_again
-
-        orders = replace(self.orders, **changes)
-        return measure_again(self._config, orders, self.environment, ids, copy=copy)
+        root, tree = copy
+        site = self.sites.first
+        return self._run_at(site, site.placement.best, ids, site.copy(root, tree), **changes)
 
     def compare(self, ids: Sequence[str], versions: Versions) -> Comparison:
         """Return a comparison of two versions over these cases in fresh processes."""
@@ -123,46 +139,49 @@ class HostMeasurements:
         from pytest_kopt.show.progress import Progress
 
         lanes = self._lanes(ids)
-        env = self._local_environment
         most = self._settings.calibrate or FINAL_LOOK
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         progress = Progress(reporter, most * len(lanes)).measured
         return Comparison(
             self._config,
             self.orders,
-            env,
             lanes,
             versions,
-            self._placement,
             progress,
             most,
         )
 
-    def _lanes(self, ids: Sequence[str]) -> dict[Device, list[str]]:
-        """Return the cases by the device that measured them; BadInput for another host's."""
+    def _lanes(self, ids: Sequence[str]) -> list[Lane]:
+        """Return measured cases by the host and device that measured them."""
         results = self._collector.results
-        uuids = {nodeid: results[nodeid].evidence.get("device") for nodeid in ids}
-        for nodeid, device in uuids.items():
-            if device and self._placement.find(device) is None:
-                raise BadInput(
-                    f"measured on {device} of another host, and what has to be measured now has "
-                    "to be measured there",
-                    where=f"case {nodeid}",
-                    legal="workers on this host, or the whole run on that one",
-                )
-        return self._placement.group(uuids)
+        devices = {nodeid: results[nodeid].evidence.get("device") for nodeid in ids}
+        return self.sites.lanes(devices, measured=True)
 
-    def _homes(self, ids: Sequence[str]) -> dict[Device, list[str]]:
-        """Return cases that were not measured yet by the device that measured their incumbent."""
-        devices = {case.nodeid: case.device for case in self.orders.expected or ()}
-        return self._placement.group({nodeid: devices.get(nodeid) for nodeid in ids})
+    def reach(
+        self, name: str, connect: Callable[[], RemoteHost], best: str, wait_minutes: float | None
+    ) -> None:
+        """Connect to another host, once and in the background; it begins to warm up.
+
+        `best` is the UUID of a device that a worker there has.
+        """
+
+        def opened() -> Site:
+            remote = connect()
+            option, target = self._settings.device, self.orders.target
+            remote.open(option, target, self.common_environment, warm=self._settings.forks)
+            seen = {device.uuid: device for device in remote.devices}
+            device = seen.get(best, remote.devices[0])
+            placement = Placement(remote, remote.devices, device, print, wait_minutes)
+            return Site(remote.kind, remote, placement, remote.environment, remote)
+
+        self.sites.reach(name, opened)
 
     def warm_up(self) -> None:
         """Have the processes to come start sooner; what they import is imported meanwhile."""
         if not self._settings.forks:
             return
         directory = str(self._config.invocation_params.dir)
-        launcher_of(self._config).warm(self._local_environment, directory)
+        launcher_of(self._config).warm(self.sites.here.environment, directory)
 
     def prestart_replicas(self) -> None:
         """Have the first replicas wake on the GPUs while the cases are checked there."""
@@ -172,15 +191,14 @@ class HostMeasurements:
         if kind != "cuda" or config.option.collectonly or self._prestarted:
             return
         self._prestarted = True
-        devices: Sequence[Device] = [self._placement.best]
+        site = self.sites.here
+        devices: Sequence[Device] = [site.placement.best]
         if is_distributed(config):
-            devices = self._placement.devices[: local_workers(config)]
+            devices = site.placement.devices[: local_workers(config)]
         for device in devices:
-            env = replica_environment(self._local_environment, self._placement, device)
+            env = {**os.environ, **replica_environment(site, device)}
             directory = str(config.invocation_params.dir)
-            launcher_of(config).prestart(
-                ahead(kind, len(devices)), {**os.environ, **env}, directory, kind
-            )
+            site.starter.prestart(ahead(site, len(devices)), env, directory, kind)
 
     def profile(self, ids: Sequence[str], *, vendor: bool) -> list[CaseProfile]:
         """Return profiles of these cases by torch and, if asked for, by the vendor's tool."""
@@ -195,7 +213,8 @@ class HostMeasurements:
 
         def taken(*copies: tuple[Path, Path] | None) -> Iterator[list[CaseProfile]]:
             for each in copies:
-                self._placement.keep_strangers_off(self._placement.best)
+                placement = self.sites.first.placement
+                placement.keep_strangers_off(placement.best)
                 yield self._profiler.by_torch(ids, each)
 
         first, second, third, fourth = taken(None, copy, copy, None)
@@ -205,16 +224,15 @@ class HostMeasurements:
     def _profiler(self) -> Profiler:
         from pytest_kopt.processes.profiler import Profiler
 
-        return Profiler(self._config, self.orders, self.environment)
+        here = self.sites.here
+        return Profiler(self._config, self.orders, _environment(here, here.placement.best))
 
     def second_runs(self) -> None:
         """Run cases that killed an xdist worker once more, to tell the case from bad luck."""
-        from pytest_kopt.paired.remeasure import measure_again
-
-        # A session without a trial runs other tests as well; those are not run again.
-        orders = replace(self.orders, cases_only=True)
         for nodeid, how in self._collector.crashed.items():
-            again = measure_again(self._config, orders, self.environment, [nodeid], lives=1)
+            ((site, device, ids),) = self.sites.lanes({nodeid: None}, measured=False)
+            # A session without a trial runs other tests as well; those are not run again.
+            again = self._run_at(site, device, ids, site.copy(self._root), lives=1, cases_only=True)
             self._collector.results |= again.results
             if nodeid in again.dead:
                 self._collector.dead[nodeid] = f"{how}\n{again.dead[nodeid]}"
@@ -242,5 +260,11 @@ class HostMeasurements:
         return calibration(results, replicas, comparison.how)
 
     def end(self) -> None:
-        """End the processes that wait to be used."""
+        """End the processes that wait to be used, and the connections to other hosts."""
         launcher_of(self._config).end()
+        self.sites.end()
+
+
+def _environment(site: Site, device: Device) -> dict[str, str]:
+    """Return what a process on a host's device gets."""
+    return {**site.environment, **site.placement.pin_to(device)}

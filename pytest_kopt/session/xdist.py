@@ -1,8 +1,8 @@
 """A round under pytest-xdist: orders, device and environment for its workers, and their deaths.
 
 A worker on this host is pinned through its spec's environment, which a replacement inherits. One
-on another host (`--tx ssh=…`, `socket=…`, or `via=` a proxy) finds that host's GPUs itself, through
-its gateway, before pytest is started there.
+on another host (`--tx ssh=…`, `popen//python=srun …`, or `via=` a proxy) finds that host's GPUs
+itself, through its gateway, before pytest is started there.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ import pytest
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.options.declare import BELOW, WORKERINPUT
 from pytest_kopt.processes.child import MAX_DEATHS
+from pytest_kopt.processes.remote_host import RemoteHost
 from pytest_kopt.session.controller import Controller, told
-from pytest_kopt.session.distribution import host_of, spec_of
+from pytest_kopt.session.distribution import connection_of, host_of, proxies_of
 
 _PIN = """\
+import os, platform
 from pytest_kopt.devices.pinning import pin_remote
+channel.send(os.environ.get("SLURMD_NODENAME") or platform.node())
 found = pin_remote(*channel.receive(), say=lambda line: channel.send({"say": line}))
 channel.send(found)
 """
@@ -34,23 +37,29 @@ class XdistBridge:
         self._controller = controller
         self._early_deaths = 0
         # By identity: specs of one host compare equal.
-        self._remote: dict[int, int] = {}
+        self._remote: dict[int, str] = {}
+        self._places: dict[int, int] = {}
         self._pinned: dict[int, dict[str, str]] = {}
+        self._taken: Counter[str] = Counter()
+        self._connections: dict[int, str] = {}
         self._gateways: list[Any] = []
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, config: pytest.Config, specs: list[Any]) -> None:
         """Put the environment into the specs: seen by conftest imports and by replacements."""
-        proxies = {spec.id: spec for spec in map(spec_of, config.getoption("px", None) or [])}
-        taken: Counter[str] = Counter()
+        controller, proxies = self._controller, proxies_of(config)
+        place = 0
         for spec in specs:
             host = host_of(spec, proxies)
-            if host:
-                self._remote[id(spec)] = taken[host]
-                spec.env.update(self._controller.measurements.common_environment)
-            else:
-                spec.env.update(self._controller.measurements.environment_of_worker(taken[host]))
-            taken[host] += 1
+            if not host:
+                spec.env.update(controller.measurements.environment_of_worker(place))
+                place += 1
+                continue
+            self._remote[id(spec)] = host
+            spec.env.update(controller.measurements.common_environment)
+            if controller.judges:
+                with told("nothing was measured", controller.trial):
+                    self._connections[id(spec)] = connection_of(spec, proxies)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_newgateway(self, gateway: Any) -> None:
@@ -61,7 +70,14 @@ class XdistBridge:
         controller = self._controller
         before = self._pinned.get(id(spec), {}).get("uuid")
         channel = gateway.remote_exec(_PIN)
-        wanted = (controller.settings.device, self._remote[id(spec)], controller.wait_minutes)
+        name = channel.receive()
+        if spec.popen and not spec.via:
+            # The same command may lead to another host each time.
+            self._remote[id(spec)] = name
+        if id(spec) not in self._places:
+            self._places[id(spec)] = self._taken[self._remote[id(spec)]]
+            self._taken[self._remote[id(spec)]] += 1
+        wanted = (controller.settings.device, self._places[id(spec)], controller.wait_minutes)
         channel.send((*wanted, before, controller.orders.target))
         while "say" in (answer := channel.receive()):
             controller.say(f"{gateway.id}: {answer['say']}")
@@ -82,6 +98,7 @@ class XdistBridge:
         pinned = self._pinned.get(id(spec))
         if pinned:
             orders = replace(orders, device=pinned["kind"])
+            self._reach(node, pinned["uuid"])
         node.workerinput[WORKERINPUT] = orders.to_json()
         node.workerinput[BELOW] = id(spec) not in self._remote and not spec.via
 
@@ -91,6 +108,26 @@ class XdistBridge:
         expected = self._controller.orders.expected or ()
         place = {case.nodeid: i for i, case in enumerate(expected)}
         self._controller.collected(sorted(ids, key=lambda nodeid: place.get(nodeid, len(place))))
+
+    def _reach(self, node: Any, device: str) -> None:
+        """Have what starts processes on a worker's host begin beside the worker."""
+        controller, spec = self._controller, node.gateway.spec
+        if id(spec) not in self._connections:
+            return
+        name, connection = self._remote[id(spec)], self._connections[id(spec)]
+        roots = node.nodemanager.roots if spec.chdir or not spec.popen else ()
+
+        def connect() -> RemoteHost:
+            return RemoteHost(name, connection, roots, controller.say)
+
+        controller.measurements.reach(name, connect, device, controller.wait_minutes)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note on which other host a case ran."""
+        node = getattr(report, "node", None)
+        if node is not None and id(node.gateway.spec) in self._connections:
+            homes = self._controller.measurements.sites.homes
+            homes[report.nodeid] = self._remote[id(node.gateway.spec)]
 
     def pytest_keyboard_interrupt(self) -> None:
         """End the workers at once: one whose case hangs would be waited for."""

@@ -40,18 +40,12 @@ def overlays(
         first, second = (base / name / root.name for name in ("first", "second"))
         if rebuild is None:
             for tree in (first, second):
-                overlay.build(root, tree, incumbent, absent, _start(root))
+                overlay.build(root, tree, incumbent, absent, overlay.current_folder(root))
         else:
             overlay.copy(root, first, incumbent, absent)
             _build(rebuild, first, env or {})
             shutil.copytree(first, second, symlinks=True)
         yield Versions(root, (first, second), concerned, rebuilt=rebuild is not None)
-
-
-def _start(root: Path) -> str:
-    """Return the current folder, in which processes start as well, relative to the root."""
-    here = Path.cwd().resolve()
-    return here.relative_to(root).as_posix() if here.is_relative_to(root) else "."
 
 
 def why_not_in_place(command: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 import shutil
 from collections.abc import Iterable, Mapping
@@ -33,6 +34,33 @@ def build(
     real |= {PurePosixPath(start), *PurePosixPath(start).parents}
     _fill(root, target, PurePosixPath(), replaced, removed, real)
     return target
+
+
+def current_folder(root: Path) -> str:
+    """Return the current folder, in which processes start as well, relative to the root."""
+    here = Path.cwd().resolve()
+    return here.relative_to(root).as_posix() if here.is_relative_to(root) else "."
+
+
+def difference(root: Path, tree: Path) -> tuple[dict[str, bytes], list[str]]:
+    """Return what a tree of the project has otherwise: contents by path, and paths it lacks."""
+    files: dict[str, bytes] = {}
+    absent: list[str] = []
+    for folder, _, names in os.walk(tree):
+        here = Path(folder)
+        there = root / here.relative_to(tree)
+        for name in names:
+            mine, theirs = here / name, there / name
+            if not mine.is_symlink() and not _is_same(mine, theirs):
+                files[mine.relative_to(tree).as_posix()] = mine.read_bytes()
+        known = set(os.listdir(there)) if there.is_dir() else set()
+        gone = known - {*os.listdir(here)} - _LEFT_OUT
+        absent += [(there / name).relative_to(root).as_posix() for name in sorted(gone)]
+    return files, absent
+
+
+def _is_same(mine: Path, theirs: Path) -> bool:
+    return theirs.is_file() and filecmp.cmp(mine, theirs, shallow=False)
 
 
 def copy(root: Path, target: Path, files: Mapping[str, bytes], absent: Iterable[str] = ()) -> Path:

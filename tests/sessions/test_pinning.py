@@ -147,7 +147,9 @@ from types import SimpleNamespace
 import torch
 
 from pytest_kopt.cases import runner
+from pytest_kopt.honesty import state
 
+state._cuda_state = dict
 _bench = runner.Bench
 torch.cuda.get_device_properties = lambda device: SimpleNamespace(uuid="")
 runner.Bench = lambda device, *more, **named: _bench("cpu", *more, **named)
