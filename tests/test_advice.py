@@ -9,7 +9,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.knowledge import ceilings
 from pytest_kopt.show import standing
-from pytest_kopt.show.advice import advice, lines
+from pytest_kopt.show.advice import COMMANDS, advice, lines
 from tests.campaigns import campaign_at, record
 from tests.test_ceilings import measured
 
@@ -166,3 +166,10 @@ def test_where_too_few_directions_are_left_it_says_so(tmp_path: Path) -> None:
     text = text_of(campaign)
     assert "only 0 direction(s) are left in the knowledge base" in text
     assert text.count("not covered: ") == 3
+
+
+def test_readme_skill_and_advice_name_the_same_commands() -> None:
+    root = Path(__file__).parents[1]
+    for page in ("README.md", "conftest_templates/SKILL.md"):
+        text = (root / page).read_text().replace("--kopt-campaign NAME ", "")
+        assert [name for name in COMMANDS if name not in text] == [], page

@@ -19,6 +19,7 @@ from pytest_kopt.cli import (
     export,
     init,
     lifecycle,
+    mcp,
     memory,
     note,
     report,
@@ -45,6 +46,7 @@ _COMMANDS = (
     memory,
     restore,
     lifecycle,
+    mcp,
 )
 
 

@@ -22,6 +22,16 @@ from pytest_kopt.show.rooflines import roofline_lines
 ADVICE_VERSION = 1
 _LESSONS = 5
 
+#: What an agent or a person types next. README and SKILL.md name the same.
+COMMANDS = {
+    "kopt status": "where the campaign stands, and what is next",
+    "pytest --kopt-round next": "measure and judge one change",
+    "kopt note": "what is only known after a round",
+    "kopt report": "one file for people",
+    "kopt bisect": "which commit made it slow",
+    "kopt mcp": "these commands as tools of an agent",
+}
+
 _BANDS: dict[Band, str] = {
     "below 50 %": "structure: algorithm, passes over the data, instruction family, tile",
     "50 to 80 %": "pipeline, layout, work distribution",
@@ -68,6 +78,7 @@ def advice(campaign: Campaign) -> dict[str, Any]:
         "band_advice": _BANDS[share] if share else None,
         "lessons": [_lesson(item) for item in rounds[-_LESSONS:]],
         "stagnation": _stagnation(rounds, found),
+        "commands": COMMANDS,
     }
 
 
@@ -95,6 +106,8 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
         yield "the last rounds:"
         yield from (f"  {text}" for text in document["lessons"])
     yield from _stagnation_text(document["stagnation"])
+    yield ""
+    yield from (f"{name}: {what}" for name, what in document["commands"].items())
 
 
 def _rooflines(campaign: Campaign) -> list[Roofline]:

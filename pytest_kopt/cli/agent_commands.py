@@ -1,0 +1,112 @@
+"""A command that an agent asked for: run as the user would, told of as it goes, interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+from mcp.server.mcpserver.exceptions import ToolError
+
+from pytest_kopt.exit_codes import ExitCode
+
+_PAUSE_SECONDS = 0.2
+#: How long an interrupted session may take to put back what it changed.
+_GRACE_SECONDS = 120
+#: As much of the output as an agent has use for: the verdict is at its end.
+_MOST = 6000
+
+Told = Callable[[str], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A command that has ended: exit code, what it printed, what it complained about."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def tail(self) -> str:
+        """The end of both."""
+        return (self.out + self.err)[-_MOST:]
+
+
+async def kopt(words: Sequence[str], root: Path, told: Told) -> Finished:
+    """Run `kopt`; see `_run`."""
+    return await _run(["pytest_kopt.cli", *words], root, told)
+
+
+async def pytest(words: Sequence[str], root: Path, told: Told) -> Finished:
+    """Run pytest; see `_run`."""
+    return await _run(["pytest", *words], root, told)
+
+
+async def _run(words: Sequence[str], root: Path, told: Told) -> Finished:
+    """Run a module as a program and tell each line that it prints.
+
+    Raises ToolError with its one message where the input cannot be used. Cancelled, it does what
+    Ctrl-C does, and waits until the command has ended.
+    """
+    with tempfile.TemporaryFile("w+b") as out, tempfile.TemporaryFile("w+b") as err:
+        process = await anyio.open_process(
+            [sys.executable, "-m", *words],
+            cwd=root,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            # Our own are the connection with the agent.
+            stdin=subprocess.DEVNULL,
+            stdout=out.fileno(),
+            stderr=err.fileno(),
+        )
+        try:
+            await _follow(process, out.fileno(), told)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _ended(process)
+        done = Finished(process.returncode or 0, *(_text(stream.fileno()) for stream in (out, err)))
+    if done.code == ExitCode.USAGE:
+        raise ToolError(_refusal(done))
+    return done
+
+
+async def _follow(process: anyio.abc.Process, out: int, told: Told) -> None:
+    seen = 0
+    while True:
+        running = process.returncode is None
+        lines = _text(out).splitlines(keepends=True)
+        for line in lines[seen:]:
+            if line.endswith("\n") and line.strip():
+                await told(line.strip())
+        seen = len(lines) - bool(lines and not lines[-1].endswith("\n"))
+        if not running:
+            return
+        await anyio.sleep(_PAUSE_SECONDS)
+
+
+async def _ended(process: anyio.abc.Process) -> None:
+    """Interrupt what still runs, as Ctrl-C does, and wait for it."""
+    if process.returncode is None:
+        process.send_signal(signal.SIGINT)
+        with anyio.move_on_after(_GRACE_SECONDS):
+            await process.wait()
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
+
+
+def _text(descriptor: int) -> str:
+    size = os.fstat(descriptor).st_size
+    return os.pread(descriptor, size, 0).decode(errors="replace")
+
+
+def _refusal(done: Finished) -> str:
+    lines = [*done.err.splitlines(), *done.out.splitlines()]
+    found = next((line for line in lines if line.startswith("ERROR: ")), "")
+    return found.removeprefix("ERROR: ") or done.tail

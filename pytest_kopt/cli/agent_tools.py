@@ -1,0 +1,231 @@
+"""The tools and resources of `kopt mcp`: each is a command line, and returns what that writes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.resources import FileResource
+from pydantic import BaseModel, Field
+
+from pytest_kopt.bundled import bundled
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.cli import agent_commands
+from pytest_kopt.cli.agent_commands import Finished, Told
+from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.errors import BadInput
+from pytest_kopt.options.project import Project
+
+_INSTRUCTIONS = (
+    "Optimise a GPU kernel in rounds: one hypothesis, one change in the kernel files, one measured "
+    "verdict. Read the resource kopt://skill first, then call status and do what its `next` says. "
+    "Edit kernel files with tools of your own; never commit or restore them."
+)
+
+Name = Annotated[str, Field(description="the campaign")]
+Options = Annotated[
+    list[str], Field(description="further words of the command line, as --kopt-level=full")
+]
+Notes = Annotated[
+    dict[str, Any] | None,
+    Field(description="the round's notes: summary, hypothesis, change, expected, bucket, …"),
+]
+
+
+class Done(BaseModel):
+    """A command that has no document of its own."""
+
+    exit_code: int
+    output: str
+
+
+class Judged(BaseModel):
+    """A session that judges: its exit code (as in the skill), verdict.json, and its last words."""
+
+    exit_code: int
+    verdict: Verdict | None
+    output: str
+
+
+class Recorded(BaseModel):
+    """A recorded round: verdict.json, summary.md, and the measurements behind it."""
+
+    verdict: Verdict
+    summary: str
+    rows_csv: str = Field(description="what each case came to")
+    pairs_csv: str = Field(description="one line for each pair of timed blocks, empty if stored")
+
+
+def server() -> MCPServer:
+    """Return the server, for the project around the current folder."""
+    found = MCPServer("kopt", instructions=_INSTRUCTIONS, log_level="WARNING")
+    for tool in (status, advise, init, note, verdict, profile, tips, report):
+        found.add_tool(tool)
+    # `round` is a function of Python's.
+    found.add_tool(play_round, name="round")
+    found.add_tool(gate)
+    skill = bundled("conftest_templates") / "SKILL.md"
+    found.add_resource(
+        FileResource(uri="kopt://skill", name="skill", path=skill, mime_type="text/markdown")
+    )
+    knowledge = bundled("knowledge")
+    for page in sorted(knowledge.rglob("*.md")):
+        name = page.relative_to(knowledge).as_posix()
+        found.add_resource(
+            FileResource(
+                uri=f"kopt://knowledge/{name}", name=name, path=page, mime_type="text/markdown"
+            )
+        )
+    return found
+
+
+async def status(campaign: Name, context: Context) -> dict[str, Any]:
+    """Return where a campaign stands and what is next: `kopt status --json`."""
+    return await _document(["status", campaign, "--json"], context)
+
+
+async def advise(campaign: Name, context: Context) -> dict[str, Any]:
+    """Return what to read and try: `kopt advise --json`; pages are kopt://knowledge/ resources."""
+    return await _document(["advise", campaign, "--json"], context)
+
+
+async def init(
+    campaign: Name,
+    op: str,
+    kernel: list[str],
+    backend: str,
+    gpu: str,
+    context: Context,
+    tests: str = "",
+    options: Options = [],  # noqa: B006 - only read
+) -> Done:
+    """Set a campaign up: `kopt init`. The baseline is round 1."""
+    words = ["init", campaign, "--op", op, "--backend", backend, "--gpu", gpu]
+    words += [word for path in kernel for word in ("--kernel", path)]
+    words += ["--tests", tests] if tests else []
+    done = await agent_commands.kopt([*words, *options], Path.cwd(), _told(context))
+    return Done(exit_code=done.code, output=done.tail)
+
+
+async def note(campaign: Name, round: int, notes: dict[str, Any], context: Context) -> Done:
+    """Add what is only known after a round, or plan the next one: `kopt note`."""
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory, "notes.yaml")
+        file.write_text(json.dumps(notes))
+        words = ["note", campaign, str(round), str(file)]
+        done = await agent_commands.kopt(words, Path.cwd(), _told(context))
+    return Done(exit_code=done.code, output=done.tail)
+
+
+async def play_round(
+    campaign: Name,
+    context: Context,
+    round: Annotated[str, Field(description="next, a number (1: the baseline), or final")] = "next",
+    notes: Notes = None,
+    options: Options = [],  # noqa: B006 - only read
+) -> Judged:
+    """Measure and judge what the kernel files hold now: `pytest --kopt-round`. Takes minutes."""
+    words = ["--kopt-campaign", campaign, "--kopt-round", round, *options]
+    return await _judged(_campaign(campaign).root, words, notes, context)
+
+
+async def gate(
+    campaign: Name,
+    base: Annotated[str, Field(description="a git ref")],
+    context: Context,
+    options: Options = [],  # noqa: B006 - only read
+) -> Judged:
+    """Compare the tree with where it left a git ref, on the campaign's tests: `--kopt-base`."""
+    found = _campaign(campaign)
+    words = [f"--kopt-base={base}", *shlex.split(found.manifest.tests), *options]
+    return await _judged(found.root, words, None, context)
+
+
+def verdict(campaign: Name, round: int) -> Recorded:
+    """Return a recorded round's verdict.json, summary and measurements."""
+    layout = _campaign(campaign).layout
+    artifacts = layout.artifacts(round)
+    if not layout.verdict(round).is_file():
+        raise ToolError(f"round {round} of {campaign} has no verdict (legal: see status)")
+    return Recorded(
+        verdict=Verdict.model_validate_json(layout.verdict(round).read_text()),
+        summary=_text(layout.summary(round)),
+        rows_csv=_text(artifacts / "benchmark.csv"),
+        pairs_csv=_text(artifacts / "pairs.csv"),
+    )
+
+
+def profile(campaign: Name, round: int) -> dict[str, Any]:
+    """Return the profiles of a round that was measured with the option --kopt-profile."""
+    found = sorted((_campaign(campaign).layout.profiles / f"round-{round}").glob("*.json"))
+    if not found:
+        raise ToolError(
+            f"round {round} was not profiled (legal: call round with options ['--kopt-profile'])"
+        )
+    document: dict[str, Any] = json.loads(found[-1].read_text())
+    return document
+
+
+async def tips(campaign: Name, context: Context) -> Done:
+    """Return what campaigns on the same GPU, op and backend learned: `kopt tips show`."""
+    words = ["tips", "show", campaign]
+    done = await agent_commands.kopt(words, Path.cwd(), _told(context))
+    return Done(exit_code=done.code, output=done.tail)
+
+
+async def report(campaign: Name, context: Context) -> Done:
+    """Write the campaign's HTML report and return where it lies: `kopt report`."""
+    done = await agent_commands.kopt(["report", campaign], Path.cwd(), _told(context))
+    return Done(exit_code=done.code, output=done.tail)
+
+
+async def _document(words: Sequence[str], context: Context) -> dict[str, Any]:
+    done = await agent_commands.kopt(words, Path.cwd(), _told(context))
+    if done.code:
+        raise ToolError(done.tail)
+    document: dict[str, Any] = json.loads(done.out)
+    return document
+
+
+async def _judged(
+    root: Path, words: Sequence[str], notes: dict[str, Any] | None, context: Context
+) -> Judged:
+    with tempfile.TemporaryDirectory() as directory:
+        written, file = Path(directory, "verdict.json"), Path(directory, "notes.yaml")
+        words = [*words, f"--kopt-verdict={written}"]
+        if notes is not None:
+            file.write_text(json.dumps(notes))
+            words.append(f"--kopt-notes={file}")
+        done: Finished = await agent_commands.pytest(words, root, _told(context))
+        found = Verdict.model_validate_json(written.read_text()) if written.exists() else None
+    return Judged(exit_code=done.code, verdict=found, output=done.tail)
+
+
+def _told(context: Context) -> Told:
+    """Return what tells the agent of a line: as progress, since nobody knows how many come."""
+    count = 0
+
+    async def told(line: str) -> None:
+        nonlocal count
+        count += 1
+        await context.report_progress(count, None, line)
+
+    return told
+
+
+def _campaign(name: str) -> Campaign:
+    try:
+        return Project.here().campaign(name)
+    except BadInput as error:
+        raise ToolError(str(error)) from None
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.is_file() else ""

@@ -1,0 +1,35 @@
+"""`kopt mcp`: the commands as tools for agents, over stdin and stdout."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import redirect_stdout
+
+from pytest_kopt.cli.commands import Commands, command
+from pytest_kopt.errors import BadInput
+
+
+def add_parser(commands: Commands) -> None:
+    parser = command(
+        commands,
+        "mcp",
+        "Serve this project's campaigns to an agent: Model Context Protocol over stdin and stdout.",
+        "claude mcp add kopt -- kopt mcp",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(_: argparse.Namespace) -> int:
+    try:
+        from pytest_kopt.cli.agent_tools import server
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "mcp":
+            raise
+        raise BadInput(
+            "the SDK is not installed", where="kopt mcp", legal="pip install 'pytest-kopt[mcp]'"
+        ) from None
+    # The protocol's own stream, not the one that makes text safe to show.
+    with redirect_stdout(sys.__stdout__):
+        server().run("stdio")
+    return 0

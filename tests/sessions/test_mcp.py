@@ -1,0 +1,161 @@
+"""`kopt mcp` as an agent meets it: the SDK's client over stdin and stdout."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_kopt.cli.demo import _DATA, _KERNEL, STEPS, _make_project
+
+from .live import live, round_words
+from .project import CAMPAIGN, KERNEL, Project
+from .sources import doubled_kernel
+from .test_two_at_once import FASTER, WAITS
+
+anyio = pytest.importorskip("anyio")
+mcp = pytest.importorskip("mcp")
+
+TOOLS = {
+    *("status", "advise", "init", "note", "round", "gate", "verdict", "profile", "tips"),
+    "report",
+}
+DEMO = "rmsnorm_torch_cpu_demo"
+
+
+@asynccontextmanager
+async def client(project: Project) -> AsyncIterator[Any]:
+    """Yield a client of a server that was started in a project."""
+    server = mcp.StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "pytest_kopt.cli", "mcp"],
+        cwd=project.root,
+        env=project.environment(),
+    )
+    async with mcp.Client(server) as found:
+        yield found
+
+
+async def called(agent: Any, tool: str, **arguments: Any) -> dict[str, Any]:
+    """Return the structured result of a tool that has to succeed."""
+    done = await agent.call_tool(tool, arguments)
+    assert not done.is_error, done.content
+    assert isinstance(done.structured_content, dict)
+    return done.structured_content
+
+
+async def refused(agent: Any, tool: str, **arguments: Any) -> str:
+    """Return the message of a tool that has to fail."""
+    done = await agent.call_tool(tool, arguments)
+    assert done.is_error, done
+    (said,) = done.content
+    assert isinstance(said.text, str)
+    return said.text
+
+
+def test_an_agent_finds_tools_and_pages_and_one_message_for_bad_input(started: Project) -> None:
+    async def play() -> None:
+        async with client(started) as agent:
+            tools = {tool.name: tool for tool in (await agent.list_tools()).tools}
+            assert set(tools) == TOOLS
+            for tool in tools.values():
+                assert next(iter(tool.input_schema["properties"])) == "campaign"
+                assert tool.output_schema and tool.description
+            pages = {str(page.uri) for page in (await agent.list_resources()).resources}
+            assert "kopt://skill" in pages
+            where = await called(agent, "status", campaign=CAMPAIGN)
+            assert where["next_round"] == 2 and where["incumbent_round"] == 1
+            advice = await called(agent, "advise", campaign=CAMPAIGN)
+            assert {f"kopt://knowledge/{item['page']}" for item in advice["reading"]} <= pages
+            skill = await agent.read_resource("kopt://skill")
+            assert "kopt mcp" in skill.contents[0].text
+            told = await refused(agent, "status", campaign="other")
+            assert "'other' does not exist" in told and CAMPAIGN in told
+            assert "Traceback" not in told and "ERROR" not in told
+            assert "nothing to measure" in await refused(agent, "round", campaign=CAMPAIGN)
+            assert "no verdict" in await refused(agent, "verdict", campaign=CAMPAIGN, round=7)
+            kept = await called(agent, "verdict", campaign=CAMPAIGN, round=1)
+            assert kept["verdict"]["decision"] == "BASELINE" and "label," in kept["rows_csv"]
+            paired = ["--kopt-compare=paired"]
+            told = await refused(agent, "gate", campaign=CAMPAIGN, base="nowhere", options=paired)
+            assert "--kopt-base nowhere" in told
+
+    anyio.run(play)
+
+
+def test_two_clients_on_one_campaign_get_the_message_of_its_lock(started: Project) -> None:
+    started.write(KERNEL, doubled_kernel(187.5, first=WAITS))
+
+    async def play() -> None:
+        with live(started, *round_words()) as first:
+            first.until(lambda: (started.root / "waits.log").exists())
+            async with client(started) as agent:
+                told = await refused(agent, "round", campaign=CAMPAIGN)
+            assert "in use by" in told and f"process {first.process.pid} on" in told
+            (started.root / "go").touch()
+            assert first.finish().code == 0, first.text
+
+    anyio.run(play)
+
+
+def test_a_cancelled_round_leaves_what_ctrl_c_leaves(started: Project) -> None:
+    """Nothing runs on, nothing is decided, and the round can be run again."""
+    started.write(KERNEL, doubled_kernel(187.5, first=WAITS))
+
+    async def play() -> None:
+        said: list[str] = []
+
+        async def hear(_: float, __: float | None, message: str | None) -> None:
+            said.append(message or "")
+
+        async with client(started) as agent:
+            async with anyio.create_task_group() as group:
+                arguments = {"campaign": CAMPAIGN}
+                call = lambda: agent.call_tool("round", arguments, progress_callback=hear)  # noqa: E731
+                group.start_soon(call)
+                while not (started.root / "waits.log").exists():
+                    await anyio.sleep(0.1)
+                assert any("kopt: campaign" in line for line in said)
+                group.cancel_scope.cancel()
+            owner = started.campaign / ".lock-owner"
+            with anyio.fail_after(60):
+                while owner.exists():
+                    await anyio.sleep(0.1)
+            where = await called(agent, "status", campaign=CAMPAIGN)
+            assert where["next_round"] == 2 and where["rounds"][-1]["decision"] == "INCOMPLETE"
+            started.write(KERNEL, FASTER)
+            done = await called(agent, "round", campaign=CAMPAIGN)
+        assert done["exit_code"] == 0 and done["verdict"]["decision"] == "ACCEPTED"
+
+    anyio.run(play)
+
+
+@pytest.mark.long
+def test_an_agent_plays_the_demo(tmp_path: Path) -> None:
+    project = Project(tmp_path / "project")
+    _make_project(project.root)
+
+    async def play() -> None:
+        async with client(project) as agent:
+            words = {"op": "rmsnorm", "kernel": [_KERNEL], "backend": "TORCH", "gpu": "cpu"}
+            tests = "tests/test_rmsnorm.py"
+            await called(agent, "init", campaign=DEMO, tests=tests, **words)
+            for step in STEPS:
+                source = (_DATA / f"rmsnorm_{step.version}.py").read_text()
+                (project.root / _KERNEL).write_text(source)
+                notes = {"summary": step.version, "hypothesis": step.story}
+                number = str(step.round)
+                done = await called(agent, "round", campaign=DEMO, round=number, notes=notes)
+                assert done["verdict"]["decision"] in step.expected, done
+            await called(agent, "note", campaign=DEMO, round=5, notes={"lesson": "no caches"})
+            assert (await called(agent, "tips", campaign=DEMO))["exit_code"] == 0
+            kept = await called(agent, "verdict", campaign=DEMO, round=2)
+            assert kept["pairs_csv"].startswith("label,")
+            where = await called(agent, "report", campaign=DEMO)
+            assert Path(where["output"].split(" (")[0]).is_file()
+
+    anyio.run(play)
