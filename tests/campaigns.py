@@ -27,7 +27,7 @@ def campaign_at(root: Path, name: str = "c", **changes: Any) -> Campaign:
     """Make a campaign without git and open it."""
     kernel = root / KERNEL
     kernel.parent.mkdir(parents=True, exist_ok=True)
-    kernel.write_text("# version 0\n")
+    kernel.write_text("VERSION = 0\n")
     layout = Layout(root / "agent" / "workspace" / name)
     document = manifest_document(git_commit=False, **changes)
     manifests.save(layout.manifest, Manifest.model_validate(document))
@@ -47,7 +47,7 @@ def record(
     **notes: Any,
 ) -> None:
     """Record an attempt at a round with a kernel of its own, carry it out, refresh the files."""
-    (campaign.root / KERNEL).write_text(f"# version {number}\n")
+    (campaign.root / KERNEL).write_text(f"VERSION = {number}\n")
     table = gemm_table(rates)
     verdict = Verdict(
         decision=decision,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,20 +39,35 @@ def project(tmp_path: Path) -> DrivenCampaign:
 def test_the_incumbents_kernel_needs_no_round(project: DrivenCampaign) -> None:
     before = files_below(project.root, project.root)
     ran = play(project, "faster")
-    assert "kernels: the kernel is round 1's: nothing to measure" in ran.refusal
+    assert "kernels: the same code as round 1: nothing to measure" in ran.refusal
     assert files_below(project.root, project.root) == before
     document = shown(project)
     assert document["obstacle"] == ran.refusal
     assert not any("--kopt-round 2" in command for command in document["allowed"])
     assert document["next"].startswith("change the kernel (one hypothesis), then: pytest")
     project.write(KERNEL, b"OLD = 1\n# saved\n")
+    assert play(project, "faster").refusal == ran.refusal, "a comment is no other code"
+    project.write(KERNEL, b"OLD = 2\n")
     assert shown(project)["obstacle"] is None
     assert play(project, "faster").verdict
 
 
-def test_an_extra_benefit_is_a_reason_to_measure_it_again(project: DrivenCampaign) -> None:
-    ran = play(project, "equal with a benefit")
+def test_an_extra_benefit_keeps_the_same_code_at_once(project: DrivenCampaign) -> None:
+    """Whatever the cases would show: they are not asked."""
+    project.write(KERNEL, b"# What it is good for.\nOLD = 1\n")
+    before = project.opened()
+    wrong = replace(OUTCOMES["wrong"], benefit=True)
+    ran = project.measure("next", wrong, RATES, Steps(project.root))
     assert ran.verdict and ran.verdict.decision == "ACCEPTED_WITH_NOTE", ran
+    assert ran.verdict.compare == "none" and "less memory" in ran.verdict.reason
+    assert "the same code as round 1" in ran.verdict.reason
+    assert [shape.same for shape in ran.verdict.shapes] == ["source"] * 4
+    after = project.opened()
+    assert after.state.incumbent_round == 2
+    assert after.incumbent_table() == before.incumbent_table()
+    assert after.candidate().same_content(after.incumbent()), "the new text is what is kept"
+    decided = after.state.rounds[2].verdict
+    assert decided and decided.paired and decided.paired.step_pct == 0.0, "the chain goes on"
 
 
 def test_an_open_round_whose_kernel_was_put_back(project: DrivenCampaign) -> None:

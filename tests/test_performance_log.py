@@ -191,7 +191,7 @@ def test_the_status_of_a_campaign_that_goes_on(campaign: Campaign) -> None:
     record(campaign, 1, Decision.BASELINE)
     record(campaign, 2, Decision.ACCEPTED, change="wider loads")
     record(campaign, 3, Decision.ROLLED_BACK, hypothesis="more stages", lesson="LDS is full")
-    (campaign.root / KERNEL).write_text("# version 4\n")
+    (campaign.root / KERNEL).write_text("VERSION = 4\n")
     document = status(campaign)
     assert document["next_round"] == 4
     assert document["stagnation"] is None

@@ -49,7 +49,7 @@ TAKEN: Counter[str] = Counter()
 #: Sessions have some sixty steps on disk; decisions are written and carried out in the middle.
 POINTS = st.one_of(st.integers(1, 65), st.integers(24, 37))
 TORN = st.sampled_from([None, 0.0, 0.3, 0.6, 0.9])
-FIRST = {"kernels/a.py": b"# version 0\n"}
+FIRST = {"kernels/a.py": b"VERSION = 0\n"}
 
 
 class Histories(RuleBasedStateMachine):
@@ -342,7 +342,7 @@ class Histories(RuleBasedStateMachine):
                 }
                 edits = {path: text for path, text in edits.items() if path not in early}
                 tree = tree | early
-                self._decided(event, outcome, rates, tree, edited=bool(edits))
+                self._decided(event, outcome, rates, tree, edited=bool(edits), early=bool(early))
             elif kind == "applying":
                 begun = True
             elif kind in ("applied", "apply_waived"):
@@ -370,6 +370,7 @@ class Histories(RuleBasedStateMachine):
         candidate: Version,
         *,
         edited: bool,
+        early: bool,
     ) -> None:
         model = self.model
         number, decision = event["round"], event["decision"]
@@ -378,7 +379,11 @@ class Histories(RuleBasedStateMachine):
         assert number == model.next_round and not model.refusal(outcome, candidate)
         hashes = {path: sha256(text) for path, text in candidate.items()}
         assert event["kernel"] == hashes, (event, hashes)
-        legal = {model.decide(outcome, edited), model.decide(outcome, False)}
+        settled = model.is_settled(candidate)
+        legal = {model.decide(outcome, known, settled) for known in (edited, False)}
+        # Edited after the look that found the incumbent's code in it.
+        legal |= {"INCOMPLETE"} if early else set()
+        rates = model.kept[-1].rates if settled else rates
         assert decision in legal, (event, legal)
         attempt = Attempt(number, event["attempt"], decision, candidate, rates)
         slower = outcome.is_regression and decision == "ROLLED_BACK"
@@ -454,7 +459,7 @@ class Histories(RuleBasedStateMachine):
 
     def _text(self) -> bytes:
         self.versions += 1
-        return f"# version {self.versions}\n".encode()
+        return f"VERSION = {self.versions}\n".encode()
 
     def _contents(self) -> Version:
         return {

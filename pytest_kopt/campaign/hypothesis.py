@@ -5,8 +5,8 @@ from __future__ import annotations
 import warnings
 
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.git import lineage
 from pytest_kopt.errors import BadInput, KernelError
+from pytest_kopt.sameness.program import differing
 
 
 def check_parses(campaign: Campaign) -> None:
@@ -28,18 +28,19 @@ def check_parses(campaign: Campaign) -> None:
             ) from None
 
 
-def check_differs(campaign: Campaign, extra_benefit: str | None) -> None:
-    """Raise BadInput when the kernel files are the incumbent's, unless a benefit is claimed."""
+def check_differs(campaign: Campaign, extra_benefit: str | None) -> int | None:
+    """Return the round whose code the kernel files hold, None where theirs is another.
+
+    BadInput where they hold the incumbent's and no benefit is claimed for them.
+    """
     number = campaign.state.incumbent_round
-    if (
-        number is None
-        or extra_benefit
-        or lineage.edited(campaign.root, campaign.manifest, campaign.state)
-    ):
-        return
+    if number is None or differing(campaign.incumbent().sources, campaign.candidate().sources):
+        return None
+    if extra_benefit:
+        return number
     raise BadInput(
-        f"the kernel is round {number}'s: nothing to measure",
+        f"the same code as round {number}: nothing to measure",
         where=", ".join(campaign.manifest.kernel_source),
-        legal="an edit of these files (saved?), notes with extra_benefit, or `kopt discard` to end "
-        "an open round",
+        legal="an edit of these files that is more than comments and names (saved?), notes with "
+        "extra_benefit, or `kopt discard` to end an open round",
     )

@@ -25,6 +25,7 @@ from pytest_kopt.decide.verdict import (
     ConfigClass,
     Decision,
     KnownNoise,
+    Same,
     Shape,
     Verdict,
 )
@@ -53,7 +54,7 @@ class PairedCase:
 
     `placebo` are those of the incumbent against its own copy, from the same replicas. The shape
     gate guards the `core` cases. `values` are the candidate's and the incumbent's metric, for
-    display.
+    display. Of a case that is the `same` in both versions nothing was timed.
     """
 
     name: str
@@ -64,6 +65,7 @@ class PairedCase:
     device: str | None = None
     core: bool = True
     values: tuple[float, float] | None = None
+    same: Same | None = None
 
     @property
     def is_timed(self) -> bool:
@@ -283,6 +285,7 @@ class _Judged:
             high_pct=percent(high),
             status=status,
             device=case.device,
+            same=case.same,
         )
 
     def _class(self, name: str) -> ConfigClass:

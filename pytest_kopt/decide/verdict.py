@@ -12,6 +12,8 @@ from pytest_kopt.roofline import Roofline
 
 #: Which cases decide: the representative ones, or all.
 Level = Literal["quick", "full"]
+#: How it is known that both versions run the same code.
+Same = Literal["source"]
 
 
 class Decision(str, Enum):
@@ -107,6 +109,9 @@ class Shape(BaseModel):
     forward_ms: float | None = Field(default=None, description="the candidate's, per call")
     backward_ms: float | None = Field(default=None, description="the candidate's, per call")
     diagnosis: Diagnosis | None = Field(default=None, description="of a case that did not pass")
+    same: Same | None = Field(
+        default=None, description="both versions run the same code: nothing was timed"
+    )
 
 
 class ConfigClass(BaseModel):

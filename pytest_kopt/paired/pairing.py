@@ -174,6 +174,7 @@ def _cases(
             placebo=ratios(result.nodeid, "placebo"),
             device=replicas[0][result.nodeid].device or None,
             core=core is None or result.nodeid in core,
+            same="source" if replicas[0][result.nodeid].is_same else None,
             values=metric.on_both_sides(result.key, statistics.fmean(ratios(result.nodeid))),
         )
         for result in results

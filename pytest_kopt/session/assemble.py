@@ -78,7 +78,10 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         orders = trial.orders(device, seed)
     controller = Controller(config, settings, orders, trial)
     manager.register(controller, _CONTROLLER)
-    if is_distributed(config):
+    if controller.is_settled:
+        # Workers would only start and import what is not needed; xdist configures after this.
+        config.option.dist = "no"
+    elif is_distributed(config):
         from pytest_kopt.session.xdist import XdistBridge
 
         manager.register(XdistBridge(controller), "kopt-xdist")
@@ -88,7 +91,7 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         manager.register(Supervisor(config, controller), "kopt-supervisor")
     else:
         manager.register(Worker(orders), _WORKER)
-    if controller.judges:
+    if controller.judges and not controller.is_settled:
         controller.measurements.warm_up()
 
 

@@ -64,8 +64,13 @@ class Controller:
     def wait_minutes(self) -> float | None:
         """How long to wait for an idle GPU; None where nothing is timed for the record."""
         timed = self.settings.active and self.settings.suite == "standard"
-        timed = timed and not self.settings.check_only
+        timed = timed and not self.settings.check_only and not self.is_settled
         return self.settings.gpu_wait if timed else None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the verdict is known, so that nothing has to be collected or run."""
+        return self.trial is not None and self.trial.is_settled
 
     def say(self, line: str) -> None:
         """Show a line at once."""
@@ -109,11 +114,12 @@ class Controller:
         if self.trial:
             self._interruption.take_over()
         with told("nothing was measured or changed", self.trial):
-            self.measurements.take_place(
-                self.wait_minutes, self.say, serves_itself=not self.settings.active
-            )
+            if not self.is_settled:
+                self.measurements.take_place(
+                    self.wait_minutes, self.say, serves_itself=not self.settings.active
+                )
             blocked = self.trial.begin() if self.trial else ""
-        if blocked:
+        if blocked or self.is_settled:
             self.collector.startup_death = blocked
             self._config.pluginmanager.register(Blocked(), "kopt-blocked")
 
@@ -246,7 +252,7 @@ def told(consequence: str, trial: Trial | None = None) -> Iterator[None]:
 
 
 class Blocked:
-    """Keeps every test from running when a command in front of the round failed."""
+    """Keeps every test from running: a command in front of the round failed, or all is known."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> bool:

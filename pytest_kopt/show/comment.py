@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pytest_kopt.decide.verdict import Decision, Shape, Verdict
 from pytest_kopt.figures import changed, figure, interval
-from pytest_kopt.show.words import markdown_table, one_line, outcome, visible
+from pytest_kopt.show.words import markdown_table, one_line, outcome, same_code, visible
 
 _SIGNS = {
     Decision.BASELINE: "⚪",
@@ -69,6 +69,10 @@ def _lines(verdict: Verdict) -> Iterator[str]:
             yield f"and {len(worst) - _MOST_ROWS} more in verdict.json"
         yield ""
         yield "</details>"
+    same = same_code(verdict)
+    if same:
+        yield ""
+        yield f"{same}."
     if verdict.flags:
         yield ""
         yield from (f"- flag: {_safe(flag)}" for flag in verdict.flags)
@@ -91,6 +95,8 @@ def _how(verdict: Verdict) -> str:
 
 
 def _status(shape: Shape) -> str:
+    if shape.same:
+        return "same code"
     is_bare = shape.check == "PASS" and shape.change_pct is None
     return "not compared" if is_bare and shape.status == "unchanged" else shape.status
 

@@ -21,6 +21,7 @@ from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.figures import changed, figure
 from pytest_kopt.show import standing
+from pytest_kopt.show.words import same_code
 
 STATUS_VERSION = 1
 
@@ -89,6 +90,7 @@ def status(
         "quick": _quick(campaign),
         "masked": [f"v{version}" for version in sorted(state.masked)],
         "rounds": rounds,
+        "same_code": _same_code(campaign),
     }
 
 
@@ -108,6 +110,8 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
         yield f"  round {item['round']}{tries}: {item['decision']}{change}{mark}"
         yield f"      {item['reason'].splitlines()[0]}"
         yield from (f"      {text}" for text in _story(item["notes"]))
+    if document["same_code"]:
+        yield f"of the last round {document['same_code']}"
     yield from (f"the chain is broken: {text}" for text in document["chain_breaks"])
     if document["quick"]["shapes"]:
         since = document["quick"]["frozen_since_round"]
@@ -172,6 +176,16 @@ def _round(item: Round) -> dict[str, Any]:
 
 def _decision(item: Round) -> str:
     return str(item.verdict.decision if item.verdict else Decision.INCOMPLETE)
+
+
+def _same_code(campaign: Campaign) -> str:
+    """Return how many of the last verdict's cases needed no clock, "" where every one did."""
+    judged = [item for item in campaign.state.rounds.values() if item.verdict]
+    try:
+        verdict = campaign.verdict(judged[-1]) if judged else None
+    except BadInput:  # a campaign may be shown without its evidence
+        return ""
+    return same_code(verdict) if verdict else ""
 
 
 def _story(notes: dict[str, Any]) -> Iterator[str]:

@@ -44,6 +44,13 @@ def gate_outcome(verdict: Verdict) -> str:
     }.get(decision, decision)
 
 
+def same_code(verdict: Verdict) -> str:
+    """Return how many of the cases needed no clock, "" where every one did."""
+    same = sum(shape.same is not None for shape in verdict.shapes)
+    text = f"{same} of {len(verdict.shapes)} cases run the same code in both versions: not timed"
+    return text if same else ""
+
+
 def clipped(label: str, room: int) -> str:
     """Return a label that fits, its middle left out: dims at both ends tell cases apart."""
     if len(label) <= room:

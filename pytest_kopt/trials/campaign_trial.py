@@ -61,6 +61,8 @@ class CampaignTrial:
 
     #: Whether the manifest's benchmark_command is run too.
     runs_benchmark = False
+    #: Whether the verdict is known without running anything.
+    is_settled = False
 
     def __init__(self, settings: Settings, campaign: Campaign) -> None:
         self._settings = settings

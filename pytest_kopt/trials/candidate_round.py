@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_kopt.campaign import hypothesis, ledger, levels
 from pytest_kopt.campaign.campaign import AttemptRecord, Campaign
+from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.gates import checked_shape, correctness_verdict
@@ -23,8 +24,10 @@ from pytest_kopt.honesty.heldout import SUPPORT
 from pytest_kopt.honesty.inflation import gap_finding
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.profiling.table import CaseProfile
+from pytest_kopt.sameness.program import differing
 from pytest_kopt.schema.table import Key, Table
 from pytest_kopt.show import trend
+from pytest_kopt.show.closing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_round import CampaignRound
 from pytest_kopt.trials.campaign_trial import CAUGHT_STEP, EDITED_HARNESS
@@ -38,6 +41,7 @@ class CandidateRound(CampaignRound):
 
     def __init__(self, settings: Settings, campaign: Campaign, setup: PytestSetup) -> None:
         self._seen_quick: Verdict | None = None
+        self._same_as: int | None = None
         super().__init__(settings, campaign, setup)
 
     def _validate(self) -> None:
@@ -51,7 +55,12 @@ class CandidateRound(CampaignRound):
         self._check_target_class([row for row in rows if row.key in wanted])
         self._harness = self._watch.check(self.frozen)
         hypothesis.check_parses(self.campaign)
-        hypothesis.check_differs(self.campaign, self._extra_benefit())
+        same_as = hypothesis.check_differs(self.campaign, self._extra_benefit())
+        if same_as is not None:
+            self._same_as, self.is_settled = same_as, True
+            decided = self.campaign.state.rounds[same_as].verdict
+            assert decided is not None
+            self.level = decided.level
 
     def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
         """Check the case set; KernelError when a file of its cases does not import any more."""
@@ -60,6 +69,21 @@ class CandidateRound(CampaignRound):
             error = judging.under(nodeid, collector.collect_errors)
             if error:
                 raise KernelError(f"the kernel does not import; nothing was measured\n{error}")
+
+    def close(
+        self, collector: Collector, measurements: Measurements, interrupted: str = ""
+    ) -> Closing:
+        """Judge, record and carry out; the incumbent's rows stand for those of the same code."""
+        if self._is_same:
+            assert self._same_as is not None
+            rows = self.campaign.results(self._same_as)
+            collector.results = {result.nodeid: result for result in rows}
+        return super().close(collector, measurements, interrupted)
+
+    @property
+    def _is_same(self) -> bool:
+        """Whether the incumbent's code is judged, without running any."""
+        return self.is_settled and not self._blocked
 
     def _take_level(self) -> None:
         """Expect the cases of the round's level; BadInput where there is no such level."""
@@ -88,11 +112,22 @@ class CandidateRound(CampaignRound):
     def _decide(
         self, collector: Collector, measurements: Measurements, interrupted: str
     ) -> Verdict:
-        broken = judging.cut_off(collector, list(self.expected), interrupted, self.policy)
+        wanted = list(collector.results if self._is_same else self.expected)
+        broken = judging.cut_off(collector, wanted, interrupted, self.policy)
         if self._edits and not interrupted:
             return self._edited(collector)
         if broken:
             return broken
+        if self._is_same:
+            if differing(self.campaign.incumbent().sources, self._kernel.sources):
+                return judging.incomplete(self.policy, "the kernel files changed meanwhile")
+            return judging.same_code(
+                Decision.ACCEPTED_WITH_NOTE,
+                f"the same code as round {self._same_as}, kept for its extra benefit: "
+                f"{self._extra_benefit()}",
+                collector.in_order(),
+                self.policy,
+            )
         verdict = self._judge_level(collector, measurements)
         if asks_for_full(self.level, verdict, self.policy):
             return self._promote(verdict, collector, measurements)
@@ -196,12 +231,14 @@ class CandidateRound(CampaignRound):
         """Add the paired change, at a full round over the representative cases as well."""
         paired = self._paired
         quick, full = self.level == "quick", self.level == "full"
+        kept = self._is_same and record.verdict.decision.keeps
+        none = _no_change(collector.in_order()) if kept else None
         return replace(
             record,
-            paired=paired.change() if paired else None,
+            paired=paired.change() if paired else none,
             paired_quick=paired.change(self._representative)
             if paired and full and self._representative
-            else None,
+            else none,
             baseline=self._baseline_of(record.evidence.table) if quick else None,
         )
 
@@ -262,6 +299,8 @@ class CandidateRound(CampaignRound):
         self, verdict: Verdict, collector: Collector, measurements: Measurements
     ) -> tuple[Verdict, list[CaseProfile]]:
         """Profile as asked to, and have the kernels' time judge what was compared (S4)."""
+        if self._is_same:
+            return verdict, []
         verdict, found = super()._profile(verdict, collector, measurements)
         compared = verdict.decision.keeps or verdict.decision is Decision.ROLLED_BACK
         if not self._by_kernel_time or not compared or verdict.compare == "none":
@@ -279,6 +318,13 @@ class CandidateRound(CampaignRound):
 
     def _failed_repairs(self) -> int:
         return self._known_round().failed_checks - 1
+
+
+def _no_change(results: Sequence[CaseResult]) -> PairedChange:
+    """Return the paired change of a version that is the same code."""
+    cells = [cell for result in results for cell in result.cells.items()]
+    backward = any(name.startswith("Backward") and value is not None for name, value in cells)
+    return PairedChange(step_pct=0.0, forward_pct=0.0, backward_pct=0.0 if backward else None)
 
 
 def _noted(verdict: Verdict, note: str) -> Verdict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -24,6 +24,7 @@ from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.pairing import PairedMetric, judge
 from pytest_kopt.paired.replica import Caught
 from pytest_kopt.processes.worker_orders import WorkerOrders
+from pytest_kopt.sameness.program import differing
 from pytest_kopt.show.closing import Closing
 from pytest_kopt.show.words import gate_outcome
 from pytest_kopt.trials import judging
@@ -32,6 +33,7 @@ from pytest_kopt.trials.base import Base
 from pytest_kopt.trials.inventory import Inventory, removed, take_inventory
 from pytest_kopt.trials.trees import overlays, why_not_in_place
 from pytest_kopt.trials.trial import Measurements
+from pytest_kopt.versions.affected_modules import DATA_SUFFIXES, NATIVE_SUFFIXES
 
 _STEP = PairedMetric("step speed", "step")
 _COMPUTE = "compute what the cases ask for"
@@ -57,6 +59,15 @@ class PullRequestGate:
         self._then = Inventory()
         self._unbuilt = ""
         self._stack = ""
+        now = {path: _content(self._base.root / path) for path in self._base.old}
+        self._differing = frozenset(differing(self._base.old, now))
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing that cases can run or read is other code than at the base."""
+        told = {".py", ".md", ".rst", *DATA_SUFFIXES, *NATIVE_SUFFIXES}
+        others = {path for path in self._base.old if PurePosixPath(path).suffix not in told}
+        return not others and all(path.endswith((".md", ".rst")) for path in self._differing)
 
     @property
     def title(self) -> str:
@@ -73,7 +84,7 @@ class PullRequestGate:
     @property
     def wants_replicas(self) -> bool:
         """Whether closing will need a comparison in processes that can be started early."""
-        return not self._settings.rebuild_command
+        return not (self._settings.rebuild_command or self.is_settled)
 
     def orders(self, device: str, session_seed: int) -> WorkerOrders:
         self._orders = replace(
@@ -83,6 +94,8 @@ class PullRequestGate:
 
     def begin(self) -> str:
         """Learn which cases the base has, and build today's kernels; why that failed, or ""."""
+        if self.is_settled:
+            return ""
         assert self._orders is not None
         command = self._settings.rebuild_command
         problem = why_not_in_place(command) if command else ""
@@ -126,7 +139,10 @@ class PullRequestGate:
             raise BadInput("; ".join(collector.refusals))
         judging.fail_rows_of_failed_tests(collector)
         wanted = [nodeid for nodeid in collector.order if nodeid not in collector.skipped]
-        verdict = judging.cut_off(collector, wanted, interrupted, self.policy)
+        if self.is_settled:
+            verdict: Verdict | None = self._nothing([], f"the same code as {self._named()}")
+        else:
+            verdict = judging.cut_off(collector, wanted, interrupted, self.policy)
         if self._unbuilt:
             verdict = self._wrong([], f"the kernel does not build: {self._unbuilt.splitlines()[0]}")
         elif verdict is None:
@@ -140,7 +156,8 @@ class PullRequestGate:
     def _judge(self, collector: Collector, measurements: Measurements) -> Verdict:
         policy, results = self.policy, collector.in_order()
         harness = [self._in_tree(result.nodeid.partition("::")[0]) for result in results]
-        changed = self._base.kernel_changes(harness, self._config.getini("python_files"))
+        sources = self._base.kernel_changes(harness, self._config.getini("python_files"))
+        changed = [path for path in sources if path in self._differing]
         found = [item for result in results for item in result.findings]
         found += self._audit(results, changed)
         damning = judging.damning(results, found)
@@ -159,7 +176,8 @@ class PullRequestGate:
         if changed:
             verdict = self._compare(results, changed, measurements)
         else:
-            verdict = self._nothing(results, f"no kernel code changed since {self._named()}")
+            why = "the kernels are the same code as" if sources else "no kernel code changed since"
+            verdict = self._nothing(results, f"{why} {self._named()}")
         flags = [*map(str, found), *(f"removed case: {nodeid}" for nodeid in gone)]
         verdict = judging.flagged(verdict, flags)
         return verdict if self._settings.allow_removed else _without(gone, verdict)
@@ -187,7 +205,8 @@ class PullRequestGate:
                 new = self._without_twin(results, versions, measurements)
                 known = [result for result in results if result.nodeid not in new]
                 if not known:
-                    nothing = self._nothing(results, f"every case is new since {self._named()}")
+                    nothing = self._nothing([], f"every case is new since {self._named()}")
+                    nothing.shapes.extend(judging.shapes(results, new.keys()))
                     return judging.flagged(nothing, list(new.values()))
                 noise = Known.here(self._settings.workspace, known)
                 with measurements.compare(
@@ -220,9 +239,13 @@ class PullRequestGate:
                 legal="a base whose kernels load and run these cases",
             ) from None
         if len(found.same) == len(known):
-            nothing = self._nothing(results, f"the change since {self._named()} reaches no case")
+            nothing = self._nothing(
+                [result for result in results if result.nodeid in found.same],
+                f"the change since {self._named()} reaches no case",
+            )
+            nothing.shapes.extend(judging.shapes(results, new.keys()))
             return judging.flagged(nothing, list(new.values()))
-        rest = [checked_shape(r.row()) for r in results if r.nodeid in found.same | new.keys()]
+        rest = judging.shapes(results, found.same | new.keys(), same=found.same)
         verdict = judging.flagged(found.verdict, list(new.values()))
         verdict = verdict.model_copy(update={"shapes": verdict.shapes + rest})
         if verdict.decision is Decision.INCOMPLETE:
@@ -248,15 +271,10 @@ class PullRequestGate:
 
     def _nothing(self, results: Sequence[CaseResult], why: str) -> Verdict:
         """Return the verdict on unchanged kernels: no regression, and no gain either."""
-        wants_gain = self._settings.gate == "improve"
-        return Verdict(
-            decision=Decision.INCONCLUSIVE if wants_gain else Decision.ACCEPTED,
-            reason=why,
-            next_step="the gate asks for a gain; there is none to measure" if wants_gain else "",
-            compare="none",
-            policy=self.policy.name,
-            shapes=[checked_shape(result.row()) for result in results],
-        )
+        if self._settings.gate == "improve":
+            step = "the gate asks for a gain; there is none to measure"
+            return judging.same_code(Decision.INCONCLUSIVE, why, results, self.policy, step)
+        return judging.same_code(Decision.ACCEPTED, why, results, self.policy)
 
     def _wrong(self, results: Sequence[CaseResult], reason: str) -> Verdict:
         return Verdict(
@@ -275,6 +293,10 @@ class PullRequestGate:
         """Return a path below pytest's root as one below the work tree."""
         inside = self._settings.root.resolve().relative_to(self._base.root)
         return str(PurePosixPath(inside.as_posix()) / path)
+
+
+def _content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
 
 
 def _without(gone: Sequence[str], verdict: Verdict) -> Verdict:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult, Check, ExpectedCase
 from pytest_kopt.decide.gates import checked_shape
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.decide.verdict import Decision, Shape, Verdict
 from pytest_kopt.devices.conditions import by_kind
 from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.devices.vendor import CPU
@@ -36,6 +36,39 @@ def incomplete(policy: Policy, reason: str, step: str = "run it again") -> Verdi
         compare="none",
         policy=policy.name,
     )
+
+
+def same_code(
+    decision: Decision,
+    reason: str,
+    results: Sequence[CaseResult],
+    policy: Policy,
+    next_step: str = "",
+) -> Verdict:
+    """Return the verdict on cases whose code is the same in both versions."""
+    ids = {result.nodeid for result in results}
+    return Verdict(
+        decision=decision,
+        reason=reason,
+        next_step=next_step,
+        compare="none",
+        policy=policy.name,
+        shapes=shapes(results, ids, same=ids),
+    )
+
+
+def shapes(
+    results: Sequence[CaseResult], ids: Collection[str], same: Collection[str] = ()
+) -> list[Shape]:
+    """Return some of the cases as they stand in a verdict that does not compare them.
+
+    Both versions run the same code of those in `same`.
+    """
+    return [
+        checked_shape(r.row()).model_copy(update={"same": "source" if r.nodeid in same else None})
+        for r in results
+        if r.nodeid in ids
+    ]
 
 
 def cut_off(

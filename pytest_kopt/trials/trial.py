@@ -64,6 +64,10 @@ class Trial(Protocol):
         """Variables that every process which runs kernel code gets."""
 
     @property
+    def is_settled(self) -> bool:
+        """Whether the verdict is known without running anything: both versions are the same."""
+
+    @property
     def wants_replicas(self) -> bool:
         """Whether closing will need a comparison in processes that can be started early."""
 

@@ -62,7 +62,7 @@ class Simulation:
         filtered = ("-k", "4") if kind == "bench failure" else ()
         for factor, code in zip(factors, codes, strict=True):
             text = doubled_kernel(self.cost * cost, factor=factor)
-            self.project.write(KERNEL, text + f"# {len(self.played)}\n")
+            self.project.write(KERNEL, text + f"PLAYED = {len(self.played)}\n")
             run = self.project.round("next", *filtered, *words)
             assert run.code == code, f"{kind}\n{run.text}"
         self.played.append(kind)

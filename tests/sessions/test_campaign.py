@@ -57,7 +57,7 @@ def test_three_failed_repairs_roll_back_to_the_last_accepted(
 
 
 def test_equal_speed_needs_an_extra_benefit(started: Project) -> None:
-    same = kernel() + "# tidier\n"
+    same = kernel() + "TIDIER = True\n"
     started.write(KERNEL, same)
     run = started.round(2)
     assert run.code == 8, run.text

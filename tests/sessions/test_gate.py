@@ -540,7 +540,7 @@ def test_trees_of_a_killed_run_are_removed_by_the_next(gate: Gate) -> None:
     dead, alive = (gate.tmp / f"kopt-incumbent-{pid}-x" for pid in (2**22 + 1, os.getpid()))
     for path in (dead, alive):
         (path / "first").mkdir(parents=True)
-    gate.project.write("README.md", "Another text.\n")
+    gate.project.write("tests/test_plain.py", PLAIN_CASES + "\n\nTIDIER = True\n")
     run = gate.project.pytest(*gate.words("main"), **gate.variables())
     assert run.code == 0 and "no kernel code changed" in run.out, run.text
     assert not dead.exists() and alive.exists()

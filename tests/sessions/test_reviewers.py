@@ -70,7 +70,7 @@ def test_a_comment_needs_something_to_judge(empty: Project) -> None:
 
 def test_what_cannot_be_written_is_told_and_changes_nothing(started: Project) -> None:
     started.write("blocked", "a file, not a directory\n")
-    started.write(KERNEL, started.read(KERNEL) + "# the same\n")
+    started.write(KERNEL, started.read(KERNEL) + "SAME = True\n")
     words = ("--kopt-comment", "blocked/comment.md", "-q")
     run = started.round(2, *words, GITHUB_STEP_SUMMARY="/nowhere/x")
     assert "--kopt-comment could not be written" in run.out

@@ -73,7 +73,7 @@ def test_rounds_in_the_interpreter_check_but_never_decide(empty: Project) -> Non
     told = (empty.campaign / "baseline.md").read_text().partition("## Roofline")[2]
     assert MEANINGLESS.search(told), told
 
-    changed = ADDED.format(factor=1) + "# another version\n"
+    changed = ADDED.format(factor=1) + "VERSION = 2\n"
     empty.write(KERNEL, changed)
     head = empty.head()
     run = empty.round(2, *TWO_WORKERS)

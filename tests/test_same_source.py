@@ -1,0 +1,225 @@
+"""Sources that are the same program, and sources that are not: no kernel runs, no clock either."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_kopt.sameness.program import differing
+from tests.source_edits import BESIDE, HARMLESS, MAIN, mutants, project
+
+MUTANTS = [*mutants()]
+_DICE = st.randoms(use_true_random=False)
+
+
+@pytest.mark.parametrize("edit", HARMLESS, ids=lambda edit: edit.__name__)
+@pytest.mark.parametrize("seed", range(8))
+def test_an_edit_that_changes_nothing(edit: Any, seed: int) -> None:
+    edited = edit(project(), random.Random(seed))
+    assert edited != project() or edit.__name__.startswith(("reordered", "moved_in", "docstr"))
+    assert differing(project(), edited) == []
+
+
+@given(edits=st.lists(st.sampled_from(HARMLESS), min_size=1, max_size=6), dice=_DICE)
+def test_any_number_of_them(edits: list[Any], dice: random.Random) -> None:
+    edited = project()
+    for edit in edits:
+        edited = edit(edited, dice)
+    assert differing(project(), edited) == []
+
+
+def test_every_mutant_differs() -> None:
+    assert len(MUTANTS) >= 200
+    called_same = [what for what, files in MUTANTS if not differing(project(), files)]
+    assert called_same == []
+
+
+@settings(max_examples=100)
+@given(
+    mutant=st.sampled_from(MUTANTS),
+    edits=st.lists(st.sampled_from(HARMLESS[:4]), max_size=3),
+    dice=_DICE,
+)
+def test_a_mutant_is_not_hidden_by_harmless_edits(
+    mutant: tuple[str, dict[str, bytes]], edits: list[Any], dice: random.Random
+) -> None:
+    files = mutant[1]
+    for edit in edits:
+        files = edit(files, dice)
+    assert differing(project(), files), mutant[0]
+
+
+def replaced(old: str, new: str, path: str = MAIN) -> dict[str, bytes]:
+    """Return the project with a text replaced in one of its files."""
+    files = project()
+    text = files[path].decode()
+    assert old in text
+    return {**files, path: text.replace(old, new).encode()}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        # What a name means changes, though no name or number is another one.
+        ("import math\n", "import math\nfrom cmath import *\n"),
+        ("import math\n", "import cmath as math\n"),
+        ("from .sizes import rounded", "from .sizes import padded as rounded"),
+        (
+            "from .sizes import rounded",
+            "from .sizes import rounded\nfrom operator import le as max",
+        ),
+        ("LIMIT = 1 << 16\n", "LIMIT = 1 << 16\nsorted = list\n"),
+        ("kept = []", "kept = []\n    global LIMIT"),
+        ("part = value // 2", "value = value // 2\n        part = value"),
+        ("for value in values:", "for values in values:"),
+        ("lambda item: -item[1]", "lambda item: -ordered[1]"),
+        # The same statements in an order that matters.
+        (
+            'FAST = os.environ.get("SCALE_FAST", "1") == "1"\nLIMIT = 1 << 16\n',
+            'LIMIT = 1 << 16\nFAST = os.environ.get("SCALE_FAST", "1") == "1"\n',
+        ),
+        ("import os\n", ""),
+        ("import torch\n", "import torch\nimport setup_everything\n"),
+        # What bytecode does not show.
+        ("shift: tl.constexpr = 3", "shift: int = 3"),
+        ("shift: tl.constexpr = 3", "shift = 3"),
+        ("EVEN: tl.constexpr = True", "EVEN=True"),
+        # A file that reads its own text.
+        ("import os\n", "import os\nimport inspect\n"),
+    ],
+)
+def test_edits_that_mean_something_else(old: str, new: str) -> None:
+    assert differing(project(), replaced(old, new))
+
+
+def test_two_names_of_locals_that_are_exchanged() -> None:
+    """Consistently it is a rename; in one place only it is another computation."""
+    body = "part = value // 2\n        if part > 0 and value < LIMIT:"
+    assert differing(project(), replaced(body, body.replace("part >", "value >")))
+    first = "steps = math.ceil(size / 16)\n    return steps * 16"
+    assert not differing(project(), replaced(first, first.replace("steps", "rest"), BESIDE))
+
+
+def test_a_file_whose_text_counts() -> None:
+    """A comment is a change where the program may look at it."""
+    for line in (b"import inspect\n", b"where = __file__\n", b"names = dir()\n"):
+        old = {MAIN: project()[MAIN] + line}
+        assert differing(old, {MAIN: old[MAIN] + b"# more\n"}) == [MAIN]
+    assert differing({MAIN: b"x = 1 +\n"}, {MAIN: b"x = 1 + # more\n"}) == [MAIN]
+
+
+def test_a_local_that_a_string_names_keeps_its_name() -> None:
+    old = b"def f(x):\n    part = x + 1\n    return query('part > 2')\n"
+    assert differing({"a.py": old}, {"a.py": old.replace(b"part = ", b"rest = ")}) == ["a.py"]
+    assert differing({"a.py": old}, {"a.py": old.replace(b"part", b"rest")}) == ["a.py"]
+
+
+MOVES = """\
+import functools
+
+SIZE = 1
+
+
+def first(n=SIZE):
+    return n + 1
+
+
+def second(n):
+    return first(n) * 2
+
+
+READY = second(3)
+LAST = [first]
+
+
+def third(n):
+    return READY + n
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "same"),
+    [("SIZE = 1", False), ("READY = ", False), ("def second", True), ("def first", True)],
+)
+def test_a_function_moves_only_as_far_as_its_first_use(where: str, same: bool) -> None:
+    """`READY = second(3)` runs first and second while the file is imported."""
+    first = MOVES[MOVES.index("def first") : MOVES.index("def second")]
+    rest = MOVES.replace(first, "")
+    if where == "READY = ":
+        moved = rest.replace("LAST = ", first + "LAST = ")
+    elif where == "def second":
+        moved = rest.replace("READY = ", first + "READY = ")
+    else:
+        moved = rest.replace(where, first + where) if where != "def first" else MOVES
+    assert (differing({"a.py": MOVES.encode()}, {"a.py": moved.encode()}) == []) is same
+
+
+def test_a_helper_that_is_given_another_file_keeps_its_meaning() -> None:
+    """Where it stands now, a name of its may be something else."""
+    helper = "def helper(n):\n    return LIMIT * n\n"
+    use = "def run(n):\n    return helper(n)\n"
+    old = {"k/a.py": f"LIMIT = 1\n{helper}{use}".encode(), "k/b.py": b"LIMIT = 2\n"}
+    new = {
+        "k/a.py": f"from .b import helper\nLIMIT = 1\n{use}".encode(),
+        "k/b.py": f"LIMIT = 2\n{helper}".encode(),
+    }
+    assert differing(old, new)
+
+
+def test_others_may_import_what_was_moved_from_where_it_was() -> None:
+    """Without a name left behind, a file that is not known here would not import any more."""
+    helper = "def helper(n):\n    return 2 * n\n"
+    old = {"k/a.py": f"{helper}def run(n):\n    return n\n".encode(), "k/b.py": b""}
+    new = {"k/a.py": b"def run(n):\n    return n\n", "k/b.py": helper.encode()}
+    assert differing(old, new) == ["k/a.py"]
+    new["k/a.py"] = b"from .b import helper\n" + new["k/a.py"]
+    assert differing(old, new) == []
+
+
+PIECES = (
+    *("LIMIT = 3", "LIMIT = 4", "STATE = []", "STATE.append(LIMIT)", "OTHER = one(2)"),
+    *("def one(n):\n    return n + LIMIT", "def two(n, m=LIMIT):\n    return one(n) * m"),
+    *("def one(n):\n    rest = n\n    return rest - 1", "from math import floor as one"),
+    *("def three(n):\n    LIMIT = n + 1\n    return LIMIT + len(STATE)", "import math"),
+    *("def four(n):\n    global LIMIT\n    LIMIT = n\n    return two(n)", "max = min"),
+    *("def five(n):\n    rest = [n for n in range(n)]\n    return max(rest, default=n)",),
+    *("import functools", "two = functools.partial(one)", "del LIMIT", "def len(x):\n    return 7"),
+    *("class A:\n    LIMIT = LIMIT\n    def one(self):\n        return one(1)", "OTHER = LIMIT"),
+)
+
+
+def outcome(text: str) -> str:
+    """Run a program and return what all of its functions give, or why it fails."""
+    space: dict[str, Any] = {}
+    found = []
+    try:
+        exec(compile(text, "a.py", "exec", dont_inherit=True), space)
+    except Exception as error:
+        return f"{type(error).__name__}"
+    for name in ("one", "two", "three", "four", "five", "A", "OTHER", "LIMIT", "STATE"):
+        value = space.get(name)
+        try:
+            found.append(value(5) if callable(value) and name != "A" else repr(value)[:10])
+        except Exception as error:
+            found.append(type(error).__name__)
+    return repr(found)
+
+
+@settings(max_examples=800)
+@given(pieces=st.lists(st.sampled_from(PIECES), min_size=2, max_size=9), dice=_DICE)
+def test_programs_that_are_called_the_same_do_the_same(
+    pieces: list[str], dice: random.Random
+) -> None:
+    """Any statement may go anywhere: whatever is called the same gives the same when it is run."""
+    other = list(pieces)
+    for _ in range(dice.randrange(1, 3)):
+        other.insert(dice.randrange(len(other)), other.pop(dice.randrange(len(other))))
+    old, new = "\n".join(pieces) + "\n", "\n".join(other) + "\n"
+    if outcome(old).endswith("Error"):
+        return
+    if not differing({"a.py": old.encode()}, {"a.py": new.encode()}):
+        assert outcome(old) == outcome(new)
