@@ -63,13 +63,15 @@ def check_case(
     session_seed: int,
     *,
     device: str = "cpu",
+    language: str = "",
     baseline: Mapping[str, Accuracy] | None = None,
     freezes: bool = False,
 ) -> CheckReport:
     """Check the candidate step by step; see `Checking`.
 
-    `baseline` is the accuracy that the frozen baseline reached, by name of the result. A check that
-    `freezes` a case for a campaign also sees to it that the case can tell right from wrong.
+    `language` is the one that the kernel is to be written in ("": any), `baseline` the accuracy
+    that the frozen baseline reached, by name of the result. A check that `freezes` a case for a
+    campaign also sees to it that the case can tell right from wrong.
 
     Raises BadInput when the case itself cannot be checked (no input requires grad, a dtype without
     a gate, inputs that are no tuple).
@@ -80,7 +82,7 @@ def check_case(
     try:
         # The reference comes first here, on content of which the kernel sees nothing.
         case = observed(case, derive(session_seed, case.nodeid, "writes"))
-        checking = Checking(case, seeds, device, findings=findings)
+        checking = Checking(case, seeds, device, language, findings=findings)
         checking.run(freezes)
     except BadInput:
         raise

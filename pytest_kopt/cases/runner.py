@@ -53,7 +53,7 @@ class Bench:
     the baseline itself. `watch` is this process's. Every case has to have the columns that tell
     the `classes` apart, and is timed by `repeats` samples, with `check_only` not at all; a label or
     node id that is not among the `selected` (none: all) is left out. `waiting` is entered while a
-    case waits for its turn on the device.
+    case waits for its turn on the device. A candidate is to be written in `language` ("": any).
     """
 
     device: str
@@ -70,6 +70,7 @@ class Bench:
     check_only: bool = False
     repeats: int = 3
     waiting: Waiting = nullcontext
+    language: str = ""
 
     def times(self, interpreted: bool) -> bool:
         """Say whether a case is timed; one that was interpreted only where a row has to be full."""
@@ -112,6 +113,7 @@ def run_case(case: Case, bench: Bench, tampering: Callable[[], list[Finding]] = 
             case,
             bench.session_seed,
             device=bench.device,
+            language="" if bench.freezes else bench.language,
             baseline=bench.accuracy(case.nodeid),
             freezes=bench.freezes,
         )

@@ -26,6 +26,7 @@ from pytest_kopt.cases.execution import (
     leaves,
     make_inputs,
     pairs,
+    results_of,
 )
 from pytest_kopt.cases.groups import find_groups, has_skew
 from pytest_kopt.cases.interpreter import watch_interpreter
@@ -33,7 +34,16 @@ from pytest_kopt.cases.reference import Reference
 from pytest_kopt.cases.seeds import drawn_so_far
 from pytest_kopt.cases.traffic import computing_dtype, io_bytes
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty import background, inputs, instruments, memory, outputs, physics, work
+from pytest_kopt.honesty import (
+    background,
+    inputs,
+    instruments,
+    language,
+    memory,
+    outputs,
+    physics,
+    work,
+)
 from pytest_kopt.honesty.controls import passing_controls
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.precision import Accuracy, least_exact, terms
@@ -69,16 +79,18 @@ _HAIR_DB = 10.0
 class Checking:
     """One case on its way through the steps, and what they have shown so far.
 
-    `accuracy` and `counts` (terms an element may add up) are by name of the result, `io_bytes` the
-    compulsory bytes by direction, `counted_flops` what torch counts in the reference's forward,
-    `dtype` what products are taken in. `groups` are the group sizes that a grouped GEMM was right
-    for, by the distribution they were drawn from. Of the content, `_used` are the candidate's own
-    tensors, which keep their addresses, and `_given` a pristine copy of what they should hold.
+    `written_in` is the language that the kernel is to be written in ("": any). `accuracy` and
+    `counts` (terms an element may add up) are by name of the result, `io_bytes` the compulsory
+    bytes by direction, `counted_flops` what torch counts in the reference's forward, `dtype` what
+    products are taken in. `groups` are the group sizes that a grouped GEMM was right for, by the
+    distribution they were drawn from. Of the content, `_used` are the candidate's own tensors,
+    which keep their addresses, and `_given` a pristine copy of what they should hold.
     """
 
     case: Case
     seeds: dict[str, int]
     device: str
+    written_in: str = ""
     comparisons: list[Comparison] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     undeclared: list[Finding] = field(default_factory=list)
@@ -134,6 +146,7 @@ class Checking:
             self._other_groups,
             self._few_elements,
             self._counted,
+            *([] if self.written_in in ("", "TORCH") else [self._by_hand]),
             self._aftermath,
             self._after_many_calls,
             self._other_addresses,
@@ -400,6 +413,22 @@ class Checking:
     def _restore(self) -> None:
         """Bring back what calls wrote over."""
         inputs.restore(self._used, self._given, self.case.rewritten)
+
+    def _by_hand(self) -> None:
+        """See whether torch alone makes what was to be written in another language."""
+        case, call = self.case, self.case.positional(self.case.function)
+        earlier, given = (list(make_inputs(case, seed)) for seed in (self.seeds["last"], 1))
+        with suppress(RuntimeError, NotImplementedError):
+            found = language.computed_by_torch(
+                lambda items: call(*items), earlier, fresh_copies(given)
+            )
+            if found is None:
+                return
+            outputs = results_of(case, *found)
+            expected = self._reference.forward(fresh_copies(given), list(outputs))
+            judged = judge(replace(case, backward=False), expected, Pass(outputs, {}))
+            if all(item.passed for item in judged):
+                self.found([language.finding(self.written_in)])
 
     def _aftermath(self) -> None:
         """Question the instruments after calls, and see whether the process comes to rest."""

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -54,6 +54,15 @@ class Work:
         return any("torch/_dynamo/eval_frame" in code.co_filename for code in self.code)
 
 
+class Operator(NamedTuple):
+    """One operator that torch ran, with what it was given and what it gave."""
+
+    function: Any
+    args: Any
+    kwargs: Any
+    result: Any
+
+
 class _Counter(TorchDispatchMode):
     #: torch.cond and its like run their operators under the mode.
     supports_higher_order_operators = True
@@ -62,6 +71,7 @@ class _Counter(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops = 0
         self.nbytes = 0
+        self.seen: list[Operator] | None = None
 
     @classmethod
     def is_infra_mode(cls) -> bool:
@@ -79,6 +89,8 @@ class _Counter(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if not isinstance(func, torch._ops.OpOverload):
             return result
+        if self.seen is not None:
+            self.seen.append(Operator(func, args, kwargs or {}, result))
         name = func.name().partition("::")[2].partition(".")[0]
         if not func.is_view and name not in _ALLOCATIONS and not name.startswith(_FREE):
             self.ops += 1
@@ -128,6 +140,15 @@ def work_of(call: Callable[[], object]) -> Work:
 def _is_inlined(frame: FrameType) -> bool:
     """Say whether the interpreter runs a function that a kernel calls, which is no launch."""
     return type(frame.f_locals.get("self")).__name__ == "InterpretedFunction"
+
+
+def operators_of(call: Callable[[], Any]) -> tuple[Any, list[Operator]]:
+    """Run `call` once; return its result and every operator that it had torch run, in order."""
+    counter = _counter()
+    counter.seen = []
+    with counter:
+        result = call()
+    return result, counter.seen
 
 
 def saves(known: Work, fresh: Work) -> bool:

@@ -23,7 +23,8 @@ class WorkerOrders:
     or node ids that alone are measured (none: all). With `arms` the cases are not checked and timed
     but held ready for a comparison, with `profile` they are profiled, with `check_only` they are
     checked, not timed. `repeats` and `iterations` are the samples of a case and, on the CPU, the
-    most calls in one (None: as ever). `target` is the architecture that a campaign is for.
+    most calls in one (None: as ever). `target` is the architecture and `language` the one
+    that a campaign is for.
     """
 
     device: str
@@ -43,6 +44,7 @@ class WorkerOrders:
     repeats: int | None = None
     iterations: int | None = None
     target: str | None = None
+    language: str = ""
 
     @classmethod
     def of(cls, settings: Settings, device: str, session_seed: int) -> WorkerOrders:

@@ -105,6 +105,7 @@ class Worker:
                 classes=Classes(orders.classes),
                 selected=orders.selected,
                 check_only=orders.check_only,
+                language=orders.language,
             )
             if orders.repeats:
                 self._bench = replace(self._bench, repeats=orders.repeats)

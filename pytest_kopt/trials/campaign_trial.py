@@ -125,6 +125,7 @@ class CampaignTrial:
             classes=self._classes().columns,
             expected=tuple(self.frozen.values()) or None,
             target=target,
+            language=self.campaign.manifest.target_lang,
             ignored=(*self._ignored, *(name for name in self.frozen if name not in self.expected)),
         )
 
