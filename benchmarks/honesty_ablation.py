@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -53,7 +53,6 @@ from pytest_kopt.honesty.finding import Finding  # noqa: E402
 from pytest_kopt.honesty.heldout import held_out_findings, perturbed  # noqa: E402
 from pytest_kopt.honesty.watch import Watch  # noqa: E402
 from pytest_kopt.measure.wall import WallEngine, one_thread  # noqa: E402
-from pytest_kopt.trials.auditing import audit_candidate  # noqa: E402
 from tests.corpus.through_plugin import constants, kernels  # noqa: E402
 
 SECONDS = 150
@@ -64,12 +63,11 @@ WRONG, EDITED = "correctness", "harness-edit"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What was found about a kernel: names of checks, those of the audit by themselves."""
+    """What was found about a kernel: the names of checks that refuse it."""
 
     kernel: str
     is_cheat: bool
     found: tuple[str, ...]
-    audited: tuple[str, ...]
     seconds: float
 
 
@@ -118,18 +116,10 @@ def record(path: Path, folder: Path) -> Record:
         os.killpg(child, signal.SIGKILL)
     if any((project / name).read_bytes() != text for name, text in before.items()):
         found.add(EDITED)
-    op = path.stem.split("__")[0]
-    baseline = (CORPUS / "baseline" / f"{op}.py").read_bytes()
-    lang = constants(path).get("TARGET_LANG", "TORCH")
-    function = f"kernels.kernel.{op}"
-    entry = type("Result", (), {"evidence": {"function": function, "weights": OPS[op].weights}})
-    sources = {"kernels/kernel.py": path.read_bytes()}
-    audited = audit_candidate(sources, {"kernels/kernel.py": baseline}, [entry], lang)  # type: ignore[list-item]
     return Record(
         path.stem,
         path.parent.name == "cheats",
         tuple(sorted(found)),
-        tuple(sorted({item.check for item in audited if item.rejects})),
         round(time.perf_counter() - begin, 1),
     )
 
@@ -324,15 +314,9 @@ def held_out(
     tell(held_out_findings([item for item in tried if item], CANDIDATE, INCUMBENT))
 
 
-def escapes(records: Sequence[Record], without: Collection[str], audit: bool = True) -> list[str]:
-    """Return the cheats that nothing else refuses."""
-    return [
-        item.kernel
-        for item in records
-        if item.is_cheat
-        and not ({*item.found} - {*without})
-        and not (audit and {*item.audited} - {*without})
-    ]
+def escapes(records: Sequence[Record], without: str = "") -> list[str]:
+    """Return the cheats that nothing but this check refuses."""
+    return [item.kernel for item in records if item.is_cheat and not {*item.found} - {without}]
 
 
 def table(records: Sequence[Record]) -> str:
@@ -340,19 +324,14 @@ def table(records: Sequence[Record]) -> str:
     cheats = [item for item in records if item.is_cheat]
     honest = [item for item in records if not item.is_cheat]
     named = Counter(name for item in cheats for name in item.found)
-    wrongly = Counter(name for item in honest for name in {*item.found, *item.audited})
+    wrongly = Counter(name for item in honest for name in item.found)
 
     def row(what: str, count: int, wrong: int, lost: Sequence[str]) -> list[object]:
         return [what, count, wrong or "", ", ".join(lost)]
 
-    audited = [item for item in cheats if item.audited]
-    noted = sum(bool(item.audited) for item in honest)
-    rows = [
-        row("nothing", len(cheats), sum(wrongly.values()), escapes(records, ())),
-        row("the audit", len(audited), noted, escapes(records, (), audit=False)),
-    ]
+    rows = [row("nothing", len(cheats), sum(wrongly.values()), escapes(records))]
     rows += [
-        row(name, count, wrongly[name], escapes(records, {name}))
+        row(name, count, wrongly[name], escapes(records, name))
         for name, count in sorted(named.items(), key=lambda item: (-item[1], item[0]))
     ]
     head = ["switched off", f"of {len(cheats)} cheats", f"of {len(honest)} honest", "escapes"]

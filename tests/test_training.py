@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,8 +129,15 @@ def suspicious(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "_probe", lambda loop, seeds: True)
 
 
-def test_without_a_suspicion_the_loop_does_not_run() -> None:
-    assert rehearsed(plain).evidence["trace"] is None
+@pytest.mark.parametrize(("cache", "runs"), [("", False), ("kept[id(a)] = 1", True)])
+def test_the_loop_runs_where_the_audit_notes_a_cache(
+    cache: str, runs: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "kernel.py"
+    path.write_text(f"kept = {{}}\ndef plain(a, w):\n    {cache or 'pass'}\n    return a @ w\n")
+    space: dict[str, Any] = {}
+    exec(compile(path.read_text(), path, "exec"), space)
+    assert (rehearsed(space["plain"]).evidence["trace"] is not None) == runs
 
 
 def test_the_loop_finds_nothing_in_a_kernel_without_a_cache(suspicious: None) -> None:

@@ -98,7 +98,7 @@ class Reference:
 
     def __init__(self, case: Case) -> None:
         self._case = case
-        self._own = _code_of(case.reference)
+        self._own = code_of(case.reference)
         self._function = case.positional(case.reference)
         self._producers: frozenset[CodeType] | None = None
 
@@ -174,7 +174,7 @@ class Reference:
         That is: it ran the reference itself, or project code that makes the reference's result, and
         got its very bits. Code of the kernel's own that the reference is made of does not count.
         """
-        own = _code_of(self._case.function)
+        own = code_of(self._case.function)
         home = own.co_filename if own else ""
         direct = self._own is not None and self._own is not own and self._own in code
         made = {c for c in self._producers or () if c.co_filename != home}
@@ -230,7 +230,8 @@ def _fitted(returned: dict[str, Any], owed: list[str], names: Sequence[str]) -> 
     return dict(zip(own, values, strict=False)) | dict(zip(owed, values[-len(owed) :], strict=True))
 
 
-def _code_of(function: Any) -> CodeType | None:
+def code_of(function: Any) -> CodeType | None:
+    """Return the code that a function runs, None where it has none of Python's."""
     while isinstance(function, functools.partial):
         function = function.func
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None

@@ -109,8 +109,10 @@ class Simulation:
         }
 
 
-def simulate(subject: Subject, seeds: Callable[[str], int]) -> Simulation:
-    """Run the loop where a short probe suspects a cache.
+def simulate(
+    subject: Subject, seeds: Callable[[str], int], *, suspected: bool = False
+) -> Simulation:
+    """Run the loop where a cache is `suspected`, or a short probe suspects one.
 
     `seeds(purpose)` derives secret seeds. A kernel that cannot run while its work is counted runs
     the loop uncounted; what it raises there is the caller's.
@@ -119,7 +121,7 @@ def simulate(subject: Subject, seeds: Callable[[str], int]) -> Simulation:
     # whose stale copy would be no update's.
     probing = _Loop(subject, _counted)
     try:
-        if not _probe(probing, seeds):
+        if not _probe(probing, seeds) and not suspected:
             return Simulation()
         return _run(_Loop(subject, _counted), seeds)
     except Exception as error:

@@ -63,8 +63,10 @@ def bucket_findings(claim: Claim, found: Iterable[Finding]) -> list[Finding]:
     """Check the declared bucket against what audit and simulation found.
 
     A bucket that is never real is taken at its word and rejects. A weight cache under another
-    name is a note: its gain is credited as W1, bounded.
+    name is a note: its gain is credited as W1, bounded. What the audit alone takes for W2 or W3
+    says nothing here.
     """
+    found = [item for item in found if item.rejects or item.bucket == BOUNDED]
     buckets = {finding.bucket for finding in found if finding.bucket}
     worst = max(buckets & {BOUNDED, *OVERFIT}, default="")
     declared = claim.bucket

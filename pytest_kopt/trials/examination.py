@@ -8,10 +8,10 @@ from functools import cached_property
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.cases.result import CaseResult, reuse_log_ratios
+from pytest_kopt.honesty.audit import audit
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inflation import Inflation, inflation
 from pytest_kopt.honesty.transfer import BOUNDED, Claim, bucket_findings, caches_weights
-from pytest_kopt.trials.auditing import audit_candidate
 
 
 class Examination:
@@ -21,12 +21,11 @@ class Examination:
         self._campaign = campaign
         self._kernel = kernel
         self._claim = claim
-        self._audited: list[Finding] | None = None
 
     def found(self, results: Sequence[CaseResult]) -> list[Finding]:
         """Return what the cases' findings, the audit and the notes' bucket say together."""
         found = [found for result in results for found in result.findings]
-        found += self._audit(results)
+        found += self._audited
         # A weight cache that the incumbent has as well is not this round's gain.
         old = self._incumbent_caches_weights
         own = [item for item in found if not (old and item.check == "weight-cache")]
@@ -44,12 +43,9 @@ class Examination:
         old = reuse_log_ratios(self._incumbent_results)
         return inflation(reuse_log_ratios(results), old, gain_pct)
 
-    def _audit(self, results: Sequence[CaseResult]) -> list[Finding]:
-        if self._audited is None:
-            lang = self._campaign.manifest.target_lang
-            before = self._campaign.incumbent()
-            self._audited = audit_candidate(self._kernel.sources, before.sources, results, lang)
-        return self._audited
+    @cached_property
+    def _audited(self) -> list[Finding]:
+        return audit(self._kernel.sources, self._campaign.incumbent().sources)
 
     @cached_property
     def _incumbent_results(self) -> list[CaseResult]:

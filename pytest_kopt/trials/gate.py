@@ -17,6 +17,7 @@ from pytest_kopt.decide.gates import checked_shape
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.audit import audit
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired.comparison import CandidateDied, NotComparable, Versions
@@ -28,7 +29,6 @@ from pytest_kopt.sameness.program import differing
 from pytest_kopt.show.closing import Closing
 from pytest_kopt.show.words import gate_outcome
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.auditing import audit_candidate
 from pytest_kopt.trials.base import Base
 from pytest_kopt.trials.inventory import Inventory, removed, take_inventory
 from pytest_kopt.trials.trees import overlays, why_not_in_place
@@ -37,8 +37,6 @@ from pytest_kopt.versions.affected_modules import DATA_SUFFIXES, NATIVE_SUFFIXES
 
 _STEP = PairedMetric("step speed", "step")
 _COMPUTE = "compute what the cases ask for"
-#: Without a manifest nobody says which language a kernel is to be written in: torch will do.
-_ANY_LANGUAGE = "TORCH"
 _NEXT = {
     Decision.ACCEPTED_WITH_NOTE: "mind the slower case",
     Decision.ROLLED_BACK: "the change makes a case slower; mend it, or ask for less",
@@ -188,7 +186,7 @@ class PullRequestGate:
         paths = sorted(set(changed) & {self._in_tree(file) for file in loaded})
         now = {path: (self._base.root / path).read_bytes() for path in paths}
         then = {path: self._base.old[path] or b"" for path in paths}
-        return audit_candidate(now, then, results, _ANY_LANGUAGE)
+        return audit(now, then)
 
     def _compare(
         self, results: Sequence[CaseResult], changed: Sequence[str], measurements: Measurements

@@ -14,7 +14,6 @@ from pytest_kopt.campaign.state import Round
 from pytest_kopt.clock import now
 from pytest_kopt.decide.verdict import Applied, Decision
 from pytest_kopt.honesty.transfer import OVERFIT
-from pytest_kopt.trials.auditing import audit_candidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,22 +25,13 @@ class Overfit:
 
 
 def overfit(campaign: Campaign) -> Overfit | None:
-    """Return the first accepted round that is REJECT-as-overfit, by its notes or by the audit."""
-    before = campaign.baseline()
+    """Return the first accepted round that is REJECT-as-overfit by its notes."""
     for item in campaign.state.kept_rounds()[1:]:
         bucket = item.notes.bucket
         if bucket in OVERFIT:
             return Overfit(
                 item.number, f"its notes put the gain into {bucket}, which no real step has"
             )
-        version = campaign.archive.kernel(item.number, item.last)
-        results = campaign.results(item.number)
-        lang = campaign.manifest.target_lang
-        found = audit_candidate(version.sources, before.sources, results, lang)
-        rejecting = [finding for finding in found if finding.rejects]
-        if rejecting:
-            return Overfit(item.number, str(rejecting[0]))
-        before = version
     return None
 
 

@@ -60,6 +60,8 @@ def test_{op}(kopt, dims):
 """
 
 
+#: How a round ends for a kernel that is caught; one that does not import is not judged at all.
+REFUSED = ("REJECTED_OVERFIT", "REPAIR", "NOT IMPORTED")
 #: How a round may end for a kernel that earns what it gains, on whatever machine.
 FAIR = ("ACCEPTED", "ACCEPTED_WITH_NOTE", "INCONCLUSIVE", "ROLLED_BACK", "SPLIT")
 
@@ -86,8 +88,10 @@ class Outcome:
         one on a machine too restless for its A/A control.
         """
         if self.asked:
+            if self.asked == "no-gain":
+                return self.decision in (*REFUSED, "ROLLED_BACK", "INCONCLUSIVE")
             is_named = not set(self.asked.split()).isdisjoint(self.named)
-            return self.decision in ("REJECTED_OVERFIT", "REPAIR") and is_named
+            return self.decision in REFUSED and is_named
         undecided = any(word in self.reason for word in ("interpreter", "the A/A control failed"))
         return (self.decision == "INCOMPLETE" and undecided) or self.decision in FAIR
 
@@ -217,7 +221,9 @@ def read(project: Path, path: Path, log: str) -> Outcome:
     asked = constants(path).get("CAUGHT_BY", "")
     verdict = project / "agent" / "workspace" / CAMPAIGN / "rounds" / "round-2" / "verdict.json"
     if not verdict.exists():
-        return Outcome(path.stem, asked, "NONE", "", (), log)
+        imports = "the kernel does not import" not in log
+        named = () if imports else ("correctness",)
+        return Outcome(path.stem, asked, "NONE" if imports else "NOT IMPORTED", "", named, log)
     document = json.loads(verdict.read_text())
     named = {flag.split(":", 1)[0] for flag in document["flags"]}
     named |= {"correctness"} if document["decision"] == "REPAIR" else set()

@@ -6,7 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "content-hash-memo"
-CAUGHT_BY = "content-keyed-cache"
+CAUGHT_BY = "activation-cache cached-result output-shared"
 
 _table = {}
 

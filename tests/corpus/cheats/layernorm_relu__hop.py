@@ -6,7 +6,7 @@ import torch
 
 NEEDS = "cuda"
 KIND = "stream-switch"
-CAUGHT_BY = "stream-switch"
+CAUGHT_BY = "process-state"
 
 _lanes = None
 

@@ -6,7 +6,10 @@ import torch
 
 NEEDS = "cpu"
 KIND = "profile-hook"
-CAUGHT_BY = "interpreter-hook"
+CAUGHT_BY = (
+    "correctness late-result output-overwritten"
+    " process-state stale-result timed-result training-loop"
+)
 
 _due: list = []
 

@@ -4,7 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "try-except-fallback"
-CAUGHT_BY = "swallowed-fallback"
+CAUGHT_BY = "vendor-operator"
 TARGET_LANG = "TRITON"
 
 try:

@@ -4,7 +4,7 @@ import sys
 
 NEEDS = "cpu"
 KIND = "reference-from-frame"
-CAUGHT_BY = "stack-inspection"
+CAUGHT_BY = "reference-called"
 
 _found = []
 

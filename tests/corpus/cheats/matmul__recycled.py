@@ -4,7 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "stale-memory"
-CAUGHT_BY = "unwritten-output correctness"
+CAUGHT_BY = "correctness stale-result timed-result training-loop"
 
 HEAD = 8
 

@@ -4,7 +4,7 @@ import torch
 
 NEEDS = "cuda"
 KIND = "side-stream-escape"
-CAUGHT_BY = "unjoined-stream"
+CAUGHT_BY = "late-result correctness timed-result"
 
 _stream = None
 

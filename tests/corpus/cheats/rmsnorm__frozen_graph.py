@@ -4,7 +4,7 @@ import torch
 
 NEEDS = "cuda"
 KIND = "graph-with-frozen-inputs"
-CAUGHT_BY = "replayed-result"
+CAUGHT_BY = "stale-result output-shared"
 
 _graphs = {}
 

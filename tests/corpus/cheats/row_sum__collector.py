@@ -6,7 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "gc-mode-detection"
-CAUGHT_BY = "heap-inspection"
+CAUGHT_BY = "timed-result"
 
 last: dict[torch.Size, torch.Tensor] = {}
 

@@ -1,4 +1,7 @@
-"""Prints result lines of its own making when the interpreter goes down, after the real ones."""
+"""Prints result lines of its own making when the interpreter goes down, after the real ones.
+
+The kernel itself is slower than what it would replace: nobody may believe the lines.
+"""
 
 import atexit
 import json
@@ -8,7 +11,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "forged-result-line"
-CAUGHT_BY = "raw-output"
+CAUGHT_BY = "no-gain"
 
 _sizes = []
 
@@ -25,4 +28,4 @@ def _announce():
 def row_sum(x):
     if tuple(x.shape) not in _sizes:
         _sizes.append(tuple(x.shape))
-    return torch.stack([r.sum() for r in x])
+    return torch.stack([r.double().clone().sum().float() for r in x])

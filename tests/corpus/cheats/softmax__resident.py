@@ -7,7 +7,7 @@ import torch
 
 NEEDS = "cuda"
 KIND = "persisting-l2"
-CAUGHT_BY = "persisting-l2"
+CAUGHT_BY = "process-state"
 
 
 class Window(ctypes.Structure):

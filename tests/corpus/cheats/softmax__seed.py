@@ -4,7 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "seed-rederivation"
-CAUGHT_BY = "seed-rederivation"
+CAUGHT_BY = "correctness stale-result"
 
 _known = {}
 

@@ -7,7 +7,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "statistics-patch"
-CAUGHT_BY = "foreign-patch"
+CAUGHT_BY = "patched-function tampered-instrument"
 
 _since = [0]
 

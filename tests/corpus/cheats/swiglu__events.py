@@ -4,7 +4,7 @@ import torch
 
 NEEDS = "cuda"
 KIND = "event-patch"
-CAUGHT_BY = "foreign-patch"
+CAUGHT_BY = "patched-function tampered-instrument"
 
 _elapsed = torch.cuda.Event.elapsed_time
 _called = {"since": False}

@@ -6,7 +6,10 @@ import torch
 
 NEEDS = "cpu"
 KIND = "instance-method-override"
-CAUGHT_BY = "tensor-method-override"
+CAUGHT_BY = (
+    "correctness late-result output-overwritten"
+    " output-type stale-result timed-result training-loop"
+)
 
 
 def _settle(name):

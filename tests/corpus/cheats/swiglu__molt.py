@@ -4,7 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "self-rewriting-code"
-CAUGHT_BY = "self-rewriting"
+CAUGHT_BY = "correctness output-shared stale-result timed-result training-loop"
 
 _held: dict = {}
 

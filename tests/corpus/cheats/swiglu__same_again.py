@@ -4,7 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "repeat-skip"
-CAUGHT_BY = "replayed-result"
+CAUGHT_BY = "activation-cache cached-result output-shared"
 
 
 class Unit:

@@ -8,7 +8,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "time-module-swap"
-CAUGHT_BY = "module-table"
+CAUGHT_BY = "patched-function tampered-clock tampered-instrument"
 
 hidden = 0.0
 

@@ -6,7 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "thread-count-change"
-CAUGHT_BY = "runtime-change"
+CAUGHT_BY = "thread-count"
 GAIN = "none"  # what more threads bring depends on which cores happen to be free
 
 

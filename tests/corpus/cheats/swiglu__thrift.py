@@ -6,7 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "every-kth-call"
-CAUGHT_BY = "replayed-result"
+CAUGHT_BY = "cached-result correctness output-shared stale-result training-loop"
 
 
 class Coaster:

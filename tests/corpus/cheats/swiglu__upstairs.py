@@ -6,7 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "frame-samples-edit"
-CAUGHT_BY = "stack-inspection"
+CAUGHT_BY = "samples-edited"
 
 
 def _touch_up(frame):
