@@ -56,7 +56,7 @@ from pytest_kopt.measure.wall import WallEngine, one_thread  # noqa: E402
 from tests.corpus.through_plugin import constants, kernels  # noqa: E402
 
 SECONDS = 150
-MARKS = "<!-- ablation -->", "<!-- end of ablation -->"
+MARKS = "[//]: # (ablation)", "[//]: # (end of ablation)"
 HARNESS = ("ops.py", "tests/test_case.py", "conftest.py")
 WRONG, EDITED = "correctness", "harness-edit"
 
@@ -367,7 +367,7 @@ def main() -> int:
     if asked.doc:
         before, _, rest = asked.doc.read_text().partition(MARKS[0])
         _, _, after = rest.partition(MARKS[1])
-        asked.doc.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}")
+        asked.doc.write_text(f"{before}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{after}")
     return 0
 
 
