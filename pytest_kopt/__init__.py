@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pytest_kopt.analysis.frames import Frames, load
     from pytest_kopt.cases.fixture import Kopt, Measurement
+    from pytest_kopt.cases.gate_advice import propose_gate
     from pytest_kopt.honesty.skew import skewed_groups
     from pytest_kopt.numerics.compare import assert_matches, assert_snr
     from pytest_kopt.numerics.determinism import assert_deterministic
@@ -32,6 +33,7 @@ _ROOMS = {
     "get_tolerances": "numerics.gates",
     "snr": "numerics.gates",
     "tolerance": "numerics.gates",
+    "propose_gate": "cases.gate_advice",
     "compute_snr": "numerics.snr",
     "Column": "schema.profile",
     "Schema": "schema.profile",
@@ -50,6 +52,7 @@ __all__ = [
     "compute_snr",
     "get_tolerances",
     "load",
+    "propose_gate",
     "skewed_groups",
     "snr",
     "tolerance",

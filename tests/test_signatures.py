@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from pytest_kopt.cases.check import check_case
 from pytest_kopt.errors import BadInput
 from pytest_kopt.numerics.gates import snr, tolerance
 from pytest_kopt.numerics.nested import flatten, fresh_copies, tensors
@@ -293,9 +295,50 @@ def test_an_operator_of_torch_is_a_function() -> None:
 
 
 @pytest.mark.parametrize("pick", [lambda m: m, lambda m: m.forward], ids=["module", "method"])
-def test_a_module_with_parameters_says_what_to_write_instead(pick: Callable[..., Any]) -> None:
-    with pytest.raises(BadInput, match=r"is a Linear, which holds weight, bias.*functional_call"):
-        case_of(pick(torch.nn.Linear(4, 4)), inputs=one, reference=lambda x: x)
+@pytest.mark.parametrize("by_module", [True, False])
+def test_what_a_module_holds_are_inputs_behind_its_own(
+    pick: Callable[..., Any], by_module: bool
+) -> None:
+    module = torch.nn.Linear(COLUMNS, 8)
+    reference: Any = copy.deepcopy(module).double()
+    if not by_module:
+        reference = lambda x, weight, bias: x.double() @ weight.double().t() + bias  # noqa: E731
+    more: dict[str, Any] = {"schema": "memory", "nbytes": 1.0, "backward": True}
+    case = case_of(pick(module), inputs=one, reference=reference, **more)
+    assert case.weights == (1, 2) and len(case.arguments()) == 3
+    report = check_case(case, 1)
+    assert (report.check, report.findings) == ("PASS", ()), report.diagnosis
+    assert report.gradients.keys() == {1, 2}, "of weight and bias"
+    wrong = copy.deepcopy(module)
+    wrong.register_forward_hook(lambda module, given, out: out * 1.1)
+    assert check(wrong, inputs=one, reference=reference).check == "FAIL"
+
+
+def test_what_a_module_writes_is_compared() -> None:
+    """A batch norm's running statistics are buffers."""
+    module = torch.nn.BatchNorm1d(COLUMNS)
+
+    def reference(x: Tensor, weight: Tensor, bias: Tensor, *state: Tensor) -> Tensor:
+        wide = x.double()
+        for held, now in zip(state, (wide.mean(0), wide.var(0)), strict=False):
+            held.mul_(0.9).add_(0.1 * now)
+        return torch.nn.functional.batch_norm(
+            wide, None, None, weight.double(), bias.double(), training=True
+        )
+
+    def counting(*given: Tensor) -> Tensor:
+        given[-1].add_(1)
+        return reference(*given)
+
+    report = check(module, inputs=one, reference=counting)
+    assert (report.check, report.findings) == ("PASS", ()), report.diagnosis
+    report = check(module, inputs=one, reference=reference)
+    assert report.check == "FAIL", "the reference forgets to count"
+
+
+def test_other_methods_of_a_module_say_what_to_write_instead() -> None:
+    with pytest.raises(BadInput, match=r"of a Linear, which holds weight, bias.*functional_call"):
+        case_of(torch.nn.Linear(4, 4).extra_repr, inputs=one, reference=lambda x: x)
 
 
 def test_a_module_is_a_case_by_its_parameters() -> None:

@@ -146,6 +146,52 @@ def test_a_partial_is_rebuilt_around_the_incumbent(tree: Tree) -> None:
     assert (function(2), incumbent(2)) == (6, 7)
 
 
+CONFIG = """\
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Mode(Enum):
+    PLAIN = 1
+
+
+@dataclass(frozen=True)
+class Config:
+    factor: int
+    mode: Mode = Mode.PLAIN
+
+
+def scaled(x, config):
+    assert isinstance(config, Config) and config.mode is Mode.PLAIN
+    return x * config.factor
+"""
+
+
+def test_a_config_of_the_kernels_own_is_known_to_both_versions(tree: Tree) -> None:
+    """It cost the comparison in one process."""
+    tree.write({"configured.py": CONFIG})
+    module = importlib.import_module("configured")
+    old = CONFIG.replace("config.factor\n", "config.factor + 1\n")
+    function, incumbent, version = tree.twin_of(module.scaled, "configured.py", old)
+    given = (2, module.Config(3))
+    with pytest.raises(AssertionError):
+        incumbent(*given)
+    then = twin.translating(incumbent, given, version.names, version)
+    now = twin.translating(function, given, version.names)
+    assert (now(*given), then(*given)) == (6, 7)
+    assert now(2, config=given[1]) == 6 and then(2, config=given[1]) == 7
+    assert twin.translating(incumbent, (2, 3), version.names, version) is incumbent
+
+
+def test_a_config_with_other_fields_needs_two_processes(tree: Tree) -> None:
+    tree.write({"refielded.py": CONFIG})
+    module = importlib.import_module("refielded")
+    old = CONFIG.replace("    factor: int", "    factor: int\n    scale: int = 1")
+    _, incumbent, version = tree.twin_of(module.scaled, "refielded.py", old)
+    with pytest.raises(NotLoadable, match="an argument is a Config of 'refielded'"):
+        twin.translating(incumbent, (2, module.Config(3)), version.names, version)
+
+
 def test_a_closure_is_refused_with_what_to_write_instead(tree: Tree) -> None:
     tree.write({"near.py": KERNEL.format(value=1)})
     importlib.import_module("near")

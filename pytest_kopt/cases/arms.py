@@ -191,9 +191,10 @@ def _versions(case: Case, order: ArmsOrder, seed: int) -> Mapping[str, Callable[
             call = _one_call(case, case.function, given)
             executed_files.check_untouched(call, {str(path) for path in changed})
             raise
-        twin.check_arguments(given, version.names)
+        functions[name] = twin.translating(functions[name], given, version.names, version)
         files[name] = version.files
         files[CANDIDATE] = version.first_files
+    functions[CANDIDATE] = twin.translating(case.function, given, version.names)
     for name, function in functions.items():
         others = set().union(*(found for other, found in files.items() if other != name))
         executed_files.check(_one_call(case, function, given), files[name], others, name)

@@ -110,9 +110,9 @@ def declare(
     schema: str | Schema,
     function: Callable[..., Any],
     *,
-    inputs: Callable[[], Sequence[Any] | Mapping[str, Any]],
-    reference: Callable[..., Any],
-    dims: Mapping[str, Scalar],
+    inputs: Callable[[], Sequence[Any] | Mapping[str, Any]] | None,
+    reference: Callable[..., Any] | None,
+    dims: Mapping[str, Scalar] | None,
     label: str | None,
     backward: bool,
     weights: Sequence[int],
@@ -126,10 +126,22 @@ def declare(
 ) -> Case:
     """Build a case; BadInput names the argument that does not fit and what would."""
     where = f"case {nodeid}"
-    for name, given in (("function", function), ("inputs", inputs), ("reference", reference)):
+    for name, given, legal in (
+        ("function", function, "the function itself, uncalled"),
+        ("inputs", inputs, "a function that makes fresh arguments: lambda: (torch.randn(…), …)"),
+        ("reference", reference, "a function of the same arguments in a higher precision"),
+    ):
         if not callable(given):
-            raise BadInput(f"{name} is {given!r}", where=where, legal="a callable")
-    _refuse_hidden_tensors(function, where)
+            held = "missing" if given is None else f"a {type(given).__name__}"
+            raise BadInput(f"{name} is {held}", where=where, legal=legal)
+    if not isinstance(dims, Mapping):
+        held = "missing" if dims is None else f"a {type(dims).__name__}"
+        raise BadInput(
+            f"dims is {held}", where=where, legal="what tells this case from others: {'n': 4096}"
+        )
+    assert inputs and reference
+    if _holds_tensors(function):
+        function, inputs, reference, weights = _opened(function, inputs, reference, weights, where)
     gates = list(gate.values()) if isinstance(gate, Mapping) else [gate]
     if not all(item is None or hasattr(item, "passes") for item in gates):
         raise BadInput(
@@ -182,20 +194,64 @@ def declare(
     )
 
 
-def _refuse_hidden_tensors(function: Any, where: str) -> None:
-    """Raise BadInput for a module with parameters, or a method of one: no input would hold them."""
+def _holds_tensors(function: Any) -> bool:
+    """Say whether a function is a module with parameters or buffers, or a method of one."""
     owner = getattr(function, "__self__", function)
-    state: Mapping[str, Any] = {}
-    if hasattr(owner, "state_dict") and not isinstance(owner, type):
-        state = owner.state_dict()
-    if state:
-        names = ", ".join(state)
+    is_module = hasattr(owner, "state_dict") and not isinstance(owner, type)
+    return is_module and bool(owner.state_dict())
+
+
+def _opened(
+    function: Any,
+    inputs: Callable[[], Any],
+    reference: Any,
+    weights: Sequence[int],
+    where: str,
+) -> tuple[Callable[..., Any], Callable[[], Any], Callable[..., Any], tuple[int, ...]]:
+    """Return a module as a function of what it holds: behind its inputs, in state_dict's order.
+
+    The reference takes the same, or is a module with such state: then in the dtype of its own.
+    """
+    from torch.func import functional_call
+
+    module = getattr(function, "__self__", function)
+    names = tuple(module.state_dict())
+    given = inputs()
+    if function not in (module, module.forward) or not isinstance(given, tuple | list):
         raise BadInput(
-            f"the function is a {type(owner).__name__}, which holds {names}",
+            f"the function is {function_name(function)} of a {type(module).__name__}, which holds "
+            f"{', '.join(names)}",
             where=where,
-            legal="a function that takes them, such as def layer(x, weight): return "
-            "torch.func.functional_call(MODULE, {'weight': weight}, (x,)), with weights=(1,)",
+            legal="the module itself, with inputs() returning a tuple, or a function that takes "
+            "its parameters and calls torch.func.functional_call",
         )
+    count = len(given)
+
+    def drawn() -> tuple[Any, ...]:
+        held = module.state_dict(keep_vars=True).values()
+        own = [item.detach().clone().requires_grad_(item.requires_grad) for item in held]
+        return (*inputs(), *own)
+
+    def layer(*items: Any) -> Any:
+        return functional_call(module, dict(zip(names, items[count:], strict=True)), items[:count])
+
+    def exact(*items: Any) -> Any:
+        held = reference.state_dict()
+        width = next(item.dtype for item in held.values() if item.is_floating_point())
+        wide = [x.to(width) if _is_floating(x) else x for x in items]
+        return functional_call(
+            reference, dict(zip(names, wide[count:], strict=True)), tuple(wide[:count])
+        )
+
+    same = exact if _holds_tensors(reference) else reference
+    # Buffers are what a step finds, and leaves: running statistics.
+    parameters = {name for name, _ in module.named_parameters()}
+    own = (place for place, name in enumerate(names, count) if name in parameters)
+    return layer, drawn, same, (*weights, *own)
+
+
+def _is_floating(item: Any) -> bool:
+    return getattr(item, "is_floating_point", bool)()
 
 
 def _positions(name: str, given: Sequence[Any], where: str) -> tuple[int, ...]:

@@ -81,7 +81,7 @@ def check_case(
     before = look(device)
     try:
         # The reference comes first here, on content of which the kernel sees nothing.
-        case = observed(case, derive(session_seed, case.nodeid, "writes"))
+        case = observed(case, derive(session_seed, case.nodeid, "writes"), device)
         checking = Checking(case, seeds, device, language, findings=findings)
         checking.run(freezes)
     except BadInput:
@@ -117,9 +117,13 @@ def _report(checking: Checking, seeds: dict[str, int]) -> CheckReport:
             gradients[position] = min(item.snr_db, gradients.get(position, math.inf))
     figures = [item.figures for item in outs if item.figures]
     failed = [item for item in comparisons if not item.passed]
+    refused = checking.undeclared or any(found.rejects for found in checking.findings)
+    advice = checking.advice() if failed and not refused else {}
     return CheckReport(
         check="PASS" if checking.passed else "FAIL",
-        diagnosis="\n".join(item.diagnosis() for item in failed),
+        diagnosis="\n".join(
+            text for item in failed for text in (item.diagnosis(), advice.get(item.name)) if text
+        ),
         out_snr=_worst(item.snr_db for item in outs),
         gradients=gradients,
         max_abs_error=max((item.max_abs for item in figures), default=math.nan),

@@ -203,6 +203,8 @@ def judge(case: Case, expected: Pass, run: Pass) -> list[Comparison]:
     """Judge every output and gradient of a run against the reference's."""
     if expected.outputs.keys() != run.outputs.keys():
         reason = f"gives {_listed(run.outputs)}, the reference {_listed(expected.outputs)}"
+        if not run.outputs:
+            reason += "; where it writes into a buffer that inputs() gives it, writes=(POSITION,)"
         return [Comparison("out", False, "the same outputs", reason)]
     found = list(pairs(expected, run))
     if isinstance(case.gate, Mapping) and (unknown := case.gate.keys() - {n for n, _, _ in found}):

@@ -21,13 +21,14 @@ from pytest_kopt.cases.execution import (
     grad_out,
     is_shaped,
     leaves,
+    make_inputs,
     results,
     roots,
 )
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.guards import is_library
-from pytest_kopt.honesty.inputs import Held, changed
+from pytest_kopt.honesty.inputs import Held, activations, changed
 from pytest_kopt.numerics.compare import InvalidReference
 from pytest_kopt.numerics.nested import contents, fresh_copies, storages, tensors
 from pytest_kopt.profile_hook import profile_hook
@@ -36,16 +37,21 @@ from pytest_kopt.profile_hook import profile_hook
 _OURS = Case.positional.__code__.co_filename
 
 
-def observed(case: Case, seed: int) -> Case:
+def observed(case: Case, seed: int, device: str = "") -> Case:
     """Return the case with every input among its `writes` that the reference writes to.
 
-    Raises BadInput where there is nothing to compare.
+    Raises BadInput where there is nothing to compare, what `inputs` makes fits neither function, is
+    not fresh, or lies on another device than `device` (torch's name).
     """
     drawn = draw_inputs(case, seed)
+    _check_device(case, drawn, device)
     if isinstance(drawn, Mapping):
         case, drawn = replace(case, keywords=tuple(drawn)), list(drawn.values())
     given = fresh_copies(list(drawn))
     _check_positions(case, given)
+    _check_freshness(case, list(drawn), list(make_inputs(case, seed)))
+    for name, function in (("the function", case.function), ("the reference", case.reference)):
+        _check_arguments(case, name, function, given)
     copies = fresh_copies(given)
     versions = _versions(copies)
     returned = case.positional(case.reference)(*copies)
@@ -80,6 +86,56 @@ def _check_positions(case: Case, given: Sequence[Any]) -> None:
                     where=f"case {case.nodeid}",
                     legal=[f"{i}" for i, item in enumerate(given) if contents(item)],
                 )
+
+
+def _check_device(case: Case, drawn: Sequence[Any] | Mapping[str, Any], device: str) -> None:
+    kinds = {x.device.type for x in tensors(drawn)}
+    if device and kinds and device not in kinds:
+        raise BadInput(
+            f"inputs() makes tensors on {', '.join(sorted(kinds))}, and the session runs on "
+            f"{device}",
+            where=f"case {case.nodeid}",
+            legal="tensors made with device=kopt.device, or --kopt-device",
+        )
+
+
+def _check_freshness(case: Case, drawn: Sequence[Any], again: Sequence[Any]) -> None:
+    """Raise BadInput for an `inputs` that returns what it returned before."""
+    before, now = (
+        [x for x in activations(items, case.weights) if x.is_floating_point() and x.numel()]
+        for items in (drawn, again)
+    )
+    pairs = zip(before, now, strict=False)
+    if before and all(storages(one) & storages(other) for one, other in pairs):
+        raise BadInput(
+            "inputs() returns the same tensors in every call",
+            where=f"case {case.nodeid}",
+            legal="fresh ones, made inside of it: inputs=lambda: (torch.randn(…),)",
+        )
+
+
+def _check_arguments(
+    case: Case, name: str, function: Callable[..., Any], given: Sequence[Any]
+) -> None:
+    """Raise BadInput where a function does not take what `inputs` returns."""
+    try:
+        # What a decorator takes counts, not what it wraps.
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return
+    try:
+        if case.keywords:
+            signature.bind(**dict(zip(case.keywords, given, strict=True)))
+        else:
+            signature.bind(*given)
+    except TypeError as error:
+        what = f"{len(given)} argument{'s'[: len(given) != 1]}"
+        raise BadInput(
+            f"inputs() returns {', '.join(case.keywords) or what}, and {name} takes "
+            f"{signature}: {error}",
+            where=f"case {case.nodeid}",
+            legal="the same arguments for the function and the reference",
+        ) from None
 
 
 def _consumed(case: Case, given: Sequence[Any], writes: Sequence[int]) -> tuple[int, ...]:

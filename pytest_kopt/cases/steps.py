@@ -28,6 +28,7 @@ from pytest_kopt.cases.execution import (
     pairs,
     results_of,
 )
+from pytest_kopt.cases.gate_advice import advised, gate_line, least_db
 from pytest_kopt.cases.groups import find_groups, has_skew
 from pytest_kopt.cases.interpreter import watch_interpreter
 from pytest_kopt.cases.reference import Reference
@@ -131,6 +132,13 @@ class Checking:
         """Whether every comparison so far holds, and nothing was written that is not declared."""
         return all(item.passed for item in self.comparisons) and not self.undeclared
 
+    def advice(self) -> dict[str, str]:
+        """Return what to do about results outside their gates, by name of the comparison."""
+        return advised(self.case, self.comparisons, self._last.kept, self._given, self._expected_of)
+
+    def _expected_of(self, given: Sequence[Any]) -> Pass:
+        return self._reference(fresh_copies(given), self._last.kept, self.seeds["check"])
+
     def found(self, findings: Sequence[Finding]) -> None:
         """Add findings, one of each kind."""
         for finding in findings:
@@ -194,8 +202,11 @@ class Checking:
         expected = self._expect(run, seed)
         self._judge(run, expected, "")
         self._first = self._given, run.kept, expected
-        live = list(run.live.outputs.values())
-        self.found(outputs.odd_findings(live, list(expected.outputs.values()), self._given))
+        live, known = list(run.live.outputs.values()), list(expected.outputs.values())
+        if self._elsewhere(run):
+            # A mistake, and no more than that.
+            return
+        self.found(outputs.odd_findings(live, known, self._given))
         if not self.passed:
             self.found([_DRAWS] if draws else [])
             self._look_for_unwritten(seed)
@@ -278,10 +289,12 @@ class Checking:
             ref, self._given, out.dtype, lambda control: compare(ref, control, gate).passed
         )
         if passing:
+            least = least_db(name, out.dtype, self._given, self._expected_of)
+            torchs = "" if least is None else f", such as {gate_line({name: least})}"
             self.invalid = (
                 f"the case takes wrong answers for right under {gate.describe()}: "
                 f"{', '.join(passing)}; make inputs whose result is large against the tolerance, "
-                "or give the case a gate of its own, such as snr(40.0)"
+                f"or give the case a gate of its own{torchs}"
             )
 
     def _same_addresses(self) -> None:
@@ -468,12 +481,12 @@ class Checking:
         memory.poison_freed(self._last.kept.results)
         with nullcontext() if is_compiled else memory.poisoned_allocations():
             run = self._candidate(moved, self.seeds["last"])
-        spoiled = judge(self.case, self._expected, run.kept)
+        spoiled = self._judged(run)
         if all(item.passed for item in spoiled):
             return
         self.comparisons += [_named(item, "at other addresses") for item in spoiled]
         inputs.restore(moved, self._given, self.case.rewritten)
-        plain = judge(self.case, self._expected, self._candidate(moved, self.seeds["last"]).kept)
+        plain = self._judged(self._candidate(moved, self.seeds["last"]))
         if all(item.passed for item in plain):
             self.found([memory.UNWRITTEN])
 
@@ -519,19 +532,35 @@ class Checking:
 
     def _judge(self, run: Run, expected: Pass, what: str) -> None:
         """Compare what was there at the return; keep the run as the last one."""
-        found = [self._fairly(item) for item in judge(self.case, expected, run.kept)]
+        self._expected = expected
+        found = self._judged(run)
         if not all(item.passed for item in found):
             time.sleep(_LATE_SECONDS)
             if self.device == "cuda":
                 torch.cuda.synchronize()
-            if all(item.passed for item in judge(self.case, expected, run.live)):
+            if all(item.passed for item in self._judged(replace(run, kept=run.live))):
                 self.found([outputs.LATE])
         self.comparisons += [_named(item, what) for item in found]
         self.found(run.findings)
         case = self.case
         self.undeclared += inputs.undeclared(self._used, self._given, case.writes, case.consumes)
         self.undeclared += self._candidate.undeclared()
-        self._last, self._expected = run, expected
+        self._last = run
+
+    def _elsewhere(self, run: Run) -> list[Comparison]:
+        """Return what there is to say of a result that lies on another device."""
+        for name, out in run.live.outputs.items():
+            ref = self._expected.outputs.get(name)
+            known = {self.device, ref.device.type if isinstance(ref, torch.Tensor) else ""}
+            if isinstance(out, torch.Tensor) and out.device.type not in known:
+                reason = f"is on {out.device}, and the inputs are on {self.device}"
+                return [Comparison(name, False, f"a tensor on {self.device}", reason)]
+        return []
+
+    def _judged(self, run: Run) -> list[Comparison]:
+        if elsewhere := self._elsewhere(run):
+            return elsewhere
+        return [self._fairly(item) for item in judge(self.case, self._expected, run.kept)]
 
     def _fairly(self, comparison: Comparison) -> Comparison:
         """Let a comparison pass that misses its gate by a hair where two contents have met it.

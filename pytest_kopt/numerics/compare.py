@@ -82,7 +82,9 @@ def compare(ref: object, out: object, gate: Gate | None = None, name: str = "out
     if isinstance(out, int | float) and not ref.ndim:
         out = torch.tensor(out)
     if bool(torch.isnan(wide(ref)).any()):
-        raise InvalidReference(f"{name}: the reference holds NaN")
+        raise InvalidReference(
+            f"{name}: the reference holds NaN; draw inputs that it is defined for"
+        )
     if not isinstance(out, torch.Tensor):
         asked = gate.describe() if gate else "a tensor"
         return Comparison(name, False, asked, f"is {type(out).__name__}, not a tensor")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +47,86 @@ def own_file(function: Callable[..., Any]) -> set[Path]:
     return {Path(str(sys.modules[module].__file__)).resolve()}
 
 
-def check_arguments(arguments: Any, modules: Mapping[str, Path] | set[str]) -> None:
-    """Raise NotLoadable when an argument is an instance of a class that exists twice."""
-    for item in arguments:
-        owner = type(item).__module__
-        if owner in modules:
-            raise NotLoadable(f"an argument is a {type(item).__name__} of {owner!r}")
+class Translated:
+    """A version's function, given arguments whose classes exist twice as its own modules know them.
+
+    Every version of a comparison is wrapped alike (`version` None: the classes are the caller's),
+    so that the look-up costs all of them the same.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], names: set[str], version: SecondVersion | None = None
+    ) -> None:
+        """Translate instances of classes of the modules `names`."""
+        self._function = function
+        self._names = names
+        self._version = version
+        self._made: dict[int, tuple[Any, Any]] = {}
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        """Call the function."""
+        return self._function(
+            *[self._own(item) for item in given],
+            **{name: self._own(item) for name, item in named.items()},
+        )
+
+    def _own(self, item: Any) -> Any:
+        if type(item).__module__ not in self._names:
+            return item
+        kept = self._made.get(id(item))
+        if kept is None:
+            # The item is kept as well: another one could come to have its id.
+            kept = self._made[id(item)] = (item, self.translated(item))
+        return kept[1]
+
+    def translated(self, item: Any) -> Any:
+        """Return an enum's member, a dataclass or a named tuple as an instance of its twin class.
+
+        Raises NotLoadable for any other instance, and where the twin has other fields.
+        """
+        kind = type(item)
+        if kind.__module__ not in self._names or self._version is None:
+            return item
+        twin: Any = self._version.module(kind.__module__)
+        for part in kind.__qualname__.split("."):
+            twin = getattr(twin, part, None)
+        if isinstance(item, Enum) and item.name in getattr(twin, "__members__", {}):
+            return twin[item.name]
+        named = _fields(item)
+        if not named or named != _fields(twin):
+            raise NotLoadable(f"an argument is a {kind.__name__} of {kind.__module__!r}")
+        values = {name: self.translated(getattr(item, name)) for name in named}
+        if isinstance(item, tuple):
+            return twin(**values)
+        made: Any = twin.__new__(twin)
+        for name, value in values.items():
+            object.__setattr__(made, name, value)
+        return made
+
+
+def _fields(item: Any) -> tuple[str, ...]:
+    """Return the names of a dataclass's or named tuple's fields, or of their class's."""
+    if is_dataclass(item):
+        return tuple(field.name for field in fields(item))
+    return tuple(getattr(item, "_fields", ()))
+
+
+def translating(
+    function: Callable[..., Any],
+    given: Iterable[Any],
+    names: set[str],
+    version: SecondVersion | None = None,
+) -> Callable[..., Any]:
+    """Return what calls a version's function with arguments like `given`, translated where need be.
+
+    Raises NotLoadable for arguments that cannot be.
+    """
+    if not any(type(item).__module__ in names for item in given):
+        return function
+    wrapped = Translated(function, names, version)
+    for item in given:
+        wrapped.translated(item)
+    return wrapped
 
 
 def _innermost(function: Any) -> Any:

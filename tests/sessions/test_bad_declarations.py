@@ -71,6 +71,21 @@ def test_no_group_sizes(kopt):
 
 
 @pytest.mark.kopt
+def test_no_reference(kopt):
+    kopt(torch.neg, inputs=lambda: (torch.ones(2),), dims={"n": 7})
+
+
+@pytest.mark.kopt
+def test_no_dims(kopt):
+    kopt(torch.neg, inputs=lambda: (torch.ones(2),), reference=torch.neg)
+
+
+@pytest.mark.kopt
+def test_no_inputs(kopt):
+    kopt(torch.neg, reference=torch.neg, dims={"n": 8})
+
+
+@pytest.mark.kopt
 def test_unknown_dtype(kopt):
     call(kopt, {"n": 6}, inputs=lambda: (torch.ones(2, dtype=torch.complex64),))
 """
@@ -86,6 +101,9 @@ COMPLAINTS = {
     "test_no_gate": ("gate is 'e4m3'", "snr("),
     "test_no_gradient": ("no input requires grad", "requires_grad=True"),
     "test_no_group_sizes": ("no input holds the sizes of 2 groups", "groups=POSITION"),
+    "test_no_reference": ("reference is missing", "in a higher precision"),
+    "test_no_dims": ("dims is missing", "{'n': 4096}"),
+    "test_no_inputs": ("inputs is missing", "lambda: (torch.randn"),
     "test_unknown_dtype": ("complex64", "explicit gate"),
 }
 

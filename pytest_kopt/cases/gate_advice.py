@@ -1,0 +1,184 @@
+"""What to do about a result outside its gate: whether the gate or the kernel is at fault."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from pytest_kopt.cases.case import Case, declare
+from pytest_kopt.cases.execution import Pass, leaves, make_inputs, pairs
+from pytest_kopt.cases.reference import Reference, observed
+from pytest_kopt.numerics.compare import Comparison, compare
+from pytest_kopt.numerics.determinism import bits
+from pytest_kopt.numerics.gates import default_gate
+from pytest_kopt.numerics.narrow import SLACK_DB, ComputingIn, proposed
+from pytest_kopt.numerics.nested import fresh_copies
+from pytest_kopt.numerics.snr import compute_snr
+
+#: Runs the case's reference on arguments.
+Run = Callable[[Sequence[Any]], Pass]
+
+
+def advised(
+    case: Case,
+    comparisons: Sequence[Comparison],
+    outputs: Pass,
+    given: Sequence[Any],
+    reference: Run,
+) -> dict[str, str]:
+    """Return what to do about results that are outside their gates, by name.
+
+    `outputs` are the kernel's on pristine arguments `given`. Nothing is said of what holds NaN or
+    has another shape: no gate lets that pass.
+    """
+    wrong = {
+        item.name.partition(" (")[0]: item
+        for item in comparisons
+        if not item.passed and item.figures and math.isfinite(item.snr_db)
+    }
+    if not wrong:
+        return {}
+    expected = reference(given)
+    found = {name: (ref, out) for name, ref, out in pairs(expected, outputs)}
+    several = len([name for name in found if not name.startswith("grad of ")]) > 1
+    narrow: dict[torch.dtype, Mapping[str, Any]] = {}
+    told = {}
+    for name, item in wrong.items():
+        ref, out = found.get(name, (None, None))
+        before = expected.before.get(name)
+        if before is not None and bool((bits(outputs.outputs[name]) == bits(before)).all()):
+            told[item.name] = (
+                f"  the reference writes to {name} and the function does not: have the function "
+                "write it as well, or the reference work on a copy"
+            )
+            continue
+        if not _is_floating(out):
+            continue
+        if out.dtype not in narrow:
+            narrow[out.dtype] = _computed_in(out.dtype, expected, given, reference)
+        torchs = narrow[out.dtype].get(name, ref)
+        gate = case.gate_of(name) or default_gate(out.dtype)
+        reached = compare(ref, torchs.to(out.dtype), gate, name)
+        alone = not several and name == "out" and case.gate is None
+        told[item.name] = _words(item.snr_db, reached, out.dtype, None if alone else name)
+    return told
+
+
+def least_db(name: str, dtype: torch.dtype, given: Sequence[Any], reference: Run) -> float | None:
+    """Return the SNR in dB that a gate of a result may ask for; None where torch tells none."""
+    expected = reference(given)
+    ref = {found: ref for found, ref, _ in pairs(expected, expected)}[name]
+    narrow = _computed_in(dtype, expected, given, reference)
+    return proposed(compute_snr(ref, narrow.get(name, ref).to(dtype)))
+
+
+def _computed_in(
+    dtype: torch.dtype, expected: Pass, given: Sequence[Any], reference: Run
+) -> Mapping[str, Any]:
+    """Return what the reference gives in a dtype, by name; nothing where torch cannot do it."""
+    mode = ComputingIn(dtype)
+    arguments = mode.arguments(given)
+    with suppress(Exception), mode:
+        return {name: out for name, _, out in pairs(expected, reference(arguments))}
+    return {}
+
+
+def _words(own_db: float, reached: Comparison, dtype: torch.dtype, name: str | None) -> str:
+    narrow = str(dtype).removeprefix("torch.")
+    least = proposed(reached.snr_db)
+
+    def line(number: float) -> str:
+        return (
+            f"gate=snr({number:.1f})" if name is None else f"gate={{{name!r}: snr({number:.1f})}}"
+        )
+
+    torchs = f"the reference computed by torch in {narrow} reaches {reached.snr_db:.1f} dB"
+    where = "within the gate" if reached.passed else "outside the gate as well"
+    if least is not None and own_db >= least:
+        tight = "" if reached.passed else f", which is tighter than {narrow} can be"
+        return (
+            f"  {torchs}, {where}{tight}; {line(least)} passes and is defensible: it asks for "
+            f"{SLACK_DB:g} dB less than torch reaches"
+        )
+    verdict = f"the kernel is wrong, or computes in less than {narrow}"
+    if reached.passed or least is None:
+        return (
+            f"  {torchs}, {where}: {verdict}; {line(math.floor(own_db))} would pass and is not "
+            "defensible"
+        )
+    return (
+        f"  {torchs}, {where}: the gate is tighter than {narrow} can be, and {verdict}; "
+        f"{line(least)} would be defensible, and does not pass"
+    )
+
+
+def gate_line(least: Mapping[str, float], *, is_single: bool = False) -> str:
+    """Return the argument of a case that asks for these SNRs in dB, by name of the result.
+
+    With `is_single` one gate stands for the whole case.
+    """
+    gates = [f"{name!r}: snr({number:.1f})" for name, number in least.items()]
+    if is_single:
+        return f"gate=snr({least['out']:.1f})"
+    return f"gate={{{', '.join(gates)}}}"
+
+
+def propose_gate(
+    reference: Callable[..., Any],
+    inputs: Callable[[], Sequence[Any] | Mapping[str, Any]],
+    dtype: torch.dtype,
+) -> str:
+    """Return the `gate=` to write into a test whose function's outputs have a dtype.
+
+    `reference` and `inputs` are those of the case; gradients count where an input requires one.
+    What torch, computing what the reference computes in `dtype`, brings within the dtype's own gate
+    in three draws needs no line (`gate=None` where that is all); of the rest 6 dB less is asked for
+    than torch reaches. Raises BadInput as a case does.
+    """
+    case = declare(
+        "propose_gate",
+        "memory",
+        reference,
+        inputs=inputs,
+        reference=reference,
+        dims={"n": 1},
+        label=None,
+        backward=False,
+        weights=(),
+        flops=None,
+        nbytes=1.0,
+        gate=None,
+    )
+    case = observed(case, 0)
+    case = replace(case, backward=bool(leaves(make_inputs(case, 0))))
+    found = [item for seed in range(3) for item in _torchs(case, dtype, seed)]
+    reached = {name: min(c.snr_db for n, c in found if n == name) for name, _ in found}
+    missed = {name for name, item in found if not item.passed}
+    least = {name: proposed(snr_db) for name, snr_db in reached.items() if name in missed}
+    asked = {name: number for name, number in least.items() if number is not None}
+    return gate_line(asked, is_single=[*reached] == ["out"]) if asked else "gate=None"
+
+
+def _torchs(case: Case, dtype: torch.dtype, seed: int) -> Iterator[tuple[str, Comparison]]:
+    """Compare what torch gives in a dtype with the reference, each result by its own gate."""
+    given, called = fresh_copies(make_inputs(case, seed)), Reference(case)
+    known = called.forward(fresh_copies(given), ()).outputs
+    like = Pass({n: out.to(dtype) if _is_floating(out) else out for n, out in known.items()}, {})
+
+    def run(arguments: Sequence[Any]) -> Pass:
+        return called(fresh_copies(arguments), like, seed)
+
+    expected = run(given)
+    narrow = _computed_in(dtype, expected, given, run)
+    for name, ref, _ in pairs(expected, expected):
+        if _is_floating(ref):
+            yield name, compare(ref, narrow.get(name, ref).to(dtype))
+
+
+def _is_floating(item: Any) -> bool:
+    return isinstance(item, torch.Tensor) and item.is_floating_point()

@@ -1,0 +1,143 @@
+"""What a failed check says to do: whether the gate or the kernel is at fault, and which gate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_kopt import propose_gate, snr
+from pytest_kopt.cases.check import CheckReport, check_case
+from pytest_kopt.numerics.narrow import ComputingIn, proposed
+
+from .test_writes import case_of, check
+
+BF16 = torch.bfloat16
+
+
+def inputs() -> tuple[Tensor, Tensor]:
+    return (
+        torch.randn(256, 4096, dtype=BF16, requires_grad=True),
+        torch.randn(4096, dtype=BF16, requires_grad=True),
+    )
+
+
+def rms_norm(x: Tensor, w: Tensor) -> Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * w
+
+
+def reference(x: Tensor, w: Tensor) -> Tensor:
+    return rms_norm(x.double(), w.double())
+
+
+def checked(function: Callable[..., Any], **changes: Any) -> CheckReport:
+    given = {"inputs": inputs, "reference": reference, "schema": "memory", "nbytes": 1.0}
+    return check(function, **{**given, "backward": True, **changes})
+
+
+def test_a_gate_tighter_than_the_dtype_is_told_from_a_wrong_kernel() -> None:
+    """Plain torch in bfloat16: a gradient with 48.7 dB misses allclose(1e-2) in a few elements."""
+    report = checked(rms_norm)
+    assert report.check == "FAIL"
+    (said,) = [line for line in report.diagnosis.splitlines() if "torch in bfloat16" in line]
+    assert "outside the gate as well, which is tighter than bfloat16 can be" in said
+    assert "gate={'grad of input 0': snr(42.0)} passes and is defensible" in said
+    assert checked(rms_norm, gate={"grad of input 0": snr(42.0)}).check == "PASS"
+
+
+@pytest.mark.parametrize("factor", [1.02, 0.9])
+def test_a_wrong_kernel_is_called_wrong_whatever_gate_would_pass(factor: float) -> None:
+    report = checked(lambda x, w: rms_norm(x, w) * factor, backward=False)
+    (said,) = [line for line in report.diagnosis.splitlines() if "torch in bfloat16" in line]
+    assert "within the gate: the kernel is wrong, or computes in less than bfloat16" in said
+    assert "would pass and is not defensible" in said
+
+
+def test_a_kernel_that_misses_a_defensible_gate_too_is_told_so() -> None:
+    report = checked(lambda x, w: rms_norm(x, w) * 1.02)
+    (said,) = [line for line in report.diagnosis.splitlines() if "would be defensible" in line]
+    assert "tighter than bfloat16 can be, and the kernel is wrong" in said
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda x, w: rms_norm(x, w)[:1],
+        lambda x, w: rms_norm(x, w) / 0,
+        lambda x, w: x.zero_(),
+    ],
+    ids=["shape", "infinite", "undeclared write"],
+)
+def test_no_gate_is_proposed_for_what_none_may_pass(wrong: Callable[..., Any]) -> None:
+    report = checked(wrong, inputs=lambda: tuple(x.detach() for x in inputs()), backward=False)
+    assert report.check == "FAIL" and "torch in" not in report.diagnosis
+
+
+def test_only_the_floating_point_outputs_are_told_about() -> None:
+    def top(x: Tensor) -> Any:
+        values, places = torch.topk(x, 3)
+        return values * 1.1, places + 1
+
+    report = checked(
+        top,
+        inputs=lambda: (torch.randn(16, 64, dtype=BF16),),
+        reference=lambda x: torch.topk(x.double(), 3),
+        backward=False,
+    )
+    lines = report.diagnosis.splitlines()
+    assert sum(line.startswith("out[") for line in lines) == 2
+    (said,) = [line for line in lines if "torch in" in line]
+    assert "reaches inf dB, within the gate" in said and "gate={'out[0]': snr(" in said
+
+
+def test_a_case_that_tells_nothing_apart_gets_a_gate_that_does() -> None:
+    def tiny(x: Tensor) -> Tensor:
+        return x * 1e-4
+
+    case = case_of(
+        tiny,
+        inputs=lambda: (torch.randn(64, 64, dtype=BF16),),
+        reference=lambda x: x.double() * 1e-4,
+        schema="memory",
+        nbytes=1.0,
+    )
+    report = check_case(case, 1, freezes=True)
+    assert report.check == "ERROR" and "takes wrong answers for right" in report.diagnosis
+    assert "a gate of its own, such as gate={'out': snr(" in report.diagnosis
+
+
+def test_a_gate_is_proposed_for_a_case_to_be_written() -> None:
+    assert propose_gate(reference, inputs, BF16) == "gate={'grad of input 0': snr(42.0)}"
+    halves = lambda: (torch.randn(64, 64).half(),)  # noqa: E731
+    assert propose_gate(lambda x: x.double().softmax(-1), halves, torch.float16) == "gate=None"
+
+    def products(a: Tensor, b: Tensor) -> Tensor:
+        return 30 * (a.double() @ b.double())
+
+    by_name = lambda: {"a": torch.randn(64, 4096), "b": torch.randn(4096, 64)}  # noqa: E731
+    assert propose_gate(products, by_name, torch.float32).startswith("gate=snr(12")
+    several = lambda a, b: {"y": products(a, b), "places": torch.arange(3)}  # noqa: E731
+    assert propose_gate(several, by_name, torch.float32).startswith("gate={\"out['y']\": snr(12")
+
+
+def test_torch_computes_in_the_dtype_and_draws_what_it_draws_otherwise() -> None:
+    x = torch.randn(64, 64, dtype=BF16)
+    mode = ComputingIn(BF16)
+    with mode:
+        assert (x.double() @ x.double()).dtype is BF16
+        assert torch.softmax(x, -1, dtype=torch.float32).dtype is BF16
+        assert (x * torch.ones(64)).dtype is BF16
+        drawn = torch.randn(8, generator=torch.Generator().manual_seed(1))
+    plain = torch.randn(8, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(drawn, plain.to(BF16))
+    (wide,) = mode.arguments([torch.randn(4, requires_grad=True)])
+    assert wide.dtype is BF16 and wide.requires_grad and wide.is_leaf
+    with ComputingIn(torch.float8_e4m3fn):
+        assert (x.double() @ x.double()).dtype is torch.float64, "a format holds, and computes not"
+
+
+def test_a_proposal_is_six_db_below_what_torch_reaches() -> None:
+    assert proposed(48.7) == 42 and proposed(float("inf")) is None

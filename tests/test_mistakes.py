@@ -1,0 +1,175 @@
+"""Mistakes of a first user, each with the one message that solves it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_kopt.cases.case import declare
+from pytest_kopt.cases.check import check_case
+from pytest_kopt.errors import BadInput
+from pytest_kopt.numerics.gates import snr
+
+KEPT = torch.randn(8, 8)
+GIVEN: dict[str, Any] = {
+    "inputs": lambda: (torch.randn(8, 8),),
+    "reference": lambda x: x.double() * 2,
+    "dims": {"n": 8},
+    "label": None,
+    "backward": False,
+    "weights": (),
+    "flops": None,
+    "nbytes": None,
+    "gate": None,
+}
+
+
+def doubled(x: Tensor) -> Tensor:
+    return x * 2
+
+
+def mutating(x: Tensor) -> Tensor:
+    return x.mul_(2).double()
+
+
+def writing(x: Tensor) -> None:
+    x.mul_(2)
+
+
+def forgetful(x: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    out[1:] = x[1:] * 2
+    return out
+
+
+def two(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x * 2, x
+
+
+def raising(x: Tensor) -> Tensor:
+    raise RuntimeError("a block of 64 does not fit 8 columns")
+
+
+#: What was written, and what the message has to say: the mistake, and the way out.
+MISTAKES: dict[str, tuple[Callable[..., Any] | Tensor, dict[str, Any], str]] = {
+    "no reference": (doubled, {"reference": None}, r"reference is missing.*higher precision"),
+    "no inputs": (doubled, {"inputs": None}, r"inputs is missing.*lambda: \(torch\.randn"),
+    "no dims": (doubled, {"dims": None}, r"dims is missing.*\{'n': 4096\}"),
+    "the result for the function": (KEPT, {}, r"function is a Tensor.*uncalled"),
+    "arguments for a factory": (doubled, {"inputs": (KEPT,)}, r"inputs is a tuple.*lambda:"),
+    "one tensor for a tuple": (
+        doubled,
+        {"inputs": lambda: torch.randn(8)},
+        r"inputs\(\) returned Tensor.*a tuple of the function's arguments",
+    ),
+    "the same tensor in every call": (
+        doubled,
+        {"inputs": lambda: (KEPT,)},
+        r"returns the same tensors in every call.*made inside of it",
+    ),
+    "an argument too many": (
+        doubled,
+        {"inputs": lambda: (torch.randn(8), 3)},
+        r"inputs\(\) returns 2 arguments, and the function takes \(x.*the same arguments",
+    ),
+    "a reference of other arguments": (
+        doubled,
+        {"reference": lambda x, y: x},
+        r"returns 1 argument, and the reference takes \(x, y\)",
+    ),
+    "a name that the function does not know": (
+        doubled,
+        {"inputs": lambda: {"y": torch.randn(8)}},
+        r"inputs\(\) returns y, and the function takes \(x",
+    ),
+    "inputs on another device": (
+        doubled,
+        {"inputs": lambda: (torch.randn(8, device="meta"),), "reference": doubled},
+        r"tensors on meta, and the session runs on cpu.*device=kopt\.device",
+    ),
+    "a result on another device": (
+        lambda x: x.to("meta") * 2,
+        {},
+        r"out: is on meta, and the inputs are on cpu",
+    ),
+    "a reference that mutates": (
+        doubled,
+        {"reference": mutating},
+        r"the reference writes to input 0 and the function does not: .*work on a copy",
+    ),
+    "a kernel that writes into its input": (
+        writing,
+        {},
+        r"gives nothing, the reference out; where it writes into a buffer.*writes=\(POSITION,\)",
+    ),
+    "an undeclared write": (
+        lambda x: x.mul_(2),
+        {},
+        r"(writes=\(0,\)|consumes=\(0,\))",
+    ),
+    "a part that is never written": (forgetful, {}, r"unwritten|NaN or Inf where the reference"),
+    "a tuple where the reference has one": (
+        two,
+        {},
+        r"gives out\[0\], out\[1\], the reference out",
+    ),
+    "another shape": (lambda x: x[:1] * 2, {}, r"has shape \(1, 8\), the reference \(8, 8\)"),
+    "a reference with NaN": (
+        doubled,
+        {"reference": lambda x: x.double().log()},
+        r"the reference holds NaN; draw inputs that it is defined for",
+    ),
+    "a kernel that raises": (raising, {}, r"in raising.*a block of 64 does not fit 8 columns"),
+    "a gate by name of a format": (doubled, {"gate": "e4m3"}, r"gate is 'e4m3'.*snr\("),
+    "a gate of an output that is not there": (
+        doubled,
+        {"gate": {"loss": snr(40.0)}},
+        r"gate has 'loss', and no output has this name.*legal: out",
+    ),
+    "a backward without a gradient": (
+        doubled,
+        {"backward": True, "schema": "memory", "nbytes": 1.0},
+        r"no input requires grad.*requires_grad=True",
+    ),
+    "a backward without columns": (doubled, {"backward": True}, r"'single' has no backward column"),
+    "no work": (doubled, {"schema": "memory"}, r"schema 'memory' needs nbytes.*NUMBER or a pair"),
+    "an unknown schema": (doubled, {"schema": "norm"}, r"norm.*memory"),
+    "a dim that is no scalar": (
+        doubled,
+        {"dims": {"n": (8, 8)}},
+        r"dim 'n' is \(8, 8\).*int, float",
+    ),
+    "a complex output": (
+        lambda x: torch.view_as_complex(x.view(8, 4, 2)),
+        {"reference": lambda x: torch.view_as_complex(x.view(8, 4, 2))},
+        r"complex.*view_as_real",
+    ),
+    "a gate of 1e-2 for float32 in half": (
+        lambda x: (x.half() * 2).float(),
+        {},
+        r"torch in float32 reaches .* within the gate: the kernel is wrong, or computes in less",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_has_one_message_that_solves_it(name: str) -> None:
+    function, changes, said = MISTAKES[name]
+    given = {**GIVEN, **changes}
+    try:
+        case = declare("t.py::test_it", given.pop("schema", "single"), function, **given)  # type: ignore[arg-type]
+        report = check_case(case, 20260101)
+    except BadInput as refusal:
+        text = str(refusal)
+        assert "case t.py::test_it" in text or "torch.view_as_real" in text
+    else:
+        text = "\n".join([report.diagnosis, *map(str, report.findings)])
+        assert report.check in ("FAIL", "ERROR")
+        assert not any(found.rejects for found in report.findings), "no word of cheating"
+    assert re.search(said, text, re.DOTALL), text
+    assert "pytest_kopt/" not in text, "no traceback of ours"
