@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -234,7 +235,11 @@ def replica() -> tuple[CaseQuads, list[_Child]]:
         _Child(INCUMBENT, "graph", {}),
         _Child(PLACEBO, "graph", {}),
     ]
-    placement = SimpleNamespace(keep_strangers_off=lambda d: None, read=lambda d: Reading())
+    placement = SimpleNamespace(
+        keep_strangers_off=lambda d: None,
+        read=lambda d: Reading(),
+        lock=lambda d: nullcontext(),
+    )
     made = Replica(
         cast("Any", children),
         "two processes",
