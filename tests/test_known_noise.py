@@ -20,6 +20,7 @@ from pytest_kopt.cli.main import main
 from pytest_kopt.decide.noise import DEVICE_TIMED, HOST_TIMED
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import Known, Scatter, keep
 from pytest_kopt.paired.pairing import PairedMetric, PairedResult, judge
@@ -83,6 +84,8 @@ class Measuring:
     why_two: str = ""
     why_fresh: str = ""
     device_seconds: float = 0.0
+    tried: tuple[Tried, ...] = ()
+    died_nearby: str = ""
     asked: list[int] = field(default_factory=list)
 
     def replicas(self, count: int) -> Iterator[Replica]:

@@ -20,7 +20,7 @@ from pytest_kopt.decide.skewed import decide_under_skew
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.devices.conditions import Conditions, by_kind
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.heldout import held_out_findings
+from pytest_kopt.honesty.heldout import Tried, held_out_findings
 from pytest_kopt.measure.engine import by_events
 from pytest_kopt.options.settings import Gate
 from pytest_kopt.paired.comparison import TWO_PROCESSES, Comparison
@@ -40,7 +40,8 @@ _PAIR_COLUMNS = (
 class PairedResult:
     """A paired verdict with the evidence behind it; `same` are cases without any change.
 
-    `results` are the cases, `replicas` what was measured of each.
+    `results` are the cases, `replicas` what was measured of each; `tried` and `nearby` what the
+    versions did at shapes near the declared ones, and what that says.
     """
 
     verdict: Verdict
@@ -49,6 +50,8 @@ class PairedResult:
     same: frozenset[str]
     results: tuple[CaseResult, ...]
     replicas: tuple[dict[str, CaseQuads], ...]
+    tried: tuple[Tried, ...]
+    nearby: tuple[Finding, ...]
 
     def change(self, ids: Collection[str] | None = None) -> PairedChange:
         """Return the gain over the cases with these node ids, over all when None."""
@@ -151,6 +154,8 @@ def judge(
         same,
         tuple(results),
         tuple(replicas),
+        tuple(comparison.tried),
+        tuple(_nearby_findings(comparison)),
     )
 
 
@@ -287,7 +292,7 @@ def _pairs(quads: Sequence[Quad]) -> Iterator[tuple[int, str, float, float]]:
             yield number, "BA" if left[0] == old else "AB", times[new], times[old]
 
 
-def nearby_findings(comparison: Comparison) -> list[Finding]:
+def _nearby_findings(comparison: Comparison) -> list[Finding]:
     """Return what the versions' behaviour at shapes near the declared ones says."""
     found = held_out_findings(comparison.tried, CANDIDATE, INCUMBENT)
     if comparison.died_nearby:

@@ -73,9 +73,9 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
     seed = settings.seed if settings.seed is not None else fresh_session_seed()
     device = choose(settings.device)
     orders = WorkerOrders.of(settings, device, seed)
-    trial = None if config.option.collectonly else _trial(config, settings)
+    trial = None if config.option.collectonly else _trial(config, settings, orders)
     if trial is not None:
-        orders = trial.orders(device, seed)
+        orders = trial.orders(orders)
     controller = Controller(config, settings, orders, trial)
     manager.register(controller, _CONTROLLER)
     if controller.is_settled:
@@ -95,12 +95,12 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         controller.measurements.warm_up()
 
 
-def _trial(config: pytest.Config, settings: Settings) -> Trial | None:
+def _trial(config: pytest.Config, settings: Settings, orders: WorkerOrders) -> Trial | None:
     """Return what this session judges, None when it only runs cases."""
     if settings.base is not None:
         from pytest_kopt.trials.gate import PullRequestGate
 
-        return PullRequestGate(config, settings)
+        return PullRequestGate(config, settings, orders)
     if settings.round is not None:
         from pytest_kopt.trials.harness import PytestSetup
         from pytest_kopt.trials.opening import open_trial

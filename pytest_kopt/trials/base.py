@@ -25,6 +25,9 @@ class Base:
     root: Path
     old: Mapping[str, bytes | None]
 
+    def __str__(self) -> str:
+        return f"--kopt-base {self.ref} ({self.commit[:12]})"
+
     @classmethod
     def of(cls, ref: str, directory: Path) -> Base:
         """Find the merge base and the changes.

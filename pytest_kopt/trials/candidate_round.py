@@ -1,323 +1,254 @@
-"""Every round after the baseline: a candidate meets the incumbent and is kept or rolled back."""
+"""Every round after the baseline, from top to bottom: a candidate meets the incumbent.
+
+The round is opened, which refuses what is not worth measuring. pytest runs the cases. What came of
+them is gathered and judged, by all cases where a quick gain is too small to stand alone; then the
+verdict is noted, held against fresh tensors and the kernels' own time, recorded, and carried out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
-from typing import Any
 
-from pytest_kopt.campaign import hypothesis, ledger, levels
-from pytest_kopt.campaign.campaign import AttemptRecord, Campaign
+from pytest_kopt.campaign import hypothesis, levels
 from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.gates import checked_shape, correctness_verdict
+from pytest_kopt.decide.gates import correctness_verdict
 from pytest_kopt.decide.kernel_time import ON_CPU, judge_kernel_time
-from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.promotion import asks_for_full
-from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
-from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.decide.verdict import Decision, Level, Verdict
 from pytest_kopt.errors import KernelError
 from pytest_kopt.figures import changed
 from pytest_kopt.honesty.heldout import SUPPORT
 from pytest_kopt.honesty.inflation import gap_finding
-from pytest_kopt.options.settings import Settings
-from pytest_kopt.profiling.table import CaseProfile
+from pytest_kopt.paired.comparison import CandidateDied
 from pytest_kopt.sameness.program import differing
-from pytest_kopt.schema.table import Key, Table
 from pytest_kopt.show import trend
 from pytest_kopt.show.closing import Closing
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.campaign_round import CampaignRound
-from pytest_kopt.trials.campaign_trial import CAUGHT_STEP, EDITED_HARNESS
+from pytest_kopt.trials.campaign_trial import Question
+from pytest_kopt.trials.comparing import compare_paired, compare_stored
 from pytest_kopt.trials.examination import Examination
-from pytest_kopt.trials.harness import PytestSetup
-from pytest_kopt.trials.trial import Measurements
+from pytest_kopt.trials.gathering import frozen_cases, gather
+from pytest_kopt.trials.rounds import check_target_class, open_round, profiled, record_round
+from pytest_kopt.trials.stages import Asked, Begun, Gathered, Judged, Opened, Ran
 
 
-class CandidateRound(CampaignRound):
-    """Compares the tree's kernel with the last accepted version."""
+def open_candidate(asked: Asked) -> Opened:
+    """Return the round as it can be run now.
 
-    def __init__(self, settings: Settings, campaign: Campaign, setup: PytestSetup) -> None:
-        self._seen_quick: Verdict | None = None
-        self._same_as: int | None = None
-        super().__init__(settings, campaign, setup)
+    Raises BadInput where it cannot, KernelError for a kernel that does not parse.
+    """
+    campaign = asked.campaign
+    opened = _at_its_level(open_round(asked))
+    # What the round will be compared with is read before anything is measured.
+    campaign.incumbent()
+    wanted = {case.key for case in opened.expected.values()}
+    rows = campaign.incumbent_table().rows
+    check_target_class(opened, [row for row in rows if row.key in wanted])
+    harness = asked.watch.check(opened.frozen)
+    hypothesis.check_parses(campaign)
+    same_as = hypothesis.check_differs(campaign, opened.notes.extra_benefit)
+    if same_as is not None:
+        decided = campaign.state.rounds[same_as].verdict
+        assert decided is not None
+        opened = replace(opened, level=decided.level)
+    return replace(opened, harness=harness, same_as=same_as)
 
-    def _validate(self) -> None:
-        self._open()
-        self._freeze_cases()
-        self._take_level()
-        # What the round will be compared with is read before anything is measured.
-        self.campaign.incumbent()
-        wanted = {case.key for case in self.expected.values()}
-        rows = self.campaign.incumbent_table().rows
-        self._check_target_class([row for row in rows if row.key in wanted])
-        self._harness = self._watch.check(self.frozen)
-        hypothesis.check_parses(self.campaign)
-        same_as = hypothesis.check_differs(self.campaign, self._extra_benefit())
-        if same_as is not None:
-            self._same_as, self.is_settled = same_as, True
-            decided = self.campaign.state.rounds[same_as].verdict
-            assert decided is not None
-            self.level = decided.level
 
-    def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
-        """Check the case set; KernelError when a file of its cases does not import any more."""
-        super().check_collection(ids, collector, filtered)
-        for nodeid in self.expected:
-            error = judging.under(nodeid, collector.collect_errors)
-            if error:
-                raise KernelError(f"the kernel does not import; nothing was measured\n{error}")
+def _at_its_level(opened: Opened) -> Opened:
+    """Expect the cases of the round's level; BadInput where there is no such level."""
+    campaign, asked = opened.campaign, opened.asked
+    frozen = frozen_cases(campaign)
+    shapes = campaign.manifest.representative_shapes
+    recorded = campaign.recorded_manifest().get(levels.KEY)
+    levels.check_unchanged(shapes, recorded, campaign.state.first_quick_round)
+    representative = levels.representative(campaign.manifest, levels.names(frozen.values()))
+    level = levels.choose(asked.settings.level, len(frozen), shapes)
+    expected, title = frozen, opened.title
+    if level == "quick":
+        expected = {name: frozen[name] for name in representative}
+        title += f", quick: {len(expected)} of {len(frozen)} cases"
+    return replace(
+        opened,
+        title=title,
+        level=level,
+        frozen=frozen,
+        expected=expected,
+        skipped=tuple(campaign.skipped_at_baseline()),
+        representative=representative,
+    )
 
-    def close(
-        self, collector: Collector, measurements: Measurements, interrupted: str = ""
-    ) -> Closing:
-        """Judge, record and carry out; the incumbent's rows stand for those of the same code."""
-        if self._is_same:
-            assert self._same_as is not None
-            rows = self.campaign.results(self._same_as)
-            collector.results = {result.nodeid: result for result in rows}
-        return super().close(collector, measurements, interrupted)
 
-    @property
-    def _is_same(self) -> bool:
-        """Whether the incumbent's code is judged, without running any."""
-        return self.is_settled and not self._blocked
+def check_imports(begun: Begun, ids: Sequence[str], collector: Collector) -> Begun:
+    """Raise KernelError when a file of the round's cases does not import any more."""
+    for nodeid in begun.opened.expected:
+        error = judging.under(nodeid, collector.collect_errors)
+        if error:
+            raise KernelError(f"the kernel does not import; nothing was measured\n{error}")
+    return begun
 
-    def _take_level(self) -> None:
-        """Expect the cases of the round's level; BadInput where there is no such level."""
-        campaign, shapes = self.campaign, self.campaign.manifest.representative_shapes
-        recorded = campaign.recorded_manifest().get(levels.KEY)
-        levels.check_unchanged(shapes, recorded, campaign.state.first_quick_round)
-        representative = self._representative
-        self.level = levels.choose(self._settings.level, len(self.frozen), shapes)
-        if self.level == "quick":
-            self.expected = {name: self.frozen[name] for name in representative}
 
-    @cached_property
-    def _representative(self) -> tuple[str, ...]:
-        """The node ids of the quick level; none where no shapes are set."""
-        return levels.representative(self.campaign.manifest, levels.names(self.frozen.values()))
+def close_candidate(ran: Ran) -> Closing:
+    """Gather, judge, record and carry out."""
+    opened, asked = ran.opened, ran.opened.asked
+    examination = Examination(asked.campaign, ran.begun.kernel, opened.notes.claim)
+    judged = _judge_same(ran) if ran.is_same else _judge(gather(ran), examination)
+    if asks_for_full(opened.level, judged.verdict, asked.policy):
+        judged = _judge_by_all(judged, examination)
+    judged = _with_notes(judged, examination)
+    judged = _without_inflation(judged, examination)
+    judged = _by_kernel_time(profiled(judged.saying_why_blocked()))
+    return _record(judged, begun_at=opened.level)
 
-    @cached_property
-    def _examination(self) -> Examination:
-        return Examination(self.campaign, self._kernel, self._own_notes().claim)
 
-    def _judge(self, collector: Collector, measurements: Measurements, interrupted: str) -> Verdict:
-        verdict = self._decide(collector, measurements, interrupted)
-        verdict = self._with_notes(verdict, collector)
-        return self._without_inflation(verdict, collector.in_order())
+def _judge_same(ran: Ran) -> Judged:
+    """Judge the incumbent's code, of which its rows stand and nothing has run."""
+    opened, kernel, number = ran.opened, ran.begun.kernel, ran.opened.same_as
+    campaign, policy = opened.campaign, opened.asked.policy
+    assert number is not None
+    ran.collector.results = {result.nodeid: result for result in campaign.results(number)}
+    gathered = gather(ran)
+    verdict = _broken(gathered, list(ran.collector.results))
+    if not verdict and differing(campaign.incumbent().sources, kernel.sources):
+        verdict = judging.incomplete(policy, "the kernel files changed meanwhile")
+    benefit = opened.notes.extra_benefit
+    reason = f"the same code as round {number}, kept for its extra benefit: {benefit}"
+    same = judging.same_code(Decision.ACCEPTED_WITH_NOTE, reason, gathered.results, policy)
+    return Judged(gathered, verdict or same)
 
-    def _decide(
-        self, collector: Collector, measurements: Measurements, interrupted: str
-    ) -> Verdict:
-        wanted = list(collector.results if self._is_same else self.expected)
-        broken = judging.cut_off(collector, wanted, interrupted, self.policy)
-        if self._edits and not interrupted:
-            return self._edited(collector)
-        if broken:
-            return broken
-        if self._is_same:
-            if differing(self.campaign.incumbent().sources, self._kernel.sources):
-                return judging.incomplete(self.policy, "the kernel files changed meanwhile")
-            return judging.same_code(
-                Decision.ACCEPTED_WITH_NOTE,
-                f"the same code as round {self._same_as}, kept for its extra benefit: "
-                f"{self._extra_benefit()}",
-                collector.in_order(),
-                self.policy,
-            )
-        verdict = self._judge_level(collector, measurements)
-        if asks_for_full(self.level, verdict, self.policy):
-            return self._promote(verdict, collector, measurements)
-        return verdict
 
-    def _promote(self, quick: Verdict, collector: Collector, measurements: Measurements) -> Verdict:
-        """Have all cases decide on a small quick gain, in this session and with its trees."""
-        outside = [name for name in self.frozen if name not in self.expected]
-        total = quick.aggregate
-        assert total is not None and total.change_pct is not None
-        self._seen_quick = quick
-        measurements.check_also(outside)
-        self.level, self.expected = "full", self.frozen
-        collector.order = list(self.frozen)
-        self._complete_rows(collector)
-        self._look_at_harness_again(collector)
-        if self._edits:
-            return self._edited(collector)
-        broken = judging.cut_off(collector, list(self.expected), "", self.policy)
-        verdict = broken or self._judge_level(collector, measurements)
-        flag = (
-            f"quick, {total.metric} changed by {changed(total.change_pct)}: less than "
-            f"{self.policy.full_below_pct:g} % is decided by all {len(self.frozen)} cases"
-        )
-        return verdict.model_copy(update={"flags": [flag, *verdict.flags]})
+def _broken(gathered: Gathered, wanted: Sequence[str]) -> Verdict | None:
+    """Return the verdict where the harness was edited or a case is missing, else None."""
+    ran, results, policy = gathered.ran, gathered.results, gathered.policy
+    if gathered.edits and not ran.interrupted:
+        step = "the incumbent is back; put the harness back too"
+        return judging.overfit(results, gathered.edits, policy, step, judging.EDITED_HARNESS)
+    return judging.cut_off(ran.collector, wanted, ran.interrupted, policy)
 
-    def _judge_level(self, collector: Collector, measurements: Measurements) -> Verdict:
-        """Judge the cases of the level, which all have a row."""
-        results, table = collector.in_order(), collector.table()
-        assert table is not None
-        policy = judging.with_directions(self.policy, results)
-        failed = correctness_verdict(table, policy, self._failed_repairs())
-        damning = judging.damning(results, self._examination.found(results))
-        if damning:
-            return judging.overfit(results, damning, policy, CAUGHT_STEP)
-        if failed:
-            return failed
-        if judging.is_interpreted(results):
-            return judging.incomplete(policy, *judging.INTERPRETED)
-        if self._by_kernel_time and judging.on_cpu(results):
-            return judging.incomplete(policy, *ON_CPU)
-        if self._settings.compare == "stored":
-            return self._stored(collector, table, policy, measurements)
-        verdict = self._compare_or_fail(collector, policy, measurements, self.campaign.incumbent())
-        if verdict is None:
-            return self._judge_level(collector, measurements)
-        special = [found for found in self._nearby if found.rejects]
-        return judging.overfit(results, special, policy, CAUGHT_STEP) if special else verdict
 
-    def _edited(self, collector: Collector) -> Verdict:
-        return judging.overfit(
-            collector.in_order(),
-            self._edits,
-            self.policy,
-            "the incumbent is back; put the harness back too",
-            EDITED_HARNESS,
-        )
+def _judge(gathered: Gathered, examination: Examination) -> Judged:
+    """Judge the cases of the level: what is missing, wrong, dishonest; then by their times."""
+    opened, results, policy = gathered.opened, gathered.results, gathered.policy
+    broken = _broken(gathered, list(opened.expected))
+    if broken:
+        return Judged(gathered, broken)
+    damning = judging.damning(results, examination.found(results))
+    if damning:
+        return Judged(gathered, judging.overfit(results, damning, policy))
+    failed = correctness_verdict(gathered.rows, policy, opened.failed_repairs)
+    if failed:
+        return Judged(gathered, failed)
+    if judging.is_interpreted(results):
+        return Judged(gathered, judging.incomplete(policy, *judging.INTERPRETED))
+    if opened.by_kernel_time and judging.on_cpu(results):
+        return Judged(gathered, judging.incomplete(policy, *ON_CPU))
+    if opened.asked.settings.compare == "stored":
+        return Judged(gathered, compare_stored(gathered))
+    try:
+        judged = compare_paired(gathered, opened.campaign.incumbent())
+    except CandidateDied as death:
+        gathered = gathered.with_death(death.case, str(death))
+        judged = _judge(gathered, examination)
+        return replace(judged, detail=judging.head(str(death)))
+    special = [found for found in judged.nearby if found.rejects]
+    return judged.of(judging.overfit(results, special, policy)) if special else judged
 
-    def _with_notes(self, verdict: Verdict, collector: Collector) -> Verdict:
-        """Add what was found and does not reject; an accepted weight cache carries an asterisk."""
-        results = collector.in_order()
-        found = [*self._examination.found(results), *self._nearby]
-        found += self._watch.undeclared(self._harness)
-        verdict = judging.flagged(verdict, [str(item) for item in found if not item.rejects])
-        if verdict.decision is not Decision.ACCEPTED:
-            return verdict
-        narrower = [item for item in self._nearby if item.check in SUPPORT]
-        if self._examination.gains_by_weight_cache(results):
-            bound = self._own_notes().claim.bound_pct
-            return _noted(verdict, f"a weight cache (W1): a real step gains at most {bound:.3f} %")
-        if narrower:
-            return _noted(verdict, f"it supports less than the incumbent: {narrower[0]}")
-        return verdict
 
-    def _without_inflation(self, verdict: Verdict, results: Sequence[CaseResult]) -> Verdict:
-        """Say what of a gain only reused tensors have; one that is nothing else does not count."""
-        gain = verdict.aggregate.change_pct if verdict.aggregate else None
-        if gain is None or not verdict.decision.keeps:
-            return verdict
-        found = self._examination.inflation(results, gain)
-        if found is None or not found.is_inflated:
-            return verdict
-        text = str(gap_finding(found))
-        verdict = judging.flagged(verdict, [text])
-        if found.counts:
-            return verdict
-        return verdict.model_copy(
-            update={
-                "decision": Decision.ROLLED_BACK,
-                "reason": f"a gain that fresh tensors do not have does not count: {text}",
-                "next_step": CAUGHT_STEP,
-            }
-        )
+def _judge_by_all(quick: Judged, examination: Examination) -> Judged:
+    """Have all cases decide on a small quick gain, in this session and with its trees."""
+    ran, opened, total = quick.gathered.ran, quick.gathered.opened, quick.verdict.aggregate
+    assert total is not None and total.change_pct is not None
+    outside = [name for name in opened.frozen if name not in opened.expected]
+    ran.measurements.check_also(outside)
+    ran.collector.order = list(opened.frozen)
+    harness = quick.gathered.harness
+    opened = replace(opened, level="full", expected=opened.frozen, harness=harness)
+    gathered = gather(replace(ran, begun=replace(ran.begun, opened=opened)))
+    judged = _judge(gathered, examination)
+    judged = replace(judged, quick=quick.verdict, paired=judged.paired or quick.paired)
+    if gathered.edits:
+        return judged
+    flag = (
+        f"quick, {total.metric} changed by {changed(total.change_pct)}: less than "
+        f"{opened.asked.policy.full_below_pct:g} % is decided by all {len(opened.frozen)} cases"
+    )
+    return judged.saying(flags=[flag, *judged.verdict.flags])
 
-    def _session(self, collector: Collector) -> dict[str, Any]:
-        seen = self._seen_quick
-        quick = seen.model_dump(mode="json") if seen else None
-        return {**super()._session(collector), "quick": quick}
 
-    def _completed(self, record: AttemptRecord, collector: Collector) -> AttemptRecord:
-        """Add the paired change, at a full round over the representative cases as well."""
-        paired = self._paired
-        quick, full = self.level == "quick", self.level == "full"
-        kept = self._is_same and record.verdict.decision.keeps
-        none = _no_change(collector.in_order()) if kept else None
-        return replace(
-            record,
-            paired=paired.change() if paired else none,
-            paired_quick=paired.change(self._representative)
-            if paired and full and self._representative
-            else none,
-            baseline=self._baseline_of(record.evidence.table) if quick else None,
-        )
+def _with_notes(judged: Judged, examination: Examination) -> Judged:
+    """Add what was found and does not reject; an accepted weight cache carries an asterisk."""
+    gathered, results = judged.gathered, judged.gathered.results
+    opened = gathered.opened
+    assert gathered.harness is not None
+    found = [*examination.found(results), *judged.nearby]
+    found += opened.asked.watch.undeclared(gathered.harness)
+    judged = judged.flagged(*(str(item) for item in found if not item.rejects))
+    if judged.verdict.decision is not Decision.ACCEPTED:
+        return judged
+    narrower = [item for item in judged.nearby if item.check in SUPPORT]
+    if examination.gains_by_weight_cache(results):
+        bound = opened.notes.claim.bound_pct
+        note = f"a weight cache (W1): a real step gains at most {bound:.3f} %"
+    elif narrower:
+        note = f"it supports less than the incumbent: {narrower[0]}"
+    else:
+        return judged
+    reason = f"{judged.verdict.reason}; {note}"
+    return judged.saying(decision=Decision.ACCEPTED_WITH_NOTE, reason=reason)
 
-    def _baseline_of(self, table: Table | None) -> ledger.Trend | None:
-        """Return round 1's figures over these rows' cases."""
-        if table is None:
-            return None
-        return trend.figures(self.campaign.baseline_table().only(table.by_key()))
 
-    def _stored(
-        self, collector: Collector, table: Table, policy: Policy, measurements: Measurements
-    ) -> Verdict:
-        self._same_engines(collector.in_order())
-        # An incumbent that was measured quick has rows of those cases alone.
-        incumbent = self.campaign.incumbent_table().only(table.by_key())
-        known = incumbent.by_key()
-        evidence = StoredEvidence(
-            candidate=table.only(known),
-            incumbent=incumbent,
-            primary=self.campaign.manifest.primary_metric,
-            failed_repairs=self._failed_repairs(),
-            extra_benefit=self._extra_benefit(),
-            core=self._core_keys(),
-            classes=self._classes(),
-            devices={
-                result.key: result.evidence.get("device", "") for result in collector.in_order()
-            },
-        )
-        verdict = decide_stored(evidence, policy)
-        if asks_for_full(self.level, verdict, policy):
-            return verdict
-        for _ in range(remeasurements_needed(verdict, policy)):
-            again = Collector(order=list(collector.order))
-            again.results = {result.nodeid: result for result in measurements.measure_again()}
-            repeat = again.table()
-            if repeat is None or len(repeat.rows) != len(table.rows):
-                return judging.incomplete(self.policy, "a re-measurement lost cases")
-            repeats = (*evidence.remeasurements, repeat.only(known))
-            evidence = replace(evidence, remeasurements=repeats)
-            verdict = decide_stored(evidence, policy)
-        results = collector.in_order()
-        if verdict.decision.keeps and any(result.evidence.get("groups") for result in results):
-            return judging.incomplete(self.policy, *judging.SKEW_NOT_TIMED)
-        engines = sorted({str(r.evidence.get("engine", "-")) for r in results})
-        flags = [*verdict.flags, *judging.device_flags(results, self.expected)]
-        flags += judging.machine_flags(self.campaign.incumbent_session())
-        alone = [row for row in table.rows if row.key not in known]
-        if alone:
-            flags.append(
-                f"{len(alone)} case(s) were checked but not compared: round "
-                f"{self.campaign.state.incumbent_round} was measured without them"
-            )
-        shapes = [*verdict.shapes, *map(checked_shape, alone)]
-        update = {"engine": ", ".join(engines), "flags": flags, "shapes": shapes}
-        return verdict.model_copy(update=update)
+def _without_inflation(judged: Judged, examination: Examination) -> Judged:
+    """Say what of a gain only reused tensors have; one that is nothing else does not count."""
+    total = judged.verdict.aggregate
+    gain = total.change_pct if total else None
+    if gain is None or not judged.verdict.decision.keeps:
+        return judged
+    found = examination.inflation(judged.gathered.results, gain)
+    if found is None or not found.is_inflated:
+        return judged
+    text = str(gap_finding(found))
+    judged = judged.flagged(text)
+    if found.counts:
+        return judged
+    return judged.saying(
+        decision=Decision.ROLLED_BACK,
+        reason=f"a gain that fresh tensors do not have does not count: {text}",
+        next_step=judging.CAUGHT_STEP,
+    )
 
-    def _profile(
-        self, verdict: Verdict, collector: Collector, measurements: Measurements
-    ) -> tuple[Verdict, list[CaseProfile]]:
-        """Profile as asked to, and have the kernels' time judge what was compared (S4)."""
-        if self._is_same:
-            return verdict, []
-        verdict, found = super()._profile(verdict, collector, measurements)
-        compared = verdict.decision.keeps or verdict.decision is Decision.ROLLED_BACK
-        if not self._by_kernel_time or not compared or verdict.compare == "none":
-            return verdict, found
-        versions = self._versions(self.campaign.incumbent())
-        pairs = measurements.profile_pairs(collector.passed(), (versions.root, versions.trees[0]))
-        return judge_kernel_time(verdict, pairs, self.policy), found or list(pairs[0][0])
 
-    def _core_keys(self) -> frozenset[Key] | None:
-        core = self._core()
-        return None if core is None else frozenset(self.frozen[name].key for name in core)
+def _by_kernel_time(judged: Judged) -> Judged:
+    """Have the kernels' time judge what was compared, where the campaign asks for it (S4)."""
+    ran, verdict = judged.gathered.ran, judged.verdict
+    compared = verdict.decision.keeps or verdict.decision is Decision.ROLLED_BACK
+    if not ran.opened.by_kernel_time or not compared or verdict.compare == "none":
+        return judged
+    versions = ran.begun.beside(ran.opened.campaign.incumbent())
+    copy = (versions.root, versions.trees[0])
+    pairs = ran.measurements.profile_pairs(ran.collector.passed(), copy)
+    judged = judged.of(judge_kernel_time(verdict, pairs, ran.opened.asked.policy))
+    return replace(judged, profiles=judged.profiles or tuple(pairs[0][0]))
 
-    def _extra_benefit(self) -> str | None:
-        return self._own_notes().extra_benefit
 
-    def _failed_repairs(self) -> int:
-        return self._known_round().failed_checks - 1
+def _record(judged: Judged, begun_at: Level) -> Closing:
+    """Record with the paired change, at a full round over the representative cases as well."""
+    table, opened, paired = judged.gathered.table, judged.gathered.opened, judged.paired
+    is_full, quickly = opened.level == "full", opened.representative
+    is_kept_as_same = judged.gathered.ran.is_same and judged.verdict.decision.keeps
+    none = _no_change(judged.gathered.results) if is_kept_as_same else None
+    campaign, rows = opened.campaign, table.by_key() if table else ()
+    return record_round(
+        judged,
+        begun_at,
+        {"quick": judged.quick.model_dump(mode="json") if judged.quick else None},
+        paired=paired.change() if paired else none,
+        paired_quick=paired.change(quickly) if paired and is_full and quickly else none,
+        baseline=None
+        if is_full or not table
+        else trend.figures(campaign.baseline_table().only(rows)),
+    )
 
 
 def _no_change(results: Sequence[CaseResult]) -> PairedChange:
@@ -327,11 +258,4 @@ def _no_change(results: Sequence[CaseResult]) -> PairedChange:
     return PairedChange(step_pct=0.0, forward_pct=0.0, backward_pct=0.0 if backward else None)
 
 
-def _noted(verdict: Verdict, note: str) -> Verdict:
-    """Return an accepted verdict as one with a note."""
-    return verdict.model_copy(
-        update={
-            "decision": Decision.ACCEPTED_WITH_NOTE,
-            "reason": f"{verdict.reason}; {note}",
-        }
-    )
+CANDIDATE = Question(open_candidate, close_candidate, collected=check_imports, runs_benchmark=False)

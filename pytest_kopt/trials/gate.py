@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from pytest_kopt.campaign import commands
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import with_details
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.gates import checked_shape
+from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.errors import BadInput
@@ -22,7 +23,7 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired.comparison import CandidateDied, NotComparable, Versions
 from pytest_kopt.paired.noise import Known
-from pytest_kopt.paired.pairing import PairedMetric, judge
+from pytest_kopt.paired.pairing import PairedMetric, PairedResult, judge
 from pytest_kopt.paired.replica import Caught
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.sameness.program import differing
@@ -47,29 +48,19 @@ _NEXT = {
 class PullRequestGate:
     """`--kopt-base REF`: a verdict without a campaign; leaves nothing behind."""
 
-    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+    def __init__(self, config: pytest.Config, settings: Settings, session: WorkerOrders) -> None:
         assert settings.base is not None
-        self._config = config
-        self._settings = settings
-        self.policy = policies.load(settings.policy or "primus")
-        self._base = Base.of(settings.base, settings.root)
-        self._orders: WorkerOrders | None = None
-        self._then = Inventory()
-        self._unbuilt = ""
-        self._stack = ""
-        now = {path: _content(self._base.root / path) for path in self._base.old}
-        self._differing = frozenset(differing(self._base.old, now))
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether nothing that cases can run or read is other code than at the base."""
-        told = {".py", ".md", ".rst", *DATA_SUFFIXES, *NATIVE_SUFFIXES}
-        others = {path for path in self._base.old if PurePosixPath(path).suffix not in told}
-        return not others and all(path.endswith((".md", ".rst")) for path in self._differing)
+        policy = policies.load(settings.policy or "primus")
+        base = Base.of(settings.base, settings.root)
+        now = {path: _content(base.root / path) for path in base.old}
+        other = frozenset(differing(base.old, now))
+        self._change = Change(config, settings, policy, base, other)
+        self._orders = replace(session, cases_only=True)
 
     @property
     def title(self) -> str:
-        return f"{self._named()}, gate {self._settings.gate}, policy {self.policy.name}"
+        change = self._change
+        return f"{change.base}, gate {change.settings.gate}, policy {change.policy.name}"
 
     @property
     def preface(self) -> Sequence[str]:
@@ -80,33 +71,21 @@ class PullRequestGate:
         return {}
 
     @property
+    def is_settled(self) -> bool:
+        return self._change.is_settled
+
+    @property
     def wants_replicas(self) -> bool:
         """Whether closing will need a comparison in processes that can be started early."""
-        return not (self._settings.rebuild_command or self.is_settled)
+        return not (self._change.settings.rebuild_command or self.is_settled)
 
-    def orders(self, device: str, session_seed: int) -> WorkerOrders:
-        self._orders = replace(
-            WorkerOrders.of(self._settings, device, session_seed), cases_only=True
-        )
+    def orders(self, session: WorkerOrders) -> WorkerOrders:
         return self._orders
 
     def begin(self) -> str:
         """Learn which cases the base has, and build today's kernels; why that failed, or ""."""
-        if self.is_settled:
-            return ""
-        assert self._orders is not None
-        command = self._settings.rebuild_command
-        problem = why_not_in_place(command) if command else ""
-        if problem:
-            raise BadInput(problem, where="kopt_rebuild_command")
-        if self._base.old:
-            self._then = take_inventory(self._config, self._orders, self._base)
-        if command:
-            done = commands.run(command, self._base.root, {})
-            if not done.ok:
-                text = f"`{command}` ended with status {done.returncode}\n{done.output}"
-                self._unbuilt = text.rstrip()
-        return self._unbuilt
+        self._change = self._change.begun(self._orders)
+        return self._change.unbuilt
 
     def no_idle_gpu(self, found: NoIdleGpu) -> None:
         """Nothing is recorded."""
@@ -121,11 +100,11 @@ class PullRequestGate:
                 "no kopt case was collected", where="--kopt-base", legal="tests marked kopt"
             )
         for nodeid in ids:
-            error = judging.under(nodeid, self._then.errors)
+            error = judging.under(nodeid, self._change.then.errors)
             if error:
                 raise BadInput(
                     f"{nodeid.partition('::')[0]} does not import there: {error}",
-                    where=self._named(),
+                    where=str(self._change.base),
                     legal="a base whose cases import",
                 )
 
@@ -133,133 +112,178 @@ class PullRequestGate:
         self, collector: Collector, measurements: Measurements, interrupted: str = ""
     ) -> Closing:
         """Judge; nothing is recorded or changed."""
+        return self._change.close(collector, measurements, interrupted)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of kernels, and what the session was asked about it.
+
+    `differing` are the changed files that are other code than at the base. `then` are the cases
+    that the base has, `unbuilt` says why today's kernels do not build: both are known once it is
+    begun.
+    """
+
+    config: pytest.Config
+    settings: Settings
+    policy: Policy
+    base: Base
+    differing: frozenset[str]
+    then: Inventory = field(default_factory=Inventory)
+    unbuilt: str = ""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing that cases can run or read is other code than at the base."""
+        told = {".py", ".md", ".rst", *DATA_SUFFIXES, *NATIVE_SUFFIXES}
+        others = {path for path in self.base.old if PurePosixPath(path).suffix not in told}
+        return not others and all(path.endswith((".md", ".rst")) for path in self.differing)
+
+    def begun(self, orders: WorkerOrders) -> Change:
+        """Return the same with the base's cases, after today's kernels were built."""
+        if self.is_settled:
+            return self
+        command, base = self.settings.rebuild_command, self.base
+        problem = why_not_in_place(command) if command else ""
+        if problem:
+            raise BadInput(problem, where="kopt_rebuild_command")
+        then, unbuilt = self.then, ""
+        if base.old:
+            then = take_inventory(self.config, orders, base)
+        if command:
+            done = commands.run(command, base.root, {})
+            if not done.ok:
+                unbuilt = f"`{command}` ended with status {done.returncode}\n{done.output}"
+        return replace(self, then=then, unbuilt=unbuilt.rstrip())
+
+    def close(self, collector: Collector, measurements: Measurements, interrupted: str) -> Closing:
+        """Gather the rows and judge them."""
         if collector.refusals:
             raise BadInput("; ".join(collector.refusals))
         judging.fail_rows_of_failed_tests(collector)
         wanted = [nodeid for nodeid in collector.order if nodeid not in collector.skipped]
+        verdict = judging.cut_off(collector, wanted, interrupted, self.policy)
+        detail = self.unbuilt
         if self.is_settled:
-            verdict: Verdict | None = self._nothing([], f"the same code as {self._named()}")
-        else:
-            verdict = judging.cut_off(collector, wanted, interrupted, self.policy)
-        if self._unbuilt:
-            verdict = self._wrong([], f"the kernel does not build: {self._unbuilt.splitlines()[0]}")
+            verdict = self._nothing([], f"the same code as {self.base}")
+        elif self.unbuilt:
+            verdict = self._wrong([], f"the kernel does not build: {detail.splitlines()[0]}")
         elif verdict is None:
-            verdict = self._judge(collector, measurements)
-        thresholds = self.policy.model_dump(mode="json")
+            verdict, detail = self._judge(collector, measurements)
         verdict = with_details(verdict, collector.in_order())
-        told = {"base": self._base.commit, "outcome": gate_outcome(verdict)}
-        verdict = verdict.model_copy(update={**told, "thresholds": thresholds})
-        return Closing(verdict, self._unbuilt or self._stack)
+        thresholds = self.policy.model_dump(mode="json")
+        told = {"base": self.base.commit, "outcome": gate_outcome(verdict)}
+        return Closing(verdict.model_copy(update={**told, "thresholds": thresholds}), detail)
 
-    def _judge(self, collector: Collector, measurements: Measurements) -> Verdict:
-        policy, results = self.policy, collector.in_order()
+    def _judge(self, collector: Collector, measurements: Measurements) -> tuple[Verdict, str]:
+        """Judge what is dishonest or wrong, then the times, where kernels changed.
+
+        Returns the stack of a candidate that ended its processes too, "" for any other.
+        """
+        results = collector.in_order()
         harness = [self._in_tree(result.nodeid.partition("::")[0]) for result in results]
-        sources = self._base.kernel_changes(harness, self._config.getini("python_files"))
-        changed = [path for path in sources if path in self._differing]
+        sources = self.base.kernel_changes(harness, self.config.getini("python_files"))
+        changed = [path for path in sources if path in self.differing]
         found = [item for result in results for item in result.findings]
         found += self._audit(results, changed)
         damning = judging.damning(results, found)
         if damning:
-            return judging.overfit(results, damning, policy, _COMPUTE)
+            return judging.overfit(results, damning, self.policy, _COMPUTE), ""
         failed = [result for result in results if result.check != "PASS"]
         if failed:
             names = ", ".join(result.nodeid for result in failed[:3])
             kinds = "/".join(sorted({result.check for result in failed}))
-            return self._wrong(
-                results, f"{len(failed)} of {len(results)} case(s) are {kinds}: {names}"
-            )
+            why = f"{len(failed)} of {len(results)} case(s) are {kinds}: {names}"
+            return self._wrong(results, why), ""
         if judging.is_interpreted(results):
-            return judging.incomplete(policy, *judging.INTERPRETED)
-        gone = removed(self._config, self._then, self._base, collector, measurements)
+            return judging.incomplete(self.policy, *judging.INTERPRETED), ""
+        gone = removed(self.config, self.then, self.base, collector, measurements)
         if changed:
-            verdict = self._compare(results, changed, measurements)
+            verdict, detail = self._compare(results, changed, measurements)
         else:
             why = "the kernels are the same code as" if sources else "no kernel code changed since"
-            verdict = self._nothing(results, f"{why} {self._named()}")
+            verdict, detail = self._nothing(results, f"{why} {self.base}"), ""
         flags = [*map(str, found), *(f"removed case: {nodeid}" for nodeid in gone)]
         verdict = judging.flagged(verdict, flags)
-        return verdict if self._settings.allow_removed else _without(gone, verdict)
+        return verdict if self.settings.allow_removed else _without(gone, verdict), detail
 
     def _audit(self, results: Sequence[CaseResult], changed: Sequence[str]) -> list[Finding]:
         """Audit the changed sources that the cases have loaded, and no other script's."""
         loaded = {file for result in results for file in result.evidence.get("loaded", ())}
         paths = sorted(set(changed) & {self._in_tree(file) for file in loaded})
-        now = {path: (self._base.root / path).read_bytes() for path in paths}
-        then = {path: self._base.old[path] or b"" for path in paths}
+        now = {path: (self.base.root / path).read_bytes() for path in paths}
+        then = {path: self.base.old[path] or b"" for path in paths}
         return audit(now, then)
 
     def _compare(
         self, results: Sequence[CaseResult], changed: Sequence[str], measurements: Measurements
-    ) -> Verdict:
-        old = {path: self._base.old[path] for path in changed}
+    ) -> tuple[Verdict, str]:
+        """Compare the cases that the base has, or can run, on both versions of the kernels."""
+        old = {path: self.base.old[path] for path in changed}
+        rebuild = self.settings.rebuild_command
         try:
-            with overlays(
-                self._base.root,
-                {path: content for path, content in old.items() if content is not None},
-                absent=[path for path, content in old.items() if content is None],
-                changed=changed,
-                rebuild=self._settings.rebuild_command,
-            ) as versions:
+            with overlays(self.base.root, old, rebuild=rebuild) as versions:
                 new = self._without_twin(results, versions, measurements)
                 known = [result for result in results if result.nodeid not in new]
-                if not known:
-                    nothing = self._nothing([], f"every case is new since {self._named()}")
-                    nothing.shapes.extend(judging.shapes(results, new.keys()))
-                    return judging.flagged(nothing, list(new.values()))
-                noise = Known.here(self._settings.workspace, known)
-                with measurements.compare(
-                    [result.nodeid for result in known], versions
-                ) as comparison:
-                    found = judge(
-                        comparison,
-                        known,
-                        [_STEP],
-                        self.policy,
-                        noise,
-                        gate=self._settings.gate,
-                        reached_only=True,
-                    )
+                found = self._measure(known, versions, measurements) if known else None
         except Caught as caught:
-            return judging.overfit(results, caught.findings, self.policy, _COMPUTE)
+            return judging.overfit(results, caught.findings, self.policy, _COMPUTE), ""
         except CandidateDied as death:
+            how = str(death)
             told = [
-                judging.failed(result, "ERROR", str(death))
-                if result.nodeid == death.case
-                else result
+                judging.failed(result, "ERROR", how) if result.nodeid == death.case else result
                 for result in results
             ]
-            self._stack = judging.head(str(death))
-            return self._wrong(told, str(death).splitlines()[0])
+            return self._wrong(told, how.splitlines()[0]), judging.head(how)
         except NotComparable as error:
             raise BadInput(
                 f"its kernel code cannot be measured beside today's: {error}",
-                where=self._named(),
+                where=str(self.base),
                 legal="a base whose kernels load and run these cases",
             ) from None
-        if len(found.same) == len(known):
-            nothing = self._nothing(
-                [result for result in results if result.nodeid in found.same],
-                f"the change since {self._named()} reaches no case",
+        return judging.flagged(self._told(results, found, new), list(new.values())), ""
+
+    def _measure(
+        self, known: Sequence[CaseResult], versions: Versions, measurements: Measurements
+    ) -> PairedResult:
+        noise = Known.here(self.settings.workspace, known)
+        with measurements.compare([result.nodeid for result in known], versions) as comparison:
+            return judge(
+                comparison,
+                known,
+                [_STEP],
+                self.policy,
+                noise,
+                gate=self.settings.gate,
+                reached_only=True,
             )
-            nothing.shapes.extend(judging.shapes(results, new.keys()))
-            return judging.flagged(nothing, list(new.values()))
-        rest = judging.shapes(results, found.same | new.keys(), same=found.same)
-        verdict = judging.flagged(found.verdict, list(new.values()))
-        verdict = verdict.model_copy(update={"shapes": verdict.shapes + rest})
-        if verdict.decision is Decision.INCOMPLETE:
+
+    def _told(
+        self, results: Sequence[CaseResult], found: PairedResult | None, new: Mapping[str, str]
+    ) -> Verdict:
+        """Return the verdict on all cases; `new` are those that were not compared."""
+        if found is None or len(found.same) == len(found.results):
+            why = f"the change since {self.base} reaches no case"
+            same = [result for result in results if found and result.nodeid in found.same]
+            verdict = self._nothing(same, why if found else f"every case is new since {self.base}")
+            verdict.shapes.extend(judging.shapes(results, new.keys()))
             return verdict
-        return verdict.model_copy(update={"next_step": _NEXT.get(verdict.decision, "")})
+        verdict = found.verdict
+        rest = judging.shapes(results, found.same | new.keys(), same=found.same)
+        update: dict[str, Any] = {"shapes": verdict.shapes + rest}
+        if verdict.decision is not Decision.INCOMPLETE:
+            update["next_step"] = _NEXT.get(verdict.decision, "")
+        return verdict.model_copy(update=update)
 
     def _without_twin(
         self, results: Sequence[CaseResult], versions: Versions, measurements: Measurements
     ) -> dict[str, str]:
         """Return the new cases that the base's kernels do not pass, each with what to say of it."""
-        new = [r.nodeid for r in results if self._base.old and r.nodeid not in self._then.ids]
+        new = [r.nodeid for r in results if self.base.old and r.nodeid not in self.then.ids]
         if not new:
             return {}
-        there = measurements.run_in(
-            (versions.root, versions.trees[0]), new, check_only=True
-        ).results
+        copy = (versions.root, versions.trees[0])
+        there = measurements.run_in(copy, new, check_only=True).results
         found = {nodeid: there[nodeid].check if nodeid in there else "" for nodeid in new}
         return {
             nodeid: f"new case, not compared: {nodeid}" + (check and f" ({check} at the base)")
@@ -269,27 +293,19 @@ class PullRequestGate:
 
     def _nothing(self, results: Sequence[CaseResult], why: str) -> Verdict:
         """Return the verdict on unchanged kernels: no regression, and no gain either."""
-        if self._settings.gate == "improve":
+        decision, step = Decision.ACCEPTED, ""
+        if self.settings.gate == "improve":
+            decision = Decision.INCONCLUSIVE
             step = "the gate asks for a gain; there is none to measure"
-            return judging.same_code(Decision.INCONCLUSIVE, why, results, self.policy, step)
-        return judging.same_code(Decision.ACCEPTED, why, results, self.policy)
+        return judging.same_code(decision, why, results, self.policy, step)
 
     def _wrong(self, results: Sequence[CaseResult], reason: str) -> Verdict:
-        return Verdict(
-            decision=Decision.REPAIR,
-            reason=reason,
-            next_step="mend the kernel; nothing was compared",
-            compare="none",
-            policy=self.policy.name,
-            shapes=[checked_shape(result.row()) for result in results],
-        )
-
-    def _named(self) -> str:
-        return f"--kopt-base {self._base.ref} ({self._base.commit[:12]})"
+        step = "mend the kernel; nothing was compared"
+        return judging.uncompared(results, self.policy, Decision.REPAIR, reason, step)
 
     def _in_tree(self, path: str) -> str:
         """Return a path below pytest's root as one below the work tree."""
-        inside = self._settings.root.resolve().relative_to(self._base.root)
+        inside = self.settings.root.resolve().relative_to(self.base.root)
         return str(PurePosixPath(inside.as_posix()) / path)
 
 

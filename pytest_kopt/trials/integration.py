@@ -1,22 +1,22 @@
 """The gate behind a workspace: its best kernel, put upstream, meets upstream's own there (C13).
 
-Full level, upstream's cases and test_command; only this accepts, and a failure puts upstream back.
+A final comparison with upstream's cases and test_command; only this accepts, and a failure puts
+upstream back.
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.workspace.upstream import UpstreamCampaign
-from pytest_kopt.cases.collector import Collector
 from pytest_kopt.decide.verdict import Applied, Decision
-from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.show import projections
 from pytest_kopt.show.closing import Closing
-from pytest_kopt.trials.final import FinalComparison
-from pytest_kopt.trials.trial import Measurements
+from pytest_kopt.trials.campaign_trial import Question, carry_out
+from pytest_kopt.trials.final import close_final, open_best, take_back, what_was_taken_back
+from pytest_kopt.trials.stages import Asked, Opened, Ran
+from pytest_kopt.trials.withdrawal import Withdrawn
 
 _NEXT = {
     Decision.ACCEPTED: "upstream takes it: review the branch and merge it",
@@ -28,45 +28,39 @@ _NEXT = {
 }
 
 
-class Integration(FinalComparison):
-    """`--kopt-round final` of a workspace campaign, run in the upstream project."""
+def open_integration(asked: Asked, withdrawn: Withdrawn | None = None) -> Opened:
+    """Return the integration as it can be run now; BadInput where it cannot.
 
-    next_steps = _NEXT
-    campaign: UpstreamCampaign
+    That upstream's files are those that were extracted is known by now: no harness is watched.
+    """
+    opened, name = open_best(asked, withdrawn), asked.campaign.name
+    title = f"campaign {name}, integration of round {opened.number} (best) upstream"
+    return replace(opened, title=title)
 
-    @property
-    def title(self) -> str:
-        best = self.campaign.state.incumbent_round
-        return f"campaign {self.campaign.name}, integration of round {best} (best) upstream"
 
-    def close(
-        self, collector: Collector, measurements: Measurements, interrupted: str = ""
-    ) -> Closing:
-        """Judge and record, then commit upstream or put it back."""
-        closing = super().close(collector, measurements, interrupted)
-        self.campaign.settle(apply=self._settings.apply)
-        projections.refresh(self.campaign)
-        done = self.campaign.state.integrated
-        assert done is not None
-        applied = Applied(git_commit=done.git_commit, restored=done.restored)
-        return replace(closing, verdict=closing.verdict.model_copy(update={"applied": applied}))
+def _put_in(opened: Opened, held: ExitStack) -> Opened:
+    """Take back what the workspace should not have kept, and put the best version upstream."""
+    campaign = opened.campaign
+    assert isinstance(campaign, UpstreamCampaign)
+    workspace = Campaign(campaign.layout, campaign.layout.directory)
+    withdrawn = take_back(opened.asked, workspace)
+    if withdrawn:
+        opened = open_integration(opened.asked, withdrawn)
+    # What stops the session from here on, short of a kill, puts upstream back.
+    held.callback(campaign.settle)
+    campaign.put_in()
+    return opened
 
-    def _lineage(self) -> Campaign:
-        directory = self.campaign.layout.directory
-        return Campaign(self.campaign.layout, directory)
 
-    def _harness_edits(self) -> list[Finding]:
-        """Return nothing: that upstream's files are those that were extracted is known by now."""
-        return []
+def close_integration(ran: Ran) -> Closing:
+    """Judge and record as a final comparison, then commit upstream or put it back."""
+    closing = close_final(ran, _NEXT, integration=True)
+    campaign = ran.opened.campaign
+    carry_out(campaign, ran.opened.asked.settings)
+    done = campaign.state.integrated
+    assert done is not None
+    applied = Applied(git_commit=done.git_commit, restored=done.restored)
+    return replace(closing, verdict=closing.verdict.model_copy(update={"applied": applied}))
 
-    def _check_tree(self) -> None:
-        """Nothing more: the best version is put into the tree once the campaign is held."""
 
-    def _run_commands(self) -> str:
-        # What stops the session from here on, short of a kill, puts upstream back.
-        self._stack.callback(self.campaign.settle)
-        self.campaign.put_in()
-        return super()._run_commands()
-
-    def _session(self, collector: Collector) -> dict[str, Any]:
-        return {**super()._session(collector), "integration": True}
+INTEGRATION = Question(open_integration, close_integration, _put_in, what_was_taken_back)

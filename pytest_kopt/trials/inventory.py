@@ -29,9 +29,7 @@ class Inventory:
 @contextmanager
 def tree_of(base: Base) -> Iterator[tuple[Path, Path]]:
     """Yield the project's root and a tree of the whole base, its tests included."""
-    present = {path: content for path, content in base.old.items() if content is not None}
-    absent = [path for path, content in base.old.items() if content is None]
-    with overlays(base.root, present, absent) as versions:
+    with overlays(base.root, base.old) as versions:
         yield versions.root, versions.trees[0]
 
 
@@ -56,7 +54,7 @@ def take_inventory(config: pytest.Config, orders: WorkerOrders, base: Base) -> I
         except ChildDied as death:
             raise BadInput(
                 f"its tests cannot be collected: {death}",
-                where=f"--kopt-base {base.ref} ({base.commit[:12]})",
+                where=str(base),
                 legal="a base whose tests can be collected",
             ) from None
         finally:

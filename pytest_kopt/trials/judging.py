@@ -26,16 +26,15 @@ SKEW_NOT_TIMED = (
     "run it again with --kopt-compare paired, which times that too",
 )
 
+#: Why a trial is rejected in which kernel code, or somebody else, edited the harness.
+EDITED_HARNESS = "the harness was edited while the kernel ran"
+#: What follows when a candidate was caught.
+CAUGHT_STEP = "the incumbent is back; only gains that a real step has are kept"
+
 
 def incomplete(policy: Policy, reason: str, step: str = "run it again") -> Verdict:
     """Return the verdict that decides nothing."""
-    return Verdict(
-        decision=Decision.INCOMPLETE,
-        reason=reason,
-        next_step=step,
-        compare="none",
-        policy=policy.name,
-    )
+    return uncompared((), policy, Decision.INCOMPLETE, reason, step)
 
 
 def same_code(
@@ -47,14 +46,8 @@ def same_code(
 ) -> Verdict:
     """Return the verdict on cases whose code is the same in both versions."""
     ids = {result.nodeid for result in results}
-    return Verdict(
-        decision=decision,
-        reason=reason,
-        next_step=next_step,
-        compare="none",
-        policy=policy.name,
-        shapes=shapes(results, ids, same=ids),
-    )
+    verdict = uncompared((), policy, decision, reason, next_step)
+    return verdict.model_copy(update={"shapes": shapes(results, ids, same=ids)})
 
 
 def shapes(
@@ -98,23 +91,31 @@ def cut_off(
     return None
 
 
-def overfit(
-    results: Sequence[CaseResult],
-    findings: Sequence[Finding],
-    policy: Policy,
-    step: str,
-    reason: str = "the kernel serves the measurement instead of computing",
+def uncompared(
+    results: Sequence[CaseResult], policy: Policy, decision: Decision, reason: str, step: str = ""
 ) -> Verdict:
-    """Return the refusal of a candidate that serves the measurement."""
+    """Return a verdict that needed no comparison."""
     return Verdict(
-        decision=Decision.REJECTED_OVERFIT,
-        reason=f"{reason}: {findings[0]}",
+        decision=decision,
+        reason=reason,
         next_step=step,
         compare="none",
         policy=policy.name,
         shapes=[checked_shape(result.row()) for result in results],
-        flags=sorted({str(found) for found in findings}),
     )
+
+
+def overfit(
+    results: Sequence[CaseResult],
+    findings: Sequence[Finding],
+    policy: Policy,
+    step: str = CAUGHT_STEP,
+    reason: str = "the kernel serves the measurement instead of computing",
+) -> Verdict:
+    """Return the refusal of a candidate that serves the measurement."""
+    why = f"{reason}: {findings[0]}"
+    verdict = uncompared(results, policy, Decision.REJECTED_OVERFIT, why, step)
+    return flagged(verdict, list(map(str, findings)))
 
 
 def flagged(verdict: Verdict, texts: Sequence[str]) -> Verdict:

@@ -1,38 +1,52 @@
-"""Which trial a session on a campaign is: the baseline, a candidate's round, or the last one."""
+"""Which question a session asks of a campaign: the baseline, a candidate's round, or the last."""
 
 from __future__ import annotations
 
+from pytest_kopt import policies
+from pytest_kopt.campaign import notes
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.choice import choose_campaign
 from pytest_kopt.campaign.layout import find
+from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.workspace.upstream import UpstreamCampaign
+from pytest_kopt.clock import now
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.show import projections
-from pytest_kopt.trials.baseline_round import BaselineRound
-from pytest_kopt.trials.campaign_round import CampaignRound
-from pytest_kopt.trials.campaign_trial import carry_out
-from pytest_kopt.trials.candidate_round import CandidateRound
-from pytest_kopt.trials.final import FinalComparison
-from pytest_kopt.trials.harness import PytestSetup
-from pytest_kopt.trials.integration import Integration
+from pytest_kopt.trials.baseline_round import BASELINE
+from pytest_kopt.trials.campaign_trial import CampaignTrial, Question, carry_out
+from pytest_kopt.trials.candidate_round import CANDIDATE
+from pytest_kopt.trials.final import FINAL
+from pytest_kopt.trials.harness import HarnessWatch, PytestSetup
+from pytest_kopt.trials.integration import INTEGRATION
+from pytest_kopt.trials.stages import Asked
 
 
-def open_trial(settings: Settings, setup: PytestSetup) -> CampaignRound | FinalComparison:
+def open_trial(settings: Settings, setup: PytestSetup) -> CampaignTrial:
     """Return the trial that `--kopt-round` asks for; BadInput where it cannot run now."""
     name = choose_campaign(settings.campaign, settings.root, settings.workspace)
     layout = find(settings.workspace, name)
     campaign = Campaign(layout, settings.root)
-    if settings.round == "final" and campaign.is_upstream:
-        upstream = UpstreamCampaign(layout, settings.root)
-        _finish(upstream, settings)
-        return Integration(settings, upstream, setup)
+    upstream = settings.round == "final" and campaign.is_upstream
+    if upstream:
+        campaign = UpstreamCampaign(layout, settings.root)
     _finish(campaign, settings)
+    return CampaignTrial(_question(campaign, settings, upstream), _asked(campaign, settings, setup))
+
+
+def _question(campaign: Campaign, settings: Settings, upstream: bool) -> Question:
     if settings.round == "final":
-        return FinalComparison(settings, campaign, setup)
+        return INTEGRATION if upstream else FINAL
     assert settings.round is not None
-    first = campaign.state.check_round(settings.round) == 1
-    kind = BaselineRound if first else CandidateRound
-    return kind(settings, campaign, setup)
+    return BASELINE if campaign.state.check_round(settings.round) == 1 else CANDIDATE
+
+
+def _asked(campaign: Campaign, settings: Settings, setup: PytestSetup) -> Asked:
+    """Read what the options name; BadInput for notes or a policy that cannot be used."""
+    is_final, asked = settings.round == "final", settings.policy
+    given = Notes() if is_final or not settings.notes else notes.load(settings.notes)
+    policy = policies.load(asked) if asked else campaign.policy()
+    campaign.check_policy(policy, "--kopt-policy" if asked else "policy (manifest.yaml)")
+    return Asked(settings, campaign, policy, given, HarnessWatch(campaign, setup), now())
 
 
 def _finish(campaign: Campaign, settings: Settings) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from pytest_kopt.campaign import commands
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.paired.comparison import NotComparable, Versions
 from pytest_kopt.versions import overlay
 
@@ -21,20 +23,19 @@ _INSTALLS = frozenset({"install", "develop", "sync"})
 @contextmanager
 def overlays(
     root: Path,
-    incumbent: Mapping[str, bytes],
-    absent: Sequence[str] = (),
-    changed: Sequence[str] | None = None,
+    old: Mapping[str, bytes | None],
     rebuild: str | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Iterator[Versions]:
     """Make two trees of the incumbent and remove them afterwards.
 
-    `incumbent` are its files by path below `root`, `absent` the paths that only the candidate has;
-    `changed` (default: both) those through which the versions differ. With `rebuild` the trees are
-    full copies in which that command has built the incumbent; NotComparable when it cannot.
+    `old` are the files through which the versions differ, by path below `root`; None for those that
+    only the candidate has. With `rebuild` the trees are full copies in which that command has built
+    the incumbent; NotComparable when it cannot.
     """
     _sweep()
-    concerned = tuple(sorted({*incumbent, *absent} if changed is None else changed))
+    incumbent = {path: content for path, content in old.items() if content is not None}
+    absent = [path for path, content in old.items() if content is None]
     with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-") as directory:
         base = Path(directory).resolve()
         first, second = (base / name / root.name for name in ("first", "second"))
@@ -45,7 +46,27 @@ def overlays(
             overlay.copy(root, first, incumbent, absent)
             _build(rebuild, first, env or {})
             shutil.copytree(first, second, symlinks=True)
-        yield Versions(root, (first, second), concerned, rebuilt=rebuild is not None)
+        yield Versions(root, (first, second), tuple(sorted(old)), rebuilt=rebuild is not None)
+
+
+def trees_once(
+    campaign: Campaign, kernel: KernelVersion, held: ExitStack
+) -> Callable[[KernelVersion], Versions]:
+    """Return what makes trees of the project with the one version that its kernel is held against.
+
+    They are made at the first call and last as long as what is `held`.
+    """
+    made: list[Versions] = []
+
+    def beside(other: KernelVersion) -> Versions:
+        if not made:
+            old = {**dict.fromkeys(kernel.files), **other.sources}
+            manifest, root = campaign.manifest, campaign.root.resolve()
+            trees = overlays(root, old, rebuild=manifest.rebuild_command, env=manifest.env)
+            made.append(held.enter_context(trees))
+        return made[0]
+
+    return beside
 
 
 def why_not_in_place(command: str) -> str:

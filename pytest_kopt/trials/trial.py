@@ -71,8 +71,8 @@ class Trial(Protocol):
     def wants_replicas(self) -> bool:
         """Whether closing will need a comparison in processes that can be started early."""
 
-    def orders(self, device: str, session_seed: int) -> WorkerOrders:
-        """Return the orders of the workers."""
+    def orders(self, session: WorkerOrders) -> WorkerOrders:
+        """Return the orders of the workers, made from those of a session that judges nothing."""
 
     def begin(self) -> str:
         """Take what the trial needs; return why nothing can be measured, else "".

@@ -24,6 +24,18 @@ class Overfit:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """The overfit round that was taken back, and all that went with it, in order."""
+
+    found: Overfit
+    rounds: tuple[int, ...]
+
+    def __str__(self) -> str:
+        numbers = ", ".join(map(str, self.rounds))
+        return f"rounds {numbers}" if len(self.rounds) > 1 else f"round {numbers}"
+
+
 def overfit(campaign: Campaign) -> Overfit | None:
     """Return the first accepted round that is REJECT-as-overfit by its notes."""
     for item in campaign.state.kept_rounds()[1:]:
@@ -35,16 +47,16 @@ def overfit(campaign: Campaign) -> Overfit | None:
     return None
 
 
-def withdraw(campaign: Campaign, found: Overfit) -> list[int]:
-    """Decide this round and every later accepted one anew, the last first; return their numbers.
+def withdraw(campaign: Campaign, found: Overfit) -> Withdrawn:
+    """Decide this round and every later accepted one anew, the last first.
 
     A kill in between leaves a chain that is shorter by the rounds done, whose first is found again.
     """
     kept = campaign.state.kept_rounds()
-    numbers = [item.number for item in kept if item.number >= found.round]
+    numbers = tuple(item.number for item in kept if item.number >= found.round)
     for number in reversed(numbers):
         _decide_anew(campaign, campaign.state.rounds[number], found)
-    return numbers
+    return Withdrawn(found, numbers)
 
 
 def _decide_anew(campaign: Campaign, item: Round, found: Overfit) -> None:

@@ -1,0 +1,125 @@
+"""The candidate beside another version of its kernel: paired, or against stored figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pytest_kopt.campaign.kernel import KernelVersion
+from pytest_kopt.cases.collector import Collector
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.gates import checked_shape, metrics_verdict
+from pytest_kopt.decide.promotion import asks_for_full
+from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
+from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.errors import BadInput
+from pytest_kopt.paired.comparison import NotComparable
+from pytest_kopt.paired.noise import Known
+from pytest_kopt.paired.pairing import PairedMetric, judge
+from pytest_kopt.paired.replica import Caught
+from pytest_kopt.schema.metrics import parse_primary
+from pytest_kopt.trials import judging
+from pytest_kopt.trials.stages import Gathered, Judged, Opened
+
+
+def compare_paired(gathered: Gathered, other: KernelVersion) -> Judged:
+    """Compare the tree's kernel with another version of it in fresh processes.
+
+    Raises BadInput where they cannot be measured together, CandidateDied when the candidate ends
+    its processes.
+    """
+    opened, results, policy = gathered.opened, gathered.results, gathered.policy
+    _same_engines(opened, results)
+    campaign, table = opened.campaign, gathered.rows
+    metrics = parse_primary(campaign.manifest.primary_metric, table, policy.directions)
+    unusable = metrics_verdict(table, metrics, policy)
+    if unusable:
+        return Judged(gathered, unusable)
+    try:
+        versions = gathered.ran.begun.beside(other)
+        paired = [PairedMetric.of(metric, table) for metric in metrics]
+        known = Known.here(opened.asked.settings.workspace, results, campaign)
+        ids = [result.nodeid for result in results]
+        with gathered.ran.measurements.compare(ids, versions) as comparison:
+            found = judge(
+                comparison,
+                results,
+                paired,
+                policy,
+                known,
+                core=opened.core,
+                classes=opened.classes,
+                extra_benefit=opened.notes.extra_benefit,
+            )
+    except Caught as caught:
+        return Judged(gathered, judging.overfit(results, caught.findings, policy))
+    except NotComparable as error:
+        raise BadInput(
+            f"the incumbent cannot be measured beside the candidate: {error}",
+            where="--kopt-compare",
+            legal="mend it, or --kopt-compare stored",
+        ) from None
+    return Judged(gathered, found.verdict, found)
+
+
+def compare_stored(gathered: Gathered) -> Verdict:
+    """Compare the candidate's figures with those that the incumbent had when it was accepted.
+
+    A gain is measured again as often as the policy says.
+    """
+    opened, results, table = gathered.opened, gathered.results, gathered.rows
+    collector, measurements = gathered.ran.collector, gathered.ran.measurements
+    campaign, policy, core = opened.campaign, gathered.policy, opened.core
+    _same_engines(opened, results)
+    # An incumbent that was measured quick has rows of those cases alone.
+    incumbent = campaign.incumbent_table().only(table.by_key())
+    known = incumbent.by_key()
+    evidence = StoredEvidence(
+        candidate=table.only(known),
+        incumbent=incumbent,
+        primary=campaign.manifest.primary_metric,
+        failed_repairs=opened.failed_repairs,
+        extra_benefit=opened.notes.extra_benefit,
+        core=None if core is None else frozenset(opened.frozen[name].key for name in core),
+        classes=opened.classes,
+        devices={result.key: result.evidence.get("device", "") for result in results},
+    )
+    verdict = decide_stored(evidence, policy)
+    if asks_for_full(opened.level, verdict, policy):
+        return verdict
+    for _ in range(remeasurements_needed(verdict, policy)):
+        again = Collector(order=list(collector.order))
+        again.results = {result.nodeid: result for result in measurements.measure_again()}
+        repeat = again.table()
+        if repeat is None or len(repeat.rows) != len(table.rows):
+            return judging.incomplete(policy, "a re-measurement lost cases")
+        repeats = (*evidence.remeasurements, repeat.only(known))
+        evidence = replace(evidence, remeasurements=repeats)
+        verdict = decide_stored(evidence, policy)
+    if verdict.decision.keeps and any(result.evidence.get("groups") for result in results):
+        return judging.incomplete(policy, *judging.SKEW_NOT_TIMED)
+    engines = sorted({str(result.evidence.get("engine", "-")) for result in results})
+    flags = [*verdict.flags, *judging.device_flags(results, opened.expected)]
+    flags += judging.machine_flags(campaign.incumbent_session())
+    alone = [row for row in table.rows if row.key not in known]
+    if alone:
+        flags.append(
+            f"{len(alone)} case(s) were checked but not compared: round "
+            f"{campaign.state.incumbent_round} was measured without them"
+        )
+    shapes = [*verdict.shapes, *map(checked_shape, alone)]
+    update = {"engine": ", ".join(engines), "flags": flags, "shapes": shapes}
+    return verdict.model_copy(update=update)
+
+
+def _same_engines(opened: Opened, results: Sequence[CaseResult]) -> None:
+    for result in results:
+        frozen = opened.expected[result.nodeid].engine
+        engine = result.evidence.get("engine", frozen)
+        if engine != frozen:
+            raise BadInput(
+                f"timed by {engine}, but the baseline by {frozen}: stored times of two engines "
+                "are not compared",
+                where=f"case {result.nodeid}",
+                legal="--kopt-compare paired, which times both versions alike",
+            )

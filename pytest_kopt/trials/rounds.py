@@ -1,0 +1,126 @@
+"""What the baseline and a candidate's round have in common: their opening, and their record."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+
+from pytest_kopt.campaign import stops, tips
+from pytest_kopt.campaign.archive import Evidence
+from pytest_kopt.campaign.campaign import AttemptRecord
+from pytest_kopt.campaign.state import Round
+from pytest_kopt.cases.details import with_details
+from pytest_kopt.cases.rooflines import rooflines
+from pytest_kopt.clock import now
+from pytest_kopt.decide.verdict import Level
+from pytest_kopt.devices.machine import this_machine
+from pytest_kopt.schema.table import Row
+from pytest_kopt.show import standing, trend
+from pytest_kopt.show.closing import Closing
+from pytest_kopt.show.profiles import write_profiles
+from pytest_kopt.trials import judging
+from pytest_kopt.trials.campaign_trial import carry_out
+from pytest_kopt.trials.stages import Asked, Judged, Opened
+
+
+def open_round(asked: Asked) -> Opened:
+    """Return the round that is asked for, nothing known of its cases yet.
+
+    Raises BadInput where the campaign is not ready for it.
+    """
+    settings, campaign = asked.settings, asked.campaign
+    assert settings.round is not None and settings.round != "final"
+    number = campaign.state.check_round(settings.round)
+    known = campaign.state.rounds.get(number, Round(number))
+    tips.check(asked.notes, known, str(settings.notes))
+    stops.refuse_another_round(campaign.termination_check(asked.policy))
+    campaign.check_ready()
+    title = f"campaign {campaign.name}, round {number}, policy {asked.policy.name}"
+    return Opened(asked, title, number, notes=known.notes.plus(asked.notes))
+
+
+def check_target_class(opened: Opened, rows: Sequence[Row]) -> None:
+    """Raise BadInput where the notes' target class is none of these rows'."""
+    classes = opened.classes
+    classes.target_among(classes.group({row.key: row.dims for row in rows}))
+
+
+def profiled(judged: Judged) -> Judged:
+    """Profile a decided round where asked to, unless nothing ran."""
+    ran, is_open = judged.gathered.ran, judged.verdict.decision.leaves_open
+    ids = ran.collector.passed()
+    if not ran.opened.asked.settings.profile or ran.is_same or is_open or not ids:
+        return judged
+    return judged.profiled(ran.measurements.profile(ids, vendor=True))
+
+
+def record_round(
+    judged: Judged, begun_at: Level, facts: Mapping[str, Any], **known: Any
+) -> Closing:
+    """Record the attempt, carry its verdict out, and return what the terminal shows.
+
+    `begun_at` is the level that the attempt began at, `facts` what the session's evidence holds of
+    this kind of round alone, `known` fields of the record.
+    """
+    gathered, opened, begun = judged.gathered, judged.gathered.opened, judged.gathered.ran.begun
+    asked, campaign = opened.asked, opened.campaign
+    if not campaign.candidate().same_content(begun.kernel):
+        changed = "the kernel files changed while they were measured"
+        judged = judged.of(judging.incomplete(asked.policy, changed))
+    lines = rooflines(gathered.results, asked.settings.workspace)
+    judged = judged.flagged(*(line.over_declared for line in lines if line.over_declared)).saying(
+        rooflines=lines, level=opened.level, thresholds=asked.policy.model_dump(mode="json")
+    )
+    judged = judged.of(with_details(judged.verdict, gathered.results))
+    assert gathered.harness is not None
+    attempt = campaign.record(
+        AttemptRecord(
+            round=opened.number,
+            started=asked.started,
+            level=begun_at,
+            evidence=evidence(judged, harness=gathered.harness.to_document(), **facts),
+            verdict=judged.verdict,
+            trend=trend.figures(gathered.table) if gathered.table else None,
+            notes=asked.notes,
+            policy=asked.policy,
+            **known,
+        )
+    )
+    if judged.profiles:
+        write_profiles(campaign.layout, opened.number, attempt.number, judged.profiles)
+    carry_out(campaign, asked.settings)
+    final = campaign.verdict(campaign.state.rounds[opened.number])
+    assert final is not None and final.attempt == attempt.number
+    outlook = tuple(standing.lines(campaign, asked.policy))
+    return Closing(final, judged.detail or begun.blocked, judged.profiles, outlook)
+
+
+def evidence(judged: Judged, **facts: Any) -> Evidence:
+    """Return what was measured as it is kept; `facts` go into the session's, behind the others."""
+    gathered, ran, paired = judged.gathered, judged.gathered.ran, judged.paired
+    asked, collector = ran.opened.asked, ran.collector
+    session = {
+        "started": asked.started,
+        "ended": now(),
+        "policy": asked.policy.model_dump(mode="json"),
+        **this_machine(),
+        "python": platform.python_version(),
+        "pytest_kopt": version("pytest-kopt"),
+        "skipped": sorted(collector.skipped),
+        "lost": collector.lost,
+        "collect_errors": collector.collect_errors,
+        "dead": collector.dead,
+        "comparison": paired.session if paired else {},
+        "held_out": [item.to_document() for item in paired.tried] if paired else [],
+        **facts,
+    }
+    return Evidence(
+        kernel=ran.begun.kernel,
+        results=gathered.results,
+        table=gathered.table,
+        session=session,
+        pairs_csv=paired.pairs_csv if paired else "",
+        benchmark_log=ran.begun.benchmark,
+    )

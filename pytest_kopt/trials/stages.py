@@ -1,0 +1,212 @@
+"""The stages of a question about a campaign, each made once from the one before it.
+
+`Asked`: what the session's options say. `Opened`: it can be asked now, and nothing is changed.
+`Begun`: the campaign is held and the candidate is built. `Ran`: pytest has run the cases.
+`Gathered`: each of them has its row. `Judged`: a verdict, with what it rests on. What is recorded
+then lies in the campaign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pytest_kopt.campaign import levels
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.kernel import KernelVersion
+from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.cases.collector import Collector
+from pytest_kopt.cases.result import CaseResult, ExpectedCase
+from pytest_kopt.decide.kernel_time import kernel_time
+from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.verdict import Level, Verdict
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.fingerprint import Fingerprint
+from pytest_kopt.options.settings import Settings
+from pytest_kopt.paired.comparison import Versions
+from pytest_kopt.paired.pairing import PairedResult
+from pytest_kopt.profiling.table import CaseProfile
+from pytest_kopt.schema.classes import Classes
+from pytest_kopt.schema.table import Table
+from pytest_kopt.trials import judging
+from pytest_kopt.trials.harness import HarnessWatch
+from pytest_kopt.trials.trial import Measurements
+from pytest_kopt.trials.withdrawal import Withdrawn
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a session asks of a campaign; `notes` are those given with `--kopt-notes`."""
+
+    settings: Settings
+    campaign: Campaign
+    policy: Policy
+    notes: Notes
+    watch: HarnessWatch
+    started: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A question that can be asked of the campaign as it stands.
+
+    `number` is the round, for a final comparison the best one. `frozen` are the baseline's cases by
+    node id, `expected` those of the level, `skipped` what the baseline left out, `selected` the
+    target shapes of a baseline, `representative` the node ids of the quick level. `notes` are all
+    of the round so far. `harness` is None where it is not watched. `same_as` is the round whose
+    code the candidate has: nothing has to run then.
+    """
+
+    asked: Asked
+    title: str
+    number: int
+    frozen: Mapping[str, ExpectedCase] = field(default_factory=dict)
+    expected: Mapping[str, ExpectedCase] = field(default_factory=dict)
+    skipped: tuple[str, ...] = ()
+    selected: tuple[str, ...] = ()
+    representative: tuple[str, ...] = ()
+    level: Level = "full"
+    notes: Notes = field(default_factory=Notes)
+    harness: Fingerprint | None = None
+    withdrawn: Withdrawn | None = None
+    same_as: int | None = None
+
+    @property
+    def campaign(self) -> Campaign:
+        return self.asked.campaign
+
+    @property
+    def classes(self) -> Classes:
+        """The config classes, and the one that the notes say the round is about."""
+        return Classes(tuple(self.campaign.manifest.classes), self.notes.target_class)
+
+    @property
+    def core(self) -> tuple[str, ...] | None:
+        """The node ids of the level's core cases; None where all of the level are."""
+        core = self.campaign.manifest.core_shapes
+        if core == "all":
+            return None
+        named = levels.select(core, levels.names(self.frozen.values()), levels.CORE)
+        return tuple(nodeid for nodeid in named if nodeid in self.expected) or None
+
+    @property
+    def failed_repairs(self) -> int:
+        """How many repairs of the round have failed before this attempt."""
+        known = self.campaign.state.rounds.get(self.number)
+        return (known.failed_checks if known else 0) - 1
+
+    @property
+    def by_kernel_time(self) -> bool:
+        return self.campaign.manifest.judges_by_kernel_time(self.asked.policy.kernel_time)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The campaign is held, what was cut off is done, and the candidate's files are known.
+
+    `blocked` says which command of the manifest failed, if one did; `benchmark` is what its
+    benchmark_command printed. `beside` returns trees with another version of the kernel, made at
+    the first call and kept until the campaign is given back.
+    """
+
+    opened: Opened
+    kernel: KernelVersion
+    beside: Callable[[KernelVersion], Versions]
+    blocked: str = ""
+    benchmark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """The session's cases have run; `interrupted` says what cut it off, "" for nothing.
+
+    `measurements` are what can still be measured, in fresh processes.
+    """
+
+    begun: Begun
+    collector: Collector
+    measurements: Measurements
+    interrupted: str
+
+    @property
+    def opened(self) -> Opened:
+        return self.begun.opened
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the incumbent's code is judged, without running any."""
+        return self.opened.same_as is not None and not self.begun.blocked
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What the cases came to: results in declaration order, and edits of the harness meanwhile."""
+
+    ran: Ran
+    results: tuple[CaseResult, ...]
+    table: Table | None
+    harness: Fingerprint | None = None
+    edits: tuple[Finding, ...] = ()
+
+    @property
+    def opened(self) -> Opened:
+        return self.ran.opened
+
+    @property
+    def policy(self) -> Policy:
+        """The policy, with the directions of columns that a schema of the user's declares."""
+        return judging.with_directions(self.opened.asked.policy, self.results)
+
+    @property
+    def rows(self) -> Table:
+        """The rows, where it is known that there are some."""
+        assert self.table is not None
+        return self.table
+
+    def with_death(self, nodeid: str, how: str) -> Gathered:
+        """Return the same with the row of a case that ended its processes as ERROR."""
+        collector = self.ran.collector
+        collector.results[nodeid] = judging.failed(collector.results[nodeid], "ERROR", how)
+        return replace(self, results=tuple(collector.in_order()), table=collector.table())
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A verdict; `quick` is that of the quick level where all cases had to decide after it."""
+
+    gathered: Gathered
+    verdict: Verdict
+    paired: PairedResult | None = None
+    quick: Verdict | None = None
+    detail: str = ""
+    profiles: tuple[CaseProfile, ...] = ()
+
+    @property
+    def nearby(self) -> tuple[Finding, ...]:
+        """What the versions' behaviour at shapes near the declared ones says."""
+        return self.paired.nearby if self.paired else ()
+
+    def of(self, verdict: Verdict) -> Judged:
+        """Return the same with another verdict."""
+        return replace(self, verdict=verdict)
+
+    def saying(self, **update: Any) -> Judged:
+        """Return the same with these fields of the verdict replaced."""
+        return self.of(self.verdict.model_copy(update=update))
+
+    def profiled(self, found: Sequence[CaseProfile]) -> Judged:
+        """Return the same with the kernels' time in the verdict and the profiles that told it."""
+        judged = self.saying(kernel_time=kernel_time(found))
+        return replace(judged, profiles=tuple(found))
+
+    def flagged(self, *texts: str) -> Judged:
+        """Return the same with these flags added, each once."""
+        return self.of(judging.flagged(self.verdict, texts))
+
+    def saying_why_blocked(self) -> Judged:
+        """Return the same with the command that failed in front of the reason, where one did."""
+        blocked = self.gathered.ran.begun.blocked
+        if not blocked:
+            return self
+        return self.saying(reason=f"{blocked.splitlines()[0]}; {self.verdict.reason}")
