@@ -76,6 +76,7 @@ class Model:
     others: dict[str, bytes]
     max_iterations: int | None
     target: float | None
+    in_git: bool
     attempts: list[Attempt] = field(default_factory=list)
     known_rounds: set[int] = field(default_factory=set)
     pending: Attempt | None = None
@@ -130,7 +131,7 @@ class Model:
     def refusal(self, outcome: Outcome, kernel: Version) -> str:
         """Return why a round on these kernel files is refused before anything runs (E6), or ""."""
         if not self.kept:
-            return ""
+            return "commit the kernel first" if self.in_git and kernel != self.first else ""
         if self.others["tests/test_a.py"] != self.harness:
             return "the harness is not the baseline's: tests/test_a.py was edited"
         claims = outcome.benefit or self.next_round in self.benefits

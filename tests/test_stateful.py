@@ -80,7 +80,7 @@ class Histories(RuleBasedStateMachine):
             max_iterations=iterations,
             performance_target=f">{goal} GB/s" if goal else None,
         )
-        self.model = Model(FIRST, dict(FIRST), dict(OTHERS), iterations, goal)
+        self.model = Model(FIRST, dict(FIRST), dict(OTHERS), iterations, goal, self.in_git)
 
     @rule(what=st.sampled_from(["changed", "grown", "shrunk", "put back"]))
     def edit_kernel(self, what: str) -> None:
@@ -473,6 +473,14 @@ class HistoriesInGit(Histories):
     """Campaigns in a repository, with work of the user's staged and untracked beside the kernel."""
 
     in_git = True
+
+    def _edit(self, what: str) -> None:
+        """Edit the kernel; a campaign begins with one that is committed (E7)."""
+        super()._edit(what)
+        if not self.model.kept and self.model.kernel != self.model.first:
+            self.project.git("add", "kernels")
+            self.project.git("commit", "--quiet", "-m", "Edit", "--", "kernels")
+            self.model.first = dict(self.model.kernel)
 
 
 TREND = {"BASELINE": "BASELINE", "ACCEPTED": "ACCEPTED", "ACCEPTED_WITH_NOTE": "ACCEPTED"}
