@@ -24,7 +24,7 @@ from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import Known, Scatter, keep
 from pytest_kopt.paired.pairing import PairedMetric, PairedResult, judge
-from pytest_kopt.paired.replica import CaseQuads, Quad
+from pytest_kopt.paired.replica import CaseQuads, Quad, Refused
 from pytest_kopt.trials.calibration import calibration
 from tests.campaigns import campaign_at, record
 
@@ -92,6 +92,9 @@ class Measuring:
         self.asked.append(count)
         for _ in range(count):
             yield self.waiting.pop(0)
+
+    def in_company(self) -> Replica:
+        raise Refused("there is no incumbent's tree")
 
 
 def compared(known: Known, *, gain: float = 1.0, sd: float = 0.001) -> tuple[PairedResult, int]:

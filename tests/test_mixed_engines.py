@@ -27,7 +27,7 @@ from pytest_kopt.measure.engine import Block, CaptureFailed, agreed
 from pytest_kopt.measure.wall import WallEngine
 from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.pairing import PairedMetric, judge
-from pytest_kopt.paired.replica import CaseQuads, Replica
+from pytest_kopt.paired.replica import CaseQuads, Refused, Replica
 from pytest_kopt.schema.profile import MEMORY
 
 CAPTURING: list[bool] = []
@@ -262,6 +262,9 @@ def test_the_verdict_says_why_a_case_is_timed_by_events() -> None:
 
         def replicas(self, count: int) -> list[dict[str, CaseQuads]]:
             return [{"a": replica()[0]} for _ in range(count)]
+
+        def in_company(self) -> dict[str, CaseQuads]:
+            raise Refused("there is no incumbent's tree")
 
     result = CaseResult("a", "a", ("label", "n"), {"n": 1}, "PASS")
     metric = PairedMetric("Forward GB/s", "forward")

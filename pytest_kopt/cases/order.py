@@ -11,6 +11,8 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
 
 CANDIDATE, INCUMBENT, PLACEBO = "candidate", "incumbent", "placebo"
+#: The incumbent in a process without the candidate.
+ALONE = "incumbent, alone"
 #: The arms of a grouped GEMM with group sizes drawn anew, by the arm that they are like.
 UNEVEN = {CANDIDATE: "candidate, uneven groups", INCUMBENT: "incumbent, uneven groups"}
 

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
-from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
+from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.decide.inference import LOOKS
 from pytest_kopt.devices.vendor import Device
@@ -30,6 +31,7 @@ _AHEAD_ON_GPU = 4
 #: Idle threads of waiting siblings would take the CPU from the one that is timed.
 _PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
 ONE_PROCESS, TWO_PROCESSES = "one process", "two processes"
+_Result = TypeVar("_Result")
 
 
 class NotComparable(Exception):
@@ -138,19 +140,33 @@ class Comparison:
         NotComparable when that does not work either, CandidateDied when it is the candidate that
         ends its processes, and Caught when it was caught.
         """
-        running = [self._pool.submit(lane.measure, count) for lane in self._lanes]
+        measured = self._in_all_lanes(lambda lane: lane.measure(count))
+        for parts in zip(*measured, strict=True):
+            yield {nodeid: quads for part in parts for nodeid, quads in part.items()}
+
+    def in_company(self) -> dict[str, CaseQuads]:
+        """Time the incumbent beside the candidate against itself in a process of its own, once.
+
+        Raises Refused where that cannot be: the versions are in two processes anyhow, or the
+        incumbent does not run in its own tree.
+        """
+        if self.how == TWO_PROCESSES:
+            raise Refused("each version has a process of its own")
+        measured = self._in_all_lanes(lambda lane: lane.in_company())
+        return {nodeid: quads for part in measured for nodeid, quads in part.items()}
+
+    def _in_all_lanes(self, work: Callable[[_Lane], _Result]) -> list[_Result]:
+        running = [self._pool.submit(work, lane) for lane in self._lanes]
         try:
             done, _ = wait(running, return_when=FIRST_EXCEPTION)
             # What went wrong in one lane comes before what that does to the others.
             for future in done:
                 future.result()
-            measured = [future.result() for future in running]
+            return [future.result() for future in running]
         finally:
             for lane, future in zip(self._lanes, running, strict=True):
                 if not future.done():
                     lane.abandon()
-        for parts in zip(*measured, strict=True):
-            yield {nodeid: quads for part in parts for nodeid, quads in part.items()}
 
     def __enter__(self) -> Comparison:
         return self
@@ -188,16 +204,11 @@ class Comparison:
         With `near` they also try shapes near the declared ones.
         """
         versions, how = self._versions, self.how
-        # No content comes in two replicas: a kernel's processes could pass answers on.
-        seed = derive(self._orders.session_seed, "", f"replica {next(self._numbers)}")
-        orders = replace(self._orders, session_seed=seed, device=site.kind)
+        orders = self._fresh_orders(site)
         names = [CANDIDATE, INCUMBENT, PLACEBO]
         self.random.shuffle(names)
         if how == ONE_PROCESS:
-            trees = tuple(str(site.tree(versions.root, tree)) for tree in versions.trees)
-            root = str(site.path(versions.root))
-            order = ArmsOrder(tuple(names), root, trees, versions.changed, near)
-            children = [self._child(replace(orders, arms=order), None, site, device, ids)]
+            children = [self._together(names, site, device, ids, near, orders)]
         else:
             tree_of = {CANDIDATE: None, INCUMBENT: versions.trees[0], PLACEBO: versions.trees[1]}
             held = {
@@ -207,6 +218,35 @@ class Comparison:
             children = list(held.values())
             return Replica(children, how, device, site.placement, alone=held[CANDIDATE])
         return Replica(children, how, device, site.placement)
+
+    def start_company(self, site: Site, device: Device, ids: Sequence[str]) -> Replica:
+        """Start a process with both versions, and one in which the incumbent is alone."""
+        orders, names = self._fresh_orders(site), [CANDIDATE, INCUMBENT]
+        self.random.shuffle(names)
+        both = self._together(names, site, device, ids, False, orders)
+        alone = self._alone(ALONE, self._versions.trees[0], site, device, ids, False, orders)
+        return Replica([both, alone], self.how, device, site.placement)
+
+    def _fresh_orders(self, site: Site) -> WorkerOrders:
+        # No content comes in two replicas: a kernel's processes could pass answers on.
+        seed = derive(self._orders.session_seed, "", f"replica {next(self._numbers)}")
+        return replace(self._orders, session_seed=seed, device=site.kind)
+
+    def _together(
+        self,
+        names: Sequence[str],
+        site: Site,
+        device: Device,
+        ids: Sequence[str],
+        near: bool,
+        orders: WorkerOrders,
+    ) -> Child:
+        """Start a process that holds several arms."""
+        versions = self._versions
+        trees = tuple(str(site.tree(versions.root, tree)) for tree in versions.trees)
+        root = str(site.path(versions.root))
+        order = ArmsOrder(tuple(names), root, trees, versions.changed, near)
+        return self._child(replace(orders, arms=order), None, site, device, ids)
 
     def _alone(
         self,
@@ -261,6 +301,21 @@ class _Lane:
     def measure(self, count: int) -> list[dict[str, CaseQuads]]:
         """Return that many replicas, one measured after the other."""
         return [self._one() for _ in range(count)]
+
+    def in_company(self) -> dict[str, CaseQuads]:
+        """Return one replica of what the change concerns, the incumbent alone beside it."""
+        self.stop_all()
+        wanted = [nodeid for nodeid in self._ids if nodeid not in self._same]
+        if not wanted:
+            return {}
+        replica = self._comparison.start_company(self.site, self._device, wanted)
+        self._started.append(replica)
+        try:
+            replica.load(wanted[0])
+            return replica.measure(wanted, self._comparison.random, self._await_leaving)
+        finally:
+            self.held_seconds += replica.held_seconds
+            self.stop_all()
 
     def abandon(self) -> None:
         """End what is running, from another thread."""

@@ -23,9 +23,10 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried, held_out_findings
 from pytest_kopt.measure.engine import by_events
 from pytest_kopt.options.settings import Gate
+from pytest_kopt.paired.company import Company, look_alone
 from pytest_kopt.paired.comparison import TWO_PROCESSES, Comparison
 from pytest_kopt.paired.noise import Known, Scatter, Way
-from pytest_kopt.paired.replica import CaseQuads, Kind, Quad, measured_under, time_of
+from pytest_kopt.paired.replica import CaseQuads, Caught, Kind, Quad, measured_under, time_of
 from pytest_kopt.schema.classes import NO_CLASSES, Classes
 from pytest_kopt.schema.metrics import COMBINED, Metric, value
 from pytest_kopt.schema.table import Key, Table
@@ -110,7 +111,9 @@ def judge(
     `known` is what was measured before of the scatter between processes, `extra_benefit` what the
     author claims for a version that is equal in speed. With `reached_only` cases that the change
     does not reach are not in it, unless none is reached.
-    Raises NotComparable when the versions cannot be measured together.
+    A version that would be kept is held against the incumbent alone first; see `company`.
+    Raises NotComparable when the versions cannot be measured together, Caught when the candidate
+    was caught.
     """
     replicas: list[dict[str, CaseQuads]] = []
     verdict = None
@@ -137,6 +140,13 @@ def judge(
         if verdict is not None:
             break
     assert verdict is not None, f"the look at {FINAL_LOOK} always decides"
+    alone = Company()
+    if verdict.decision.keeps and len(same) < len(results):
+        alone = look_alone(comparison, verdict.aggregate.change_pct if verdict.aggregate else None)
+        if alone.finding and alone.finding.rejects:
+            raise Caught([alone.finding])
+        told = [str(alone.finding)] if alone.finding else []
+        verdict = verdict.model_copy(update={"flags": [*verdict.flags, *told]})
     engines = sorted({quads.engine for quads in replicas[0].values() if not quads.is_same})
     return PairedResult(
         verdict.model_copy(update={"engine": ", ".join(engines) or None}),
@@ -146,6 +156,7 @@ def judge(
             "why_two_processes": comparison.why_two,
             "why_not_forked": comparison.why_fresh,
             "replicas": len(replicas),
+            "incumbent_alone": alone.to_document(),
             "measured": measured_under(results, replicas),
             "device_seconds": round(comparison.device_seconds, 3),
             "priors": {evidence.metric: _priors(evidence) for evidence in found},

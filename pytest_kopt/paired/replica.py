@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
+from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import QUADS, replica_ratio
 from pytest_kopt.devices.conditions import Conditions, steadily
@@ -20,13 +20,14 @@ from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.processes.child import Child, ChildDied
 
-#: The comparison, the A/A control, and the comparison with the group sizes of a grouped GEMM drawn
-#: anew, by their names in pairs.csv.
-Kind = Literal["candidate", "placebo", "uneven"]
+#: The comparison, the A/A control, the comparison with the group sizes of a grouped GEMM drawn
+#: anew, by their names in pairs.csv, and the incumbent beside the candidate against itself alone.
+Kind = Literal["candidate", "placebo", "uneven", "alone"]
 _PAIRS: dict[Kind, tuple[str, str]] = {
     "candidate": (CANDIDATE, INCUMBENT),
     "placebo": (PLACEBO, INCUMBENT),
     "uneven": (UNEVEN[CANDIDATE], UNEVEN[INCUMBENT]),
+    "alone": (INCUMBENT, ALONE),
 }
 #: Block times in ms: forward, and backward where the case has one.
 Times = tuple[float, float | None]

@@ -1,0 +1,87 @@
+"""The incumbent alone: whether it is as fast beside the candidate as in a process without it.
+
+A candidate can slow down whoever runs beside it, by a hook in an allocator, a scheduling class, a
+cache of the machine: incumbent and control alike, so that no ratio inside of its process shows it.
+Asked before a version is kept, and once where nothing is amiss.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, Estimate, percent
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.paired.replica import CaseQuads, Refused
+
+#: From this on, in percent, the incumbent is timed alone so many times in all.
+_SUSPECT_PCT, _TIMES = 2.0, 4
+#: One-sided level of the bound on how much slower it is.
+_LEVEL = 0.005
+#: A gain of which so much is the incumbent's loss is no gain; less is told.
+_SHARE = 0.5
+
+
+class Measures(Protocol):
+    """What times the incumbent beside the candidate against itself alone, by node id."""
+
+    def in_company(self) -> dict[str, CaseQuads]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Company:
+    """What was measured, in percent by process: how much slower the incumbent was in company.
+
+    `why_not` says why it could not be timed alone.
+    """
+
+    slower_pct: tuple[float, ...] = ()
+    finding: Finding | None = None
+    why_not: str = ""
+
+    def to_document(self) -> dict[str, object]:
+        """Return the evidence."""
+        return {"slower_pct": list(self.slower_pct), "why_not": self.why_not}
+
+
+def look_alone(comparison: Measures, gain_pct: float | None) -> Company:
+    """Time the incumbent alone, more than once where that differs; `gain_pct` is the candidate's.
+
+    Raises what a comparison raises, but for Refused.
+    """
+    slower: list[float] = []
+    try:
+        for _ in range(_TIMES):
+            slower.append(_slower(comparison.in_company()))
+            if slower[0] <= math.log1p(_SUSPECT_PCT / 100):
+                break
+    except Refused as reason:
+        if not slower:
+            return Company(why_not=str(reason))
+    shown = tuple(map(percent, slower))
+    if len(slower) < 2:
+        return Company(shown)
+    found = Estimate.of(tuple(slower))
+    if found.lower(_LEVEL) <= math.log1p(KNOWN_BIAS_PCT / 100):
+        return Company(shown)
+    return Company(shown, _finding(found.mean, math.log1p((gain_pct or 0.0) / 100)))
+
+
+def _slower(cases: Mapping[str, CaseQuads]) -> float:
+    """Return how much longer the incumbent takes in company, as a log-ratio over all cases."""
+    timed: Sequence[CaseQuads] = [quads for quads in cases.values() if not quads.is_same]
+    return statistics.fmean(-quads.ratio("step", "alone") for quads in timed) if timed else 0.0
+
+
+def _finding(slower: float, gain: float) -> Finding:
+    return Finding(
+        "incumbent-slowed",
+        f"the incumbent is {percent(slower):.1f} % slower beside the candidate than in a process "
+        "without it",
+        advice="leave the process, its libraries and the machine as they are: only what the "
+        "kernel's own calls gain counts",
+        rejects=slower >= _SHARE * gain,
+    )

@@ -1,0 +1,81 @@
+"""A version is kept only where the incumbent is as fast beside it as alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from pytest_kopt.cases.order import ALONE, INCUMBENT
+from pytest_kopt.paired.company import look_alone
+from pytest_kopt.paired.replica import CaseQuads, Quad, Refused
+
+
+def replica(slower_pct: float) -> dict[str, CaseQuads]:
+    """Two cases in which the incumbent takes so much longer beside the candidate, and one same."""
+
+    def quad(alone: float) -> Quad:
+        beside = (alone * (1 + slower_pct / 100), None)
+        return [
+            (INCUMBENT, beside),
+            (ALONE, (alone, None)),
+            (ALONE, (alone, None)),
+            (INCUMBENT, beside),
+        ]
+
+    timed = {f"t.py::t[{i}]": CaseQuads(f"t.py::t[{i}]", "wall") for i in range(2)}
+    for number, quads in enumerate(timed.values(), start=1):
+        quads.quads["alone"] = [quad(number / 10)] * 3
+    return {**timed, "t.py::same": CaseQuads("t.py::same", "")}
+
+
+class Machine:
+    """Gives out what is scripted, and counts how often it was asked."""
+
+    def __init__(self, slower_pct: Sequence[float]) -> None:
+        self._left: Iterator[float] = iter(slower_pct)
+        self.asked = 0
+
+    def in_company(self) -> dict[str, CaseQuads]:
+        self.asked += 1
+        found = next(self._left, None)
+        if found is None:
+            raise Refused("it does not load")
+        return replica(found)
+
+
+@pytest.mark.parametrize("slower", [0.0, 1.5, -30.0])
+def test_one_look_is_enough_where_nothing_is_amiss(slower: float) -> None:
+    machine = Machine([slower] * 9)
+    found = look_alone(machine, 10.0)
+    assert (machine.asked, found.finding) == (1, None)
+    assert list(found.slower_pct) == [pytest.approx(slower)]
+
+
+def test_a_gain_that_is_the_incumbents_loss_is_none() -> None:
+    machine = Machine([65.0, 64.0, 66.0, 65.0])
+    finding = look_alone(machine, 65.0).finding
+    assert machine.asked == 4
+    assert finding is not None and finding.rejects
+    assert (finding.check, "65.0 % slower" in finding.message) == ("incumbent-slowed", True)
+
+
+def test_a_small_part_of_a_gain_is_told() -> None:
+    finding = look_alone(Machine([3.0, 3.1, 2.9, 3.0]), 40.0).finding
+    assert finding is not None and not finding.rejects
+
+
+@pytest.mark.parametrize("slower", [(2.5, -1.0, 0.5, 0.2), (9.0, -8.0, 7.0, -3.0)])
+def test_what_the_processes_scatter_by_is_no_finding(slower: tuple[float, ...]) -> None:
+    assert look_alone(Machine(slower), 5.0).finding is None
+
+
+def test_says_where_the_incumbent_cannot_be_alone() -> None:
+    found = look_alone(Machine([]), 5.0)
+    assert (found.finding, found.slower_pct, found.why_not) == (None, (), "it does not load")
+
+
+def test_the_sign_is_that_of_a_loss() -> None:
+    (quads, *_) = replica(25.0).values()
+    assert quads.ratio("step", "alone") == pytest.approx(-math.log(1.25))
