@@ -21,12 +21,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
-    if early_config.known_args_namespace.kopt_round:
+    known = early_config.known_args_namespace
+    if runs_cases_of_a_trial(early_config):
+        watch_of(early_config)
+    elif known.kopt_round or known.kopt_base:
+        from pytest_kopt.session.warming import warm_up
+
+        warm_up(early_config)
+    if known.kopt_round:
         from pytest_kopt.session.arguments import take_from_manifest
 
         take_from_manifest(early_config, args)
-    if runs_cases_of_a_trial(early_config):
-        watch_of(early_config)
 
 
 @pytest.hookimpl(trylast=True)

@@ -15,7 +15,7 @@ import pytest
 from pytest_kopt.processes import forking
 from pytest_kopt.processes.launched import Launched
 from pytest_kopt.processes.launcher import Launcher
-from pytest_kopt.processes.warm_parent import NoFork, WarmParent
+from pytest_kopt.processes.warm_parent import Fork, NoFork, WarmParent
 
 ENV = {**os.environ, "KOPT_TEST": "parent"}
 
@@ -107,20 +107,21 @@ def test_ending_the_launcher_leaves_nothing(tmp_path: Path) -> None:
     launcher = Launcher()
     launcher.warm({}, str(tmp_path))
     taken = launcher.start(os.environ, str(tmp_path))
-    launcher.prestart(1, os.environ, str(tmp_path), "")
-    waiting = launcher._waiting[0][1]
     launcher.end()
     wait_until(lambda: not is_alive(taken.process.pid))
-    assert not is_alive(waiting.process.pid)
+    launcher.end()
 
 
-def test_what_was_started_before_is_handed_out_once(tmp_path: Path) -> None:
+def test_one_parent_is_kept_as_long_as_the_environment_is_the_same(tmp_path: Path) -> None:
     launcher = Launcher()
     launcher.warm({}, str(tmp_path))
-    launcher.prestart(1, os.environ, str(tmp_path), "")
-    waiting = launcher._waiting[0][1]
-    assert launcher.start(os.environ, str(tmp_path)) is waiting
-    assert launcher.start(os.environ, str(tmp_path)) is not waiting
+    first = launcher._parent
+    launcher.warm({}, str(tmp_path), ["json", "kopt_has_no_such_module"])
+    assert launcher._parent is first
+    launcher.warm({"KERNELS": "new"}, str(tmp_path))
+    assert launcher._parent is not first
+    launched = launcher.start({**os.environ, "KERNELS": "new"}, str(tmp_path))
+    assert isinstance(launched.process, Fork)
     launcher.end()
 
 

@@ -51,9 +51,10 @@ class Bench:
     `device` is torch's name, `uuid` what its host calls it, `read` returns its state. `expected`
     holds the baseline's cases by node id, None when nothing is frozen yet; a run that `freezes` is
     the baseline itself. `watch` is this process's. Every case has to have the columns that tell
-    the `classes` apart, and is timed by `repeats` samples, with `check_only` not at all; a label or
-    node id that is not among the `selected` (none: all) is left out. `waiting` is entered while a
-    case waits for its turn on the device. A candidate is to be written in `language` ("": any).
+    the `classes` apart, and is timed by `repeats` samples, with `check_only` not at all; if it is
+    `compared` later, it is asked there what known content is worth. A label or node id that is not
+    among the `selected` (none: all) is left out. `waiting` is entered while a case waits for its
+    turn on the device. A candidate is to be written in `language` ("": any).
     """
 
     device: str
@@ -68,6 +69,7 @@ class Bench:
     classes: Classes = NO_CLASSES
     selected: tuple[str, ...] = ()
     check_only: bool = False
+    compared: bool = False
     repeats: int = 3
     waiting: Waiting = nullcontext
     language: str = ""
@@ -272,7 +274,7 @@ def time_case(case: Case, bench: Bench, report: CheckReport) -> Timed:
     findings = taken_threads(1)
     known = floors(report.accuracy, _OWN_SLACK_DB)
     for block in filter(None, blocks):
-        found = [*block.findings(known), *block.inflation()]
+        found = [*block.findings(known), *([] if bench.compared else block.inflation())]
         findings += [new for new in found if new not in findings]
     findings += too_fast(
         "a call", min(timing.samples_ms), report.written, _flops(case), bench.device

@@ -1,12 +1,17 @@
 """Student's t distribution, as scipy computes it.
 
-scipy takes a quarter of a second to load, and most sessions compare nothing: it is loaded when the
-first number is asked for.
+scipy takes a quarter of a second to load, or more, and most sessions compare nothing: it is loaded
+when the first number is asked for, or by `load` where somebody is waited for anyway.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
+
+
+def load() -> None:
+    """Load scipy now."""
+    import scipy.special  # noqa: F401
 
 
 def probability(freedom: float, t: float) -> float:

@@ -60,19 +60,6 @@ class Versions:
     rebuilt: bool = False
 
 
-def ahead(site: Site, lanes: int) -> int:
-    """Return how many replicas a lane, of so many on a host, starts before they are needed.
-
-    The next one is included.
-    """
-    return max(1, min(_AHEAD_ON_GPU, site.cores // lanes)) if site.kind == "cuda" else 1
-
-
-def replica_environment(site: Site, device: Device) -> dict[str, str]:
-    """Return what a replica on a device gets on top of its host's environment."""
-    return {**site.environment, **_PASSIVE, **site.placement.pin_to(device)}
-
-
 class Comparison:
     """Measures replicas on demand, in one process a replica or, where that fails, in several.
 
@@ -130,8 +117,34 @@ class Comparison:
         return merged(item for lane in self._lanes for item in lane.tried)
 
     def ahead(self, site: Site) -> int:
-        """Return how many replicas of a host's lane are started before they are needed."""
-        return ahead(site, sum(lane.site is site for lane in self._lanes))
+        """Return how many replicas of a host's lane are started before they are needed.
+
+        The next one is included.
+        """
+        room = site.cores // sum(lane.site is site for lane in self._lanes)
+        return max(1, min(_AHEAD_ON_GPU, room)) if site.kind == "cuda" else 1
+
+    def narrow(self, lanes: Sequence[tuple[Site, Device, Sequence[str]]]) -> bool:
+        """Compare these cases alone, each on its device; say whether they can be compared here."""
+        found = {
+            index: ids
+            for site, device, ids in lanes
+            for index, lane in enumerate(self._lanes)
+            if lane.site is site and lane.device == device and {*ids} <= {*lane.ids}
+        }
+        if len(found) < len(lanes):
+            return False
+        for index, lane in enumerate(self._lanes):
+            lane.ids = list(found.get(index, ()))
+            if not lane.ids:
+                lane.stop_all()
+        self._lanes = [lane for lane in self._lanes if lane.ids]
+        return True
+
+    def get_ahead(self) -> None:
+        """Start the first replicas now, so that they wait when the first look asks for them."""
+        for lane in self._lanes:
+            lane.get_ahead(min(LOOKS) if len(self._lanes) == 1 else 0)
 
     def replicas(self, count: int) -> Iterator[dict[str, CaseQuads]]:
         """Yield `count` replicas, each the quads of every case by node id.
@@ -172,6 +185,9 @@ class Comparison:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         """End what was started and is not needed any more."""
         for lane in self._lanes:
             lane.abandon()
@@ -274,7 +290,7 @@ class Comparison:
         device: Device,
         ids: Sequence[str],
     ) -> Child:
-        env = replica_environment(site, device)
+        env = {**site.environment, **_PASSIVE, **site.placement.pin_to(device)}
         copy = site.copy(self._versions.root, tree)
         if tree is not None and copy is not None:
             env["TORCH_EXTENSIONS_DIR"] = str(copy[1] / ".torch_extensions")
@@ -287,8 +303,8 @@ class _Lane:
     def __init__(self, comparison: Comparison, site: Site, device: Device, ids: list[str]) -> None:
         self.site = site
         self._comparison = comparison
-        self._device = device
-        self._ids = ids
+        self.device = device
+        self.ids = ids
         self._same: set[str] = set()
         self._started: list[Replica] = []
         self._leaving: Replica | None = None
@@ -300,15 +316,23 @@ class _Lane:
 
     def measure(self, count: int) -> list[dict[str, CaseQuads]]:
         """Return that many replicas, one measured after the other."""
-        return [self._one() for _ in range(count)]
+        return [self._one(due) for due in range(count, 0, -1)]
+
+    def get_ahead(self, due: int) -> None:
+        """Start replicas before they are needed; those that are `due` load their first case."""
+        while len(self._started) < self._wanted():
+            self._started.append(self._start())
+        first = next(nodeid for nodeid in self.ids if nodeid not in self._same)
+        for replica in self._started[:due]:
+            replica.load(first)
 
     def in_company(self) -> dict[str, CaseQuads]:
         """Return one replica of what the change concerns, the incumbent alone beside it."""
         self.stop_all()
-        wanted = [nodeid for nodeid in self._ids if nodeid not in self._same]
+        wanted = [nodeid for nodeid in self.ids if nodeid not in self._same]
         if not wanted:
             return {}
-        replica = self._comparison.start_company(self.site, self._device, wanted)
+        replica = self._comparison.start_company(self.site, self.device, wanted)
         self._started.append(replica)
         try:
             replica.load(wanted[0])
@@ -323,15 +347,14 @@ class _Lane:
         for replica in list(self._started):
             replica.kill()
 
-    def _one(self) -> dict[str, CaseQuads]:
+    def _one(self, due: int) -> dict[str, CaseQuads]:
         """Measure what the change concerns; the other cases need no clock after the first time."""
         comparison = self._comparison
         while True:
-            wanted = [nodeid for nodeid in self._ids if nodeid not in self._same]
+            wanted = [nodeid for nodeid in self.ids if nodeid not in self._same]
             if not wanted:
-                return {nodeid: CaseQuads(nodeid, "") for nodeid in self._ids}
-            while len(self._started) < self._wanted():
-                self._started.append(self._start(wanted[0]))
+                return {nodeid: CaseQuads(nodeid, "") for nodeid in self.ids}
+            self.get_ahead(due)
             if self._abandoned:
                 raise NotComparable("abandoned")
             replica = self._started[0]
@@ -356,7 +379,7 @@ class _Lane:
             self.tried += replica.tried
             self._same |= {nodeid for nodeid, quads in found.items() if quads.is_same}
             comparison.progress()
-            return {nodeid: found.get(nodeid) or CaseQuads(nodeid, "") for nodeid in self._ids}
+            return {nodeid: found.get(nodeid) or CaseQuads(nodeid, "") for nodeid in self.ids}
 
     def _wanted(self) -> int:
         """Return how many replicas there should be, started and not measured yet.
@@ -369,13 +392,11 @@ class _Lane:
             most -= self._measured
         return max(1, min(most, self._comparison.most - self._measured))
 
-    def _start(self, first: str) -> Replica:
+    def _start(self) -> Replica:
         comparison = self._comparison
         near = comparison.how not in self._asked_near and not comparison.died_nearby
         self._asked_near.add(comparison.how)
-        replica = comparison.start(self.site, self._device, self._ids, near)
-        replica.load(first)
-        return replica
+        return comparison.start(self.site, self.device, self.ids, near)
 
     def _await_leaving(self) -> None:
         """Wait for the last replica to be gone: what ends on a device disturbs a timing there."""

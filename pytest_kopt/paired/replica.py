@@ -145,9 +145,10 @@ class Replica:
 
     def load(self, nodeid: str) -> None:
         """Have the processes load a case, the first to be measured, while others are measured."""
-        self._asked = nodeid
-        for child in self._children:
-            child.ask(nodeid, None)
+        if self._asked is None:
+            self._asked = nodeid
+            for child in self._children:
+                child.ask(nodeid, None)
 
     def measure(
         self, ids: Sequence[str], order: random.Random, clear: Callable[[], None]

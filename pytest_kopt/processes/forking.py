@@ -16,7 +16,7 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -24,16 +24,11 @@ from pytest_kopt.processes.parent_death import end_with_parent
 
 #: Without these no case runs. A project that has no Triton does without.
 _FIRST = (
-    *("pytest", "torch", "triton"),
-    *("pytest_kopt.processes.served", "pytest_kopt.session.assemble", "pytest_kopt.cases.runner"),
+    *("pytest", "torch", "triton", "pytest_kopt.processes.served"),
+    *("pytest_kopt.session.assemble", "pytest_kopt.cases.runner", "pytest_kopt.cases.arms"),
 )
-#: What only some cases need, imported while nobody asks for a fork: what compares versions, and a
-#: symbolic algebra, which torch imports at the first gradient that it is given.
-_THEN = ("pytest_kopt.cases.arms", "torch.fx.experimental.symbolic_shapes")
 #: Device files of NVIDIA's and AMD's drivers, open in a process that has a context.
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/dxg")
-#: How long nobody has asked when the parent takes its time for something else.
-_QUIET_SECONDS = 3.0
 #: How a fork's exit status is written to the deciding process.
 STATUS = struct.Struct("i")
 #: How far the fork's first allocations on the host are shifted, at most, in pages.
@@ -49,25 +44,24 @@ def main() -> None:
     os.set_blocking(waking, False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    for name in _FIRST:
-        with suppress(ImportError):
-            importlib.import_module(name)
-    gc.freeze()
-    left = list(_THEN)
+    _import(_FIRST)
     children: dict[int, int] = {}
     while True:
-        patience = _QUIET_SECONDS if left else None
-        ready, _, _ = select.select([control.fileno(), waking], [], [], patience)
+        ready, _, _ = select.select([control.fileno(), waking], [], [])
         if waking in ready:
             with suppress(BlockingIOError):
                 os.read(waking, 4096)
             _reap(children)
         if control.fileno() in ready:
             _answer(control, (waking, wake), children)
-        elif left and not ready:
-            with suppress(ImportError):
-                importlib.import_module(left.pop(0))
-            gc.freeze()
+
+
+def _import(names: Iterable[str]) -> None:
+    for name in names:
+        # Whoever needs it says what is wrong with it.
+        with suppress(Exception):
+            importlib.import_module(name)
+    gc.freeze()
 
 
 def unfit() -> str:
@@ -88,10 +82,13 @@ def _threads() -> int:
 
 
 def _answer(control: socket.socket, waking: tuple[int, int], children: dict[int, int]) -> None:
-    """Fork once; the parent ends here when nobody is left to ask."""
+    """Fork once, or import more; the parent ends here when nobody is left to ask."""
     order, descriptors, _, _ = socket.recv_fds(control, 1 << 16, 4, socket.MSG_CMSG_CLOEXEC)
     if not order:
         os._exit(0)
+    if not descriptors:
+        _import(json.loads(order))
+        return
     reader, writer, log, status = descriptors
     told: dict[str, Any]
     parent = os.getpid()

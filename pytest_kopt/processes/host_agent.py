@@ -36,7 +36,7 @@ class HostAgent:
     """
 
     #: Carried out one after the other, as they come.
-    AT_ONCE = frozenset({"open", "start", "prestart", "send", "kill"})
+    AT_ONCE = frozenset({"open", "start", "send", "kill"})
 
     def __init__(self, tell: Callable[[dict[str, Any]], None], scratch: Path) -> None:
         """Answer by `tell`, from any thread; trees are made below `scratch`."""
@@ -73,10 +73,6 @@ class HostAgent:
         self._running[number] = launched
         threading.Thread(target=self._follow, args=(number, launched), daemon=True).start()
         return {"pid": launched.process.pid, "why_fresh": self._launcher.why_fresh}
-
-    def prestart(self, count: int, env: Mapping[str, str], directory: str, rouse: str) -> None:
-        """Start processes for later."""
-        self._launcher.prestart(count, env, directory, rouse)
 
     def send(self, number: int, message: dict[str, Any]) -> None:
         """Hand a message on to a process."""

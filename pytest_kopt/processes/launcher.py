@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -12,8 +11,6 @@ import pytest
 
 from pytest_kopt.processes.launched import Launched, interpreter
 from pytest_kopt.processes.warm_parent import NoFork, WarmParent
-
-_Wanted = tuple[dict[str, str], str, str]
 
 
 class Starter(Protocol):
@@ -34,15 +31,12 @@ class Starter(Protocol):
     def start(self, env: Mapping[str, str], directory: str, rouse: str = "") -> Launched:
         """Return a process with this environment, all of it, that waits for orders.
 
-        It wakes the device `rouse` ("cuda"; "": none) first. One that was started before is taken.
+        It wakes the device `rouse` ("cuda"; "": none) first.
         """
-
-    def prestart(self, count: int, env: Mapping[str, str], directory: str, rouse: str) -> None:
-        """Start that many now, for `start` to hand out later."""
 
 
 class Launcher:
-    """Starts processes, some of them before they are needed.
+    """Starts processes.
 
     Until `warm` was called, and where a fork is not possible, each is a fresh interpreter: slower,
     and otherwise the same. `why_fresh` says what kept the parent from being used, "" as long as
@@ -52,8 +46,6 @@ class Launcher:
     def __init__(self) -> None:
         self.why_fresh = ""
         self._parent: WarmParent | None = None
-        self._waiting: list[tuple[_Wanted, Launched]] = []
-        self._changing = threading.Lock()
 
     @property
     def environ(self) -> Mapping[str, str]:
@@ -65,39 +57,22 @@ class Launcher:
         """Where this process imports from."""
         return sys.path
 
-    def warm(self, env: Mapping[str, str], directory: str) -> None:
-        """Start the parent that others are forked from; `env` comes on top of our own."""
-        if hasattr(os, "fork"):
-            self._parent = WarmParent({**os.environ, **env}, directory)
+    def warm(self, env: Mapping[str, str], directory: str, modules: Sequence[str] = ()) -> None:
+        """Start the parent that others are forked from; `env` comes on top of our own.
+
+        It imports what every case needs, and `modules`. One that was started before is kept, unless
+        the environment has changed since.
+        """
+        if not hasattr(os, "fork"):
+            return
+        wanted = {**os.environ, **env}
+        if self._parent is not None and not self._parent.fits(wanted, directory):
+            self._parent.end()
+            self._parent = None
+        self._parent = self._parent or WarmParent(wanted, directory)
+        self._parent.load(modules)
 
     def start(self, env: Mapping[str, str], directory: str, rouse: str = "") -> Launched:
-        """Return a process; one that was started before is taken."""
-        wanted = (dict(env), directory, rouse)
-        with self._changing:
-            for place, (own, launched) in enumerate(self._waiting):
-                if own == wanted:
-                    del self._waiting[place]
-                    return launched
-        return self._start(*wanted)
-
-    def prestart(self, count: int, env: Mapping[str, str], directory: str, rouse: str) -> None:
-        """Start that many now, for `start` to hand out later."""
-        wanted = (dict(env), directory, rouse)
-        for _ in range(count):
-            launched = self._start(*wanted)
-            with self._changing:
-                self._waiting.append((wanted, launched))
-
-    def end(self) -> None:
-        """End what nobody took, and the parent."""
-        while self._waiting:
-            _, launched = self._waiting.pop()
-            launched.kill()
-            launched.close()
-        if self._parent is not None:
-            self._parent.end()
-
-    def _start(self, env: dict[str, str], directory: str, rouse: str) -> Launched:
         parent = self._parent
         if parent is not None and not self.why_fresh:
             try:
@@ -110,10 +85,19 @@ class Launcher:
                     return forked
         return interpreter(env, directory, rouse)
 
+    def end(self) -> None:
+        """End the parent, and whoever is left of its forks; safe to repeat."""
+        if self._parent is not None:
+            self._parent.end()
+            self._parent = None
+
 
 _LAUNCHER: pytest.StashKey[Launcher] = pytest.StashKey()
 
 
 def launcher_of(config: pytest.Config) -> Launcher:
-    """Return the session's launcher."""
-    return config.stash.setdefault(_LAUNCHER, Launcher())
+    """Return the session's launcher, which ends with the session at the latest."""
+    if _LAUNCHER not in config.stash:
+        config.stash[_LAUNCHER] = Launcher()
+        config.add_cleanup(config.stash[_LAUNCHER].end)
+    return config.stash[_LAUNCHER]

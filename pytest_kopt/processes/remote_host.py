@@ -126,11 +126,6 @@ class RemoteHost:
         # What it leaves running there, the agent ends.
         return Launched(process, process.channel, process.log, sweep=lambda pid: None)
 
-    def prestart(self, count: int, env: Mapping[str, str], directory: str, rouse: str) -> None:
-        """Start that many now, for `start` to hand out later."""
-        given = {"env": dict(env), "directory": directory, "rouse": rouse}
-        self.ask("prestart", count=count, **given)
-
     def pin(self, device: Device) -> dict[str, str]:
         """Return the variables that leave a process there one device."""
         return self._pins[device.uuid]

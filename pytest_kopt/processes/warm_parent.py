@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_kopt.devices.choice import MASKS
@@ -41,6 +41,7 @@ class WarmParent:
 
     def __init__(self, env: Mapping[str, str], directory: str) -> None:
         """Start it with this environment; it imports while others go on."""
+        self._given, self._directory = dict(env), directory
         self._env = {**_AT_IMPORT, **env}
         self._asking = threading.Lock()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -79,6 +80,15 @@ class WarmParent:
         finally:
             os.close(their_status)
         return ends.hand_over(Fork(told["pid"], status))
+
+    def fits(self, env: Mapping[str, str], directory: str) -> bool:
+        """Say whether one that is started now would be no other."""
+        return directory == self._directory and env == self._given
+
+    def load(self, modules: Sequence[str]) -> None:
+        """Have it import more before it forks again; a module that is not there is left out."""
+        with self._asking, contextlib.suppress(ConnectionError):
+            self._control.send(json.dumps(list(modules)).encode())
 
     def end(self) -> None:
         """End the parent, and with it whatever it forked."""

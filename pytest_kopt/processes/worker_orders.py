@@ -22,9 +22,9 @@ class WorkerOrders:
     in one CSV; `ignored` are node ids to leave out (skipped at the baseline), `selected` the labels
     or node ids that alone are measured (none: all). With `arms` the cases are not checked and timed
     but held ready for a comparison, with `profile` they are profiled, with `check_only` they are
-    checked, not timed. `repeats` and `iterations` are the samples of a case and, on the CPU, the
-    most calls in one (None: as ever). `target` is the architecture and `language` the one
-    that a campaign is for.
+    checked, not timed. Of cases that are `compared` later, what a comparison asks as well is left
+    to it. `repeats` and `iterations` are the samples of a case and, on the CPU, the most calls in
+    one (None: as ever). `target` is the architecture and `language` the one that a campaign is for.
     """
 
     device: str
@@ -41,6 +41,7 @@ class WorkerOrders:
     arms: ArmsOrder | None = None
     profile: ProfileOrder | None = None
     check_only: bool = False
+    compared: bool = False
     repeats: int | None = None
     iterations: int | None = None
     target: str | None = None

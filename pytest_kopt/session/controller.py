@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_kopt.cases.collector import Collector
+from pytest_kopt.decide import student
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.errors import BadInput, CannotFinish, KernelError, storage_told
 from pytest_kopt.exit_codes import ExitCode
@@ -93,8 +94,9 @@ class Controller:
                 raise pytest.UsageError(str(error)) from None
             except KernelError as error:
                 pytest.exit(str(error), returncode=int(ExitCode.FAILED))
-        if self.settings.calibrate or (self.trial and self.trial.wants_replicas):
-            self.measurements.prestart_replicas()
+        versions = self.trial.versions() if self.trial else None
+        if versions is not None:
+            self.measurements.get_ahead(ids, versions)
         return ids
 
     def pytest_report_header(self) -> list[str]:
@@ -119,6 +121,9 @@ class Controller:
                     self.wait_minutes, self.say, serves_itself=not self.settings.active
                 )
             blocked = self.trial.begin() if self.trial else ""
+        if self.trial and not self.is_settled:
+            # The parent of the processes imports torch meanwhile.
+            student.load()
         if blocked or self.is_settled:
             self.collector.startup_death = blocked
             self._config.pluginmanager.register(Blocked(), "kopt-blocked")

@@ -23,6 +23,9 @@ from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.session.distribution import has_local_workers, is_distributed, local_workers
 from pytest_kopt.session.sites import Lane, Sites
 
+#: What torch imports at the first gradient that it is given: a symbolic algebra, for seconds.
+_GRADIENTS = "torch.fx.experimental.symbolic_shapes"
+
 if TYPE_CHECKING:
     from pytest_kopt.decide.kernel_time import ProfilePair
     from pytest_kopt.devices.vendor import Device
@@ -55,7 +58,7 @@ class HostMeasurements:
         self._collector = collector
         self.sites = Sites(config, orders.device, self.common_environment)
         self._root = config.rootpath.resolve()
-        self._prestarted = False
+        self._opened: tuple[Versions, Comparison] | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -133,12 +136,24 @@ class HostMeasurements:
         return self._run_at(site, site.placement.best, ids, site.copy(root, tree), **changes)
 
     def compare(self, ids: Sequence[str], versions: Versions) -> Comparison:
-        """Return a comparison of two versions over these cases in fresh processes."""
+        """Return a comparison of two versions over these cases in fresh processes.
+
+        One that has begun to get ahead is taken.
+        """
+        lanes = self._lanes(ids)
+        begun, self._opened = self._opened, None
+        if begun is not None:
+            known, opened = begun
+            if known == versions and opened.narrow(lanes):
+                return opened
+            opened.close()
+        return self._comparison(lanes, versions)
+
+    def _comparison(self, lanes: Sequence[Lane], versions: Versions) -> Comparison:
         from pytest_kopt.decide.inference import FINAL_LOOK
         from pytest_kopt.paired.comparison import Comparison
         from pytest_kopt.show.progress import Progress
 
-        lanes = self._lanes(ids)
         most = self._settings.calibrate or FINAL_LOOK
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         progress = Progress(reporter, most * len(lanes)).measured
@@ -180,25 +195,28 @@ class HostMeasurements:
         """Have the processes to come start sooner; what they import is imported meanwhile."""
         if not self._settings.forks:
             return
-        directory = str(self._config.invocation_params.dir)
-        launcher_of(self._config).warm(self.sites.here.environment, directory)
+        config = self._config
+        plugins = [plugin for plugin, _ in config.pluginmanager.list_plugin_distinfo()]
+        modules = [name for plugin in plugins if (name := getattr(plugin, "__name__", ""))]
+        if any(case.has_backward for case in self.orders.expected or ()):
+            modules.append(_GRADIENTS)
+        directory = str(config.invocation_params.dir)
+        launcher_of(config).warm(self.sites.here.environment, directory, modules)
 
-    def prestart_replicas(self) -> None:
-        """Have the first replicas wake on the GPUs while the cases are checked there."""
-        from pytest_kopt.paired.comparison import ahead, replica_environment
+    def get_ahead(self, ids: Sequence[str], versions: Versions) -> None:
+        """Have the first replicas wake on the GPUs, and load, while the cases are checked there.
 
-        config, kind = self._config, self.orders.device
-        if kind != "cuda" or config.option.collectonly or self._prestarted:
+        On the CPU they would disturb who is timed.
+        """
+        if self.orders.device != "cuda" or self._opened is not None:
             return
-        self._prestarted = True
-        site = self.sites.here
+        site, config = self.sites.here, self._config
         devices: Sequence[Device] = [site.placement.best]
         if is_distributed(config):
             devices = site.placement.devices[: local_workers(config)]
-        for device in devices:
-            env = {**os.environ, **replica_environment(site, device)}
-            directory = str(config.invocation_params.dir)
-            site.starter.prestart(ahead(site, len(devices)), env, directory, kind)
+        opened = self._comparison([(site, device, list(ids)) for device in devices], versions)
+        self._opened = versions, opened
+        opened.get_ahead()
 
     def profile(self, ids: Sequence[str], *, vendor: bool) -> list[CaseProfile]:
         """Return profiles of these cases by torch and, if asked for, by the vendor's tool."""
@@ -261,6 +279,8 @@ class HostMeasurements:
 
     def end(self) -> None:
         """End the processes that wait to be used, and the connections to other hosts."""
+        if self._opened is not None:
+            self._opened[1].close()
         launcher_of(self._config).end()
         self.sites.end()
 

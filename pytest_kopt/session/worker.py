@@ -105,6 +105,7 @@ class Worker:
                 classes=Classes(orders.classes),
                 selected=orders.selected,
                 check_only=orders.check_only,
+                compared=orders.compared,
                 language=orders.language,
             )
             if orders.repeats:

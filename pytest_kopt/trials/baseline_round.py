@@ -161,6 +161,4 @@ def _quick_words(gathered: Gathered) -> str:
     )
 
 
-BASELINE = Question(
-    open_baseline, close_baseline, preface=_tips, collected=freeze_harness, compares=False
-)
+BASELINE = Question(open_baseline, close_baseline, preface=_tips, collected=freeze_harness)

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 
 from pytest_kopt.campaign import commands
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.devices.choice import choose
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings
+from pytest_kopt.paired.comparison import Versions
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.show import projections
 from pytest_kopt.show.closing import Closing
@@ -28,7 +30,8 @@ class Question:
 
     `open` raises BadInput where it cannot be asked now; `prepare` does what has to be done to the
     campaign, once it is held, before anything is measured; `preface` is what is to be read before
-    that; `collected` looks at the collection; `close` gathers, judges and records.
+    that; `collected` looks at the collection; `close` gathers, judges and records. `opponent` is
+    what the tree's version meets then, None for nothing.
     """
 
     open: Callable[[Asked], Opened]
@@ -36,7 +39,7 @@ class Question:
     prepare: Callable[[Opened, contextlib.ExitStack], Opened] = lambda opened, held: opened
     preface: Callable[[Opened], Sequence[str]] = lambda opened: ()
     collected: Callable[[Begun, Sequence[str], Collector], Begun] = lambda begun, ids, found: begun
-    compares: bool = True
+    opponent: Callable[[Campaign], KernelVersion | None] = lambda campaign: None
     runs_benchmark: bool = True
 
 
@@ -74,13 +77,14 @@ class CampaignTrial:
     def environment(self) -> Mapping[str, str]:
         return self._asked.campaign.manifest.env
 
-    @property
-    def wants_replicas(self) -> bool:
-        """Whether closing will need a comparison in processes that can be started early."""
-        paired = self._asked.settings.compare != "stored"
-        return (
-            self._question.compares and paired and not self._asked.campaign.manifest.rebuild_command
-        )
+    def versions(self) -> Versions | None:
+        """Return what closing will compare; a build is left for when the cases have passed."""
+        campaign, opponent = self._asked.campaign, self._question.opponent(self._asked.campaign)
+        paired = self._asked.settings.compare != "stored" and not campaign.manifest.rebuild_command
+        if opponent is None or not paired:
+            return None
+        assert self._begun is not None
+        return self._begun.beside(opponent)
 
     def orders(self, session: WorkerOrders) -> WorkerOrders:
         """Return the orders of the workers; nothing is expected before the baseline."""
@@ -93,6 +97,7 @@ class CampaignTrial:
             session,
             device=device,
             cases_only=True,
+            compared=bool(opened.frozen) and self._asked.settings.compare != "stored",
             classes=opened.classes.columns,
             expected=tuple(opened.frozen.values()) or None,
             target=target,

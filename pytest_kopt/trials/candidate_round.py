@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_kopt.campaign import hypothesis, levels
+from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult
@@ -258,4 +259,10 @@ def _no_change(results: Sequence[CaseResult]) -> PairedChange:
     return PairedChange(step_pct=0.0, forward_pct=0.0, backward_pct=0.0 if backward else None)
 
 
-CANDIDATE = Question(open_candidate, close_candidate, collected=check_imports, runs_benchmark=False)
+CANDIDATE = Question(
+    open_candidate,
+    close_candidate,
+    collected=check_imports,
+    opponent=Campaign.incumbent,
+    runs_benchmark=False,
+)

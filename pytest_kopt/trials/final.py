@@ -16,6 +16,7 @@ from typing import Any
 from pytest_kopt.campaign import levels
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.chain import chain_of_best
+from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.cases.details import with_details
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
@@ -202,4 +203,9 @@ def _check_diff(campaign: Campaign) -> None:
         )
 
 
-FINAL = Question(open_final, close_final, _prepare, what_was_taken_back)
+def original(campaign: Campaign) -> KernelVersion | None:
+    """Return the version that the best one meets, None where nothing accepted is left."""
+    return None if campaign.state.incumbent_round == 1 else campaign.baseline()
+
+
+FINAL = Question(open_final, close_final, _prepare, what_was_taken_back, opponent=original)

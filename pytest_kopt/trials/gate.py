@@ -55,7 +55,7 @@ class PullRequestGate:
         now = {path: _content(base.root / path) for path in base.old}
         other = frozenset(differing(base.old, now))
         self._change = Change(config, settings, policy, base, other)
-        self._orders = replace(session, cases_only=True)
+        self._orders = replace(session, cases_only=True, compared=True)
 
     @property
     def title(self) -> str:
@@ -74,10 +74,8 @@ class PullRequestGate:
     def is_settled(self) -> bool:
         return self._change.is_settled
 
-    @property
-    def wants_replicas(self) -> bool:
-        """Whether closing will need a comparison in processes that can be started early."""
-        return not (self._change.settings.rebuild_command or self.is_settled)
+    def versions(self) -> None:
+        """Which paths may differ depends on what the cases load."""
 
     def orders(self, session: WorkerOrders) -> WorkerOrders:
         return self._orders

@@ -14,7 +14,13 @@ from pytest_kopt.campaign.workspace.upstream import UpstreamCampaign
 from pytest_kopt.decide.verdict import Applied, Decision
 from pytest_kopt.show.closing import Closing
 from pytest_kopt.trials.campaign_trial import Question, carry_out
-from pytest_kopt.trials.final import close_final, open_best, take_back, what_was_taken_back
+from pytest_kopt.trials.final import (
+    close_final,
+    open_best,
+    original,
+    take_back,
+    what_was_taken_back,
+)
 from pytest_kopt.trials.stages import Asked, Opened, Ran
 from pytest_kopt.trials.withdrawal import Withdrawn
 
@@ -63,4 +69,6 @@ def close_integration(ran: Ran) -> Closing:
     return replace(closing, verdict=closing.verdict.model_copy(update={"applied": applied}))
 
 
-INTEGRATION = Question(open_integration, close_integration, _put_in, what_was_taken_back)
+INTEGRATION = Question(
+    open_integration, close_integration, _put_in, what_was_taken_back, opponent=original
+)

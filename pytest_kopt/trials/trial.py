@@ -67,9 +67,8 @@ class Trial(Protocol):
     def is_settled(self) -> bool:
         """Whether the verdict is known without running anything: both versions are the same."""
 
-    @property
-    def wants_replicas(self) -> bool:
-        """Whether closing will need a comparison in processes that can be started early."""
+    def versions(self) -> Versions | None:
+        """Return what closing will compare, None where that cannot be told before the cases ran."""
 
     def orders(self, session: WorkerOrders) -> WorkerOrders:
         """Return the orders of the workers, made from those of a session that judges nothing."""
