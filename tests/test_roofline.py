@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_kopt.cases.check import check_case
 from pytest_kopt.roofline import (
     Limits,
     Roofline,
@@ -19,7 +20,7 @@ from pytest_kopt.roofline import (
 from pytest_kopt.show.rooflines import roofline_lines
 from tests.builders import few_examples
 
-from .test_writes import check as checked
+from .test_writes import case_of
 
 H200 = Limits(790.0, 4.3, 1.4, ("rate", "bandwidth"))
 UNKNOWN = Limits(None, None, 0.0, ("rate: UNKNOWN", "bandwidth: UNKNOWN"))
@@ -215,7 +216,8 @@ def test_a_check_counts_the_references_flops() -> None:
 
     def check(function: Callable[..., Any], flops: float | None) -> int:
         reference = lambda a, b: function(a.double(), b.double())  # noqa: E731
-        return checked(function, inputs=inputs, reference=reference, flops=flops).counted_flops
+        case = case_of(function, inputs=inputs, reference=reference, flops=flops)
+        return check_case(case, 1, freezes=True).counted_flops
 
     assert check(torch.matmul, 1.0) == 2 * 32 * 48 * 16
     assert check(lambda a, b: a.sum() * b, 1.0) == 0

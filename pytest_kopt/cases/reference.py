@@ -29,6 +29,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.guards import is_library
 from pytest_kopt.honesty.inputs import Held, activations, changed
+from pytest_kopt.honesty.work import QuietMode
 from pytest_kopt.numerics.compare import InvalidReference
 from pytest_kopt.numerics.nested import contents, fresh_copies, storages, tensors
 from pytest_kopt.profile_hook import profile_hook
@@ -149,6 +150,26 @@ def _consumed(case: Case, given: Sequence[Any], writes: Sequence[int]) -> tuple[
     return tuple(sorted({*case.consumes, *implied}.difference(writes)))
 
 
+class _FlopCounter(QuietMode):
+    """torch's own formulas by operator; its FlopCounterMode imports the compiler, for seconds."""
+
+    def __init__(self) -> None:
+        from torch.utils.flop_counter import flop_registry
+
+        super().__init__()
+        self.total: int = 0
+        self._formulas = flop_registry
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        formula = self._formulas.get(getattr(func, "_overloadpacket", None))
+        if formula is not None:
+            self.total += int(formula(*args, **(kwargs or {}), out_val=result))
+        return result
+
+
 class Reference:
     """The reference of a case, and the project code that produces its result."""
 
@@ -209,12 +230,10 @@ class Reference:
 
     def flops(self, given: Sequence[Any], like: Pass) -> int:
         """Return what torch counts in a forward: products, convolutions, attention; 0: nothing."""
-        from torch.utils.flop_counter import FlopCounterMode
-
         # It has run without being counted: what raises now is the counter's matter.
-        with suppress(Exception), FlopCounterMode(display=False) as counted:
+        with suppress(Exception), _FlopCounter() as counted:
             self.forward(given, list(like.outputs))
-            return int(counted.get_total_flops())
+            return int(counted.total)
         return 0
 
     def backward(

@@ -149,7 +149,7 @@ class Checking:
         """Take the steps in order; stop at the first that shows something."""
         steps: list[Callable[[], None]] = [
             self._fresh_content,
-            *([self._controls] if freezes else []),
+            *([self._controls, self._count_flops] if freezes else []),
             self._same_addresses,
             self._other_groups,
             self._few_elements,
@@ -221,9 +221,12 @@ class Checking:
         kept = [x for i, x in enumerate(self._given) if i not in case.rewritten]
         self.written = physics.written_bytes(own) + changes
         self.io_bytes = io_bytes(kept, own, run.live.gradients.values(), changes)
-        if case.flops:
-            self.counted_flops = self._reference.flops(fresh_copies(self._given), run.live)
         self.dtype = computing_dtype(self._given, case.gate_of(next(iter(expected.outputs))))
+
+    def _count_flops(self) -> None:
+        if self.case.flops:
+            like = self._first[1]
+            self.counted_flops = self._reference.flops(fresh_copies(self._given), like)
 
     def _expect(self, run: Run, seed: int) -> Pass:
         return self._reference(fresh_copies(self._given), run.live, seed)

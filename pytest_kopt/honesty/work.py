@@ -63,15 +63,14 @@ class Operator(NamedTuple):
     result: Any
 
 
-class _Counter(TorchDispatchMode):
+class QuietMode(TorchDispatchMode):
+    """A dispatch mode that torch's compiler neither refuses to work under nor is imported for."""
+
     #: torch.cond and its like run their operators under the mode.
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.ops = 0
-        self.nbytes = 0
-        self.seen: list[Operator] | None = None
 
     @classmethod
     def is_infra_mode(cls) -> bool:
@@ -82,6 +81,14 @@ class _Counter(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         """Say whether to hide from torch's compiler; doing so imports it, for seconds."""
         return "torch._dynamo" in sys.modules
+
+
+class _Counter(QuietMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ops = 0
+        self.nbytes = 0
+        self.seen: list[Operator] | None = None
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
