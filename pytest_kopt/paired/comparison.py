@@ -344,8 +344,13 @@ class _Lane:
     def abandon(self) -> None:
         """End what is running, from another thread."""
         self._abandoned = True
-        for replica in list(self._started):
-            replica.kill()
+        self._kill_all()
+
+    def _kill_all(self) -> None:
+        if started := list(self._started):
+            # At once: a process takes a while to let go of its GPU.
+            with ThreadPoolExecutor(len(started)) as pool:
+                list(pool.map(Replica.kill, started))
 
     def _one(self, due: int) -> dict[str, CaseQuads]:
         """Measure what the change concerns; the other cases need no clock after the first time."""
@@ -406,8 +411,7 @@ class _Lane:
 
     def stop_all(self) -> None:
         """End all: one that loads or waits for its turn would not listen."""
-        for replica in self._started:
-            replica.kill()
+        self._kill_all()
         self._await_leaving()
         while self._started:
             self._started.pop().stop()

@@ -1,0 +1,162 @@
+"""What a verdict takes by the clock on the wall, whole commands from start to end.
+
+python benchmarks/gpu_rounds.py OUT [--repeats 5] [--only NAME ...]      (about eight minutes)
+
+Baselines, rounds of code that does the same and rounds of a clear change: of five forward cases, of
+two with a backward, of sixteen light ones serially and with a worker for each GPU there is.
+`benchmarks/performance.py` reads what it writes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_report import GPU_PROJECT, Report, run
+from paired_gpu import ONE, edit_without_effect, init, judge, launch
+
+TWICE = dict.fromkeys(ONE, 2)
+LIGHT = """\
+import pytest
+import torch
+from kernels.ops import EPS, rmsnorm
+
+
+@pytest.mark.kopt(schema="single")
+@pytest.mark.parametrize("rows", [1024 + 128 * n for n in range(16)])
+def test_light(kopt, rows):
+    def draw(*shape):
+        return torch.randn(*shape, device=kopt.device, dtype=torch.bfloat16)
+
+    def reference(x, weight):
+        x = x.double()
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * weight.double()
+
+    kopt(rmsnorm, inputs=lambda: (draw(rows, 2048), draw(2048)), reference=reference,
+         dims={"rows": rows})
+"""
+BACKWARD = """\
+import pytest
+import torch
+from kernels.ops import torch_matmul
+
+
+@pytest.mark.kopt(schema="single")
+@pytest.mark.parametrize("size", [2048, 4096])
+def test_backward(kopt, size):
+    def draw():
+        made = torch.randn(size, size, device=kopt.device, dtype=torch.bfloat16)
+        return made.requires_grad_()
+
+    kopt(torch_matmul, inputs=lambda: (draw(), draw()), backward=True, dims={"size": size},
+         reference=lambda a, b: a.double() @ b.double())
+"""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Cases, and how a session of them is started."""
+
+    name: str
+    tests: str
+    source: str = ""
+    words: tuple[str, ...] = ()
+
+
+def suites() -> list[Suite]:
+    gpus = len(os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(","))
+    serial = [
+        Suite("five forward", "tests/test_ops.py"),
+        Suite("two with backward", "tests/test_it.py", BACKWARD),
+        Suite("sixteen light", "tests/test_it.py", LIGHT),
+    ]
+    if gpus == 1:
+        return serial
+    return [
+        *serial,
+        Suite(f"sixteen light -n {gpus}", "tests/test_it.py", LIGHT, ("-n", str(gpus))),
+    ]
+
+
+def project(directory: Path, suite: Suite) -> Path:
+    """Make a project with a campaign in which every kernel does its work twice."""
+    root = directory / suite.name.replace(" ", "-")
+    shutil.copytree(GPU_PROJECT, root)
+    if suite.source:
+        (root / suite.tests).write_text(suite.source)
+    launch(root, TWICE)
+    init(root, suite.tests)
+    return root
+
+
+def measure(root: Path, suite: Suite, repeats: int) -> list[dict[str, Any]]:
+    words = ("--kopt-campaign", "gpu", *suite.words)
+    baseline = run(root, *words, "--kopt-round", "1")
+    if baseline.code:
+        raise SystemExit(f"the baseline ended with {baseline.code}\n{baseline.text}")
+    found = [{"cases": suite.name, "round": "baseline", "wall s": round(baseline.seconds, 2)}]
+    for kind, edit, count in (
+        ("the same", edit_without_effect, repeats),
+        ("a clear loss", lambda root, number: launch(root, dict.fromkeys(ONE, 3)), repeats),
+        ("a clear gain", lambda root, number: launch(root, ONE), 1),
+    ):
+        for number in range(count):
+            edit(root, number)
+            verdict = judge(root, {}, "paired", *suite.words)
+            found.append(
+                {
+                    "cases": suite.name,
+                    "round": kind,
+                    "wall s": verdict["wall_seconds"],
+                    "device s": verdict["comparison"]["device_seconds"],
+                    "processes": verdict["comparison"]["replicas"],
+                    "decision": verdict["decision"],
+                    "change %": verdict["aggregate"]["change_pct"],
+                }
+            )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", nargs="*", default=[])
+    asked = parser.parse_args()
+    report = Report(asked.out, "gpu_rounds")
+    rounds: list[dict[str, Any]] = []
+    for suite in suites():
+        if asked.only and suite.name not in asked.only:
+            continue
+        with tempfile.TemporaryDirectory() as directory:
+            rounds += measure(project(Path(directory), suite), suite, asked.repeats)
+            report.add("rounds", rounds)
+    report.table("Whole commands, medians", [*medians(rounds)])
+
+
+def medians(rounds: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield one row a suite and kind of round."""
+    for cases, kind in dict.fromkeys((entry["cases"], entry["round"]) for entry in rounds):
+        alike = [e for e in rounds if (e["cases"], e["round"]) == (cases, kind)]
+        walls = [entry["wall s"] for entry in alike]
+        held = [entry["device s"] for entry in alike if "device s" in entry]
+        yield {
+            "cases": cases,
+            "round": kind,
+            "commands": len(alike),
+            "wall s": statistics.median(walls),
+            "longest s": max(walls),
+            "device s": statistics.median(held) if held else None,
+            "processes": "/".join(str(entry.get("processes", "-")) for entry in alike),
+        }
+
+
+if __name__ == "__main__":
+    main()
