@@ -220,7 +220,9 @@ def _sentences(
             names = ", ".join(field.alias or name for name, field in fields)
             sentences[key] = f"key {key!r} is unknown (legal: {names})"
         elif problem["type"] == "missing":
-            sentences[key] = f"key {key!r} is missing"
+            field = model.model_fields.get(key)
+            known = f" (legal: {field.description})" if field and field.description else ""
+            sentences[key] = f"key {key!r} is missing{known}"
         elif key in sentences:  # another alternative of a union
             sentences[key] = f"{sentences[key].removesuffix(')')} or {legal(problem)})"
         else:

@@ -138,3 +138,56 @@ def test_a_first_call_that_builds_something_does_not_make_a_kernel_slow() -> Non
 
     assert checked(built).result.check == "PASS"
     assert kernel.calls > 2 * (JUDGED + PROBED)
+
+
+DECLARED = """
+import pytest
+import torch
+
+
+def declare(kopt, n):
+    kopt(
+        lambda x: x * 2,
+        inputs=lambda: (torch.randn(n),),
+        reference=lambda x: x.double() * 2,
+        dims={"n": n},
+        nbytes=8 * n,
+    )
+
+
+@pytest.mark.kopt(schema="memory")
+def test_twice(kopt):
+    declare(kopt, 4)
+    declare(kopt, 8)
+
+
+@pytest.mark.kopt(schema="memory")
+def test_never(kopt):
+    pass
+
+
+class Refuses:
+    def __call__(self, x):
+        try:
+            return x.nothing
+        except AttributeError:
+            raise RuntimeError("no such thing")
+
+
+@pytest.mark.kopt(schema="memory")
+def test_raises(kopt):
+    fails = dict(reference=lambda x: x.double(), dims={"n": 3}, nbytes=24)
+    kopt(Refuses(), inputs=lambda: (torch.randn(3),), **fails)
+"""
+
+
+def test_what_a_test_does_wrong_is_told_once(pytester: pytest.Pytester) -> None:
+    """Twice is a failure, never is a finding, and an error is shown a single time."""
+    pytester.makepyfile(DECLARED)
+    run = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--kopt-check-only")
+    run.assert_outcomes(failed=2, passed=1, warnings=1)
+    text = run.stdout.str()
+    assert "kopt() was called a second time: a test is one case and one row" in text
+    assert "::test_never is marked kopt and never called kopt()" in text
+    assert text.count("RuntimeError: no such thing") == 1
+    assert "During handling of the above exception" not in text

@@ -73,6 +73,8 @@ def found_in(
         asked.append(profilers_wanted)
         return Probe(("t",), (str(kernel),), profilers=profilers if profilers_wanted else ())
 
+    if changes.get("target_gpu") == "cpu":
+        changes = {"target_backend": "TORCH", "target_lang": "TORCH", **changes}
     monkeypatch.setattr(
         prerequisites, "probe", lambda g, r, profilers: probe(g, r, profilers_wanted=profilers)
     )
@@ -137,3 +139,36 @@ def test_the_first_gap_hides_none_of_the_others(
     for part in ("'a.py' does not", "'b.cu' does not", "rebuild", "not-there", "split", "'mild'"):
         assert any(part in gap for gap in found), (part, found)
     assert len(found) == 6
+
+
+def test_the_interpreter_decides_no_campaign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every round of one ended with exit code 11, the baseline too."""
+    words = {"target_gpu": "cpu", "target_backend": "TRITON", "target_lang": "TRITON"}
+    (gap,) = found_in(tmp_path, monkeypatch, **words)
+    assert "exit code 11" in gap and "--elsewhere" in gap and "--kopt-check-only" in gap
+
+
+def test_what_is_missing_is_said_before_the_tests_are_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To collect them imports torch, which takes longer than anybody waits for a typing error."""
+    tests = tmp_path / "tests/test_x.py"
+    tests.parent.mkdir()
+    tests.write_text("def test_x(): pass")
+    found = found_in(tmp_path, monkeypatch, target_gpu="cpu", policy="mild", tests="tests")
+    assert ["'mild'" in found[0], "no test marked kopt is found under `tests`" in found[1]] == [
+        True,
+        True,
+    ]
+
+
+def test_a_misspelt_metric_is_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "primary: 'Forwrd TFLOPS' is no metric of this CSV (legal: Forward TFLOPS)"
+    seen = Probe(("t",), (str(tmp_path / "kernels/softmax.py"),), unknown_metric=told)
+    found_in(tmp_path, monkeypatch, target_gpu="cpu")
+    monkeypatch.setattr(prerequisites, "probe", lambda given, root, profilers: seen)
+    words = {"target_gpu": "cpu", "target_backend": "TORCH", "target_lang": "TORCH"}
+    given = Manifest.model_validate(manifest_document(primary_metric="Forwrd TFLOPS", **words))
+    assert gaps(given, tmp_path) == [f"primary_metric: {told}"]

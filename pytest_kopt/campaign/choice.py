@@ -20,6 +20,10 @@ def choose_campaign(named: str | None, root: Path, workspace: Path) -> str:
         return branch.removeprefix("optimize/")
     if len(known) == 1:
         return known[0]
+    if not known:
+        raise BadInput("there is none yet", where="campaign", legal="`kopt init` begins one")
     raise BadInput(
-        "no campaign is named", where="--kopt-campaign", legal=known or "none yet; see `kopt init`"
+        f"there are {len(known)}, and none is named",
+        where="campaign",
+        legal=f"NAME or --kopt-campaign NAME: {', '.join(known)}",
     )

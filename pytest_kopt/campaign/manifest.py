@@ -20,6 +20,7 @@ from pydantic import (
 from pytest_kopt.campaign.kernel import files_of
 from pytest_kopt.campaign.targets import (
     ARCHITECTURES,
+    LANGUAGES,
     architecture,
     language,
     parse_target,
@@ -90,7 +91,9 @@ class Manifest(BaseModel):
 
     target_op: Word
     target_backend: Word
-    target_lang: Word
+    target_lang: Word = Field(
+        description=f"it follows from the backends {', '.join(LANGUAGES)}; any other needs --lang"
+    )
     target_gpu: Word
     target_model: Word | None = Field(default=None, validate_default=True)
     execution_mode: Literal["repo", "workspace"] = "repo"

@@ -17,6 +17,7 @@ from pytest_kopt import policies
 from pytest_kopt.campaign import commands, manifest
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.git.worktrees import counterpart
+from pytest_kopt.campaign.kernel import files_of
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.devices.pinning import discover, for_target
 from pytest_kopt.errors import BadInput
@@ -32,6 +33,7 @@ class Probe:
 
     `modules` are the files of every imported module, `cases` the node ids marked kopt, `path` the
     folders in which modules were looked for, `profilers` what can tell GPU kernel time, if asked.
+    `unknown_metric` says why the metric that is to decide is none of theirs.
     """
 
     cases: tuple[str, ...]
@@ -39,6 +41,7 @@ class Probe:
     failure: str = ""
     path: tuple[str, ...] = ()
     profilers: tuple[str, ...] = ()
+    unknown_metric: str = ""
 
 
 def gaps(given: Manifest, root: Path, *, elsewhere: bool = False) -> list[str]:
@@ -61,8 +64,19 @@ def gaps(given: Manifest, root: Path, *, elsewhere: bool = False) -> list[str]:
         policy = policies.load(given.policy, root)
         wants_kernel_time = given.judges_by_kernel_time(policy.kernel_time)
     on_gpu = given.target_gpu != "cpu" and not elsewhere
+    if given.target_gpu == "cpu" and given.target_lang.upper() == "TRITON":
+        found.append(
+            "target_gpu: on a CPU Triton's interpreter runs these kernels, its times mean nothing "
+            "and every round would end with exit code 11 (legal: the GPU that is to decide, with "
+            "--elsewhere where it is not here; to check alone: pytest --kopt-check-only)"
+        )
     if on_gpu:
         found += _device_gaps(given.target_gpu)
+    if not _mentions_cases(given, root):
+        found.append(_no_cases(given))
+    if found:
+        # To collect the tests imports torch: what is known by now is worth more than the wait.
+        return found
     seen = probe(given, root, profilers=on_gpu and wants_kernel_time)
     if on_gpu and wants_kernel_time and not seen.profilers:
         found.append(
@@ -118,7 +132,15 @@ def probe(given: Manifest, root: Path, *, profilers: bool = False) -> Probe:
     with tempfile.TemporaryDirectory() as directory:
         answer = Path(directory) / "probe.json"
         done = subprocess.run(
-            [sys.executable, "-c", _PROBE, str(answer), str(profilers), *shlex.split(given.tests)],
+            [
+                sys.executable,
+                "-c",
+                _PROBE,
+                str(answer),
+                str(profilers),
+                given.primary_metric or "",
+                *shlex.split(given.tests),
+            ],
             cwd=root,
             env=commands.environment(given.env),
             stdin=subprocess.DEVNULL,
@@ -130,7 +152,9 @@ def probe(given: Manifest, root: Path, *, profilers: bool = False) -> Probe:
             return Probe((), (), (done.stdout + done.stderr)[-1500:].strip())
         document = json.loads(answer.read_text())
         found = {name: tuple(document[name]) for name in ("cases", "modules", "path", "profilers")}
-        return Probe(**found, failure=document["failure"])
+        return Probe(
+            **found, failure=document["failure"], unknown_metric=document["unknown_metric"]
+        )
 
 
 def tree_gaps(given: Manifest, root: Path, repository: Repository | None) -> list[str]:
@@ -155,15 +179,27 @@ def tree_gaps(given: Manifest, root: Path, repository: Repository | None) -> lis
     return found
 
 
+def _no_cases(given: Manifest) -> str:
+    where = f"`{given.tests}`" if given.tests else "pytest's default paths"
+    return f"no test marked kopt is found under {where} (--tests 'ARGS' selects them)"
+
+
+def _mentions_cases(given: Manifest, root: Path) -> bool:
+    """Say whether a Python file that the tests' arguments name mentions kopt at all."""
+    words = [word.partition("::")[0] for word in shlex.split(given.tests)]
+    named = [root / word for word in words if not word.startswith("-") and (root / word).exists()]
+    files = [file for path in named for file in files_of(path) if file.suffix == ".py"]
+    return not files or any(b"kopt" in file.read_bytes() for file in files)
+
+
 def _test_gaps(
     given: Manifest, root: Path, repository: Repository | None, seen: Probe
 ) -> list[str]:
     if seen.failure:
         return [f"the tests cannot be collected: {seen.failure}"]
     if not seen.cases:
-        where = f"`{given.tests}`" if given.tests else "pytest's default paths"
-        return [f"no test marked kopt is found under {where} (--tests 'ARGS' selects them)"]
-    found = []
+        return [_no_cases(given)]
+    found = [f"primary_metric: {seen.unknown_metric}"] if seen.unknown_metric else []
     for source in given.kernel_source:
         path = (root / source).resolve()
         if path.suffix != ".py" or str(path) in seen.modules:

@@ -59,6 +59,7 @@ class Kopt:
         self._bench = bench
         self._run_arms = run_arms
         self._declared = declared
+        self.is_called = False
 
     @property
     def device(self) -> str:
@@ -103,6 +104,12 @@ class Kopt:
         from pytest_kopt.cases.runner import hold_against_baseline, run_case
 
         nodeid = self._item.nodeid
+        if self.is_called:
+            pytest.fail(
+                "kopt() was called a second time: a test is one case and one row; parametrize it",
+                pytrace=False,
+            )
+        self.is_called = True
         try:
             case = declare(
                 nodeid,

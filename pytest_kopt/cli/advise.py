@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from pytest_kopt.cli.commands import Commands, command
+from pytest_kopt.cli.commands import Commands, add_name, command
 from pytest_kopt.options.project import Project
 from pytest_kopt.show.advice import advice, lines
 
@@ -17,7 +17,7 @@ def add_parser(commands: Commands) -> None:
         "Show what to read, what bounds the cases, what was learned, and what was not tried yet.",
         "kopt advise softmax_triton_sm90_20261121",
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="default: the branch's or only one")
+    add_name(parser)
     parser.add_argument("--json", action="store_true", help="print data instead of text")
     parser.set_defaults(run=run)
 

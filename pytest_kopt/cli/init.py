@@ -76,6 +76,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--from", dest="old", metavar="OLD", help="take over OLD's settings: gemm_1"
     )
+    parser.add_argument("-v", "--verbose", action="store_true", help="show the whole manifest")
     parser.set_defaults(run=run)
 
 
@@ -109,6 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
         here = gaps(given, project.root, elsewhere=arguments.elsewhere)
         missing += [gap for gap in here if gap not in missing]
     _refuse(missing)
+    came_from = repository.branch if repository else None
     with _root(tree, given, layout, project, repository) as root:
         if tree is not None:
             _refuse(gaps(given, root, elsewhere=arguments.elsewhere))
@@ -126,14 +128,28 @@ def run(arguments: argparse.Namespace) -> int:
             )
             write_atomically(place.quick_bench, script)
             manifests.save(place.manifest, given)
-    print(given.to_yaml())
+    print(given.to_yaml() if arguments.verbose else "\n".join(_in_short(given)))
+    if tree is None and repository is not None and given.git_branch != "none":
+        print(
+            f"branch: {given.git_branch}, checked out now; {came_from or 'no branch'} is as it was"
+        )
     for line in tips.lines(project.campaign(arguments.name)):
         print(line)
-    print(f"written to {layout.manifest}; confirm the fields above, then:")
+    print(f"written to {layout.manifest}; confirm it, then:")
     if home != project.root:
         print(f"  cd {shlex.quote(str(home))}")
     print(f"  pytest --kopt-campaign {arguments.name} --kopt-round 1")
     return ExitCode.OK
+
+
+def _in_short(given: Manifest) -> Iterator[str]:
+    """Yield what most campaigns differ in; `-v` and the file itself have the rest."""
+    yield f"kernel: {', '.join(given.kernel_source)}"
+    yield f"op: {given.target_op}, {given.target_backend} ({given.target_lang})"
+    yield f"gpu: {given.target_gpu}"
+    yield f"tests: {given.tests or 'as pytest collects them'}"
+    yield f"metric: {given.primary_metric or 'the rate of a step, of a forward where that is all'}"
+    yield f"policy: {given.policy}, performance target: {given.performance_target or 'none'}"
 
 
 def _refuse(missing: list[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pytest_kopt.cli.commands import Commands, command
+from pytest_kopt.cli.commands import Commands, add_name, command
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project
 from pytest_kopt.show import projections
@@ -12,11 +12,20 @@ from pytest_kopt.show import projections
 
 def add_parser(commands: Commands) -> None:
     for name, how, help in (
-        ("stop", "stopped", "Stop a campaign: no further rounds, everything is kept."),
-        ("abandon", "abandoned", "Give a campaign up: no further rounds, everything is kept."),
+        (
+            "stop",
+            "stopped",
+            "End a campaign: no further rounds; its best may still be compared with the baseline "
+            "(--kopt-round final). Everything is kept.",
+        ),
+        (
+            "abandon",
+            "abandoned",
+            "Give a campaign up: no further rounds and no final comparison. Everything is kept.",
+        ),
     ):
         parser = command(commands, name, help, f"kopt {name} softmax_triton_sm90_20261121")
-        parser.add_argument("name", metavar="NAME")
+        add_name(parser)
         parser.set_defaults(run=run, how=how)
 
 

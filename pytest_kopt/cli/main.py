@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from importlib.metadata import version
 from typing import TextIO
 
 from pytest_kopt.cli import (
@@ -31,6 +32,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.show.words import visible
 
+_PACKAGE = "pytest-kopt"
 _COMMANDS = (
     demo,
     init,
@@ -87,6 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="kopt",
         description="Kernel optimisation campaigns: everything around `pytest --kopt-round`.",
     )
+    parser.add_argument("--version", action="version", version=f"pytest-kopt {version(_PACKAGE)}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for module in _COMMANDS:
         module.add_parser(commands)

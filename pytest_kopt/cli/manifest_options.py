@@ -31,7 +31,7 @@ _HELP = {
     "performance_target": "when to stop: '>500 TFLOPS', '>60%% peak efficiency', '<12 us'",
     "primary_metric": "what decides: 'Forward TFLOPS' (default: combined step or forward)",
     "target_shapes": "the cases of interest: gemm B=1 M=512 N=512 K=512 (default: all)",
-    "kernel_source": "file to optimise: kernels/gemm.py",
+    "kernel_source": "file or folder to optimise: kernels/gemm.py",
     "tests": "pytest arguments that select the cases: 'tests/test_gemm.py -k bf16'",
     "test_command": "must pass before every round: 'pytest -q tests/unit'",
     "benchmark_command": "the project's own benchmark: 'python bench.py'",

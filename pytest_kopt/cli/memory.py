@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pytest_kopt.campaign import memory
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.cli.commands import Commands, command
+from pytest_kopt.cli.commands import Commands, add_name, command
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
 from pytest_kopt.options.project import Project
@@ -38,7 +38,7 @@ def add_parser(commands: Commands) -> None:
         ),
     ):
         action = command(actions, name, help, example)
-        action.add_argument("name", metavar="NAME")
+        add_name(action)
         if name == "show":
             action.add_argument("version", metavar="VERSION")
         if name in ("mask", "unmask"):

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from pytest_kopt.campaign import notes
-from pytest_kopt.cli.commands import Commands, command
+from pytest_kopt.cli.commands import Commands, add_name, command
 from pytest_kopt.options.project import Project
 from pytest_kopt.show import projections
 
@@ -19,7 +19,7 @@ def add_parser(commands: Commands) -> None:
         "ones.",
         "kopt note softmax_triton_sm90_20261121 3 notes.md",
     )
-    parser.add_argument("name", metavar="NAME")
+    add_name(parser)
     parser.add_argument("round", type=int, metavar="N")
     parser.add_argument(
         "file", type=Path, metavar="FILE", help="YAML, or sections as in summary.md (FILE.md)"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_kopt.campaign import stops
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.cli.commands import Commands, command
+from pytest_kopt.cli.commands import Commands, add_name, command
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project
 from pytest_kopt.show import projections
@@ -40,9 +40,7 @@ def add_parser(commands: Commands) -> None:
         ),
     ):
         parser = command(commands, name, text, example)
-        parser.add_argument(
-            "name", nargs="?", metavar="NAME", help="default: the branch's or only one"
-        )
+        add_name(parser)
         if run is not _discard:
             parser.add_argument("round", type=int, metavar="N")
         parser.set_defaults(run=run)

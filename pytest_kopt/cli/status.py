@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from pytest_kopt.cli.commands import Commands, command
+from pytest_kopt.cli.commands import Commands, add_name, command
 from pytest_kopt.options.project import Project
 from pytest_kopt.show.status import lines, status
 from pytest_kopt.trials.harness import edited_harness
@@ -15,7 +15,7 @@ def add_parser(commands: Commands) -> None:
     parser = command(
         commands, "status", "Show where a campaign stands and what is next.", "kopt status --json"
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="default: the branch's or only one")
+    add_name(parser)
     parser.add_argument("--json", action="store_true", help="print data instead of text")
     parser.set_defaults(run=run)
 

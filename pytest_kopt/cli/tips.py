@@ -7,7 +7,7 @@ from typing import get_args
 
 from pytest_kopt.campaign import tips
 from pytest_kopt.campaign.notes import Bucket, Notes
-from pytest_kopt.cli.commands import Commands, command
+from pytest_kopt.cli.commands import Commands, add_name, command
 from pytest_kopt.clock import now
 from pytest_kopt.options.project import Project
 from pytest_kopt.show import projections
@@ -22,7 +22,7 @@ def add_parser(commands: Commands) -> None:
     )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     show = command(actions, "show", "Show the tips.", "kopt tips show softmax_triton_sm90_20261121")
-    show.add_argument("name", nargs="?", metavar="NAME")
+    add_name(show)
     show.set_defaults(run=_show)
     add = command(
         actions,
@@ -31,7 +31,7 @@ def add_parser(commands: Commands) -> None:
         "'Applicability: …' fill those fields; other text is the takeaway.",
         "kopt tips add softmax_triton_sm90_20261121 3 'exp2 with a folded scale saves a multiply'",
     )
-    add.add_argument("name", metavar="NAME")
+    add_name(add)
     add.add_argument("round", type=int, metavar="N")
     _add_judgement(add, "the round's bucket, where its notes do not name it")
     add.set_defaults(run=_add)
@@ -41,7 +41,7 @@ def add_parser(commands: Commands) -> None:
         "Append a correction to a tip: tips are never changed.",
         "kopt tips correct softmax_triton_sm90_20261121 2 'only below 4096 columns'",
     )
-    correct.add_argument("name", metavar="NAME")
+    add_name(correct)
     correct.add_argument("tip", type=int, metavar="TIP", help="its number in `kopt tips show`")
     _add_judgement(correct, "the tip's bucket, where it has none")
     correct.set_defaults(run=_correct)

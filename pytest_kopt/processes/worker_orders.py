@@ -24,7 +24,8 @@ class WorkerOrders:
     but held ready for a comparison, with `profile` they are profiled, with `check_only` they are
     checked, not timed. Of cases that are `compared` later, what a comparison asks as well is left
     to it. `repeats` and `iterations` are the samples of a case and, on the CPU, the most calls in
-    one (None: as ever). `target` is the architecture and `language` the one that a campaign is for.
+    one (None: as ever). `target` is the architecture and `language` the one that a campaign is for,
+    `metric` what decides there.
     """
 
     device: str
@@ -46,6 +47,7 @@ class WorkerOrders:
     iterations: int | None = None
     target: str | None = None
     language: str = ""
+    metric: str | None = None
 
     @classmethod
     def of(cls, settings: Settings, device: str, session_seed: int) -> WorkerOrders:

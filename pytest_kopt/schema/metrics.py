@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_kopt.errors import BadInput
@@ -79,17 +79,26 @@ def parse_primary(
 
     Raises BadInput for a name that is neither a metric column nor a combined step.
     """
-    names = [part.strip() for part in text.split(",")] if text else [default_primary(table)]
+    names = primary_names(text, table.metrics) or [default_primary(table)]
+    return tuple(Metric(name, direction(name, declared)) for name in names)
+
+
+def primary_names(text: str | None, columns: Sequence[str]) -> list[str]:
+    """Return the primary metrics that `text` (comma-separated) names among a schema's columns.
+
+    Raises BadInput for a name that is neither one of them nor a combined step.
+    """
+    names = [part.strip() for part in text.split(",")] if text else []
     combined = [
         f"{COMBINED} {unit}"
         for unit in RATE_UNITS
-        if f"Forward {unit}" in table.header and f"Backward {unit}" in table.header
+        if f"Forward {unit}" in columns and f"Backward {unit}" in columns
     ]
-    legal = [*combined, *(name for name in table.metrics if not name.endswith("_stddev"))]
+    legal = [*combined, *(name for name in columns if not name.endswith("_stddev"))]
     for name in names:
         if name not in legal:
             raise BadInput(f"{name!r} is no metric of this CSV", where="primary", legal=legal)
-    return tuple(Metric(name, direction(name, declared)) for name in names)
+    return names
 
 
 def value(row: Row, metric: Metric) -> float | None:

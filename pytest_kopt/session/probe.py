@@ -9,15 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from pytest_kopt.errors import BadInput
 from pytest_kopt.profiling import ncu, rocprof
+from pytest_kopt.session.refusal import have_metric
 from pytest_kopt.session.worker import is_marked
 
 
 class ProbePlugin:
     """Notes the cases of a collection and what could not be collected."""
 
-    def __init__(self, scratch: Path) -> None:
+    def __init__(self, scratch: Path, metric: str) -> None:
         self._scratch = scratch
+        self._metric = metric
+        self.unknown_metric = ""
         self.cases: list[str] = []
         self.failures: list[str] = []
 
@@ -32,7 +36,13 @@ class ProbePlugin:
             self.failures.append(f"{report.nodeid}: {report.longreprtext}")
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self.cases = [item.nodeid for item in session.items if is_marked(item)]
+        cases = [item for item in session.items if is_marked(item)]
+        self.cases = [item.nodeid for item in cases]
+        try:
+            if self._metric:
+                have_metric(cases, self._metric)
+        except BadInput as error:
+            self.unknown_metric = str(error)
 
 
 def gpu_profilers() -> list[str]:
@@ -46,11 +56,12 @@ def gpu_profilers() -> list[str]:
 def main() -> None:
     """Write what was found to the file given first.
 
-    Then comes whether to ask for profilers of GPUs (True or False), and pytest's arguments.
+    Then come whether to ask for profilers of GPUs (True or False), the metric that decides ("" for
+    the default) and pytest's arguments.
     """
     sys.path.insert(0, "")
-    answer, asks, *arguments = sys.argv[1:]
-    plugin = ProbePlugin(Path(answer).parent)
+    answer, asks, metric, *arguments = sys.argv[1:]
+    plugin = ProbePlugin(Path(answer).parent, metric)
     pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", *arguments], plugins=[plugin])
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     document = {
@@ -58,6 +69,7 @@ def main() -> None:
         "modules": sorted(str(Path(file).resolve()) for file in files if file),
         "path": list(dict.fromkeys(str(Path(entry).resolve()) for entry in sys.path)),
         "profilers": gpu_profilers() if asks == "True" else [],
+        "unknown_metric": plugin.unknown_metric,
         "failure": "\n".join(plugin.failures)[-1500:],
     }
     Path(answer).write_text(json.dumps(document))

@@ -7,6 +7,7 @@ that decides from a child as well as from a worker of xdist.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 
@@ -14,6 +15,7 @@ from pytest_kopt.cases.benchmark import FIXTURE, undecidable
 from pytest_kopt.cases.fixture import marked_schema
 from pytest_kopt.errors import BadInput
 from pytest_kopt.processes.worker_orders import WorkerOrders
+from pytest_kopt.schema.metrics import primary_names
 from pytest_kopt.schema.profile import resolve
 
 #: The section of a report that marks it as a refusal.
@@ -27,6 +29,8 @@ def refusal_of(cases: Sequence[pytest.Item], orders: WorkerOrders) -> pytest.Col
             _have_references(cases)
         if orders.one_schema and orders.expected is None:
             _have_one_schema(cases)
+        if orders.metric:
+            have_metric(cases, orders.metric)
     except BadInput as error:
         return pytest.CollectReport("", "failed", str(error), [], [(_REFUSED, "")])
     return None
@@ -43,6 +47,17 @@ def _have_references(cases: Sequence[pytest.Item]) -> None:
         fixtures = getattr(item, "fixturenames", ())
         if FIXTURE in fixtures and "kopt" not in fixtures:
             raise undecidable(item)
+
+
+def have_metric(cases: Sequence[pytest.Item], metric: str) -> None:
+    """Raise BadInput where a case's schema does not have what is to decide."""
+    for item in cases:
+        with suppress(BadInput):
+            schema = resolve(marked_schema(item), item.nodeid)
+            break
+    else:
+        return
+    primary_names(metric, [column.name for column in schema.columns])
 
 
 def _have_one_schema(cases: Sequence[pytest.Item]) -> None:

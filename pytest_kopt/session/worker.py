@@ -34,6 +34,7 @@ _PAIR_CALLS, _PAIR_SECONDS = 25, 0.02
 #: A block on the CPU where nothing is judged: a slow kernel is called once in it.
 _PLAIN_CALLS, _PLAIN_SECONDS = 50, 0.5
 
+_NEVER = "{nodeid} is marked kopt and never called kopt(): nothing of it was checked or timed"
 _SPECIAL = {"deterministic": "--kopt-deterministic-only", "multigpu": "--kopt-dist-only"}
 
 
@@ -204,8 +205,14 @@ class Worker:
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
         """Make a row of what pytest-benchmark's fixture measured in a case."""
-        if not is_marked(pyfuncitem) or "benchmark" not in pyfuncitem.fixturenames:
+        if not is_marked(pyfuncitem):
             return (yield)
+        if "benchmark" not in pyfuncitem.fixturenames:
+            outcome = yield
+            used = pyfuncitem.funcargs.get("kopt")
+            if not (isinstance(used, Kopt) and used.is_called):
+                pyfuncitem.warn(pytest.PytestWarning(_NEVER.format(nodeid=pyfuncitem.nodeid)))
+            return outcome
         from pytest_kopt.cases import benchmark
 
         dims = scalar_parameters(pyfuncitem, None)

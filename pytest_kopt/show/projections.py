@@ -75,10 +75,14 @@ def _shown(campaign: Campaign) -> int:
 
 def append_logs(campaign: Campaign) -> None:
     """Append to tips, trend, optimize.md and performance.md what they lack."""
+    path = tips.path_of(campaign.home, campaign.manifest)
+    is_new = not path.exists()
     append(
-        tips.path_of(campaign.home, campaign.manifest),
-        lambda text: tips.missing_text(text, campaign.name, campaign.manifest, campaign.state),
+        path, lambda text: tips.missing_text(text, campaign.name, campaign.manifest, campaign.state)
     )
+    if is_new and path.exists() and campaign.repository:
+        # Nobody asked for a file in the repository; `git add -f` shares it.
+        campaign.repository.exclude(path.parent)
     append(campaign.layout.trend, lambda text: trend.missing_text(text, campaign.state))
     append(campaign.layout.optimize_log, lambda text: optimize_log.missing_text(text, campaign))
     performance(campaign)

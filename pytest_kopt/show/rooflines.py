@@ -26,7 +26,8 @@ def roofline_lines(rooflines: Sequence[Roofline]) -> Iterator[str]:
         yield from filter(None, (item.over_declared for item in rooflines))
         yield f"hardware efficiency (T2): {efficiency(rooflines).why}"
     elif blocked:
-        yield f"roofline: UNKNOWN, blocked by {'; '.join(blocked)}; `kopt calibrate` measures it"
+        names = ", ".join(text.partition(":")[0] for text in blocked)
+        yield f"roofline: UNKNOWN until `kopt calibrate` measures {names}"
 
 
 def target_table(rooflines: Sequence[Roofline]) -> str:

@@ -102,6 +102,7 @@ class CampaignTrial:
             expected=tuple(opened.frozen.values()) or None,
             target=target,
             language=self._asked.campaign.manifest.target_lang,
+            metric=None if opened.frozen else self._asked.campaign.manifest.primary_metric,
             ignored=(*opened.skipped, *others),
             selected=opened.selected,
         )

@@ -42,7 +42,7 @@ def test_a_campaign_is_set_up(ready: Project) -> None:
     """The tree may be dirty but for the kernel; what was not given is filled in and printed."""
     ready.write("notes.txt", "edited\n")
     words = ("--kernel", KERNEL, "--tests", CASES, "--env", "TUNE=1", "--max-iterations", "119")
-    run = ready.kopt("init", CAMPAIGN, *GIVEN, *words, "--classes", "n, kind")
+    run = ready.kopt("init", CAMPAIGN, *GIVEN, *words, "--classes", "n, kind", "--verbose")
     assert run.code == 0, run.text
 
     manifest = yaml.safe_load((ready.campaign / "manifest.yaml").read_text())
@@ -73,6 +73,7 @@ def test_a_campaign_is_set_up(ready: Project) -> None:
     for key in manifest:
         assert re.search(rf"^{key}:", run.out, re.MULTILINE), "every field is printed to confirm"
     assert f"pytest --kopt-campaign {CAMPAIGN} --kopt-round 1" in run.out
+    assert f"branch: optimize/{CAMPAIGN}, checked out now; you were on main" in run.out
     readme = (ready.campaign / "README.md").read_text()
     for title in ("Target", "Inputs", "Hard constraints", "Hardware facts", "Roofline"):
         assert f"## {title}\n" in readme

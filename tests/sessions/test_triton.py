@@ -59,8 +59,10 @@ def test_rounds_in_the_interpreter_check_but_never_decide(empty: Project) -> Non
     empty.write("tests/test_added.py", ADDED_CASES)
     empty.write(".gitignore", "__pycache__/\n")
     empty.commit_all()
-    words = ("--op", "added", "--kernel", KERNEL, "--backend", "TRITON", "--gpu", "cpu")
-    run = empty.kopt("init", CAMPAIGN, *words)
+    words = ("--op", "added", "--kernel", KERNEL, "--gpu", "cpu", "--backend")
+    run = empty.kopt("init", CAMPAIGN, *words, "TRITON")
+    assert run.code == 4 and "exit code 11" in run.text, run.text
+    run = empty.kopt("init", CAMPAIGN, *words, "TORCH")
     assert run.code == 0, run.text
 
     run = empty.round(1)

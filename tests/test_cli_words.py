@@ -1,0 +1,96 @@
+"""What the command line says: versions, names that are inferred, and words that differ."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from pytest_kopt import policies
+from pytest_kopt.campaign.choice import choose_campaign
+from pytest_kopt.campaign.manifest import Manifest
+from pytest_kopt.cli.main import main
+from pytest_kopt.documents import validate
+from pytest_kopt.errors import BadInput
+from tests.builders import manifest_document
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def helped(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main([*words, "--help"]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == f"pytest-kopt {version('pytest-kopt')}"
+
+
+def test_stop_and_abandon_say_how_they_differ(capsys: pytest.CaptureFixture[str]) -> None:
+    stop, abandon = (helped(capsys, word) for word in ("stop", "abandon"))
+    assert "may still be compared with the baseline" in stop
+    assert "no final comparison" in abandon
+
+
+def test_kernels_may_be_several_and_folders(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "file or folder to optimise: kernels/gemm.py; may be repeated" in helped(capsys, "init")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *[("status",), ("advise",), ("stop",), ("abandon",), ("discard",), ("memory", "list")],
+        *[("restore", "3"), ("retry", "3"), ("note", "3", "notes.yaml"), ("tips", "show")],
+        *[("tips", "add", "3", "text"), ("tips", "correct", "3", "text"), ("report",)],
+        ("export", "-o", "out"),
+    ],
+    ids=" ".join,
+)
+def test_no_command_needs_the_name_of_the_only_campaign(
+    words: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Where there are two, all say so in the same words."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+    (tmp_path / "notes.yaml").write_text("summary: x\n")
+    for name in ("one", "two"):
+        manifest = tmp_path / "agent/workspace" / name / "manifest.yaml"
+        manifest.parent.mkdir(parents=True)
+        manifest.write_text("{}")
+    assert main(words) == 4
+    said = (
+        "campaign: there are 2, and none is named (legal: NAME or --kopt-campaign NAME: one, two)"
+    )
+    assert said in capsys.readouterr().err
+
+
+def test_without_a_campaign_it_says_how_to_begin_one(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="there is none yet"):
+        choose_campaign(None, tmp_path, tmp_path / "agent/workspace")
+
+
+def test_an_unknown_backend_names_the_known_ones() -> None:
+    document = manifest_document(target_backend="pytorch")
+    document.pop("target_lang", None)
+    with pytest.raises(BadInput) as refused:
+        validate(Manifest, document, "manifest.yaml")
+    assert "key 'target_lang' is missing (legal: it follows from the backends TRITON" in str(
+        refused.value
+    )
+    assert "TORCH; any other needs --lang" in str(refused.value)
+
+
+@pytest.mark.parametrize(("column", "name"), [(2, "primus"), (3, "kernel-opt")])
+def test_the_table_of_the_policy_has_every_key_and_its_values(column: int, name: str) -> None:
+    text = (DOCS / "verdicts.md").read_text().partition("## The policy")[2]
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
+    told = {row[1].strip(" `"): row[column].strip() for row in rows}
+    policy = policies.load(name).model_dump(mode="json")
+    policy |= {f"remeasure.{key}": value for key, value in policy.pop("remeasure").items()}
+    shown = {key: f"{v:g}" if isinstance(v, float) else str(v) for key, v in policy.items()}
+    assert told == {key: {"True": "true", "False": "false"}.get(v, v) for key, v in shown.items()}
