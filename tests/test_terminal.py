@@ -18,7 +18,6 @@ from pytest_kopt.decide.verdict import Aggregate, Decision, Shape, Verdict
 from pytest_kopt.schema.profile import GEMM, MEMORY
 from pytest_kopt.show.bars import WIDTH, Axis
 from pytest_kopt.show.closing import Closing
-from pytest_kopt.show.progress import Progress
 from pytest_kopt.show.terminal import Line, result_lines, verdict_lines, write
 from tests.builders import few_examples
 
@@ -233,36 +232,3 @@ def test_one_large_gain_does_not_flatten_the_rest() -> None:
 )
 def test_the_axis_is_a_round_number(bounds: list[float], title: str) -> None:
     assert Axis.of([a_shape(bound) for bound in bounds]).title == title
-
-
-def test_progress_renews_one_line_on_a_terminal() -> None:
-    clock = iter([0.0, 2.0, 4.0])
-    screen = Screen(tty=True)
-    progress = Progress(on(screen), 8, lambda: next(clock))
-    progress.measured()
-    progress.measured()
-    assert [text for text, _ in screen.written] == [
-        "\rkopt: comparing, process 1 of at most 8, up to 14 s left",
-        "\rkopt: comparing, process 2 of at most 8, up to 12 s left",
-    ]
-
-
-@pytest.mark.parametrize("tty", [True, False])
-def test_progress_begins_a_line_of_its_own(tty: bool) -> None:
-    """Behind the dots of xdist as well, which belong to no file."""
-    screen = Screen(tty=tty)
-    screen.writer.write("....   [100%]")
-    progress = Progress(on(screen), 8)
-    for _ in range(2):
-        progress.measured()
-        assert screen.writer.width_of_current_line == 0
-
-
-@pytest.mark.parametrize(("verbosity", "lines"), [(-1, 0), (0, 1), (1, 3)])
-def test_progress_elsewhere_is_as_loud_as_asked(verbosity: int, lines: int) -> None:
-    screen = Screen(verbosity=verbosity)
-    progress = Progress(on(screen), 8)
-    for _ in range(3):
-        progress.measured()
-    assert len(screen.written) == lines
-    Progress(None, 8).measured()

@@ -62,6 +62,11 @@ class Layout:
         return self.directory / ".shown"
 
     @property
+    def running(self) -> Path:
+        """Return the file that says how far a session is that runs now."""
+        return self.directory / "running.json"
+
+    @property
     def optimize_log(self) -> Path:
         return self.directory / "logs" / "optimize.md"
 

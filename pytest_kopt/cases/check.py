@@ -153,4 +153,4 @@ def kernel_traceback(error: BaseException) -> str:
     told = traceback.TracebackException.from_exception(error, limit=-_FRAMES)
     frames = [frame for frame in told.stack if not frame.filename.startswith(_PACKAGE)]
     told.stack = traceback.StackSummary.from_list(frames or told.stack)
-    return "".join(told.format()).rstrip()
+    return "".join(told.format(chain=False)).rstrip()

@@ -17,10 +17,10 @@ _PYTEST_PLACE = re.compile(r"^(\S[^:\n]*\.py):(\d+): ", re.MULTILINE)
 
 
 def with_details(verdict: Verdict, results: Sequence[CaseResult]) -> Verdict:
-    """Return the verdict with node id, times and diagnosis of every case that has a result."""
+    """Return the verdict with what is next, and what is known of every case that has a result."""
     known = {result.key: result for result in results}
     shapes = [_detailed(shape, known) for shape in verdict.shapes]
-    return verdict.model_copy(update={"shapes": shapes})
+    return verdict.model_copy(update={"shapes": shapes, "next_action": verdict.action})
 
 
 def place_of(text: str) -> tuple[str, int] | None:

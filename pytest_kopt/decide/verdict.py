@@ -158,6 +158,29 @@ class KernelTime(BaseModel):
     )
 
 
+#: What can be next; docs/what-next.md says of each what it asks for.
+ActionWord = Literal[
+    "run_baseline",
+    "change_kernel",
+    "run_round",
+    "repair",
+    "rerun",
+    "restore_harness",
+    "mend",
+    "run_final",
+    "stop",
+]
+
+
+class NextAction(BaseModel):
+    """What is to be done next: a word from a published list, with its arguments."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    action: ActionWord
+    arguments: dict[str, Any] = {}
+
+
 class Applied(BaseModel):
     """What the decision did to the repository."""
 
@@ -188,6 +211,7 @@ class Verdict(BaseModel):
     )
     reason: str
     next_step: str = ""
+    next_action: NextAction | None = None
     compare: Literal["paired", "stored", "none"]
     engine: str | None = None
     policy: str
@@ -217,6 +241,21 @@ class Verdict(BaseModel):
     )
     flags: list[str] = []
     applied: Applied = Applied()
+
+    @property
+    def action(self) -> NextAction:
+        """What this verdict alone asks for next; a gate's change that passes asks for nothing."""
+        arguments = {"round": self.round} if self.round else {}
+        if self.decision is Decision.REPAIR:
+            return NextAction(action="repair", arguments=arguments)
+        if self.decision is Decision.INCOMPLETE:
+            return NextAction(action="rerun", arguments=arguments)
+        if self.base is not None and self.decision.keeps:
+            return NextAction(action="stop")
+        if self.base is not None and self.decision is Decision.INCONCLUSIVE:
+            return NextAction(action="rerun")
+        following = {"round": self.round + 1} if self.round else {}
+        return NextAction(action="change_kernel", arguments=following)
 
     @property
     def exit_code(self) -> ExitCode:

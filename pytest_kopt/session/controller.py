@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_kopt.cases.collector import Collector
+from pytest_kopt.cases.details import place_of
 from pytest_kopt.decide import student
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.errors import BadInput, CannotFinish, KernelError, storage_told
@@ -20,6 +21,7 @@ from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.session.arguments import NARROWED
 from pytest_kopt.session.interruption import Interruption
 from pytest_kopt.session.measurements import HostMeasurements
+from pytest_kopt.session.progress import Progress
 from pytest_kopt.session.refusal import refused
 
 if TYPE_CHECKING:
@@ -43,7 +45,14 @@ class Controller:
         self.trial = trial
         self.collector = Collector()
         environment = trial.environment if trial else {}
-        self.measurements = HostMeasurements(config, settings, orders, self.collector, environment)
+        campaign = getattr(trial, "campaign", None)
+        self.progress = Progress(
+            config.pluginmanager.get_plugin("terminalreporter") if settings.active else None,
+            campaign.layout.running if campaign else None,
+        )
+        self.measurements = HostMeasurements(
+            config, settings, orders, self.collector, environment, self.progress
+        )
         self._config = config
         self._closing: Closing | None = None
         self.noise: dict[str, Any] | None = None
@@ -93,7 +102,11 @@ class Controller:
             except BadInput as error:
                 raise pytest.UsageError(str(error)) from None
             except KernelError as error:
+                file, line = place_of(str(error)) or (None, None)
+                self.progress.refuse({"text": str(error), "file": file, "line": line})
                 pytest.exit(str(error), returncode=int(ExitCode.FAILED))
+        if self.settings.active:
+            self.progress.checking(len(ids))
         versions = self.trial.versions() if self.trial else None
         if versions is not None:
             self.measurements.get_ahead(ids, versions)
@@ -138,6 +151,21 @@ class Controller:
             raise pytest.UsageError(refused(report))
         if report.failed:
             self.collector.add_collect_error(report)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.progress.started(nodeid)
+
+    def pytest_runtest_logfinish(self) -> None:
+        self.progress.checked()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """Leave the line to our own progress on a terminal: no dot for what passed."""
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if not (self.trial and reporter and reporter.isatty and reporter.verbosity == 0):
+            return None
+        reporter.showfspath = False
+        return ("passed", "", "") if report.when == "call" and report.passed else None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -189,6 +217,7 @@ class Controller:
 
     def pytest_unconfigure(self) -> None:
         self._interruption.give_back()
+        self.progress.end()
         self.measurements.end()
         if self.trial:
             self.trial.release()

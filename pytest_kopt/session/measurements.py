@@ -21,6 +21,7 @@ from pytest_kopt.processes.launcher import launcher_of
 from pytest_kopt.processes.site import Site
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.session.distribution import has_local_workers, is_distributed, local_workers
+from pytest_kopt.session.progress import Progress
 from pytest_kopt.session.sites import Lane, Sites
 
 #: What torch imports at the first gradient that it is given: a symbolic algebra, for seconds.
@@ -49,10 +50,12 @@ class HostMeasurements:
         orders: WorkerOrders,
         collector: Collector,
         common_environment: Mapping[str, str],
+        progress: Progress,
     ) -> None:
         self.orders = orders
         self.common_environment = dict(common_environment)
         self.session: pytest.Session | None = None
+        self.progress = progress
         self._config = config
         self._settings = settings
         self._collector = collector
@@ -152,17 +155,15 @@ class HostMeasurements:
     def _comparison(self, lanes: Sequence[Lane], versions: Versions) -> Comparison:
         from pytest_kopt.decide.inference import FINAL_LOOK
         from pytest_kopt.paired.comparison import Comparison
-        from pytest_kopt.show.progress import Progress
 
         most = self._settings.calibrate or FINAL_LOOK
-        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
-        progress = Progress(reporter, most * len(lanes)).measured
+        self.progress.comparing(most * len(lanes), len(lanes))
         return Comparison(
             self._config,
             self.orders,
             lanes,
             versions,
-            progress,
+            self.progress.measured,
             most,
         )
 

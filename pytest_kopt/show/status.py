@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,10 +15,11 @@ from pytest_kopt.campaign import hypothesis, stagnation, stops
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.counters import count
 from pytest_kopt.campaign.git import lineage
+from pytest_kopt.campaign.kernel import files_of
 from pytest_kopt.campaign.memory import unmasked_rounds, version_of
 from pytest_kopt.campaign.state import Round, chain_breaks
 from pytest_kopt.campaign.stops import Stop
-from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.decide.verdict import ActionWord, Decision, NextAction, Verdict
 from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.figures import changed, figure
@@ -47,7 +50,10 @@ def status(
     rounds = [item for item in attempted if version_of(item["round"]) not in state.masked]
     pending = state.pending
     idle = None if obstacle or pending or stops.holding(ends) else _nothing_to_measure(campaign)
+    verdict = _last_verdict(campaign)
     is_open = bool(last and last["open"])
+    stuck = obstacle or (idle if is_open else None)
+    action = _next_action(campaign, last, ends, stuck, harness, way)
     return {
         "schema_version": STATUS_VERSION,
         "campaign": campaign.name,
@@ -86,11 +92,14 @@ def status(
         "termination_check": [{"title": stop.title, **asdict(stop)} for stop in ends],
         "integration": _integration(campaign),
         "allowed": list(_allowed(campaign, ends, obstacle, idle, way)),
-        "next": _next(campaign, last, ends, obstacle or (idle if is_open else None), way),
+        "running": _running(campaign),
+        "next_action": action.model_dump(mode="json"),
+        "next": _next(action, campaign, last, ends, way),
         "quick": _quick(campaign),
+        "cases": [shape.model_dump(mode="json") for shape in verdict.shapes] if verdict else [],
         "masked": [f"v{version}" for version in sorted(state.masked)],
         "rounds": rounds,
-        "same_code": _same_code(campaign),
+        "same_code": same_code(verdict) if verdict else "",
     }
 
 
@@ -178,14 +187,13 @@ def _decision(item: Round) -> str:
     return str(item.verdict.decision if item.verdict else Decision.INCOMPLETE)
 
 
-def _same_code(campaign: Campaign) -> str:
-    """Return how many of the last verdict's cases needed no clock, "" where every one did."""
+def _last_verdict(campaign: Campaign) -> Verdict | None:
+    """Return the last attempt's verdict, None where there is none, or no evidence of it."""
     judged = [item for item in campaign.state.rounds.values() if item.verdict]
     try:
-        verdict = campaign.verdict(judged[-1]) if judged else None
+        return campaign.verdict(judged[-1]) if judged else None
     except BadInput:  # a campaign may be shown without its evidence
-        return ""
-    return same_code(verdict) if verdict else ""
+        return None
 
 
 def _story(notes: dict[str, Any]) -> Iterator[str]:
@@ -290,21 +298,74 @@ def _run(campaign: Campaign) -> str:
     return f"pytest --kopt-campaign {campaign.name} --kopt-round {campaign.state.next_round}"
 
 
-def _next(
+def _next_action(
     campaign: Campaign,
     last: dict[str, Any] | None,
     ends: Sequence[Stop],
     obstacle: str | None,
+    harness: str | None,
+    way: str,
+) -> NextAction:
+    """Return what is next as a word with its arguments; `obstacle` keeps a round from running."""
+    final = standing.final_command(campaign)
+    if stops.holding(ends):
+        if not final:
+            return NextAction(action="stop")
+        return NextAction(action="run_final", arguments={"command": f"{way}{final}"})
+    if obstacle:
+        word: ActionWord = "restore_harness" if obstacle == harness else "mend"
+        return NextAction(action=word, arguments={"obstacle": obstacle})
+    arguments = {"round": campaign.state.next_round, "command": f"{way}{_run(campaign)}"}
+    if last is None:
+        return NextAction(action="run_baseline", arguments=arguments)
+    if last["open"]:
+        is_wrong = last["decision"] == Decision.REPAIR
+        return NextAction(action="repair" if is_wrong else "rerun", arguments=arguments)
+    kernel = {"kernel": campaign.manifest.kernel_source}
+    edited = lineage.edited(campaign.root, campaign.manifest, campaign.state)
+    if edited:
+        return NextAction(action="run_round", arguments=arguments | kernel)
+    return NextAction(action="change_kernel", arguments=arguments | kernel)
+
+
+#: The sentence of an action that a round's command follows.
+_SENTENCES = {
+    "run_baseline": "measure the baseline",
+    "run_round": "measure the edited kernel",
+    "change_kernel": "change the kernel (one hypothesis), then",
+}
+
+
+def _next(
+    action: NextAction,
+    campaign: Campaign,
+    last: dict[str, Any] | None,
+    ends: Sequence[Stop],
     way: str,
 ) -> str:
-    held = stops.holding(ends)
-    if held:
+    if action.action in ("stop", "run_final"):
         return "; ".join(["nothing", *standing.going_on_lines(campaign, ends, way)])
-    if obstacle:
-        return f"mend what is in the way: {obstacle}"
-    run = f"{way}{_run(campaign)}"
-    if last is None:
-        return f"measure the baseline: {run}"
-    if last["open"]:
-        return f"{last['next_step']}: {run}"
-    return f"change the kernel (one hypothesis), then: {run}"
+    if "obstacle" in action.arguments:
+        return f"mend what is in the way: {action.arguments['obstacle']}"
+    sentence = _SENTENCES.get(action.action) or (last or {})["next_step"]
+    return f"{sentence}: {action.arguments['command']}"
+
+
+def _running(campaign: Campaign) -> dict[str, Any] | None:
+    """Return how far the session is that works on the campaign, or why the last one was refused.
+
+    What was refused is told until the kernel is edited.
+    """
+    file = campaign.layout.running
+    try:
+        document: dict[str, Any] = json.loads(file.read_text())
+        written = file.stat().st_mtime
+        if document["phase"] == "refused":
+            sources = campaign.manifest.kernel_source
+            files = [file for source in sources for file in files_of(campaign.root / source)]
+            edited = max(file.stat().st_mtime for file in files)
+            return None if written < edited else document
+        os.kill(document["pid"], 0)
+    except (OSError, ValueError, KeyError):
+        return None
+    return document

@@ -73,7 +73,7 @@ def test_a_campaign_is_set_up(ready: Project) -> None:
     for key in manifest:
         assert re.search(rf"^{key}:", run.out, re.MULTILINE), "every field is printed to confirm"
     assert f"pytest --kopt-campaign {CAMPAIGN} --kopt-round 1" in run.out
-    assert f"branch: optimize/{CAMPAIGN}, checked out now; you were on main" in run.out
+    assert f"branch: optimize/{CAMPAIGN}, checked out now; main is as it was" in run.out
     readme = (ready.campaign / "README.md").read_text()
     for title in ("Target", "Inputs", "Hard constraints", "Hardware facts", "Roofline"):
         assert f"## {title}\n" in readme

@@ -1,0 +1,188 @@
+"""How far a session is: a line for people, `running.json` for whoever polls."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_kopt.clock import now
+from pytest_kopt.decide.inference import LOOKS
+from pytest_kopt.schema.table import write_atomically
+
+#: Seconds after which a line is printed where there is no terminal, whatever has happened.
+QUIET_SECONDS = 10.0
+_TICK_SECONDS = 1.0
+RUNNING_VERSION = 1
+
+
+class Progress:
+    """Told of every case and every measured process; on a terminal one line that renews itself.
+
+    Elsewhere a line when a phase begins and at least every 10 s, with `-v` one for each step; with
+    `-q` none. `file` is kept up to date as long as the session runs.
+    """
+
+    def __init__(
+        self,
+        reporter: pytest.TerminalReporter | None,
+        file: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._reporter = reporter
+        self._file = file
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._beats = False
+        self._began = now()
+        self._phase = ""
+        self._case = ""
+        self._done = self._total = 0
+        self._lanes = 1
+        self._since = self._shown = self._written = clock()
+
+    def checking(self, total: int) -> None:
+        """Begin with the checks of so many cases."""
+        self._begin("checking", total)
+        self._beat()
+
+    def started(self, nodeid: str) -> None:
+        """Note which case runs now."""
+        with self._lock:
+            self._case = nodeid
+            self._step(says=self._is_terminal)
+
+    def checked(self) -> None:
+        """Note that another case has been checked."""
+        with self._lock:
+            self._done += 1
+            self._step(says=self._is_terminal)
+
+    def comparing(self, planned: int, lanes: int = 1) -> None:
+        """Begin a comparison of at most so many processes, on so many devices at once."""
+        self._begin("comparing", planned)
+        self._lanes = lanes
+
+    def measured(self) -> None:
+        """Note that another process has been measured; may be called from any thread."""
+        with self._lock:
+            self._done += 1
+            self._step(says=self._is_terminal or self._done == 1 or self._verbosity > 0)
+
+    def refuse(self, error: dict[str, Any]) -> None:
+        """Leave behind why the kernel could not be measured, for whoever polls."""
+        self._ended.set()
+        if self._file is not None:
+            self._write({**self.document(), "phase": "refused", "error": error})
+            self._file = None
+
+    def end(self) -> None:
+        """Take the file away; safe to repeat."""
+        self._ended.set()
+        if self._file is not None:
+            self._file.unlink(missing_ok=True)
+
+    def document(self) -> dict[str, Any]:
+        """Return what `running.json` holds."""
+        comparing = self._phase == "comparing"
+        return {
+            "schema_version": RUNNING_VERSION,
+            "pid": os.getpid(),
+            "phase": self._phase,
+            "case": None if comparing else self._case or None,
+            "done": self._done,
+            "total": self._total,
+            "look": self._look if comparing else None,
+            "looks": len(LOOKS) if comparing else None,
+            "seconds_left": self._seconds_left,
+            "started": self._began,
+            "updated": now(),
+        }
+
+    def line(self) -> str:
+        """Return where the session is and what is left."""
+        left = self._seconds_left
+        if self._phase == "comparing":
+            until = "" if left is None else f", up to {left:.0f} s left"
+            return (
+                f"kopt: comparing, look {self._look} of {len(LOOKS)}: process {self._done} of at "
+                f"most {self._total}{until}"
+            )
+        until = "" if left is None else f", about {left:.0f} s left"
+        case = self._case.rpartition("::")[2]
+        place = min(self._done + 1, self._total)
+        return f"kopt: checking {place} of {self._total}{case and f': {case}'}{until}"
+
+    @property
+    def _look(self) -> int:
+        """The look that the processes measured so far belong to."""
+        each = self._done / self._lanes
+        return next((i for i, look in enumerate(LOOKS, start=1) if each <= look), len(LOOKS))
+
+    @property
+    def _seconds_left(self) -> float | None:
+        if not self._done:
+            return None
+        each = (self._clock() - self._since) / self._done
+        return round(max(self._total - self._done, 0) * each, 1)
+
+    @property
+    def _verbosity(self) -> int:
+        return self._reporter.verbosity if self._reporter else -1
+
+    @property
+    def _is_terminal(self) -> bool:
+        return bool(self._reporter and self._reporter.isatty)
+
+    def _begin(self, phase: str, total: int) -> None:
+        with self._lock:
+            self._phase, self._total, self._done, self._case = phase, total, 0, ""
+            self._since = self._clock()
+            self._step(says=False)
+
+    def _beat(self) -> None:
+        """Go on showing while nothing happens."""
+        if self._beats or self._reporter is None:
+            return
+        self._beats = True
+        threading.Thread(target=self._keep_beating, name="kopt-progress", daemon=True).start()
+
+    def _keep_beating(self) -> None:
+        while not self._ended.wait(_TICK_SECONDS):
+            with self._lock:
+                self._step(says=self._clock() - self._shown >= QUIET_SECONDS)
+
+    def _step(self, *, says: bool) -> None:
+        if self._ended.is_set():
+            return
+        if self._file is not None:
+            self._write(self.document())
+        reporter = self._reporter
+        if not says or reporter is None or reporter.verbosity < 0:
+            return
+        self._shown = self._clock()
+        if reporter.isatty:
+            reporter.rewrite(self.line(), erase=True)
+            return
+        _begin_line(reporter)
+        reporter.write_line(self.line())
+        reporter.flush()
+
+    def _write(self, document: dict[str, Any]) -> None:
+        assert self._file is not None
+        write_atomically(self._file, json.dumps(document, indent=1) + "\n")
+
+
+def _begin_line(reporter: pytest.TerminalReporter) -> None:
+    reporter.ensure_newline()
+    # That does not see the dots of xdist, which stand behind no file's name.
+    writer = reporter.config.get_terminal_writer()
+    if writer.width_of_current_line:
+        writer.line()

@@ -1,0 +1,153 @@
+"""How far a session is, for people and for whoever polls."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _pytest._io import TerminalWriter
+
+from pytest_kopt.decide.inference import FINAL_LOOK
+from pytest_kopt.session import progress as module
+from pytest_kopt.session.progress import Progress
+
+
+class Screen:
+    """A terminal reporter as far as progress uses one."""
+
+    def __init__(self, *, tty: bool = False, verbosity: int = 0) -> None:
+        self.isatty, self.verbosity = tty, verbosity
+        self.written: list[str] = []
+        self.config = self
+        self.writer = TerminalWriter(io.StringIO())
+
+    def write_line(self, line: str) -> None:
+        self.written.append(line)
+
+    def rewrite(self, line: str, *, erase: bool) -> None:
+        self.written.append(f"\r{line}")
+
+    def ensure_newline(self) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+    def get_terminal_writer(self) -> TerminalWriter:
+        return self.writer
+
+
+def on(screen: Screen) -> Any:
+    return screen
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_terminal_shows_the_phase_and_what_is_left() -> None:
+    screen, clock = Screen(tty=True), Clock()
+    progress = Progress(on(screen), clock=clock)
+    progress.checking(5)
+    for place in range(2):
+        progress.started(f"t.py::test_softmax[{place}]")
+        clock.now += 2.0
+        progress.checked()
+    progress.started("t.py::test_softmax[2]")
+    assert screen.written[0] == "\rkopt: checking 1 of 5: test_softmax[0]"
+    assert screen.written[-1] == "\rkopt: checking 3 of 5: test_softmax[2], about 6 s left"
+    progress.comparing(FINAL_LOOK)
+    for _ in range(3):
+        clock.now += 3.0
+        progress.measured()
+    assert screen.written[-3:] == [
+        "\rkopt: comparing, look 1 of 5: process 1 of at most 8, up to 21 s left",
+        "\rkopt: comparing, look 1 of 5: process 2 of at most 8, up to 18 s left",
+        "\rkopt: comparing, look 2 of 5: process 3 of at most 8, up to 15 s left",
+    ]
+    progress.end()
+
+
+def test_elsewhere_a_line_comes_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A case that takes long, or hangs, is no silence."""
+    monkeypatch.setattr(module, "_TICK_SECONDS", 0.005)
+    clock, screen = Clock(), Screen()
+    told = threading.Event()
+    said = screen.write_line
+    monkeypatch.setattr(screen, "write_line", lambda line: (said(line), told.set()))
+    progress = Progress(on(screen), clock=clock)
+    progress.checking(3)
+    progress.started("t.py::test_slow")
+    assert not told.wait(0.05)
+    clock.now = 10.0
+    assert told.wait(5)
+    progress.end()
+    assert set(screen.written) == {"kopt: checking 1 of 3: test_slow"}
+
+
+@pytest.mark.parametrize(("verbosity", "lines"), [(-1, 0), (0, 1), (1, 3)])
+def test_elsewhere_it_is_as_loud_as_asked(verbosity: int, lines: int) -> None:
+    screen = Screen(verbosity=verbosity)
+    progress = Progress(on(screen))
+    progress.comparing(8)
+    for _ in range(3):
+        progress.measured()
+    assert len(screen.written) == lines
+    Progress(None).measured()
+
+
+def test_it_begins_a_line_of_its_own() -> None:
+    """Behind the dots of xdist as well, which belong to no file."""
+    screen = Screen(verbosity=1)
+    screen.writer.write("....   [100%]")
+    progress = Progress(on(screen))
+    progress.comparing(8)
+    for _ in range(2):
+        progress.measured()
+        assert screen.writer.width_of_current_line == 0
+
+
+def test_whoever_polls_finds_the_phase_and_the_seconds_left(tmp_path: Path) -> None:
+    file, clock = tmp_path / "running.json", Clock()
+    progress = Progress(None, file, clock)
+    progress.checking(2)
+    progress.started("t.py::test_a")
+    clock.now += 4.0
+    progress.checked()
+    found = json.loads(file.read_text())
+    assert {key: found[key] for key in ("phase", "case", "done", "total", "seconds_left")} == {
+        "phase": "checking",
+        "case": "t.py::test_a",
+        "done": 1,
+        "total": 2,
+        "seconds_left": 4.0,
+    }
+    progress.comparing(16, lanes=2)
+    for _ in range(5):
+        progress.measured()
+    found = json.loads(file.read_text())
+    assert (found["phase"], found["look"], found["looks"], found["case"]) == (
+        *("comparing", 2, 5),
+        None,
+    )
+    progress.end()
+    assert not file.exists()
+
+
+def test_a_refused_kernel_stays_to_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "running.json"
+    progress = Progress(None, file)
+    progress.checking(2)
+    progress.refuse({"text": "no module", "file": "kernels/gemm.py", "line": 3})
+    progress.end()
+    found = json.loads(file.read_text())
+    assert found["phase"] == "refused"
+    assert found["error"] == {"text": "no module", "file": "kernels/gemm.py", "line": 3}
