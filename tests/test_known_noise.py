@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -87,9 +87,11 @@ class Measuring:
     tried: tuple[Tried, ...] = ()
     died_nearby: str = ""
     asked: list[int] = field(default_factory=list)
+    only: list[list[str]] = field(default_factory=list)
 
-    def replicas(self, count: int) -> Iterator[Replica]:
+    def replicas(self, count: int, only: Collection[str] | None = None) -> Iterator[Replica]:
         self.asked.append(count)
+        self.only.append(sorted(only or ()))
         for _ in range(count):
             yield self.waiting.pop(0)
 
@@ -224,3 +226,40 @@ class TestACalibration:
         assert f"written to {path}" in capsys.readouterr().out
         own, kept = (json.loads(file.read_text()) for file in (tmp_path / "own.json", path))
         assert own == kept == json.loads(json.dumps(document))
+
+
+def restless(shares: list[float]) -> list[Replica]:
+    """Eleven cases that gain 5 %, and `z`, whose processes differ from one another by so much."""
+    quiet = replicas(len(shares), names="abcdefghijk", gain=1.05)
+    for replica, share in zip(quiet, shares, strict=True):
+        (other,) = replicas(1, names="z", gain=1.0 + share, sd=0.0)
+        replica |= other
+    return quiet
+
+
+@pytest.mark.parametrize(
+    ("shares", "decision"),
+    [
+        ([0.05, -0.06] + [0.0, 0.01] * 7, Decision.ACCEPTED),
+        ([0.2, -0.2] * 8, Decision.INCONCLUSIVE),
+    ],
+    ids=["settles", "to the limit"],
+)
+def test_further_processes_go_to_the_case_that_alone_is_open(
+    shares: list[float], decision: Decision
+) -> None:
+    """A gain of 5 % was rolled back as undecided since one case of many was restless."""
+    measuring = Measuring(restless(shares))
+    metric = PairedMetric("Forward TFLOPS", "forward")
+    names = "abcdefghijkz"
+    found = judge(cast(Comparison, measuring), results(names), [metric], PRIMUS, Known())
+    assert found.verdict.decision is decision, found.verdict.reason
+    assert measuring.only[0] == [] and measuring.only[-1] == ["z"]
+    common = sum(n for n, only in zip(measuring.asked, measuring.only, strict=True) if not only)
+    assert len(found.replicas) == common < sum(measuring.asked) <= 16
+    assert found.session["open_alone"] == {"z": sum(measuring.asked) - common}
+    lines = found.pairs_csv.splitlines()
+    assert {line.split(",")[0] for line in lines if f",{common + 1},candidate" in line} == {"z"}
+    if decision is Decision.INCONCLUSIVE:
+        assert sum(measuring.asked) == 16 and "after 16 processes" in found.verdict.reason
+        assert "not safe for case 'z'" in found.verdict.reason

@@ -145,8 +145,8 @@ def test_the_interpreter_decides_no_campaign(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every round of one ended with exit code 11, the baseline too."""
-    words = {"target_gpu": "cpu", "target_backend": "TRITON", "target_lang": "TRITON"}
-    (gap,) = found_in(tmp_path, monkeypatch, **words)
+    words: dict[str, Any] = {"target_backend": "TRITON", "target_lang": "TRITON"}
+    (gap,) = found_in(tmp_path, monkeypatch, target_gpu="cpu", **words)
     assert "exit code 11" in gap and "--elsewhere" in gap and "--kopt-check-only" in gap
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from _pytest._io import TerminalWriter
 
 from pytest_kopt.decide.inference import FINAL_LOOK
+from pytest_kopt.decide.verdict import ActionWord
 from pytest_kopt.session import progress as module
 from pytest_kopt.session.progress import Progress
 
@@ -82,7 +84,12 @@ def test_elsewhere_a_line_comes_every_ten_seconds(monkeypatch: pytest.MonkeyPatc
     clock, screen = Clock(), Screen()
     told = threading.Event()
     said = screen.write_line
-    monkeypatch.setattr(screen, "write_line", lambda line: (said(line), told.set()))
+
+    def write_line(line: str) -> None:
+        said(line)
+        told.set()
+
+    monkeypatch.setattr(screen, "write_line", write_line)
     progress = Progress(on(screen), clock=clock)
     progress.checking(3)
     progress.started("t.py::test_slow")
@@ -151,3 +158,8 @@ def test_a_refused_kernel_stays_to_be_read(tmp_path: Path) -> None:
     found = json.loads(file.read_text())
     assert found["phase"] == "refused"
     assert found["error"] == {"text": "no module", "file": "kernels/gemm.py", "line": 3}
+
+
+def test_the_page_has_every_word_of_the_next_action() -> None:
+    text = (Path(__file__).parents[1] / "docs/what-next.md").read_text()
+    assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == list(get_args(ActionWord))

@@ -75,7 +75,10 @@ class PairedCase:
 
 @dataclass(frozen=True, slots=True)
 class PairedEvidence:
-    """Everything a paired verdict is made from; all cases have the same number of replicas.
+    """Everything a paired verdict is made from.
+
+    Cases have as many replicas each, but for those that were measured alone when nothing else was
+    open; `is_last` says that there will be no more.
 
     With `gate` "no-regression" the question is only whether a case got slower (the PR gate). With
     a target among the `classes` that class has to improve, not the aggregate. `noise` is what was
@@ -89,6 +92,12 @@ class PairedEvidence:
     classes: Classes = NO_CLASSES
     noise: Noise | None = None
     better: Better = "higher"
+    is_last: bool = False
+
+    @property
+    def at_end(self) -> bool:
+        """Whether there is a verdict now, whatever is open."""
+        return self.is_last or self.replicas == FINAL_LOOK
 
     @property
     def speed(self) -> str:
@@ -97,8 +106,8 @@ class PairedEvidence:
 
     @property
     def replicas(self) -> int:
-        """The number of fresh processes so far."""
-        return len(self.cases[0].ratios)
+        """The number of fresh processes so far that measured every case."""
+        return min(len(case.ratios) for case in self.cases)
 
     @property
     def excess(self) -> float:
@@ -146,11 +155,12 @@ def decide_paired(evidence: PairedEvidence, policy: Policy) -> Verdict | None:
     decided = _decide(judged, evidence, policy)
     if decided is not None:
         return decided
-    if look < FINAL_LOOK and not _is_futile(judged, evidence, policy):
+    if not (evidence.at_end or _is_futile(judged, evidence, policy)):
         return None
+    most = max(len(case.ratios) for case in evidence.cases)
     return judged.verdict(
         Decision.INCONCLUSIVE,
-        f"after {look} processes {judged.goal_name} changed by {judged.shown(judged.goal)}: "
+        f"after {most} processes {judged.goal_name} changed by {judged.shown(judged.goal)}: "
         f"{judged.why_open}",
         "not shown to be slower; look for a larger effect",
     )
@@ -322,10 +332,29 @@ def _values(cases: Sequence[PairedCase]) -> tuple[float | None, float | None]:
 def _together(cases: Sequence[PairedCase], evidence: PairedEvidence, excess: float) -> Estimate:
     """Return the estimate of the cases' geometric mean."""
     prior = evidence.prior(cases)
-    control = mean_of([case.placebo for case in cases]) if all(c.placebo for c in cases) else ()
-    return Estimate.of(
-        mean_of([case.ratios for case in cases]), control, prior and prior.times(excess)
-    )
+    common = min(len(case.ratios) for case in cases)
+    control: tuple[float, ...] = ()
+    if all(case.placebo for case in cases):
+        control = mean_of([case.placebo[:common] for case in cases])
+    ratios = mean_of([case.ratios[:common] for case in cases])
+    return Estimate.of(ratios, control, prior and prior.times(excess))
+
+
+def open_alone(evidences: Sequence[PairedEvidence], policy: Policy) -> frozenset[str]:
+    """Return the cases that alone keep a look from a verdict, where all the rest is clear.
+
+    None where every case is open, where a class is, or where more than cases is to be shown.
+    """
+    found: set[str] = set()
+    for evidence in evidences:
+        judged = _judge(evidence, policy, LOOKS[evidence.replicas])
+        clear = replace(judged, open_shapes=frozenset())
+        decided = None if judged.placebo_fails() else _decide(clear, evidence, policy)
+        if decided is None or not decided.decision.keeps:
+            return frozenset()
+        found |= judged.open_shapes
+    everything = {case.name for case in evidences[0].cases}
+    return frozenset(found) if found < everything else frozenset()
 
 
 def _judge(evidence: PairedEvidence, policy: Policy, level: float) -> _Judged:
@@ -490,7 +519,7 @@ def decide_metrics(
     if len(kept) == len(evidences):
         return _leading(kept[0], kept)
     # No gain is in sight, but further processes may still show that the two are equal.
-    return found if evidences[0].replicas == FINAL_LOOK else None
+    return found if evidences[0].at_end else None
 
 
 def _decide_metrics(evidences: Sequence[PairedEvidence], policy: Policy) -> Verdict | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -146,14 +146,16 @@ class Comparison:
         for lane in self._lanes:
             lane.get_ahead(min(LOOKS) if len(self._lanes) == 1 else 0)
 
-    def replicas(self, count: int) -> Iterator[dict[str, CaseQuads]]:
-        """Yield `count` replicas, each the quads of every case by node id.
+    def replicas(
+        self, count: int, only: Collection[str] | None = None
+    ) -> Iterator[dict[str, CaseQuads]]:
+        """Yield `count` replicas, each the quads of every case by node id, or of `only` some.
 
         Falls back to two processes for good when the versions cannot live in one. Raises
         NotComparable when that does not work either, CandidateDied when it is the candidate that
         ends its processes, and Caught when it was caught.
         """
-        measured = self._in_all_lanes(lambda lane: lane.measure(count))
+        measured = self._in_all_lanes(lambda lane: lane.measure(count, only))
         for parts in zip(*measured, strict=True):
             yield {nodeid: quads for part in parts for nodeid, quads in part.items()}
 
@@ -314,9 +316,10 @@ class _Lane:
         self.held_seconds = 0.0
         self.tried: list[Tried] = []
 
-    def measure(self, count: int) -> list[dict[str, CaseQuads]]:
-        """Return that many replicas, one measured after the other."""
-        return [self._one(due) for due in range(count, 0, -1)]
+    def measure(self, count: int, only: Collection[str] | None) -> list[dict[str, CaseQuads]]:
+        """Return that many replicas of all cases or of `only` some, one after the other."""
+        asked = self.ids if only is None else only
+        return [self._one(asked, due) for due in range(count, 0, -1)]
 
     def get_ahead(self, due: int) -> None:
         """Start replicas before they are needed; those that are `due` load their first case."""
@@ -352,11 +355,11 @@ class _Lane:
             with ThreadPoolExecutor(len(started)) as pool:
                 list(pool.map(Replica.kill, started))
 
-    def _one(self, due: int) -> dict[str, CaseQuads]:
+    def _one(self, asked: Collection[str], due: int) -> dict[str, CaseQuads]:
         """Measure what the change concerns; the other cases need no clock after the first time."""
         comparison = self._comparison
         while True:
-            wanted = [nodeid for nodeid in self.ids if nodeid not in self._same]
+            wanted = [i for i in self.ids if i in asked and i not in self._same]
             if not wanted:
                 return {nodeid: CaseQuads(nodeid, "") for nodeid in self.ids}
             self.get_ahead(due)

@@ -14,10 +14,10 @@ from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, UNEVEN
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import FINAL_LOOK, KNOWN_BIAS_PCT, LOOKS, percent
-from pytest_kopt.decide.paired import PairedCase, PairedEvidence
+from pytest_kopt.decide.paired import PairedCase, PairedEvidence, open_alone
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.skewed import decide_under_skew
-from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.conditions import Conditions, by_kind
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried, held_out_findings
@@ -31,6 +31,8 @@ from pytest_kopt.schema.classes import NO_CLASSES, Classes
 from pytest_kopt.schema.metrics import COMBINED, Metric, value
 from pytest_kopt.schema.table import Key, Table
 
+#: After how many processes a case is looked at that alone is open, once all were; then it is over.
+_ALONE_LOOKS = (12, 16)
 _PAIR_COLUMNS = (
     *("label", "round_of_inference", "comparison", "pair", "position"),
     *("candidate_ms", "incumbent_ms", "device", "clocks"),
@@ -110,15 +112,23 @@ def judge(
 
     `known` is what was measured before of the scatter between processes, `extra_benefit` what the
     author claims for a version that is equal in speed. With `reached_only` cases that the change
-    does not reach are not in it, unless none is reached.
+    does not reach are not in it, unless none is reached. Where only some cases are open, further
+    processes measure these alone.
     A version that would be kept is held against the incumbent alone first; see `company`.
     Raises NotComparable when the versions cannot be measured together, Caught when the candidate
     was caught.
     """
     replicas: list[dict[str, CaseQuads]] = []
+    more: list[dict[str, CaseQuads]] = []
+    unsettled: frozenset[str] = frozenset()
     verdict = None
-    for look in LOOKS:
-        replicas += comparison.replicas(look - len(replicas))
+    for look in (*LOOKS, *_ALONE_LOOKS):
+        missing = look - len(replicas) - len(more)
+        if unsettled:
+            found_there = comparison.replicas(missing, unsettled)
+            more += [{nodeid: there[nodeid] for nodeid in unsettled} for there in found_there]
+        else:
+            replicas += comparison.replicas(missing)
         flags = _flags(comparison, results, replicas)
         same = frozenset(nodeid for nodeid, quads in replicas[0].items() if quads.is_same)
         reached = [result for result in results if result.nodeid not in same]
@@ -126,18 +136,22 @@ def judge(
         found = [
             PairedEvidence(
                 metric.name,
-                _cases(metric, judged, replicas, core),
+                _cases(metric, judged, [*replicas, *more], core),
                 gate,
                 flags,
                 classes,
                 known.noise(metric.way, replicas[0]),
                 "higher" if metric.higher else "lower",
+                is_last=look == _ALONE_LOOKS[-1],
             )
             for metric in metrics
         ]
         uneven = _uneven(found, metrics, replicas)
         verdict = decide_under_skew(found, uneven, policy, extra_benefit)
-        if verdict is not None:
+        is_open = verdict is None or verdict.decision is Decision.INCONCLUSIVE
+        if is_open and not uneven and not found[0].is_last:
+            unsettled = open_alone(found, policy) or unsettled
+        if verdict is not None and not (is_open and unsettled and not found[0].is_last):
             break
     assert verdict is not None, f"the look at {FINAL_LOOK} always decides"
     alone = Company()
@@ -150,13 +164,14 @@ def judge(
     engines = sorted({quads.engine for quads in replicas[0].values() if not quads.is_same})
     return PairedResult(
         verdict.model_copy(update={"engine": ", ".join(engines) or None}),
-        _pairs_csv(results, replicas),
+        _pairs_csv(results, [*replicas, *more]),
         {
             "compared_in": comparison.how,
             "why_two_processes": comparison.why_two,
             "why_not_forked": comparison.why_fresh,
             "replicas": len(replicas),
             "incumbent_alone": alone.to_document(),
+            "open_alone": {nodeid: len(more) for nodeid in (more[0] if more else ())},
             "measured": measured_under(results, replicas),
             "device_seconds": round(comparison.device_seconds, 3),
             "priors": {evidence.metric: _priors(evidence) for evidence in found},
@@ -179,7 +194,7 @@ def _cases(
     labels = Counter(result.label for result in results)
 
     def ratios(nodeid: str, kind: Kind = "candidate") -> tuple[float, ...]:
-        return tuple(replica[nodeid].ratio(metric.way, kind) for replica in replicas)
+        return tuple(r[nodeid].ratio(metric.way, kind) for r in replicas if nodeid in r)
 
     return tuple(
         PairedCase(
@@ -281,7 +296,7 @@ def _pairs_csv(results: Sequence[CaseResult], replicas: Sequence[Mapping[str, Ca
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_PAIR_COLUMNS)
     for number, replica in enumerate(replicas, start=1):
-        for result in results:
+        for result in (result for result in results if result.nodeid in replica):
             quads = replica[result.nodeid]
             clocks = "" if quads.conditions is None else _clocks(quads.conditions)
             for kind, found in quads.quads.items():
