@@ -16,11 +16,16 @@ _PYTHON_PLACE = re.compile(r'File "([^"\n]+)", line (\d+)')
 _PYTEST_PLACE = re.compile(r"^(\S[^:\n]*\.py):(\d+): ", re.MULTILINE)
 
 
-def with_details(verdict: Verdict, results: Sequence[CaseResult]) -> Verdict:
-    """Return the verdict with what is next, and what is known of every case that has a result."""
+def with_details(
+    verdict: Verdict, results: Sequence[CaseResult], number: int | None = None
+) -> Verdict:
+    """Return the verdict with what is next, and what is known of every case that has a result.
+
+    `number` is that of the round, which the verdict does not have before it is recorded.
+    """
     known = {result.key: result for result in results}
     shapes = [_detailed(shape, known) for shape in verdict.shapes]
-    return verdict.model_copy(update={"shapes": shapes, "next_action": verdict.action})
+    return verdict.model_copy(update={"shapes": shapes, "next_action": verdict.action(number)})
 
 
 def place_of(text: str) -> tuple[str, int] | None:

@@ -242,10 +242,9 @@ class Verdict(BaseModel):
     flags: list[str] = []
     applied: Applied = Applied()
 
-    @property
-    def action(self) -> NextAction:
-        """What this verdict alone asks for next; a gate's change that passes asks for nothing."""
-        arguments = {"round": self.round} if self.round else {}
+    def action(self, number: int | None) -> NextAction:
+        """Return what this verdict of a round asks for next; a gate's that passes, nothing."""
+        arguments = {"round": number} if number else {}
         if self.decision is Decision.REPAIR:
             return NextAction(action="repair", arguments=arguments)
         if self.decision is Decision.INCOMPLETE:
@@ -254,7 +253,7 @@ class Verdict(BaseModel):
             return NextAction(action="stop")
         if self.base is not None and self.decision is Decision.INCONCLUSIVE:
             return NextAction(action="rerun")
-        following = {"round": self.round + 1} if self.round else {}
+        following = {"round": number + 1} if number else {}
         return NextAction(action="change_kernel", arguments=following)
 
     @property

@@ -45,10 +45,9 @@ class Controller:
         self.trial = trial
         self.collector = Collector()
         environment = trial.environment if trial else {}
-        campaign = getattr(trial, "campaign", None)
         self.progress = Progress(
             config.pluginmanager.get_plugin("terminalreporter") if settings.active else None,
-            campaign.layout.running if campaign else None,
+            trial.running_file if trial else None,
         )
         self.measurements = HostMeasurements(
             config, settings, orders, self.collector, environment, self.progress

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from pytest_kopt.campaign import commands
 from pytest_kopt.campaign.campaign import Campaign
@@ -72,6 +73,10 @@ class CampaignTrial:
     def is_settled(self) -> bool:
         """Whether the verdict is known without running anything."""
         return self._opened.same_as is not None
+
+    @property
+    def running_file(self) -> Path | None:
+        return self._asked.campaign.layout.running
 
     @property
     def environment(self) -> Mapping[str, str]:

@@ -67,6 +67,10 @@ class PullRequestGate:
         return ()
 
     @property
+    def running_file(self) -> Path | None:
+        return None
+
+    @property
     def environment(self) -> Mapping[str, str]:
         return {}
 
@@ -168,10 +172,10 @@ class Change:
             verdict = self._wrong([], f"the kernel does not build: {detail.splitlines()[0]}")
         elif verdict is None:
             verdict, detail = self._judge(collector, measurements)
-        verdict = with_details(verdict, collector.in_order())
         thresholds = self.policy.model_dump(mode="json")
         told = {"base": self.base.commit, "outcome": gate_outcome(verdict)}
-        return Closing(verdict.model_copy(update={**told, "thresholds": thresholds}), detail)
+        verdict = verdict.model_copy(update={**told, "thresholds": thresholds})
+        return Closing(with_details(verdict, collector.in_order()), detail)
 
     def _judge(self, collector: Collector, measurements: Measurements) -> tuple[Verdict, str]:
         """Judge what is dishonest or wrong, then the times, where kernels changed.

@@ -73,7 +73,7 @@ def record_round(
     judged = judged.flagged(*(line.over_declared for line in lines if line.over_declared)).saying(
         rooflines=lines, level=opened.level, thresholds=asked.policy.model_dump(mode="json")
     )
-    judged = judged.of(with_details(judged.verdict, gathered.results))
+    judged = judged.of(with_details(judged.verdict, gathered.results, opened.number))
     assert gathered.harness is not None
     attempt = campaign.record(
         AttemptRecord(

@@ -60,6 +60,10 @@ class Trial(Protocol):
         """Lines below the header: what is to be read before anything runs."""
 
     @property
+    def running_file(self) -> Path | None:
+        """Where it is said how far the session is, None where nobody would look."""
+
+    @property
     def environment(self) -> Mapping[str, str]:
         """Variables that every process which runs kernel code gets."""
 
