@@ -333,7 +333,7 @@ def _together(cases: Sequence[PairedCase], evidence: PairedEvidence, excess: flo
     """Return the estimate of the cases' geometric mean."""
     prior = evidence.prior(cases)
     common = min(len(case.ratios) for case in cases)
-    control: tuple[float, ...] = ()
+    control: Sequence[float] = ()
     if all(case.placebo for case in cases):
         control = mean_of([case.placebo[:common] for case in cases])
     ratios = mean_of([case.ratios[:common] for case in cases])
