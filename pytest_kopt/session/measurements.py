@@ -143,7 +143,11 @@ class HostMeasurements:
 
         One that has begun to get ahead is taken.
         """
+        from pytest_kopt.decide.inference import FINAL_LOOK
+
         lanes = self._lanes(ids)
+        most = self._settings.calibrate or FINAL_LOOK
+        self.progress.comparing(most * len(lanes), len(lanes))
         begun, self._opened = self._opened, None
         if begun is not None:
             known, opened = begun
@@ -157,7 +161,6 @@ class HostMeasurements:
         from pytest_kopt.paired.comparison import Comparison
 
         most = self._settings.calibrate or FINAL_LOOK
-        self.progress.comparing(most * len(lanes), len(lanes))
         return Comparison(
             self._config,
             self.orders,
