@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import random
 import sys
+import threading
 from contextlib import suppress
 
 from pytest_kopt.devices.lock import checking_lock
@@ -12,16 +12,37 @@ from pytest_kopt.devices.pinning import discover, in_use
 from pytest_kopt.devices.processes import announce
 
 _MOST_SHIFTED_MIB = 64
+#: Shifts later allocations by a random amount: forks have one layout of addresses, and buffers
+#: should not land alike in each.
+_BALLAST: dict[str, object] = {}
+_ROUSING: list[threading.Thread] = []
 
 
-@functools.cache
-def rouse(kind: str) -> object:
+def rouse(kind: str) -> None:
     """Do what the first case would wait for, once: import torch, Triton and the matrix libraries.
 
     Holds the check's lock meanwhile, so that nothing is timed on the device; other processes may
-    wake at the same time. Returns what shifts later allocations by a random amount, kept by the
-    cache: forks have one layout of addresses, and buffers should not land alike in each.
+    wake at the same time.
     """
+    for thread in _ROUSING:
+        thread.join()
+    if kind not in _BALLAST:
+        _BALLAST[kind] = _woken(kind)
+
+
+def begin_to_rouse(kind: str) -> None:
+    """Do so in a thread that `rouse` waits for; torch has been imported."""
+
+    def wake() -> None:
+        # What fails here fails once more in `rouse`.
+        with suppress(Exception):
+            _BALLAST[kind] = _woken(kind)
+
+    _ROUSING.append(threading.Thread(target=wake, daemon=True))
+    _ROUSING[-1].start()
+
+
+def _woken(kind: str) -> object:
     import torch
 
     with suppress(ImportError):

@@ -22,7 +22,7 @@ from pytest_kopt.decide.inference import LOOKS
 from pytest_kopt.devices.vendor import Device
 from pytest_kopt.honesty.heldout import Tried, merged
 from pytest_kopt.paired.replica import CaseQuads, Died, DiedNearby, Refused, Replica
-from pytest_kopt.processes.child import MAX_DEATHS, Child
+from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child
 from pytest_kopt.processes.site import Site
 from pytest_kopt.processes.worker_orders import WorkerOrders
 
@@ -312,6 +312,8 @@ class _Lane:
         self._leaving: Replica | None = None
         self._abandoned = False
         self._measured = 0
+        #: How many may be there at once; one where they did not find the memory they need.
+        self._most = _AHEAD_ON_GPU
         self._asked_near: set[str] = set()
         self.held_seconds = 0.0
         self.tried: list[Tried] = []
@@ -374,8 +376,11 @@ class _Lane:
                 self.stop_all()
                 continue
             except Refused as refused:
+                crowded = len(self._started) > 1
                 self.stop_all()
-                if not self._abandoned:
+                if crowded and NO_MEMORY in str(refused):
+                    self._most = 1
+                elif not self._abandoned:
                     comparison.fall_back(replica.how, refused)
                 continue
             self._started.remove(replica)
@@ -395,7 +400,7 @@ class _Lane:
         Most verdicts need no more than a first look: until then what ends is not replaced, since
         what wakes on a device disturbs who is timed there.
         """
-        most = self._comparison.ahead(self.site)
+        most = min(self._most, self._comparison.ahead(self.site))
         if self._measured < min(LOOKS):
             most -= self._measured
         return max(1, min(most, self._comparison.most - self._measured))

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from pytest_kopt.cases.collector import Collector
-from pytest_kopt.processes.child import MAX_DEATHS, CaseProcess, Child, Listener, filter_known
+from pytest_kopt.processes.case_processes import CaseProcesses, Listener
+from pytest_kopt.processes.child import MAX_DEATHS, Child, filter_known
 from pytest_kopt.processes.launcher import Starter
 from pytest_kopt.processes.worker_orders import WorkerOrders
 
@@ -48,5 +49,5 @@ def measure_again(
         died=lambda nodeid, how, times: collector.died(nodeid, how, times, lives),
     )
     start = partial(Child, config, orders, env, list(ids), copy, starter)
-    CaseProcess(start, listener, lives).run()
+    CaseProcesses(start, listener, lives).run()
     return collector

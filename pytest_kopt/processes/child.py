@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ class Child:
         launched = starter.start(
             moved_environment({**starter.environ, **env}, moved),
             moved(str(config.invocation_params.dir)),
-            orders.device if orders.arms and orders.device == "cuda" else "",
+            orders.device if orders.device == "cuda" else "",
         )
         self.spans: dict[str, list[Span]] = {}
         self._launched = launched
@@ -90,6 +90,11 @@ class Child:
             if args is None
             else [moved(os.path.join(config.rootpath, arg)) for arg in args],
         )
+
+    @property
+    def reader(self) -> Connection:
+        """What `multiprocessing.connection.wait` can wait for."""
+        return self._channel.reader
 
     def ask(self, nodeid: str, following: str | None) -> None:
         """Have a case run."""
@@ -180,32 +185,9 @@ def filter_known(wanted: Sequence[str], collected: Sequence[str]) -> list[str]:
     return [nodeid for nodeid in wanted if nodeid in known]
 
 
-@dataclass(slots=True)
-class Listener:
-    """Where a run in children reports to; every field is called in the deciding process."""
-
-    collected: Callable[[list[str]], Sequence[str]]
-    collect_error: Callable[[dict[str, Any]], None]
-    started: Callable[[str, tuple[str, int | None, str]], None]
-    declared: Callable[[str], None]
-    report: Callable[[dict[str, Any]], None]
-    finished: Callable[[str], None]
-    died: Callable[[str | None, str, int], None]
-    proceed: Callable[[], bool] = lambda: True
-
-
 MAX_DEATHS = 2
-
-
-@contextlib.contextmanager
-def _closing(child: Child) -> Iterator[Child]:
-    try:
-        yield child
-    except BaseException:
-        child.kill()
-        raise
-    finally:
-        child.stop()
+#: In the report of a case that did not find the memory that it needs on its GPU.
+NO_MEMORY = "OutOfMemoryError"
 
 
 def collect(child: Child, failed: Callable[[dict[str, Any]], None]) -> list[str]:
@@ -216,59 +198,3 @@ def collect(child: Child, failed: Callable[[dict[str, Any]], None]) -> list[str]
             return list(message["ids"])
         if message["kind"] == "collect_error":
             failed(message["data"])
-
-
-class CaseProcess:
-    """Runs cases one after the other in a child, replacing it when it dies.
-
-    A case that kills its process is run once more in a fresh one; killed again, it is given up.
-    """
-
-    def __init__(
-        self, start: Callable[[], Child], listener: Listener, lives: int = MAX_DEATHS
-    ) -> None:
-        self._start = start
-        self._listener = listener
-        self._lives = lives
-
-    def run(self) -> None:
-        """Collect and run everything that the listener selects."""
-        waiting: list[str] | None = None
-        deaths: dict[str | None, int] = {}
-        while waiting is None or waiting:
-            current: str | None = None
-            try:
-                with _closing(self._start()) as child:
-                    ids = collect(child, self._listener.collect_error)
-                    if waiting is None:
-                        waiting = list(self._listener.collected(ids))
-                    alive = True
-                    while alive and waiting and self._listener.proceed():
-                        current = waiting[0]
-                        child.ask(current, waiting[1] if len(waiting) > 1 else None)
-                        alive = self._follow(child)
-                        waiting.pop(0)
-                if alive:
-                    return
-            except ChildDied as death:
-                deaths[current] = deaths.get(current, 0) + 1
-                self._listener.died(current, str(death), deaths[current])
-                if deaths[current] < self._lives:
-                    continue
-                if waiting is None or current is None:
-                    return
-                waiting.remove(current)
-
-    def _follow(self, child: Child) -> bool:
-        """Hand on a case's messages to its end; say whether the process can run another."""
-        while True:
-            message = child.receive()
-            if message["kind"] == "started":
-                self._listener.started(message["nodeid"], tuple(message["location"]))
-            elif message["kind"] == "declared":
-                self._listener.declared(message["result"])
-            elif message["kind"] == "report":
-                self._listener.report(message["data"])
-            elif message["kind"] == "finished":
-                self._listener.finished(message["nodeid"])
-                return not message["leaving"]

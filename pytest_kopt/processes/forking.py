@@ -149,9 +149,12 @@ def _become(order: Mapping[str, Any], parent: int, reader: int, writer: int, log
                 os.environ[name] = value
         os.chdir(order["directory"])
         _differ()
+        from pytest_kopt.devices.context import begin_to_rouse
         from pytest_kopt.processes.served import serve
 
-        serve(reader, writer, order["rouse"])
+        if order["rouse"]:
+            begin_to_rouse(order["rouse"])
+        serve(reader, writer)
     except BaseException:
         sys.excepthook(*sys.exc_info())
         sys.stderr.flush()

@@ -174,15 +174,15 @@ class Leave:
 def main() -> None:
     """Enter a fresh interpreter: its arguments are two descriptors and the device to wake."""
     end_with_parent()
-    serve(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    if sys.argv[3]:
+        context.rouse(sys.argv[3])
+    serve(int(sys.argv[1]), int(sys.argv[2]))
 
 
-def serve(reader: int, writer: int, rouse: str) -> NoReturn:
-    """Wake the device `rouse` ("": none), then wait for orders on a pair of pipes and run cases."""
+def serve(reader: int, writer: int) -> NoReturn:
+    """Wait for orders on a pair of pipes and run cases."""
     _keep_from_children(reader, writer)
     channel = Channel(Connection(reader, writable=False), Connection(writer, readable=False))
-    if rouse:
-        context.rouse(rouse)
     try:
         hello = channel.receive()
     except EOFError:

@@ -24,6 +24,7 @@ from pytest_kopt.session.distribution import has_local_workers, is_distributed, 
 from pytest_kopt.session.progress import Progress
 from pytest_kopt.session.sites import Lane, Sites
 
+_CHECKERS = 3
 #: What torch imports at the first gradient that it is given: a symbolic algebra, for seconds.
 _GRADIENTS = "torch.fx.experimental.symbolic_shapes"
 
@@ -68,6 +69,12 @@ class HostMeasurements:
         """What a process on the most idle device gets."""
         site = self.sites.first
         return _environment(site, site.placement.best)
+
+    @property
+    def checkers(self) -> int:
+        """How many processes check cases at once: on a GPU, most of that is the host's work."""
+        site = self.sites.here
+        return max(1, min(_CHECKERS, site.cores // 4)) if site.kind == "cuda" else 1
 
     def environment_of_worker(self, place: int) -> dict[str, str]:
         """Return what the `place`-th worker of this host gets: all that, and its device."""

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from pytest_kopt.cases.collector import Collector
-from pytest_kopt.processes.child import MAX_DEATHS, CaseProcess, Child, Listener
+from pytest_kopt.processes.case_processes import CaseProcesses, Listener
+from pytest_kopt.processes.child import MAX_DEATHS, Child
 
 
 class Replay:
@@ -24,9 +25,13 @@ class Replay:
         start: Callable[[], Child],
         collected: Callable[[list[str]], Sequence[str]],
         proceed: Callable[[], bool] = lambda: True,
+        most: int = 1,
     ) -> None:
-        """Run what `collected` selects of a child's node ids, as long as `proceed` says."""
-        CaseProcess(
+        """Run what `collected` selects of a child's node ids, as long as `proceed` says.
+
+        In up to `most` children at once.
+        """
+        CaseProcesses(
             start,
             Listener(
                 collected,
@@ -38,6 +43,7 @@ class Replay:
                 self._died,
                 proceed,
             ),
+            most=most,
         ).run()
 
     def _collect_error(self, data: dict[str, Any]) -> None:

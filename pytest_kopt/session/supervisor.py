@@ -46,6 +46,7 @@ class Supervisor:
             ),
             collected,
             proceed=lambda: not (session.shouldfail or session.shouldstop),
+            most=controller.measurements.checkers,
         )
         if session.shouldfail:
             raise session.Failed(session.shouldfail)

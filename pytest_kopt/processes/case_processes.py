@@ -1,0 +1,190 @@
+"""Cases run in child processes, one after the other in each, and reported case by case."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.connection import wait
+from typing import Any
+
+from pytest_kopt.processes.channel import Message
+from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child, ChildDied
+
+
+@dataclass(slots=True)
+class Listener:
+    """Where a run in children reports to; every field is called in the deciding process."""
+
+    collected: Callable[[list[str]], Sequence[str]]
+    collect_error: Callable[[dict[str, Any]], None]
+    started: Callable[[str, tuple[str, int | None, str]], None]
+    declared: Callable[[str], None]
+    report: Callable[[dict[str, Any]], None]
+    finished: Callable[[str], None]
+    died: Callable[[str | None, str, int], None]
+    proceed: Callable[[], bool] = lambda: True
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """A child, the case that it runs, the one that comes next, and what is to be reported.
+
+    `is_crowded` says whether others may have held memory while it ran.
+    """
+
+    child: Child
+    current: str | None = None
+    following: str | None = None
+    is_crowded: bool = False
+    told: list[Callable[[], None]] = field(default_factory=list)
+    lacked_memory: bool = False
+
+
+class CaseProcesses:
+    """Runs cases in up to `most` children at once, replacing those that die.
+
+    A case that kills its process is run once more in a fresh one; killed again, it is given up.
+    One that found no memory beside others is run once more when nobody else runs.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], Child],
+        listener: Listener,
+        lives: int = MAX_DEATHS,
+        most: int = 1,
+    ) -> None:
+        self._start = start
+        self._listener = listener
+        self._lives = lives
+        self._most = most
+        self._workers: list[_Worker] = []
+        self._waiting: deque[str] | None = None
+        self._alone: deque[str] = deque()
+        self._deaths: dict[str | None, int] = {}
+
+    def run(self) -> None:
+        """Collect and run everything that the listener selects."""
+        try:
+            self._open()
+            while self._workers:
+                for worker in self._ready():
+                    self._advance(worker)
+        except BaseException:
+            for worker in self._workers:
+                worker.child.kill()
+            raise
+        finally:
+            for worker in self._workers:
+                worker.child.stop()
+
+    def _open(self) -> None:
+        self._workers.append(_Worker(self._start()))
+
+    def _close(self, worker: _Worker) -> None:
+        self._workers.remove(worker)
+        worker.child.stop()
+
+    def _ready(self) -> list[_Worker]:
+        """Return the workers that have something to say."""
+        if len(self._workers) == 1:
+            return list(self._workers)
+        readers: dict[object, _Worker] = {w.child.reader: w for w in self._workers}
+        return [readers[reader] for reader in wait([w.child.reader for w in self._workers])]
+
+    def _advance(self, worker: _Worker) -> None:
+        try:
+            message = worker.child.receive()
+        except ChildDied as death:
+            self._died(worker, str(death))
+            return
+        listener, kind = self._listener, message["kind"]
+        if kind == "collected":
+            self._collected(message["ids"])
+            self._go_on(worker)
+        elif kind == "collect_error":
+            listener.collect_error(message["data"])
+        elif kind == "declared":
+            listener.declared(message["result"])
+        elif kind == "started":
+            where = tuple(message["location"])
+            self._tell(worker, partial(listener.started, message["nodeid"], where))
+        elif kind == "report":
+            worker.lacked_memory |= NO_MEMORY in str(message["data"].get("longrepr"))
+            self._tell(worker, partial(listener.report, message["data"]))
+        elif kind == "finished":
+            self._finished(worker, message)
+
+    def _collected(self, ids: list[str]) -> None:
+        if self._waiting is None:
+            self._waiting = deque(self._listener.collected(ids))
+            for _ in range(min(self._most, (len(self._waiting) + 1) // 2) - 1):
+                self._open()
+
+    def _finished(self, worker: _Worker, message: Message) -> None:
+        nodeid = message["nodeid"]
+        if worker.lacked_memory and worker.is_crowded:
+            self._alone.append(nodeid)
+            worker.told.clear()
+        else:
+            self._tell(worker, partial(self._listener.finished, nodeid))
+        self._report(worker)
+        if message["leaving"]:
+            self._give_back(worker.following)
+            self._close(worker)
+            self._replace()
+        else:
+            self._go_on(worker)
+
+    def _go_on(self, worker: _Worker) -> None:
+        """Have a worker run its next case; it ends where there is none."""
+        worker.current, worker.following = worker.following or self._take(), None
+        worker.lacked_memory, worker.is_crowded = False, len(self._workers) > 1
+        if worker.current is None or not self._listener.proceed():
+            self._close(worker)
+            return
+        # pytest has to know it: it takes down what the next one does not need.
+        worker.following = self._take()
+        worker.child.ask(worker.current, worker.following)
+
+    def _take(self) -> str | None:
+        if self._waiting:
+            return self._waiting.popleft()
+        return self._alone.popleft() if self._alone and len(self._workers) == 1 else None
+
+    def _give_back(self, nodeid: str | None) -> None:
+        if nodeid is not None and self._waiting is not None:
+            self._waiting.appendleft(nodeid)
+
+    def _replace(self) -> None:
+        if self._waiting or (self._alone and not self._workers):
+            self._open()
+
+    def _died(self, worker: _Worker, how: str) -> None:
+        self._report(worker)
+        self._close(worker)
+        self._give_back(worker.following)
+        current = worker.current
+        if current is None and self._workers:
+            return
+        times = self._deaths[current] = self._deaths.get(current, 0) + 1
+        self._listener.died(current, how, times)
+        if times < self._lives:
+            self._give_back(current)
+            if self._waiting is None:
+                self._open()
+        if current is not None or times < self._lives:
+            self._replace()
+
+    def _tell(self, worker: _Worker, what: Callable[[], None]) -> None:
+        """Report at once where one case runs at a time, else when its case is over."""
+        worker.told.append(what)
+        if self._most == 1:
+            self._report(worker)
+
+    @staticmethod
+    def _report(worker: _Worker) -> None:
+        while worker.told:
+            worker.told.pop(0)()

@@ -1,0 +1,160 @@
+"""Cases in child processes: who runs what, what is reported when, and what a death costs."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from multiprocessing import Pipe
+from typing import Any
+
+import pytest
+
+from pytest_kopt.processes.case_processes import CaseProcesses, Listener
+from pytest_kopt.processes.child import NO_MEMORY, ChildDied
+
+CASES = [f"case{number}" for number in range(6)]
+
+
+class Child:
+    """Answers as a child does; `deadly` cases end it, `hungry` ones need the GPU's memory alone."""
+
+    def __init__(self, world: "World") -> None:
+        self.reader, self._theirs = Pipe(duplex=False)
+        self._world = world
+        self.ended = False
+        world.children.append(self)
+        self._send("collected", ids=CASES)
+
+    def ask(self, nodeid: str, following: str | None) -> None:
+        world = self._world
+        world.asked.append((world.children.index(self), nodeid, following))
+        self._send("started", nodeid=nodeid, location=["f", 1, nodeid])
+        if nodeid in world.deadly:
+            self._theirs.close()
+            return
+        crowded = sum(not child.ended for child in world.children) > 1
+        lacking = nodeid in world.hungry and crowded
+        self._send("report", data={"nodeid": nodeid, "longrepr": NO_MEMORY if lacking else None})
+        self._send("finished", nodeid=nodeid, leaving=nodeid in world.leaving)
+
+    def receive(self) -> dict[str, Any]:
+        try:
+            message: dict[str, Any] = self.reader.recv()
+        except EOFError:
+            raise ChildDied("gone") from None
+        return message
+
+    def stop(self) -> None:
+        self.ended = True
+
+    kill = stop
+
+    def _send(self, kind: str, **fields: Any) -> None:
+        self._theirs.send({"kind": kind, **fields})
+
+
+class World:
+    """What the children do, and what was heard of them."""
+
+    def __init__(self) -> None:
+        self.children: list[Child] = []
+        self.asked: list[tuple[int, str, str | None]] = []
+        self.deadly: set[str] = set()
+        self.hungry: set[str] = set()
+        self.leaving: set[str] = set()
+        self.heard: list[tuple[str, str]] = []
+        self.proceeds: Callable[[], bool] = lambda: True
+
+    def run(self, most: int) -> None:
+        def heard(kind: str) -> Callable[..., None]:
+            return lambda nodeid, *rest: self.heard.append((kind, nodeid))
+
+        listener = Listener(
+            collected=list,
+            collect_error=lambda data: None,
+            started=heard("started"),
+            declared=lambda text: None,
+            report=lambda data: self.heard.append(("report", data["nodeid"])),
+            finished=heard("finished"),
+            died=lambda nodeid, how, times: self.heard.append((f"died {times}", str(nodeid))),
+            proceed=lambda: self.proceeds(),
+        )
+        start: Any = lambda: Child(self)  # noqa: E731
+        CaseProcesses(start, listener, most=most).run()
+
+    def finished(self) -> list[str]:
+        return [nodeid for kind, nodeid in self.heard if kind == "finished"]
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    assert all(child.ended for child in made.children)
+
+
+def told(nodeid: str) -> list[tuple[str, str]]:
+    return [(kind, nodeid) for kind in ("started", "report", "finished")]
+
+
+def test_one_process_runs_all_in_order_and_knows_what_comes_next(world: World) -> None:
+    world.run(most=1)
+    assert world.heard == [entry for nodeid in CASES for entry in told(nodeid)]
+    assert world.asked == [
+        (0, nodeid, following) for nodeid, following in zip(CASES, [*CASES[1:], None], strict=True)
+    ]
+
+
+def test_several_share_the_cases_and_what_one_says_of_a_case_stands_together(world: World) -> None:
+    world.run(most=3)
+    assert len(world.children) == 3 and {child for child, _, _ in world.asked} == {0, 1, 2}
+    assert sorted(world.finished()) == CASES
+    for nodeid in CASES:
+        place = world.heard.index(("started", nodeid))
+        assert world.heard[place : place + 3] == told(nodeid)
+
+
+def test_a_process_is_never_told_of_a_next_case_that_another_runs(world: World) -> None:
+    world.run(most=3)
+    for child in range(3):
+        own = [(nodeid, following) for who, nodeid, following in world.asked if who == child]
+        for (_, following), (nodeid, _) in itertools.pairwise(own):
+            assert following == nodeid
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_a_case_that_ends_its_process_is_given_up_the_second_time(world: World, most: int) -> None:
+    world.deadly = {"case1", "case4"}
+    world.run(most)
+    assert sorted(world.finished()) == ["case0", "case2", "case3", "case5"]
+    for nodeid in world.deadly:
+        deaths = [kind for kind, name in world.heard if name == nodeid and "died" in kind]
+        assert deaths == ["died 1", "died 2"]
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_a_process_that_leaves_is_replaced(world: World, most: int) -> None:
+    world.leaving = {"case0", "case2"}
+    world.run(most)
+    assert sorted(world.finished()) == CASES
+
+
+def test_what_found_no_memory_beside_others_runs_alone(world: World) -> None:
+    world.hungry = {"case0", "case3"}
+    world.run(most=3)
+    assert sorted(world.finished()) == CASES
+    assert len([nodeid for _, nodeid, _ in world.asked if nodeid in world.hungry]) > 2
+    assert [nodeid for kind, nodeid in world.heard if kind == "report"].count("case0") == 1
+
+
+def test_nothing_runs_any_more_when_the_session_is_to_stop(world: World) -> None:
+    world.proceeds = lambda: not world.finished()
+    world.run(most=1)
+    assert world.finished() == ["case0"]
+
+
+def test_what_cannot_collect_is_tried_twice(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(self: Child) -> dict[str, Any]:
+        raise ChildDied("an import")
+
+    monkeypatch.setattr(Child, "receive", dies)
+    world.run(most=3)
+    assert world.heard == [("died 1", "None"), ("died 2", "None")]
