@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_kopt.options.declare import MARKERS, STDERR, add_options, is_asked_for
+from pytest_kopt.session import hookspecs
 from pytest_kopt.session.activation import Activation
 from pytest_kopt.session.watching import runs_cases_of_a_trial, watch_of
 
 if TYPE_CHECKING:
     from pytest_kopt.cases.fixture import Kopt
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    pluginmanager.add_hookspecs(hookspecs)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

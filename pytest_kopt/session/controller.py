@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -57,7 +56,7 @@ class Controller:
         self.noise: dict[str, Any] | None = None
         self._rooflines: Sequence[Roofline] = ()
         self._interruption = Interruption()
-        self._unwritten: list[str] = []
+        self._published: list[str] = []
 
     @property
     def orders(self) -> WorkerOrders:
@@ -199,20 +198,11 @@ class Controller:
             for text in self.collector.lost_after_all():
                 terminalreporter.write_line(f"run again, as its process was lost: {text}")
         if self._closing:
-            from pytest_kopt.show.github import annotation_lines
-
-            for line in (
-                *self._unwritten,
-                *annotation_lines(os.environ, self._closing.verdict, results),
-            ):
+            for line in self._published:
                 terminalreporter.write_line(line)
         if self.noise:
-            from pytest_kopt.trials.calibration import lines
-
-            for line in lines(self.noise):
+            for line in terminal.noise_lines(self.noise):
                 terminalreporter.write_line(line)
-            if self.settings.verdict_path:
-                self.settings.verdict_path.write_text(json.dumps(self.noise, indent=1))
 
     def pytest_unconfigure(self) -> None:
         self._interruption.give_back()
@@ -234,7 +224,7 @@ class Controller:
             elif self.collector.refusals:
                 raise BadInput("; ".join(self.collector.refusals))
             elif self.settings.calibrate and not interrupted:
-                self.noise = self.measurements.calibrate(self.settings.calibrate)
+                self.noise = self._calibrate(self.settings.calibrate)
             self._draw_rooflines()
             self._write_rows()
 
@@ -252,15 +242,25 @@ class Controller:
 
         write_all_rows(settings.summary_csv, results, per_schema=settings.csv_per_schema)
 
+    def _calibrate(self, processes: int) -> dict[str, Any]:
+        from pytest_kopt.trials.calibration import calibrate
+
+        root, results = self._config.rootpath.resolve(), self.collector.in_order()
+        noise = calibrate(results, root, processes, self.measurements)
+        self._write_verdict(json.dumps(noise, indent=1))
+        return noise
+
     def _publish(self, verdict: Verdict) -> None:
-        from pytest_kopt.schema.table import write_atomically
         from pytest_kopt.show.publish import publish
 
+        self._write_verdict(verdict.model_dump_json(indent=1))
+        self._published += publish(self._config, verdict, self.collector.in_order())
+
+    def _write_verdict(self, text: str) -> None:
+        from pytest_kopt.schema.table import write_atomically
+
         if self.settings.verdict_path:
-            write_atomically(self.settings.verdict_path, verdict.model_dump_json(indent=1) + "\n")
-        self._unwritten += publish(
-            verdict, self.settings.comment_path, os.environ, self._config.pluginmanager
-        )
+            write_atomically(self.settings.verdict_path, text + "\n")
 
 
 @contextmanager

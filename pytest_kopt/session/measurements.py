@@ -14,7 +14,6 @@ import pytest
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.devices.placement import Placement, place
-from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.processes.child import MAX_DEATHS
 from pytest_kopt.processes.launcher import launcher_of
@@ -267,26 +266,6 @@ class HostMeasurements:
                 self._collector.dead[nodeid] = f"{how}\n{again.dead[nodeid]}"
             elif nodeid in again.order or self.orders.cases_only:
                 self._collector.lost.append(f"{nodeid}: {how.splitlines()[0]}")
-
-    def calibrate(self, count: int) -> dict[str, Any]:
-        from pytest_kopt.paired.comparison import NotComparable
-        from pytest_kopt.paired.replica import Caught
-        from pytest_kopt.trials.calibration import calibration
-        from pytest_kopt.trials.trees import overlays
-
-        results = [result for result in self._collector.in_order() if result.check == "PASS"]
-        if not results:
-            raise BadInput("no case passed", where="--kopt-calibrate", legal="cases that pass")
-        try:
-            ids = [result.nodeid for result in results]
-            with (
-                overlays(self._config.rootpath.resolve(), {}) as versions,
-                self.compare(ids, versions) as comparison,
-            ):
-                replicas = list(comparison.replicas(count))
-        except (Caught, NotComparable) as error:
-            raise BadInput(str(error), where="--kopt-calibrate") from None
-        return calibration(results, replicas, comparison.how)
 
     def end(self) -> None:
         """End the processes that wait to be used, and the connections to other hosts."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pytest
+
 from pytest_kopt.decide.verdict import Decision, Shape, Verdict
 from pytest_kopt.figures import changed, figure, interval
+from pytest_kopt.schema.table import write_atomically
 from pytest_kopt.show.words import markdown_table, one_line, outcome, same_code, visible
 
 _SIGNS = {
@@ -17,6 +20,18 @@ _SIGNS = {
 }
 #: GitHub refuses a comment of more than 65536 characters.
 _MOST_ROWS = 200
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_kopt_verdict(config: pytest.Config, verdict: Verdict) -> Iterator[str]:
+    """`--kopt-comment PATH`: write the comment there."""
+    if config.option.kopt_comment is None:
+        return
+    path = config.invocation_params.dir / config.option.kopt_comment
+    try:
+        write_atomically(path, comment(verdict))
+    except OSError as error:
+        yield f"--kopt-comment could not be written: {error}"
 
 
 def comment(verdict: Verdict) -> str:

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import pytest
+
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.figures import changed, interval
+from pytest_kopt.show.comment import comment
 from pytest_kopt.show.words import visible
 
 #: Where a flag says it was found: `… (kernels/gemm.py:12) …`.
 _PLACE = re.compile(r"\(([^()\s:][^():\n]*):(\d+)\)")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_kopt_verdict(verdict: Verdict, results: Sequence[CaseResult]) -> Iterator[str]:
+    """Append to the step's summary, and annotate, where a GitHub runner asks for it."""
+    try:
+        append_summary(os.environ, comment(verdict))
+    except OSError as error:
+        yield f"GITHUB_STEP_SUMMARY could not be written: {error}"
+    yield from annotation_lines(os.environ, verdict, results)
 
 
 def append_summary(environ: Mapping[str, str], markdown: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -71,11 +71,14 @@ def verdict_properties(verdict: Verdict) -> Iterator[Property]:
         yield "kopt.flag", flag
 
 
-def describe_suite(manager: pytest.PytestPluginManager, verdict: Verdict) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_kopt_verdict(config: pytest.Config, verdict: Verdict) -> None:
     """Give the verdict to pytest's JUnit writer, if there is one."""
-    writers: Sequence[object] = [
-        plugin for plugin in manager.get_plugins() if hasattr(plugin, "add_global_property")
+    writers: Sequence[Any] = [
+        plugin
+        for plugin in config.pluginmanager.get_plugins()
+        if hasattr(plugin, "add_global_property")
     ]
     for writer in writers:
         for name, value in verdict_properties(verdict):
-            writer.add_global_property(name, value)  # type: ignore[attr-defined]
+            writer.add_global_property(name, value)

@@ -1,36 +1,36 @@
-"""What a finished session leaves for reviewers and their tools."""
+"""A verdict handed to everyone who implements `pytest_kopt_verdict`: our exports, and others'."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
+from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Verdict
-from pytest_kopt.schema.table import write_atomically
-from pytest_kopt.show import github, junit
-from pytest_kopt.show.comment import comment
+from pytest_kopt.show import comment, github, junit
+
+#: Ours are called first, in this order.
+_EXPORTS = (comment, github, junit)
 
 
-def publish(
-    verdict: Verdict,
-    comment_path: Path | None,
-    environ: Mapping[str, str],
-    manager: pytest.PytestPluginManager,
-) -> Iterator[str]:
-    """Write comment, step summary and JUnit properties; yield what could not be written.
+def publish(config: pytest.Config, verdict: Verdict, results: Sequence[CaseResult]) -> list[str]:
+    """Call every implementation and return the lines that the terminal is to show.
 
-    The verdict has been carried out by now, so a full disk here is told and changes nothing.
+    The verdict has been carried out by now: one that raises is told, disturbs no other, and changes
+    nothing.
     """
-    markdown = comment(verdict)
-    junit.describe_suite(manager, verdict)
-    try:
-        if comment_path is not None:
-            write_atomically(comment_path, markdown)
-    except OSError as error:
-        yield f"--kopt-comment could not be written: {error}"
-    try:
-        github.append_summary(environ, markdown)
-    except OSError as error:
-        yield f"GITHUB_STEP_SUMMARY could not be written: {error}"
+    manager, lines = config.pluginmanager, list[str]()
+    for module in reversed(_EXPORTS):
+        if not manager.is_registered(module):
+            manager.register(module, module.__name__)
+    given = {"config": config, "verdict": verdict, "results": results}
+    for each in reversed(config.hook.pytest_kopt_verdict.get_hookimpls()):
+        try:
+            told: Any = each.function(*(given[name] for name in each.argnames))
+            lines += told or ()
+        except Exception as error:
+            name = each.plugin_name.rpartition("/")[2]
+            lines.append(f"{name}: pytest_kopt_verdict: {type(error).__name__}: {error}")
+    return lines

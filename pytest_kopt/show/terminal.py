@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.exit_codes import ExitCode
@@ -213,3 +213,14 @@ def _cell(value: Scalar | None) -> str:
     if not isinstance(value, int | float) or math.isnan(value):
         return "-"
     return figure(value) if abs(value) >= 0.1 else f"{value:.3g}"
+
+
+def noise_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the noise floor that a calibration found."""
+    engines = ", ".join(found["engines"])
+    yield f"{found['processes']} processes, {found['compared_in']}, engine {engines}"
+    for label, spread in found["case_sd_pct"].items():
+        yield f"  {label}: sd {spread:.3f} %"
+    yield (f"geomean: sd {found['geomean_sd_pct']:.3f} %, worst {found['geomean_worst_pct']:.3f} %")
+    for count, gain in found["resolvable_pct"].items():
+        yield f"a gain of {gain:.3f} % is accepted with 90 % probability after {count} processes"

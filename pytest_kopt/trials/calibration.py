@@ -4,17 +4,38 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide import student
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, percent
 from pytest_kopt.decide.noise import MOST
+from pytest_kopt.errors import BadInput
+from pytest_kopt.paired.comparison import NotComparable
 from pytest_kopt.paired.noise import Scatter
-from pytest_kopt.paired.replica import CaseQuads, measured_under
+from pytest_kopt.paired.replica import CaseQuads, Caught, measured_under
+from pytest_kopt.trials.trees import overlays
+from pytest_kopt.trials.trial import Measurements
 
 POWER = 0.9
+
+
+def calibrate(
+    results: Sequence[CaseResult], root: Path, processes: int, measurements: Measurements
+) -> dict[str, Any]:
+    """Measure the cases that passed against themselves; BadInput where that cannot be done."""
+    passed = [result for result in results if result.check == "PASS"]
+    if not passed:
+        raise BadInput("no case passed", where="--kopt-calibrate", legal="cases that pass")
+    try:
+        ids = [result.nodeid for result in passed]
+        with overlays(root, {}) as versions, measurements.compare(ids, versions) as comparison:
+            replicas = list(comparison.replicas(processes))
+    except (Caught, NotComparable) as error:
+        raise BadInput(str(error), where="--kopt-calibrate") from None
+    return calibration(passed, replicas, comparison.how)
 
 
 def calibration(
@@ -66,14 +87,3 @@ def resolvable_pct(spread: float, processes: int) -> float:
     quantile = student.quantile(MOST + 2 * (look - 1), 1 - LOOKS[look])
     quantile += statistics.NormalDist().inv_cdf(POWER)
     return percent(quantile * spread / math.sqrt(min(processes, FINAL_LOOK)))
-
-
-def lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the noise floor as text."""
-    engines = ", ".join(found["engines"])
-    yield f"{found['processes']} processes, {found['compared_in']}, engine {engines}"
-    for label, spread in found["case_sd_pct"].items():
-        yield f"  {label}: sd {spread:.3f} %"
-    yield (f"geomean: sd {found['geomean_sd_pct']:.3f} %, worst {found['geomean_worst_pct']:.3f} %")
-    for count, gain in found["resolvable_pct"].items():
-        yield f"a gain of {gain:.3f} % is accepted with 90 % probability after {count} processes"
