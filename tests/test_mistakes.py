@@ -55,6 +55,10 @@ def raising(x: Tensor) -> Tensor:
     raise RuntimeError("a block of 64 does not fit 8 columns")
 
 
+def autotuned(x: Tensor) -> Tensor:
+    raise RuntimeError("0 active drivers ([]). There should only be one.")
+
+
 #: What was written, and what the message has to say: the mistake, and the way out.
 MISTAKES: dict[str, tuple[Callable[..., Any] | Tensor, dict[str, Any], str]] = {
     "no reference": (doubled, {"reference": None}, r"reference is missing.*higher precision"),
@@ -125,6 +129,11 @@ MISTAKES: dict[str, tuple[Callable[..., Any] | Tensor, dict[str, Any], str]] = {
         r"the reference holds NaN; draw inputs that it is defined for",
     ),
     "a kernel that raises": (raising, {}, r"in raising.*a block of 64 does not fit 8 columns"),
+    "an autotuner without a device": (
+        autotuned,
+        {},
+        r"Triton's interpreter cannot autotune.*one config where TRITON_INTERPRET is set",
+    ),
     "a gate by name of a format": (doubled, {"gate": "e4m3"}, r"gate is 'e4m3'.*snr\("),
     "a gate of an output that is not there": (
         doubled,

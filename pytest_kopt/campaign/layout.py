@@ -49,7 +49,7 @@ class Layout:
     @property
     def records(self) -> tuple[Path, ...]:
         """What sessions and commands wrote: no part of a workspace's project."""
-        names = ("rounds", "final", "replaced", "memory", "profiles", "logs", "upstream")
+        names = ("rounds", "final", "replaced", "memory", "profiles", "logs", "builds", "upstream")
         return tuple(self.directory / name for name in names)
 
     @property
@@ -73,6 +73,11 @@ class Layout:
     @property
     def trend(self) -> Path:
         return self.directory / "logs" / "performance_trend.md"
+
+    @property
+    def builds(self) -> Path:
+        """What torch compiled of earlier versions, by their content."""
+        return self.directory / "builds"
 
     @property
     def profiles(self) -> Path:

@@ -153,4 +153,19 @@ def kernel_traceback(error: BaseException) -> str:
     told = traceback.TracebackException.from_exception(error, limit=-_FRAMES)
     frames = [frame for frame in told.stack if not frame.filename.startswith(_PACKAGE)]
     told.stack = traceback.StackSummary.from_list(frames or told.stack)
-    return "".join(told.format(chain=False)).rstrip()
+    return f"{_of_interpreter(error)}{''.join(told.format(chain=False))}".rstrip()
+
+
+def _of_interpreter(error: BaseException) -> str:
+    """Return what to say of an error that Triton's interpreter may have made, and no GPU would."""
+    if "0 active drivers" in str(error):
+        return (
+            "Triton's interpreter cannot autotune, as it has no device to time configs on: give "
+            "the kernel one config where TRITON_INTERPRET is set, or run it on a GPU\n"
+        )
+    if type(error).__name__ == "InterpreterError":
+        return (
+            "Triton's interpreter does not know all that a GPU's compiler does: where the kernel "
+            "is right, run it on a GPU\n"
+        )
+    return ""

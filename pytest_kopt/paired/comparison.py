@@ -51,13 +51,15 @@ class Versions:
     """Where the two versions lie.
 
     `trees` are two trees of the incumbent; `changed` the paths below `root` that may differ. Where
-    the trees were `rebuilt`, one process cannot hold both versions.
+    the trees were `rebuilt`, one process cannot hold both versions. `extensions` is where torch
+    builds what the incumbent compiles (None: in each tree).
     """
 
     root: Path
     trees: tuple[Path, Path]
     changed: tuple[str, ...]
     rebuilt: bool = False
+    extensions: Path | None = None
 
 
 class Comparison:
@@ -295,7 +297,8 @@ class Comparison:
         env = {**site.environment, **_PASSIVE, **site.placement.pin_to(device)}
         copy = site.copy(self._versions.root, tree)
         if tree is not None and copy is not None:
-            env["TORCH_EXTENSIONS_DIR"] = str(copy[1] / ".torch_extensions")
+            held = self._versions.extensions if copy[1] == tree else None
+            env["TORCH_EXTENSIONS_DIR"] = str(held or copy[1] / ".torch_extensions")
         return Child(self._config, orders, env, ids, copy, site.starter)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 from pytest_kopt.campaign import commands
@@ -26,12 +29,14 @@ def overlays(
     old: Mapping[str, bytes | None],
     rebuild: str | None = None,
     env: Mapping[str, str] | None = None,
+    builds: Path | None = None,
 ) -> Iterator[Versions]:
     """Make two trees of the incumbent and remove them afterwards.
 
     `old` are the files through which the versions differ, by path below `root`; None for those that
     only the candidate has. With `rebuild` the trees are full copies in which that command has built
-    the incumbent; NotComparable when it cannot.
+    the incumbent; NotComparable when it cannot. What it compiles inline is kept in `builds`, by its
+    content, for later comparisons with it.
     """
     _sweep()
     incumbent = {path: content for path, content in old.items() if content is not None}
@@ -46,7 +51,26 @@ def overlays(
             overlay.copy(root, first, incumbent, absent)
             _build(rebuild, first, env or {})
             shutil.copytree(first, second, symlinks=True)
-        yield Versions(root, (first, second), tuple(sorted(old)), rebuilt=rebuild is not None)
+        extensions = None
+        if rebuild is None and _builds_inline(incumbent):
+            extensions = (builds or base) / _content(incumbent)
+        yield Versions(root, (first, second), tuple(sorted(old)), rebuild is not None, extensions)
+
+
+def _builds_inline(sources: Mapping[str, bytes]) -> bool:
+    """Say whether a version has torch build text that stands in it, and no files.
+
+    Files lie elsewhere in each tree, and would be built anew in turns.
+    """
+    text = b"".join(sources.values())
+    return b"load_inline" in text and b"cpp_extension.load(" not in text
+
+
+def _content(sources: Mapping[str, bytes]) -> str:
+    digest = hashlib.sha256(f"{sys.version_info[:2]} {version('torch')}".encode())
+    for path, content in sorted(sources.items()):
+        digest.update(f"{path} {len(content)} ".encode() + content)
+    return digest.hexdigest()[:16]
 
 
 def trees_once(
@@ -62,7 +86,8 @@ def trees_once(
         if not made:
             old = {**dict.fromkeys(kernel.files), **other.sources}
             manifest, root = campaign.manifest, campaign.root.resolve()
-            trees = overlays(root, old, rebuild=manifest.rebuild_command, env=manifest.env)
+            builds = campaign.layout.builds
+            trees = overlays(root, old, manifest.rebuild_command, manifest.env, builds)
             made.append(held.enter_context(trees))
         return made[0]
 

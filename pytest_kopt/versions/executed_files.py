@@ -6,6 +6,7 @@ frames when they run; their launcher is, and it names the function it launches.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -58,8 +59,12 @@ def check_moved(call: Callable[[], object], root: Path, changed: Iterable[str]) 
 
 
 def _libraries_below(root: Path) -> set[Path]:
-    """Return the machine code below `root` that this process has loaded, its own Python's aside."""
-    own = {Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)}
+    """Return the machine code below `root` that this process has loaded and that is not its own.
+
+    Its own are its Python's, and what torch builds for this version alone.
+    """
+    prefixes = (sys.prefix, sys.base_prefix, os.environ.get("TORCH_EXTENSIONS_DIR"))
+    own = {Path(prefix).resolve() for prefix in prefixes if prefix}
     found = set()
     for line in Path("/proc/self/maps").read_text().splitlines():
         fields = line.split(maxsplit=5)

@@ -26,7 +26,13 @@ PAGES = sorted(
 )
 #: Pages whose commands are real rounds, or sessions in Triton's interpreter.
 SLOW = {
-    *("README.md", "docs/campaigns-elsewhere.md", "docs/cases.md", "docs/many-gpus.md"),
+    *(
+        "README.md",
+        "docs/campaigns-elsewhere.md",
+        "docs/cases.md",
+        "docs/languages.md",
+        "docs/many-gpus.md",
+    ),
     "docs/pull-requests.md",
 }
 _STEP = re.compile(

@@ -1,0 +1,301 @@
+"""Kernels that strangers wrote, as they are: what becomes of them, and what a user has to declare.
+
+    python benchmarks/strangers.py OUT [--rounds GPU] [--wheels DIR] [--packages P…] [--ops NAME…]
+
+Each package comes from the index (or from a folder of wheels) by name and version into a throw-away
+environment on top of this one. Each of its operations is tried twice: `file`, plain torch as the
+baseline and their file as the candidate, and `tree`, their package as the project and a change
+without effect. Without --rounds everything is only checked (in Triton's interpreter where there is
+no GPU); with it each is a campaign of two rounds for that GPU. OUT gets strangers.json and
+strangers.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import site
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from strangers_ops import HELPERS, OPS, PACKAGES, Op
+
+_TEST = """\
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import *
+from pytest_kopt import snr
+from {module} import {name} as op
+
+R, C, DTYPE = {rows}, {columns}, torch.{dtype}
+
+
+@pytest.mark.kopt(schema="memory")
+def test_{name}(kopt):
+    DEVICE = kopt.device
+
+    def T(*shape, g={backward}, d=DTYPE):
+        return torch.randn(*shape, device=DEVICE, dtype=d).requires_grad_(g)
+
+    def P(*shape):
+        return torch.randn(*shape, device=DEVICE).softmax(-1).to(DTYPE).requires_grad_({backward})
+
+    def reference({arguments}):
+        {wide}
+        return {plain}
+
+    kopt(
+        op,
+        inputs=lambda: ({inputs},),
+        reference=reference,
+        dims={{"op": "{name}", "rows": R, "columns": C}},
+        backward={backward},
+        nbytes=4 * R * C,
+        {declared}
+    )
+"""
+_INI = '[tool.pytest.ini_options]\npythonpath = ["."]\ntestpaths = ["tests"]\n'
+
+
+@dataclass
+class Outcome:
+    """What became of one operation, one way; `declared` is what the test says besides."""
+
+    package: str
+    op: str
+    way: str
+    became: str
+    seconds: float
+    declared: str
+    flags: list[str]
+    why: str = ""
+
+
+@dataclass
+class Bench:
+    """The throw-away environment, and how large the cases are."""
+
+    folder: Path
+    gpu: str
+    rows: int
+    columns: int
+    dtype: str
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.folder / "bin/python"
+
+    @property
+    def packages(self) -> Path:
+        """Where what is installed in it lies."""
+        return next(self.folder.glob("lib/python*/site-packages"))
+
+    def run(
+        self, project: Path, *words: str, seconds: int = 900
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command of the environment in a project."""
+        env = {**os.environ, "PYTHONPATH": ""}
+        if not self.gpu:
+            env["TRITON_INTERPRET"] = "1"
+        return subprocess.run(
+            [str(self.python), "-m", *words],
+            cwd=project,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+
+
+def main() -> None:
+    """Install, try, and write the table after each package."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--rounds", metavar="GPU", default="")
+    parser.add_argument("--wheels", type=Path)
+    parser.add_argument("--packages", nargs="*", default=list(PACKAGES))
+    parser.add_argument("--ops", nargs="*")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    large = bool(given.rounds)
+    size = (8192, 4096, "bfloat16") if large else (32, 256, "float32")
+    bench = Bench((given.out / "environment").resolve(), given.rounds, *size)
+    found: list[Outcome] = []
+    for package in given.packages:
+        wanted = [op for op in OPS if op.package == package and op.name in (given.ops or [op.name])]
+        said = "" if not wanted else _installed(bench, package, given.wheels)
+        if said:
+            found += [
+                Outcome(package, op.name, "-", "not installed", 0, "", [], said) for op in wanted
+            ]
+        elif wanted and not large and not PACKAGES[package].on_cpu:
+            why = "does not import without a GPU"
+            found += [
+                Outcome(package, op.name, "-", "needs a GPU", 0, "", [], why) for op in wanted
+            ]
+        elif wanted:
+            for way in ("file", "tree"):
+                place = given.out / f"{package}-{way}"
+                shutil.rmtree(place, ignore_errors=True)
+                tried = _campaigns if large else _checked
+                found += tried(bench, wanted, way, place.resolve())
+        _write(given.out, found)
+
+
+def _installed(bench: Bench, package: str, wheels: Path | None) -> str:
+    """Install a package without what it depends on; return why that failed."""
+    if not bench.folder.exists():
+        venv.create(bench.folder, with_pip=False)
+        lines = [f"import site; site.addsitedir({path!r})" for path in site.getsitepackages()]
+        (bench.packages / "base.pth").write_text("\n".join(lines) + "\n")
+    known = PACKAGES[package]
+    source = ["--no-index", "--find-links", str(wheels)] if wheels else []
+    pip = [sys.executable, "-m", "pip"]
+    if subprocess.run([*pip, "--version"], capture_output=True, check=False).returncode:
+        pip = [shutil.which("pip") or "pip"]
+    for name in (f"{package}=={known.version}", *known.needs):
+        words = [*pip, "-q", "--python", str(bench.python), "install", "--no-deps", *source, name]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode:
+            return done.stderr.strip().splitlines()[-1]
+    return ""
+
+
+def _checked(bench: Bench, ops: Sequence[Op], way: str, project: Path) -> Iterator[Outcome]:
+    """Check all operations of a package in one session."""
+    for op in ops:
+        _write_case(bench, op, way, project, candidate=True)
+    if way == "tree":
+        shutil.copytree(bench.packages / _module(ops[0]), project / _module(ops[0]))
+    start = time.monotonic()
+    done = bench.run(project, "pytest", "-q", "--kopt-check-only", "--summary-csv", "rows.csv")
+    each = (time.monotonic() - start) / len(ops)
+    file = project / "rows.csv.evidence.json"
+    results = json.loads(file.read_text()) if file.exists() else []
+    for op in ops:
+        mine = [r for r in results if r["nodeid"].endswith(f"::test_{op.name}")]
+        if not mine:
+            why = (done.stdout + done.stderr).strip()[-600:]
+            yield Outcome(op.package, op.name, way, f"exit {done.returncode}", each, "", [], why)
+            continue
+        flags = [f"{f['check']}: {f['message']}" for f in mine[0]["findings"]]
+        refused = any(f["rejects"] for f in mine[0]["findings"])
+        why = mine[0]["diagnosis"]
+        became = "REJECTED" if refused else mine[0]["check"]
+        became = "needs a GPU" if why.startswith("Triton's interpreter") else became
+        yield Outcome(op.package, op.name, way, became, each, op.declared, flags, why)
+
+
+def _campaigns(bench: Bench, ops: Sequence[Op], way: str, place: Path) -> Iterator[Outcome]:
+    """Play a campaign of two rounds of each operation."""
+    for op in ops:
+        project = place / op.name
+        kernel = _write_case(bench, op, way, project, candidate=False)
+        if way == "tree":
+            shutil.copytree(bench.packages / _module(op), project / _module(op))
+        start = time.monotonic()
+        words = ["--op", op.name, "--backend", "TRITON", "--gpu", bench.gpu, "--kernel", kernel]
+        steps = [["pytest_kopt.cli", "init", "c", *words, "--metric", "Forward GB/s"]]
+        steps.append(["pytest", "-q", "--kopt-campaign", "c", "--kopt-round", "1"])
+        for step in steps:
+            done = bench.run(project, *step)
+            if done.returncode:
+                break
+        else:
+            if way == "file":
+                _write_case(bench, op, way, project, candidate=True)
+            else:
+                path = project / kernel
+                path.write_text(f"{path.read_text()}\n_WITHOUT_EFFECT = 1\n")
+            done = bench.run(project, "pytest", "-q", "--kopt-campaign", "c", "--kopt-round", "2")
+        seconds = time.monotonic() - start
+        rounds = sorted((project / "agent/workspace/c/rounds").glob("round-*/verdict.json"))
+        verdict = json.loads(rounds[-1].read_text()) if rounds else {}
+        became = verdict.get("decision") or f"exit {done.returncode}"
+        why = "\n".join([verdict.get("reason", ""), (done.stdout + done.stderr)[-1500:]])
+        flags = verdict.get("flags", [])
+        yield Outcome(op.package, op.name, way, became, seconds, op.declared, flags, why)
+
+
+def _module(op: Op) -> str:
+    return PACKAGES[op.package].module
+
+
+def _write_case(bench: Bench, op: Op, way: str, project: Path, *, candidate: bool) -> str:
+    """Write an operation's case and kernel; return the kernel file's path below the project."""
+    arguments = ", ".join(op.inputs)
+    names = [
+        f"{name} = {name}.double() if {name}.is_floating_point() else {name}" for name in op.inputs
+    ]
+    test = _TEST.format(
+        module=f"kernels.{op.name}",
+        name=op.name,
+        rows=bench.rows,
+        columns=bench.columns,
+        dtype=bench.dtype,
+        backward=op.backward,
+        arguments=arguments,
+        wide="\n        ".join(names),
+        plain=op.plain,
+        inputs=", ".join(op.inputs.values()),
+        declared=f"{op.declared}," if op.declared and candidate else "",
+    )
+    if op.declared and not candidate:
+        # A line in the test is part of the harness: it stands there from the baseline on.
+        test = test.replace("nbytes=4 * R * C,", f"nbytes=4 * R * C,\n        {op.declared},")
+    plain = f"from helpers import *\n\n\ndef {op.name}({arguments}):\n    return {op.plain}\n"
+    wrapper = f"\n\ndef {op.name}({arguments}):\n    return {{call}}\n"
+    # Theirs may have the very name.
+    theirs = re.match(r"[\w.]+", op.call).group().split(".")[0]  # type: ignore[union-attr]
+    call = re.sub(rf"^{theirs}\b", f"_{theirs}", op.call)
+    if way == "tree":
+        path = op.file.removesuffix(".py").replace("/", ".")
+        text = f"from helpers import *\nfrom {path} import {theirs} as _{theirs}\n"
+        if theirs == "packed":
+            text = "from helpers import packed as _packed\n"
+        text += wrapper.format(call=call)
+    elif candidate:
+        above = op.file.rpartition("/")[0].replace("/", ".")
+        text = (bench.packages / op.file).read_text()
+        text = re.sub(r"^from \.(?=\w)", f"from {above}.", text, flags=re.MULTILINE)
+        own = "from helpers import packed\n" if theirs == "packed" else ""
+        text += f"\n\n{own}_{theirs} = {theirs}\n{wrapper.format(call=call)}"
+    else:
+        text = plain
+    for name, content in {
+        "pyproject.toml": _INI,
+        "helpers.py": HELPERS,
+        "kernels/__init__.py": "",
+        f"kernels/{op.name}.py": text,
+        f"tests/test_{op.name}.py": test,
+    }.items():
+        path = project / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return op.file if way == "tree" else f"kernels/{op.name}.py"
+
+
+def _write(out: Path, found: Sequence[Outcome]) -> None:
+    (out / "strangers.json").write_text(json.dumps([asdict(o) for o in found], indent=1) + "\n")
+    lines = ["| package | op | way | became | s | declared | flags, or why |", "| --- " * 7 + "|"]
+    for o in found:
+        shown = "; ".join(o.flags) or ("" if o.became in ("PASS", "ACCEPTED") else o.why)
+        shown = " ".join(shown.split())[:160].replace("|", "/")
+        cells = (o.package, o.op, o.way, o.became, f"{o.seconds:.0f}", o.declared, shown)
+        lines.append(f"| {' | '.join(cells)} |")
+    (out / "strangers.md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
