@@ -66,7 +66,8 @@ def test_every_command_is_run_or_excused(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_link_leads_somewhere(page: str) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
+    text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
         if not target.startswith("http"):
             assert ((ROOT / page).parent / target).exists(), target
 
@@ -118,5 +119,5 @@ def test_every_finding_is_explained() -> None:
                 made |= {n.value for n in node.args[:1] if isinstance(n, ast.Constant) and n.value}
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_MESSAGES":
                 made |= set(ast.literal_eval(node.value))
-    assert len(made) > 50
+    assert len(made) > 40
     assert made <= explained, made - explained
