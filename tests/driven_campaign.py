@@ -56,6 +56,7 @@ _SETTINGS: dict[str, Any] = {
     "campaign": NAME,
     "csv_per_schema": False,
     "allow_removed": False,
+    "measure_same": False,
     "check_only": False,
     "gate": "no-regression",
     "compare": "stored",

@@ -70,13 +70,15 @@ def serve_arms(
             case = observed(case, seed)
             versions = _versions(case, order, seed)
     except Unreached:
-        commander.same(case.nodeid)
+        commander.same(case.nodeid, "source")
         return
     except NotLoadable as reason:
         commander.refuse(case.nodeid, str(reason))
         return
     with bench.waiting():
         commander.loaded(case.nodeid)
+    if _tell_machine_code(case, bench, order, commander, versions, seed):
+        return
     with one_thread():
         calls = [*map(case.positional, versions.values())]
         pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, *calls)
@@ -113,6 +115,36 @@ def serve_arms(
                 tried = try_shape(kind, case, near, versions, bench.device, secret)
                 if tried is not None:
                     commander.tried(tried)
+
+
+def _tell_machine_code(
+    case: Case,
+    bench: Bench,
+    order: ArmsOrder,
+    commander: Commander,
+    versions: Mapping[str, Callable[..., Any]],
+    seed: int,
+) -> bool:
+    """Tell what the versions have a GPU do otherwise; return whether that is nothing at all.
+
+    Only what a device does is the same then: where the host is timed too, the clock decides.
+    """
+    if bench.device != "cuda" or not (order.held_out and order.changed):
+        return False
+    if not {CANDIDATE, INCUMBENT} <= versions.keys():
+        return False
+    from pytest_kopt.sameness.launches import architecture, differences, record
+
+    given = make_inputs(case, seed)
+    before, after = (
+        record(_one_call(case, versions[name], given)) for name in (INCUMBENT, CANDIDATE)
+    )
+    on_device = {*engines_of(case, bench)} <= {"auto", "graph"}
+    if before.is_same(after) and on_device and not order.measure_same:
+        commander.same(case.nodeid, "machine")
+        return True
+    commander.changed(case.nodeid, differences(before, after, architecture()))
+    return False
 
 
 def _on_one_engine(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.verdict import KernelChange, Same
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
 
@@ -25,7 +26,9 @@ class ArmsOrder:
     copies, for incumbent and placebo), `changed` the paths below `root` that differ
     (none: whatever file a case's function stands in). Without trees the process runs only its own
     tree's version, and must run none of the changed files below `root` when that is given. With
-    `held_out` the arms are also tried at shapes near the case's own once they have been timed.
+    `held_out` the arms are also tried at shapes near the case's own once they have been timed, and
+    before that it is told what they have a GPU do; they are timed where that is the same only with
+    `measure_same`.
     """
 
     names: tuple[str, ...]
@@ -33,12 +36,13 @@ class ArmsOrder:
     trees: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     held_out: bool = False
+    measure_same: bool = False
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> ArmsOrder:
         """Read the JSON form."""
         lists = {name: tuple(document[name]) for name in ("names", "trees", "changed")}
-        return cls(root=document["root"], held_out=document["held_out"], **lists)
+        return cls(**{**document, **lists})
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +70,11 @@ class Commander(Protocol):
 
     def ready(self, nodeid: str, arms: Sequence[str]) -> None: ...
 
-    def same(self, nodeid: str) -> None:
-        """Say that the change does not concern this case: there is nothing to compare."""
+    def same(self, nodeid: str, how: Same) -> None:
+        """Say that the versions are the same for this case: there is nothing to compare."""
+
+    def changed(self, nodeid: str, kernels: Sequence[KernelChange]) -> None:
+        """Say what the versions have the device do otherwise."""
 
     def refuse(self, nodeid: str, reason: str) -> None: ...
 

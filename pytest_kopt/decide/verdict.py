@@ -13,7 +13,7 @@ from pytest_kopt.roofline import Roofline
 #: Which cases decide: the representative ones, or all.
 Level = Literal["quick", "full"]
 #: How it is known that both versions run the same code.
-Same = Literal["source"]
+Same = Literal["source", "machine"]
 
 
 class Decision(str, Enum):
@@ -181,6 +181,21 @@ class NextAction(BaseModel):
     arguments: dict[str, Any] = {}
 
 
+class KernelChange(BaseModel):
+    """A GPU kernel that the candidate launches otherwise, and what it needs in each version.
+
+    By name: launches, blocks, threads, registers, stack and shared memory in bytes, occupancy in
+    percent, size of the code, instructions of each kind. Empty for the version that lacks it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    case: str = Field(default="", description="label of the first case that launches it")
+    kernel: str
+    before: dict[str, float] = {}
+    after: dict[str, float] = {}
+
+
 class Applied(BaseModel):
     """What the decision did to the repository."""
 
@@ -235,6 +250,9 @@ class Verdict(BaseModel):
     rooflines: list[Roofline] = Field(default=[], description="by case and direction")
     kernel_time: KernelTime | None = Field(
         default=None, description="of a round that was profiled or judged by it"
+    )
+    kernels: list[KernelChange] = Field(
+        default=[], description="what changed in the machine code, where that is known"
     )
     removed: list[str] = Field(
         default=[], description="the base's cases for whose absence a gate refuses the change"

@@ -69,6 +69,11 @@ def add_options(parser: pytest.Parser) -> None:
         help="let --kopt-base pass where cases of the base are gone",
     )
     group.addoption(
+        "--kopt-measure-same",
+        action="store_true",
+        help="time cases whose versions have a GPU do the same work as well",
+    )
+    group.addoption(
         "--kopt-check-only",
         action="store_true",
         help="check the cases and look at what they do; time and compare nothing",

@@ -35,6 +35,7 @@ class Settings:
     base: str | None
     gate: Gate
     allow_removed: bool
+    measure_same: bool
     check_only: bool
     rebuild_command: str | None
     summary_csv: Path | None
@@ -82,6 +83,7 @@ class Settings:
             base=option.kopt_base,
             gate=_gate(config),
             allow_removed=option.kopt_allow_removed,
+            measure_same=option.kopt_measure_same,
             check_only=option.kopt_check_only,
             rebuild_command=config.getini("kopt_rebuild_command"),
             summary_csv=_absolute(here, option.kopt_summary_csv),
@@ -122,6 +124,7 @@ class Settings:
             ("--kopt-profile", self.profile, self.round, "--kopt-round N|next"),
             ("--kopt-gate", option.kopt_gate, self.base, "--kopt-base REF"),
             ("--kopt-allow-removed", self.allow_removed, self.base, "--kopt-base REF"),
+            ("--kopt-measure-same", self.measure_same, judged, "--kopt-round N|next"),
         ):
             if given and not needed:
                 what = legal.partition(" ")[0].removeprefix("--kopt-")

@@ -265,7 +265,7 @@ class Comparison:
         versions = self._versions
         trees = tuple(str(site.tree(versions.root, tree)) for tree in versions.trees)
         root = str(site.path(versions.root))
-        order = ArmsOrder(tuple(names), root, trees, versions.changed, near)
+        order = ArmsOrder(tuple(names), root, trees, versions.changed, near, orders.measure_same)
         return self._child(replace(orders, arms=order), None, site, device, ids)
 
     def _alone(

@@ -17,7 +17,7 @@ from pytest_kopt.decide.inference import FINAL_LOOK, KNOWN_BIAS_PCT, LOOKS, perc
 from pytest_kopt.decide.paired import PairedCase, PairedEvidence, open_alone
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.skewed import decide_under_skew
-from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.decide.verdict import Decision, KernelChange, Same, Verdict
 from pytest_kopt.devices.conditions import Conditions, by_kind
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried, held_out_findings
@@ -41,7 +41,7 @@ _PAIR_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class PairedResult:
-    """A paired verdict with the evidence behind it; `same` are cases without any change.
+    """A paired verdict with the evidence behind it; `same` says how it is known of a case that is.
 
     `results` are the cases, `replicas` what was measured of each; `tried` and `nearby` what the
     versions did at shapes near the declared ones, and what that says.
@@ -50,11 +50,16 @@ class PairedResult:
     verdict: Verdict
     pairs_csv: str
     session: dict[str, object]
-    same: frozenset[str]
+    same: Mapping[str, Same]
     results: tuple[CaseResult, ...]
     replicas: tuple[dict[str, CaseQuads], ...]
     tried: tuple[Tried, ...]
     nearby: tuple[Finding, ...]
+
+    @property
+    def has_same_machine_code(self) -> bool:
+        """Whether the device does the same for both versions in every case."""
+        return len(self.same) == len(self.results) and "machine" in self.same.values()
 
     def change(self, ids: Collection[str] | None = None) -> PairedChange:
         """Return the gain over the cases with these node ids, over all when None."""
@@ -130,7 +135,7 @@ def judge(
         else:
             replicas += comparison.replicas(missing)
         flags = _flags(comparison, results, replicas)
-        same = frozenset(nodeid for nodeid, quads in replicas[0].items() if quads.is_same)
+        same = {name: q.same or "source" for name, q in replicas[0].items() if q.is_same}
         reached = [result for result in results if result.nodeid not in same]
         judged = reached if reached_only and reached else results
         found = [
@@ -163,7 +168,12 @@ def judge(
         verdict = verdict.model_copy(update={"flags": [*verdict.flags, *told]})
     engines = sorted({quads.engine for quads in replicas[0].values() if not quads.is_same})
     return PairedResult(
-        verdict.model_copy(update={"engine": ", ".join(engines) or None}),
+        verdict.model_copy(
+            update={
+                "engine": ", ".join(engines) or None,
+                "kernels": _kernels(results, replicas),
+            }
+        ),
         _pairs_csv(results, [*replicas, *more]),
         {
             "compared_in": comparison.how,
@@ -183,6 +193,19 @@ def judge(
         tuple(comparison.tried),
         tuple(_nearby_findings(comparison)),
     )
+
+
+def _kernels(
+    results: Sequence[CaseResult], replicas: Sequence[Mapping[str, CaseQuads]]
+) -> list[KernelChange]:
+    """Return what changed in the machine code, each once and with the first case it is seen in."""
+    found: dict[str, KernelChange] = {}
+    for result in results:
+        for replica in replicas:
+            for kernel in replica[result.nodeid].kernels:
+                named = kernel.model_copy(update={"case": result.label})
+                found.setdefault(kernel.model_dump_json(), named)
+    return list(found.values())
 
 
 def _cases(
@@ -205,7 +228,7 @@ def _cases(
             placebo=ratios(result.nodeid, "placebo"),
             device=replicas[0][result.nodeid].device or None,
             core=core is None or result.nodeid in core,
-            same="source" if replicas[0][result.nodeid].is_same else None,
+            same=replicas[0][result.nodeid].same,
             values=metric.on_both_sides(result.key, statistics.fmean(ratios(result.nodeid))),
         )
         for result in results

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import QUADS, replica_ratio
+from pytest_kopt.decide.verdict import KernelChange, Same
 from pytest_kopt.devices.conditions import Conditions, steadily
 from pytest_kopt.devices.placement import Placement
 from pytest_kopt.devices.vendor import Device
@@ -50,6 +51,9 @@ class CaseQuads:
     conditions: Conditions | None = None
     timed: tuple[float, float] = (0.0, 0.0)
     not_captured: Mapping[str, str] = field(default_factory=dict)
+    #: How it is known that both versions are the same, where nothing was timed.
+    same: Same | None = None
+    kernels: tuple[KernelChange, ...] = ()
 
     @property
     def is_same(self) -> bool:
@@ -194,16 +198,23 @@ class Replica:
             for child in self._children:
                 child.ask(nodeid, None)
         for child in self._children:
-            if _wait(child, "loaded", "same")["kind"] == "same":
-                _wait(child, "finished")
-                return CaseQuads(nodeid, "")
+            message = _wait(child, "loaded", "same")
+            if message["kind"] == "same":
+                return _same(child, message)
         with placement.lock(device):
             placement.keep_strangers_off(device)
             since = time.time()
             prepared = []
+            kernels: list[KernelChange] = []
             for child in self._children:
                 child.go_on()
-                prepared.append(_wait(child, "prepared"))
+                message = _wait(child, "changed", "same", "prepared")
+                if message["kind"] == "same":
+                    return _same(child, message)
+                if message["kind"] == "changed":
+                    kernels += [KernelChange(**told) for told in message["kernels"]]
+                    message = _wait(child, "prepared")
+                prepared.append(message)
             engine = agreed(message["engine"] for message in prepared)
             for child in self._children:
                 child.agree(engine)
@@ -228,7 +239,9 @@ class Replica:
         self.held_seconds += timed[1] - timed[0]
         shown = "+".join(dict.fromkeys(engine.split("+")))
         why = {what: said for told in prepared for what, said in told["not_captured"].items()}
-        return CaseQuads(nodeid, shown, quads, device.uuid, conditions, timed, why)
+        return CaseQuads(
+            nodeid, shown, quads, device.uuid, conditions, timed, why, kernels=tuple(kernels)
+        )
 
     def _read_tried(self, child: Child, nodeid: str) -> None:
         try:
@@ -236,6 +249,12 @@ class Replica:
                 self.tried.append(Tried(**message["shape"]))
         except ChildDied as death:
             raise DiedNearby(f"{nodeid}: {death}".splitlines()[0]) from None
+
+
+def _same(child: Child, message: Mapping[str, Any]) -> CaseQuads:
+    """Return a case that needs no clock, once its process is done with it."""
+    _wait(child, "finished")
+    return CaseQuads(message["nodeid"], "", same=message["how"])
 
 
 def _quads(arms: Mapping[str, Child], order: random.Random) -> dict[Kind, list[Quad]]:

@@ -12,6 +12,7 @@ from typing import NoReturn
 import pytest
 
 from pytest_kopt.cases.result import LOST, CaseResult
+from pytest_kopt.decide.verdict import KernelChange, Same
 from pytest_kopt.devices import context
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
@@ -108,9 +109,14 @@ class Serve:
         """Hand in the row that a case gets if it never comes back."""
         self._channel.send("declared", result=result.to_json())
 
-    def same(self, nodeid: str) -> None:
-        """Say that the change does not concern a case."""
-        self._channel.send("same", nodeid=nodeid)
+    def same(self, nodeid: str, how: Same) -> None:
+        """Say that the versions are the same for a case."""
+        self._channel.send("same", nodeid=nodeid, how=how)
+
+    def changed(self, nodeid: str, kernels: Sequence[KernelChange]) -> None:
+        """Say what the versions have the device do otherwise."""
+        found = [kernel.model_dump() for kernel in kernels]
+        self._channel.send("changed", nodeid=nodeid, kernels=found)
 
     def refuse(self, nodeid: str, reason: str) -> None:
         """Say why two versions cannot live in this process."""

@@ -22,10 +22,11 @@ class WorkerOrders:
     in one CSV; `ignored` are node ids to leave out (skipped at the baseline), `selected` the labels
     or node ids that alone are measured (none: all). With `arms` the cases are not checked and timed
     but held ready for a comparison, with `profile` they are profiled, with `check_only` they are
-    checked, not timed. Of cases that are `compared` later, what a comparison asks as well is left
-    to it. `repeats` and `iterations` are the samples of a case and, on the CPU, the most calls in
-    one (None: as ever). `target` is the architecture and `language` the one that a campaign is for,
-    `metric` what decides there.
+    checked, not timed. With `measure_same` arms are timed that have a GPU do the same. Of cases
+    that are `compared` later, what a comparison asks as well is left to it. `repeats` and
+    `iterations` are the samples of a case and, on the CPU, the most calls in one (None: as ever).
+    `target` is the architecture and `language` the one that a campaign is for, `metric` what
+    decides there.
     """
 
     device: str
@@ -43,6 +44,7 @@ class WorkerOrders:
     profile: ProfileOrder | None = None
     check_only: bool = False
     compared: bool = False
+    measure_same: bool = False
     repeats: int | None = None
     iterations: int | None = None
     target: str | None = None
@@ -60,6 +62,7 @@ class WorkerOrders:
             settings.suite,
             one_schema=settings.one_schema,
             check_only=settings.check_only,
+            measure_same=settings.measure_same,
             repeats=settings.repeats,
             iterations=settings.iterations,
         )

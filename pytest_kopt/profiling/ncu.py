@@ -36,11 +36,20 @@ def command(report: Path) -> list[str]:
     ]
 
 
+#: What NVIDIA's driver says where counters are for administrators, as in most clouds.
+_FORBIDDEN = "ERR_NVGPUCTRPERM"
+
+
 def launches(text: str) -> list[Launch]:
     """Return the launches of a raw page: one line a launch, units in the line below the header.
 
     Raises ValueError when there is no such table, with the tool's own last word.
     """
+    if _FORBIDDEN in text:
+        raise ValueError(
+            f"{_FORBIDDEN}: this machine forbids performance counters; what a kernel needs by its "
+            "machine code stands in verdict.json, under kernels"
+        )
     lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
     if start is None:

@@ -9,7 +9,14 @@ import pytest
 from pytest_kopt.decide.verdict import Decision, Shape, Verdict
 from pytest_kopt.figures import changed, figure, interval
 from pytest_kopt.schema.table import write_atomically
-from pytest_kopt.show.words import markdown_table, one_line, outcome, same_code, visible
+from pytest_kopt.show.words import (
+    kernel_lines,
+    markdown_table,
+    one_line,
+    outcome,
+    same_code,
+    visible,
+)
 
 _SIGNS = {
     Decision.BASELINE: "⚪",
@@ -88,6 +95,14 @@ def _lines(verdict: Verdict) -> Iterator[str]:
     if same:
         yield ""
         yield f"{same}."
+    kernels = kernel_lines(verdict)
+    if kernels:
+        yield ""
+        yield f"<details><summary>what changed in {len(kernels)} kernels</summary>"
+        yield ""
+        yield from (f"- {_safe(line)}" for line in kernels[:_MOST_ROWS])
+        yield ""
+        yield "</details>"
     if verdict.flags:
         yield ""
         yield from (f"- flag: {_safe(flag)}" for flag in verdict.flags)

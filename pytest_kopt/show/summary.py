@@ -9,7 +9,7 @@ from pytest_kopt.campaign.state import Round
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.figures import changed, figure, interval
 from pytest_kopt.honesty.transfer import REJECT, UNSTATED, transfer_lines
-from pytest_kopt.show.words import markdown_table
+from pytest_kopt.show.words import kernel_lines, markdown_table
 
 
 def summary(campaign: Campaign, item: Round, verdict: Verdict) -> str:
@@ -105,6 +105,7 @@ def _decision(verdict: Verdict) -> str:
         lines.append(f"\nCommit: {verdict.applied.git_commit}")
     if verdict.applied.restored:
         lines.append(f"\nRestored: {', '.join(verdict.applied.restored)}")
+    lines += [f"\nKernel {line}" for line in kernel_lines(verdict)]
     lines += [f"\nFlag: {flag}" for flag in verdict.flags]
     return "\n".join(lines)
 

@@ -16,7 +16,7 @@ from pytest_kopt.schema.table import cell
 from pytest_kopt.show.bars import Axis
 from pytest_kopt.show.profiles import profile_lines
 from pytest_kopt.show.rooflines import roofline_lines
-from pytest_kopt.show.words import clipped, outcome, printed, same_code, within
+from pytest_kopt.show.words import clipped, kernel_lines, outcome, printed, same_code, within
 
 if TYPE_CHECKING:
     import pytest
@@ -101,6 +101,7 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
         yield f"re-measured: {', '.join(map(changed, verdict.remeasured_pct))}"
     if same_code(verdict):
         yield same_code(verdict)
+    yield from (f"kernel {line}" for line in kernel_lines(verdict))
     for flag in verdict.flags:
         yield Line(f"flag: {flag}", yellow=True)
     if verdict.applied.git_commit and verdict.decision.keeps:

@@ -11,7 +11,7 @@ from tabulate import tabulate
 from pytest_kopt.figures import changed_within
 
 if TYPE_CHECKING:
-    from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Shape, Verdict
+    from pytest_kopt.decide.verdict import Aggregate, ConfigClass, KernelChange, Shape, Verdict
 
 
 def within(found: Aggregate | Shape | ConfigClass) -> str:
@@ -49,6 +49,26 @@ def same_code(verdict: Verdict) -> str:
     same = sum(shape.same is not None for shape in verdict.shapes)
     text = f"{same} of {len(verdict.shapes)} cases run the same code in both versions: not timed"
     return text if same else ""
+
+
+def kernel_lines(verdict: Verdict) -> list[str]:
+    """Return what changed in the machine code, a line for each kernel."""
+    found = []
+    for kernel in verdict.kernels:
+        names = [n for n in {**kernel.before, **kernel.after} if _differs(kernel, n)]
+        figures = (
+            f"{name} {kernel.before.get(name, 0):g} -> {kernel.after.get(name, 0):g}"
+            for name in names
+        )
+        what = "" if kernel.before else "added, "
+        what = what if kernel.after else "gone, "
+        text = ", ".join(figures) or "other instructions or arguments"
+        found.append(f"{kernel.kernel}: {what}{text} (first in {kernel.case})")
+    return found
+
+
+def _differs(kernel: KernelChange, name: str) -> bool:
+    return kernel.before.get(name, 0.0) != kernel.after.get(name, 0.0)
 
 
 def clipped(label: str, room: int) -> str:

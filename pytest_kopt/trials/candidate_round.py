@@ -19,7 +19,7 @@ from pytest_kopt.decide.gates import correctness_verdict
 from pytest_kopt.decide.kernel_time import ON_CPU, judge_kernel_time
 from pytest_kopt.decide.promotion import asks_for_full
 from pytest_kopt.decide.verdict import Decision, Level, Verdict
-from pytest_kopt.errors import KernelError
+from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.figures import changed
 from pytest_kopt.honesty.heldout import SUPPORT
 from pytest_kopt.honesty.inflation import gap_finding
@@ -153,6 +153,15 @@ def _judge(gathered: Gathered, examination: Examination) -> Judged:
         gathered = gathered.with_death(death.case, str(death))
         judged = _judge(gathered, examination)
         return replace(judged, detail=judging.head(str(death)))
+    paired = judged.paired
+    if paired and paired.has_same_machine_code and not opened.notes.extra_benefit:
+        raise BadInput(
+            f"the same machine code as round {opened.campaign.state.incumbent_round}: the GPU does "
+            "the same work in every case",
+            where=", ".join(opened.campaign.manifest.kernel_source),
+            legal="an edit that changes what is launched, notes with extra_benefit, or "
+            "--kopt-measure-same to time it nevertheless",
+        )
     special = [found for found in judged.nearby if found.rejects]
     return judged.of(judging.overfit(results, special, policy)) if special else judged
 

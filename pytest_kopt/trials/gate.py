@@ -266,12 +266,14 @@ class Change:
         """Return the verdict on all cases; `new` are those that were not compared."""
         if found is None or len(found.same) == len(found.results):
             why = f"the change since {self.base} reaches no case"
-            same = [result for result in results if found and result.nodeid in found.same]
-            verdict = self._nothing(same, why if found else f"every case is new since {self.base}")
-            verdict.shapes.extend(judging.shapes(results, new.keys()))
+            same = found.same if found else {}
+            if found and found.has_same_machine_code:
+                why = f"the GPU does the same work as at {self.base}: the same machine code"
+            verdict = self._nothing([], why if found else f"every case is new since {self.base}")
+            verdict.shapes.extend(judging.shapes(results, same.keys() | new.keys(), same))
             return verdict
         verdict = found.verdict
-        rest = judging.shapes(results, found.same | new.keys(), same=found.same)
+        rest = judging.shapes(results, found.same.keys() | new.keys(), found.same)
         update: dict[str, Any] = {"shapes": verdict.shapes + rest}
         if verdict.decision is not Decision.INCOMPLETE:
             update["next_step"] = _NEXT.get(verdict.decision, "")

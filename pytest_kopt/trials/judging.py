@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult, Check, ExpectedCase
 from pytest_kopt.decide.gates import checked_shape
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.verdict import Decision, Shape, Verdict
+from pytest_kopt.decide.verdict import Decision, Same, Shape, Verdict
 from pytest_kopt.devices.conditions import by_kind
 from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.devices.vendor import CPU
@@ -45,20 +46,22 @@ def same_code(
     next_step: str = "",
 ) -> Verdict:
     """Return the verdict on cases whose code is the same in both versions."""
-    ids = {result.nodeid for result in results}
+    same: dict[str, Same] = {result.nodeid: "source" for result in results}
     verdict = uncompared((), policy, decision, reason, next_step)
-    return verdict.model_copy(update={"shapes": shapes(results, ids, same=ids)})
+    return verdict.model_copy(update={"shapes": shapes(results, same.keys(), same)})
 
 
 def shapes(
-    results: Sequence[CaseResult], ids: Collection[str], same: Collection[str] = ()
+    results: Sequence[CaseResult],
+    ids: Collection[str],
+    same: Mapping[str, Same] = MappingProxyType({}),
 ) -> list[Shape]:
     """Return some of the cases as they stand in a verdict that does not compare them.
 
     Both versions run the same code of those in `same`.
     """
     return [
-        checked_shape(r.row()).model_copy(update={"same": "source" if r.nodeid in same else None})
+        checked_shape(r.row()).model_copy(update={"same": same.get(r.nodeid)})
         for r in results
         if r.nodeid in ids
     ]

@@ -14,6 +14,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed, figure, interval
 from pytest_kopt.show import final_report
 from pytest_kopt.show.status import status
+from pytest_kopt.show.words import kernel_lines
 
 
 def document(campaign: Campaign) -> dict[str, Any]:
@@ -155,6 +156,7 @@ def _round(item: Round, verdict: Verdict) -> dict[str, Any]:
             for found in verdict.classes
         ],
         "flags": verdict.flags,
+        "kernels": kernel_lines(verdict),
         "notes": [[name, str(value)] for name, value in item.notes.given().items()],
         "summary": item.notes.summary or item.notes.change or item.notes.hypothesis or "",
         "commit": (verdict.applied.git_commit or "")[:12] if verdict.decision.keeps else "",

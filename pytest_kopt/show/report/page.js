@@ -77,6 +77,7 @@
     ];
     for (const each of round.attempts.slice(0, -1))
       parts.push(made("p", `attempt ${each.number}: ${each.decision}: ${each.reason}`, "quiet"));
+    for (const line of round.kernels) parts.push(made("p", `kernel ${line}`));
     for (const flag of round.flags) parts.push(made("p", `flag: ${flag}`, "flag"));
     if (round.commit) parts.push(made("p", `commit ${round.commit}`, "quiet"));
     if (round.restored.length) parts.push(made("p", `restored ${round.restored.join(", ")}`, "quiet"));

@@ -1,0 +1,286 @@
+"""What a call has a GPU do: each launch in its order, with all that decides what it does there.
+
+A call is captured into a graph whose nodes are read through the driver. Two launches are the same
+where function, grid, block, shared memory and arguments are: a function that is one and the same in
+the process, or that Triton compiled to the same object; arguments by their bytes, words that are
+addresses of a device's memory set aside. What cannot be read is never the same as anything.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import torch
+
+from pytest_kopt.decide.verdict import KernelChange
+from pytest_kopt.sameness.objects import digest, figures
+
+_KERNEL, _MEMCPY, _MEMSET, _EMPTY = 0, 1, 2, 5
+#: Attributes of a function by their numbers in the driver's interface.
+_ATTRIBUTES = {"stack": 3, "registers": 4}
+_MEMORY_TYPE = 2
+_WORD = 8
+
+
+class Unreadable(Exception):
+    """What a call launches cannot be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch: its kernel's name, how it is laid out, and what identifies its code.
+
+    `code` is the digest of a compiled object, or a function's handle in this process. What the
+    driver says that it `needs` is no part of a comparison.
+    """
+
+    name: str
+    grid: tuple[int, ...] = ()
+    block: tuple[int, ...] = ()
+    shared: int = 0
+    code: str = ""
+    arguments: tuple[str, ...] = ()
+    needs: Mapping[str, float] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What a call launches, and the compiled objects of it that are at hand, by digest.
+
+    `unread` says why it is not all that the call does, "" where it is.
+    """
+
+    launches: tuple[Launch, ...]
+    objects: Mapping[str, bytes] = field(default_factory=dict)
+    unread: str = ""
+
+    def is_same(self, other: Recording) -> bool:
+        """Say whether the device does the same for both; never in doubt."""
+        return not (self.unread or other.unread) and self.launches == other.launches
+
+
+def architecture() -> str:
+    """Return the current device's architecture as in the spec files, `sm_90` or `gfx942`."""
+    known = torch.cuda.get_device_properties(torch.cuda.current_device())
+    if torch.version.hip:
+        return str(known.gcnArchName).partition(":")[0]
+    return f"sm_{known.major}{known.minor}"
+
+
+def record(call: Callable[[], object]) -> Recording:
+    """Return what `call`, which has run before, launches on the current device."""
+    kernels = _triton_kernels(call)
+    objects = {digest(content): content for kernel in kernels if (content := _object(kernel))}
+    try:
+        graph = _captured(call)
+        driver = _Driver()
+        by_function = {kernel.function: kernel for kernel in kernels}
+        nodes = driver.nodes(graph.raw_cuda_graph())
+        return Recording(tuple(driver.launch(node, by_function) for node in nodes), objects)
+    except Unreadable as error:
+        return Recording(tuple(map(_of_triton, kernels)), objects, str(error))
+
+
+def differences(before: Recording, after: Recording, arch: str) -> list[KernelChange]:
+    """Return what differs between two versions' launches, one entry for each kernel's name.
+
+    Of several launches of a name the first that differ stand for all. `arch` is as in the spec
+    files. Nothing for recordings that only differ in their order.
+    """
+    pairs: list[tuple[str, tuple[Launch | None, int], tuple[Launch | None, int]]] = []
+    for name in dict.fromkeys(launch.name for launch in (*before.launches, *after.launches)):
+        old, new = ([x for x in r.launches if x.name == name] for r in (before, after))
+        if old != new:
+            unlike: Iterator[tuple[Launch | None, Launch | None]]
+            unlike = ((o, n) for o, n in zip(old, new, strict=False) if o != n)
+            first, second = next(unlike, (old[0] if old else None, new[0] if new else None))
+            pairs.append((name, (first, len(old)), (second, len(new))))
+    with ThreadPoolExecutor(8) as pool:
+        one = [pool.submit(_needs, *found, before.objects, arch) for _, found, _ in pairs]
+        other = [pool.submit(_needs, *found, after.objects, arch) for _, _, found in pairs]
+    return [
+        KernelChange(kernel=name, before=old.result(), after=new.result())
+        for (name, _, _), old, new in zip(pairs, one, other, strict=True)
+    ]
+
+
+def _needs(
+    launch: Launch | None, count: int, objects: Mapping[str, bytes], arch: str
+) -> dict[str, float]:
+    """Return what a kernel needs and how often it is launched; nothing for one that is not."""
+    if launch is None:
+        return {}
+    found = {"launches": float(count), **launch.needs}
+    found |= {"blocks": float(prod(launch.grid))} if launch.grid else {}
+    found |= {"threads": float(prod(launch.block))} if launch.block else {}
+    if launch.code in objects:
+        found |= figures(objects[launch.code], prod(launch.block), launch.shared, arch)
+    return found
+
+
+def _triton_kernels(call: Callable[[], object]) -> list[Any]:
+    """Run a call and return the compiled kernels that it launches through Triton, in order."""
+    found: list[Any] = []
+    jit = sys.modules.get("triton.runtime.jit")
+    if jit is None:
+        return found
+
+    def run(self: Any, *args: Any, **keywords: Any) -> Any:
+        kernel = launch(self, *args, **keywords)
+        if hasattr(kernel, "asm"):
+            found.append(kernel)
+        return kernel
+
+    launch, jit.JITFunction.run = jit.JITFunction.run, run
+    try:
+        call()
+    finally:
+        jit.JITFunction.run = launch
+    return found
+
+
+def _of_triton(kernel: Any) -> Launch:
+    """Return a launch as far as Triton knows it: what a GPU's driver does not show."""
+    known = kernel.metadata
+    content = _object(kernel)
+    threads = known.num_warps * known.target.warp_size
+    return Launch(known.name, (), (threads,), known.shared, digest(content) if content else "")
+
+
+def _object(kernel: Any) -> bytes | None:
+    content = next((kernel.asm[k] for k in ("cubin", "hsaco") if k in kernel.asm), None)
+    return content if isinstance(content, bytes) else None
+
+
+def _captured(call: Callable[[], object]) -> Any:
+    stream = torch.cuda.current_stream()
+    try:
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
+        with torch.cuda.graph(graph):
+            kept = call()
+    except Exception as error:
+        torch.cuda.set_stream(stream)
+        raise Unreadable(f"{type(error).__name__}: {error}".splitlines()[0]) from error
+    del kept
+    return graph
+
+
+class _KernelParameters(ctypes.Structure):
+    """CUDA_KERNEL_NODE_PARAMS_v2 of the driver's interface."""
+
+    _fields_ = (
+        ("function", ctypes.c_void_p),
+        *((f"{what}_{axis}", ctypes.c_uint) for what in ("grid", "block") for axis in "xyz"),
+        ("shared", ctypes.c_uint),
+        ("parameters", ctypes.POINTER(ctypes.c_void_p)),
+        ("extra", ctypes.POINTER(ctypes.c_void_p)),
+        ("kernel", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+    )
+
+
+class _Driver:
+    """Reads a captured graph through libcuda; Unreadable for what it does not tell."""
+
+    def __init__(self) -> None:
+        try:
+            self._library = ctypes.CDLL("libcuda.so.1")
+        except OSError as error:
+            raise Unreadable(str(error)) from None
+
+    def nodes(self, graph: int) -> list[int]:
+        count = ctypes.c_size_t()
+        self._ask("cuGraphGetNodes", ctypes.c_void_p(graph), None, ctypes.byref(count))
+        found = (ctypes.c_void_p * count.value)()
+        self._ask("cuGraphGetNodes", ctypes.c_void_p(graph), found, ctypes.byref(count))
+        return [int(node or 0) for node in found]
+
+    def kind(self, node: int) -> int:
+        kind = ctypes.c_int()
+        self._ask("cuGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
+        return kind.value
+
+    def extent(self, node: int, kind: int) -> tuple[str, ...]:
+        """Return what a copy or a fill is about, without its addresses."""
+        name = "cuGraphMemcpyNodeGetParams" if kind == _MEMCPY else "cuGraphMemsetNodeGetParams"
+        words = (ctypes.c_uint64 * 32)()
+        self._ask(name, ctypes.c_void_p(node), words)
+        return self._without_addresses(bytes(words))
+
+    def launch(self, node: int, kernels: Mapping[int, Any]) -> Launch:
+        """Return what a node does; `kernels` are Triton's by their functions' handles."""
+        kind = self.kind(node)
+        if kind in (_MEMCPY, _MEMSET):
+            arguments = self.extent(node, kind)
+            return Launch("copy" if kind == _MEMCPY else "fill", arguments=arguments)
+        if kind == _EMPTY:
+            return Launch("nothing")
+        if kind != _KERNEL:
+            raise Unreadable(f"a node of kind {kind}")
+        return self._kernel(node, kernels)
+
+    def _kernel(self, node: int, kernels: Mapping[int, Any]) -> Launch:
+        given = _KernelParameters()
+        self._ask("cuGraphKernelNodeGetParams_v2", ctypes.c_void_p(node), ctypes.byref(given))
+        function = ctypes.c_void_p(given.function)
+        if not function and given.kernel:
+            at = ctypes.byref(function)
+            self._ask("cuKernelGetFunction", at, ctypes.c_void_p(given.kernel))
+        name = ctypes.c_char_p()
+        self._ask("cuFuncGetName", ctypes.byref(name), function)
+        compiled = kernels.get(function.value or 0)
+        content = _object(compiled) if compiled is not None else None
+        code = digest(content) if content is not None else f"function {function.value}"
+        return Launch(
+            (name.value or b"").decode(errors="replace"),
+            (given.grid_x, given.grid_y, given.grid_z),
+            (given.block_x, given.block_y, given.block_z),
+            given.shared,
+            code,
+            self._arguments(function, given),
+            {what: float(self._attribute(function, n)) for what, n in _ATTRIBUTES.items()},
+        )
+
+    def _arguments(self, function: ctypes.c_void_p, given: _KernelParameters) -> tuple[str, ...]:
+        if not given.parameters:
+            raise Unreadable("a kernel whose arguments come in one piece")
+        found: list[str] = []
+        offset, size = ctypes.c_size_t(), ctypes.c_size_t()
+        for place in range(4096):
+            at = (ctypes.c_size_t(place), ctypes.byref(offset), ctypes.byref(size))
+            if self._library.cuFuncGetParamInfo(function, *at):
+                return tuple(found)
+            content = ctypes.string_at(given.parameters[place], size.value)
+            found += [f"{offset.value}:{size.value}", *self._without_addresses(content)]
+        raise Unreadable("a kernel of very many arguments")
+
+    def _without_addresses(self, content: bytes) -> tuple[str, ...]:
+        words = [content[i : i + _WORD] for i in range(0, len(content), _WORD)]
+        return tuple("address" if self._is_address(word) else word.hex() for word in words)
+
+    def _is_address(self, word: bytes) -> bool:
+        if len(word) < _WORD:
+            return False
+        kind = ctypes.c_uint()
+        value = ctypes.c_uint64(int.from_bytes(word, "little"))
+        asked = self._library.cuPointerGetAttribute(ctypes.byref(kind), _MEMORY_TYPE, value)
+        return bool(asked == 0 and kind.value)
+
+    def _attribute(self, function: ctypes.c_void_p, number: int) -> int:
+        value = ctypes.c_int()
+        self._ask("cuFuncGetAttribute", ctypes.byref(value), ctypes.c_int(number), function)
+        return value.value
+
+    def _ask(self, name: str, *words: Any) -> None:
+        try:
+            status = getattr(self._library, name)(*words)
+        except AttributeError:
+            raise Unreadable(f"the driver has no {name}") from None
+        if status:
+            raise Unreadable(f"{name} says {status}")
