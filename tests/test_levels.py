@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_kopt import policies
-from pytest_kopt.campaign import levels
+from pytest_kopt.campaign import levels, trend
 from pytest_kopt.campaign.chain import chain_of_best, chain_to
 from pytest_kopt.campaign.ledger import AnyEvent, Decided, Opened, PairedChange
 from pytest_kopt.campaign.manifest import Manifest
@@ -19,7 +19,7 @@ from pytest_kopt.decide.stored import StoredEvidence, decide_stored
 from pytest_kopt.decide.verdict import Aggregate, Decision, Level, Verdict
 from pytest_kopt.documents import validate
 from pytest_kopt.errors import BadInput
-from pytest_kopt.show import trend
+from pytest_kopt.show.trend import missing_text
 from tests.builders import NOW, attempt_events, gemm_table, manifest_document
 
 THREE = ["a", "b", "c"]
@@ -165,7 +165,7 @@ class TestChain:
         first = chain_to(state, before)
         assert first and first.level == "full"
         assert first.change.step_pct == pytest.approx(10.0)
-        rows = trend.missing_text("", state).splitlines()[-3:]
+        rows = missing_text("", state).splitlines()[-3:]
         assert "step +10.000%" in rows[0] and "(quick)" not in rows[0]
         assert "not described (quick)" in rows[1] and "step +80.000%" in rows[1]
         assert "not described |" in rows[2] and "bwd — (quick) |" in rows[2]
@@ -185,7 +185,7 @@ def test_a_quick_round_is_held_against_the_same_cases_of_the_baseline() -> None:
             update = {"level": "quick", "baseline": trend.figures(some)}
             event = event.model_copy(update=update)
         events.append(event)
-    last = trend.missing_text("", fold(events)).splitlines()[-1]
+    last = missing_text("", fold(events)).splitlines()[-1]
     assert "step +10.000%, fwd +10.000%" in last
 
 

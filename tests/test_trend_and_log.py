@@ -15,6 +15,7 @@ from pytest_kopt.campaign.ledger import AnyEvent, PairedChange, Trend
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.state import fold
+from pytest_kopt.campaign.trend import figures
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.schema.metrics import Metric
 from pytest_kopt.show import optimize_log, projections, trend
@@ -189,7 +190,7 @@ class TestFigures:
         table = gemm_table(
             [100.0, 400.0, 900.0], [50.0, 200.0, 900.0], checks=["PASS", "PASS", "FAIL"]
         )
-        found = trend.figures(table)
+        found = figures(table)
         assert found.unit == "TFLOPS"
         assert found.forward_average == pytest.approx(200.0)
         assert found.forward_peak == 400.0
@@ -199,17 +200,17 @@ class TestFigures:
         assert found.combined == pytest.approx(math.sqrt(per_case[0] * per_case[1]))
 
     def test_without_a_backward_the_step_is_the_forward(self) -> None:
-        found = trend.figures(gemm_table([100.0, 400.0]))
+        found = figures(gemm_table([100.0, 400.0]))
         assert (found.backward_average, found.backward_peak) == (None, None)
         assert found.combined == found.forward_average
 
     def test_a_table_in_which_nothing_passes_has_no_figures(self) -> None:
-        found = trend.figures(gemm_table([100.0], checks=["FAIL"]))
+        found = figures(gemm_table([100.0], checks=["FAIL"]))
         assert (found.forward_average, found.forward_peak, found.combined) == (None, None, None)
 
     def test_the_best_of_a_time_is_the_shortest(self) -> None:
         table = metric_table("Time (ms)", [1.0, 4.0])
-        found = trend.figures(table, Metric("Time (ms)", "lower"))
+        found = figures(table, Metric("Time (ms)", "lower"))
         assert (found.unit, found.forward_peak) == ("Time (ms)", 1.0)
         assert found.forward_average == pytest.approx(2.0)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pytest_kopt.campaign import ledger
+from pytest_kopt.campaign import ledger, trend
 from pytest_kopt.campaign import manifest as manifests
 from pytest_kopt.campaign.archive import Evidence
 from pytest_kopt.campaign.campaign import AttemptRecord, Campaign
@@ -22,7 +22,7 @@ from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Decision, Shape, 
 from pytest_kopt.roofline import Roofline
 from pytest_kopt.schema.profile import GEMM
 from pytest_kopt.schema.table import Table
-from pytest_kopt.show import projections, trend
+from pytest_kopt.show import projections
 from tests.builders import NOW, manifest_document
 
 KERNEL = "kernels/softmax.py"

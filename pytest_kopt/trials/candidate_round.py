@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_kopt.campaign import hypothesis, levels
+from pytest_kopt.campaign import hypothesis, levels, trend
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.collector import Collector
@@ -25,7 +25,6 @@ from pytest_kopt.honesty.heldout import SUPPORT
 from pytest_kopt.honesty.inflation import gap_finding
 from pytest_kopt.paired.comparison import CandidateDied
 from pytest_kopt.sameness.program import differing
-from pytest_kopt.show import trend
 from pytest_kopt.show.closing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import Question

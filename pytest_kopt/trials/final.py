@@ -16,6 +16,7 @@ from typing import Any
 from pytest_kopt.campaign import levels
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.chain import chain_of_best
+from pytest_kopt.campaign.final_report import compose
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.cases.details import with_details
 from pytest_kopt.decide.verdict import Decision
@@ -116,7 +117,7 @@ def close_final(ran: Ran, next_steps: Mapping[Decision, str] = _NEXT, **facts: A
     judged = judged.saying(thresholds=opened.asked.policy.model_dump(mode="json"))
     judged = judged.of(with_details(judged.verdict, gathered.results))
     campaign = opened.campaign
-    report = final_report.compose(campaign)
+    report = compose(campaign)
     verdict = campaign.record_final(evidence(judged, **facts), judged.verdict, report)
     projections.refresh(campaign)
     outlook = tuple(final_report.outlook(report))

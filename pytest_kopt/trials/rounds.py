@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from pytest_kopt.campaign import stops, tips
+from pytest_kopt.campaign import stops, tips, trend
 from pytest_kopt.campaign.archive import Evidence
 from pytest_kopt.campaign.campaign import AttemptRecord
 from pytest_kopt.campaign.state import Round
@@ -17,7 +17,7 @@ from pytest_kopt.clock import now
 from pytest_kopt.decide.verdict import Level
 from pytest_kopt.devices.machine import this_machine
 from pytest_kopt.schema.table import Row
-from pytest_kopt.show import standing, trend
+from pytest_kopt.show import standing
 from pytest_kopt.show.closing import Closing
 from pytest_kopt.show.profiles import write_profiles
 from pytest_kopt.trials import judging
