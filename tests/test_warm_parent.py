@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.processes import forking
+from pytest_kopt.processes import forking, parent_death, warm_parent
 from pytest_kopt.processes.launched import Launched
 from pytest_kopt.processes.launcher import Launcher
 from pytest_kopt.processes.warm_parent import Fork, NoFork, WarmParent
@@ -93,8 +93,10 @@ def test_forks_end_with_their_parent_and_the_next_are_interpreters(tmp_path: Pat
     launcher.warm({}, str(tmp_path))
     first = launcher.start(os.environ, str(tmp_path))
     assert launcher._parent is not None
+    assert launcher.why_fresh == ""
     os.kill(launcher._parent._process.pid, signal.SIGKILL)
     assert first.process.wait(20) == -signal.SIGKILL
+    wait_until(lambda: "SIGKILL" in launcher.why_fresh)
     second = launcher.start(os.environ, str(tmp_path))
     assert "SIGKILL" in launcher.why_fresh
     assert isinstance(second.process, subprocess.Popen)
@@ -167,6 +169,60 @@ def test_an_unfit_parent_is_not_asked_again(
     assert len(asked) == 1
     assert launcher.why_fresh == "the parent of its processes has 2 threads"
     launcher.end()
+
+
+SITES = {
+    "ended (exit status 1)": "import sys\n"
+    "class Small:\n"
+    "    def find_spec(self, name, *more):\n"
+    "        if name == 'torch':\n"
+    "            raise MemoryError\n"
+    "sys.meta_path.insert(0, Small())\n",
+    "cannot fork: Cannot allocate memory": "import errno, os\n"
+    "def fork():\n"
+    "    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))\n"
+    "os.fork = fork\n",
+}
+
+
+@pytest.mark.parametrize("why", SITES)
+def test_too_little_memory_for_the_parent_is_named(why: str, tmp_path: Path) -> None:
+    """While it imports, or when it forks."""
+    (tmp_path / "sitecustomize.py").write_text(SITES[why])
+    parent = WarmParent({**ENV, "PYTHONPATH": str(tmp_path)}, str(tmp_path))
+    with pytest.raises(NoFork) as refused:
+        parent.fork({**ENV, "PYTHONPATH": str(tmp_path)}, str(tmp_path), "")
+    assert str(refused.value) == f"the parent of its processes {why}"
+    parent.end()
+
+
+@pytest.mark.parametrize(
+    ("lacks", "why"),
+    [
+        ("fork", "this system does not fork processes"),
+        ("/proc", "this system has no /elsewhere, by which a fork's safety is judged"),
+    ],
+)
+def test_a_system_without_forks_starts_interpreters_and_says_so(
+    lacks: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if lacks == "fork":
+        monkeypatch.delattr(os, "fork")
+    else:
+        monkeypatch.setattr(warm_parent, "_TASKS", Path("/elsewhere"))
+    launcher = Launcher()
+    launcher.warm({}, str(tmp_path))
+    started = launcher.start(os.environ, str(tmp_path))
+    assert isinstance(started.process, subprocess.Popen)
+    assert launcher.why_fresh == why
+    started.kill()
+    started.close()
+    launcher.end()
+
+
+def test_without_prctl_a_process_ends_by_its_pipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parent_death.ctypes, "CDLL", lambda name: object())
+    parent_death.end_with_parent()
 
 
 def test_no_two_forks_draw_the_same() -> None:

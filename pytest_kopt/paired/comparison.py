@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -371,6 +372,7 @@ class _Lane:
             if self._abandoned:
                 raise NotComparable("abandoned")
             replica = self._started[0]
+            forked = not self.site.starter.why_fresh
             try:
                 found = replica.measure(wanted, comparison.random, self._await_leaving)
             except DiedNearby as death:
@@ -381,9 +383,10 @@ class _Lane:
             except Refused as refused:
                 crowded = len(self._started) > 1
                 self.stop_all()
+                orphaned = forked and isinstance(refused, Died) and self._lost_parent()
                 if crowded and NO_MEMORY in str(refused):
                     self._most = 1
-                elif not self._abandoned:
+                elif not (self._abandoned or orphaned):
                     comparison.fall_back(replica.how, refused)
                 continue
             self._started.remove(replica)
@@ -396,6 +399,12 @@ class _Lane:
             self._same |= {nodeid for nodeid, quads in found.items() if quads.is_same}
             comparison.progress()
             return {nodeid: found.get(nodeid) or CaseQuads(nodeid, "") for nodeid in self.ids}
+
+    def _lost_parent(self) -> bool:
+        """Say whether forks ended with their parent, which tells nothing of what they held."""
+        # It ends a moment after them.
+        time.sleep(0.05)
+        return bool(self.site.starter.why_fresh)
 
     def _wanted(self) -> int:
         """Return how many replicas there should be, started and not measured yet.

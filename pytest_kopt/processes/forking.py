@@ -60,9 +60,12 @@ def main() -> None:
 
 def _import(names: Iterable[str]) -> None:
     for name in names:
-        # Whoever needs it says what is wrong with it.
-        with suppress(Exception):
+        try:
             importlib.import_module(name)
+        except MemoryError:
+            raise
+        except Exception:  # noqa: S112 - whoever needs it says what is wrong with it
+            continue
     gc.freeze()
 
 

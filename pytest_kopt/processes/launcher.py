@@ -10,7 +10,7 @@ from typing import Protocol
 import pytest
 
 from pytest_kopt.processes.launched import Launched, interpreter
-from pytest_kopt.processes.warm_parent import NoFork, WarmParent
+from pytest_kopt.processes.warm_parent import NoFork, WarmParent, why_none
 
 
 class Starter(Protocol):
@@ -39,12 +39,11 @@ class Launcher:
     """Starts processes.
 
     Until `warm` was called, and where a fork is not possible, each is a fresh interpreter: slower,
-    and otherwise the same. `why_fresh` says what kept the parent from being used, "" as long as
-    nothing did.
+    and otherwise the same.
     """
 
     def __init__(self) -> None:
-        self.why_fresh = ""
+        self._why_fresh = ""
         self._parent: WarmParent | None = None
 
     @property
@@ -57,13 +56,21 @@ class Launcher:
         """Where this process imports from."""
         return sys.path
 
+    @property
+    def why_fresh(self) -> str:
+        """What keeps the parent from being used, "" as long as nothing does."""
+        if self._parent is not None and not self._why_fresh:
+            self._why_fresh = self._parent.why_ended()
+        return self._why_fresh
+
     def warm(self, env: Mapping[str, str], directory: str, modules: Sequence[str] = ()) -> None:
         """Start the parent that others are forked from; `env` comes on top of our own.
 
         It imports what every case needs, and `modules`. One that was started before is kept, unless
         the environment has changed since.
         """
-        if not hasattr(os, "fork"):
+        self._why_fresh = why_none()
+        if self._why_fresh:
             return
         wanted = {**os.environ, **env}
         if self._parent is not None and not self._parent.fits(wanted, directory):
@@ -79,7 +86,7 @@ class Launcher:
                 forked = parent.fork(env, directory, rouse)
             except NoFork as error:
                 # What it has forked goes on, and so the parent stays until the end.
-                self.why_fresh = str(error)
+                self._why_fresh = str(error)
             else:
                 if forked is not None:
                     return forked

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pytest_kopt.devices.choice import MASKS
@@ -24,9 +25,20 @@ from pytest_kopt.processes.launched import Ends, Launched, boot
 #: What a fork may have otherwise than its parent: variables that are read where they are used. What
 #: a library reads while it is loaded has to be there when the parent starts.
 _OWN = frozenset({*MASKS, "PYTHONPATH", "TORCH_EXTENSIONS_DIR"})
+#: Where Linux shows a process's threads and open files.
+_TASKS = Path("/proc/self/task")
 #: numpy's matrix library starts its threads at import, and what is forked must have just one. Idle
 #: threads of waiting siblings would take the CPU from the process that is timed.
 _AT_IMPORT = {"OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+
+
+def why_none() -> str:
+    """Return what this system lacks for forks, "" where it has all."""
+    if not hasattr(os, "fork"):
+        return "this system does not fork processes"
+    if not _TASKS.is_dir():
+        return f"this system has no {_TASKS}, by which a fork's safety is judged"
+    return ""
 
 
 class NoFork(Exception):
@@ -90,6 +102,15 @@ class WarmParent:
         with self._asking, contextlib.suppress(ConnectionError):
             self._control.send(json.dumps(list(modules)).encode())
 
+    def why_ended(self) -> str:
+        """Return that the parent has ended and how, "" while it is there."""
+        try:
+            code = self._process.wait(0)
+        except subprocess.TimeoutExpired:
+            return ""
+        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        return f"the parent of its processes ended ({how})"
+
     def end(self) -> None:
         """End the parent, and with it whatever it forked."""
         self._control.close()
@@ -104,7 +125,8 @@ class WarmParent:
             socket.send_fds(self._control, [order], descriptors)
             answer = self._control.recv(4096)
         if not answer:
-            raise NoFork(f"the parent of its processes ended ({self._how_it_ended()})")
+            self._process.wait()
+            raise NoFork(self.why_ended())
         told: dict[str, Any] = json.loads(answer)
         if "unfit" in told:
             raise NoFork(told["unfit"])
@@ -112,10 +134,6 @@ class WarmParent:
 
     def _differs(self, name: str, wanted: Mapping[str, str]) -> bool:
         return wanted.get(name) != self._env.get(name)
-
-    def _how_it_ended(self) -> str:
-        code = self._process.wait()
-        return signal.Signals(-code).name if code < 0 else f"exit status {code}"
 
 
 class Fork:
