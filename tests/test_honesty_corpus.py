@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from . import nursery
 from .corpus.through_plugin import Bench, Outcome, constants, kernels
 
 pytest.importorskip("torch")
@@ -28,7 +29,7 @@ def some(kind: str) -> list[object]:
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     """Projects with a decided baseline, made when they are first needed."""
-    return Bench(tmp_path_factory.mktemp("corpus"), "cpu")
+    return Bench(tmp_path_factory.mktemp("corpus"), "cpu", nursery.run)
 
 
 def judged(bench: Bench, path: Path) -> Outcome:

@@ -221,7 +221,7 @@ def test_a_system_without_forks_starts_interpreters_and_says_so(
 
 
 def test_without_prctl_a_process_ends_by_its_pipes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parent_death.ctypes, "CDLL", lambda name: object())
+    monkeypatch.setattr("ctypes.CDLL", lambda name: object())
     parent_death.end_with_parent()
 
 

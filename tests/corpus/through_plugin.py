@@ -18,13 +18,13 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 HERE = Path(__file__).resolve().parent
 CAMPAIGN = "corpus"
@@ -119,12 +119,36 @@ def kernels(device: str, names: Iterable[str] = ()) -> list[Path]:
     ]
 
 
+class Run(Protocol):
+    """Runs a command with its output captured, as `subprocess.run` does."""
+
+    def __call__(
+        self, words: Sequence[str], *, cwd: Path, env: dict[str, str], timeout: float, check: bool
+    ) -> subprocess.CompletedProcess[str]: ...
+
+
+def _run(
+    words: Sequence[str], *, cwd: Path, env: dict[str, str], timeout: float, check: bool
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        words,
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=check,
+    )
+
+
 class Bench:
     """Projects with a decided baseline, one for every operation, sizes and language; made once."""
 
-    def __init__(self, folder: Path, device: str) -> None:
+    def __init__(self, folder: Path, device: str, run: Run = _run) -> None:
         self.folder = folder
         self.device = device
+        self._start_process = run
         self._making = defaultdict[Path, Lock](Lock)
 
     def judge(self, path: Path) -> Outcome:
@@ -199,16 +223,7 @@ class Bench:
         env |= {"GIT_AUTHOR_NAME": "t", "GIT_AUTHOR_EMAIL": "t@localhost"}
         env |= {"GIT_COMMITTER_NAME": "t", "GIT_COMMITTER_EMAIL": "t@localhost"}
         env |= dict.fromkeys(MASKS, "") if self.device == "cpu" else {}
-        return subprocess.run(
-            words,
-            cwd=project,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=check,
-            timeout=900,
-        )
+        return self._start_process(words, cwd=project, env=env, check=check, timeout=900)
 
     def _arch(self) -> str:
         # Asked by another process: this one would hold a context, and the GPU never be idle.

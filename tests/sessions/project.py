@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from .. import nursery
+
 MASKS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 CAMPAIGN = "doubled_torch_cpu_20260101"
@@ -19,6 +21,8 @@ KERNEL = "kernels/doubled.py"
 CASES = "tests/test_doubled.py"
 #: A plugin of the project that every process of a run gets first, where there is one.
 SCRIPT = "scripted.py"
+
+_SECONDS = 900
 
 #: How a run is distributed, by the words on its command line.
 SERIAL: tuple[str, ...] = ()
@@ -117,15 +121,8 @@ class Project:
 
     def run(self, *words: str, **variables: str) -> Run:
         """Run a command here, with these environment variables on top."""
-        done = subprocess.run(
-            words,
-            cwd=self.root,
-            env=self.environment() | variables,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=900,
-            check=False,
+        done = nursery.run(
+            words, cwd=self.root, env=self.environment() | variables, timeout=_SECONDS
         )
         return Run(done.returncode, done.stdout, done.stderr)
 

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from ..nursery import FRESH
 from .project import NO_XDIST, SERIAL, TWO_WORKERS, Project
 
 HEAVY = ("torch", "triton", "numpy", "pandas", "git", "yaml", "jinja2", "pydantic")
@@ -45,7 +46,7 @@ def test_nothing_heavy_is_imported(empty: Project, words: tuple[str, ...]) -> No
     empty.write("tests/test_else.py", NOT_OURS)
     empty.write("tests/conftest.py", AT_THE_END)
     # Plugins of others import what they like: hypothesis brings numpy when it is there.
-    run = empty.pytest("-p", "no:hypothesispytest", *words)
+    run = empty.pytest("-p", "no:hypothesispytest", *words, **FRESH)
     assert run.code == 0, run.text
     lines = [json.loads(line) for line in empty.read("imported.log").splitlines()]
     assert len(lines) == 3 + (3 if words == TWO_WORKERS else 1)

@@ -1,0 +1,313 @@
+"""A process that has imported what every session needs, and forks sessions and their processes.
+
+Started as a script by `Nursery`, once for each process that tests. A fork of it begins where
+`python -m pytest` and the processes of a session are after seconds; otherwise they are the same.
+What is about a fresh interpreter itself (signals, imports, other libraries) starts one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import json
+import os
+import re
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+#: What is imported before the first fork.
+_WARM = (
+    *("pytest", "_pytest.pytester", "torch", "triton", "torch.fx.experimental.symbolic_shapes"),
+    *("pytest_kopt.processes.forking", "pytest_kopt.processes.served", "pytest_kopt.cases.arms"),
+    *("pytest_kopt.session.assemble", "pytest_kopt.session.controller", "pytest_kopt.cases.runner"),
+    *("pytest_kopt.session.supervisor", "pytest_kopt.session.xdist", "pytest_kopt.trials.opening"),
+    *("pytest_kopt.paired.pairing", "pytest_kopt.show.terminal", "pytest_kopt.cli.main"),
+)
+#: What libraries read while they are loaded: everything forked has it so.
+_AT_IMPORT = {
+    "OMP_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "OPENBLAS_NUM_THREADS": "1",
+    "TRITON_INTERPRET": "1",
+}
+_READ_AT_IMPORT = ("TRITON_", "OMP_", "OPENBLAS_", "MKL_", "LD_", "PYTORCH_", "CUDA_VISIBLE")
+_BOOT = re.compile(r"(?:import sys; sys\.path\[:0\] = .*; )?from (\S+) import (\w+); \w+\(\)")
+_SOCKET = "TESTS_NURSERY"
+#: In the environment of a run that has to be an interpreter of its own.
+FRESH = {"TESTS_FRESH": "1"}
+_MODULES = ("pytest", "pytest_kopt.cli")
+
+
+def fits(env: Mapping[str, str]) -> bool:
+    """Say whether a process with this environment may be a fork."""
+    early = {name: env[name] for name in env if name.startswith(_READ_AT_IMPORT) and env[name]}
+    if env.keys() & FRESH.keys() or early.items() - _AT_IMPORT.items():
+        return False
+    path = env.get("PYTHONPATH", "").split(os.pathsep)
+    return not any(Path(entry, "sitecustomize.py").exists() for entry in path if entry)
+
+
+def run(
+    words: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout: float, check: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run a command with its output captured: in a fork where it is pytest or kopt."""
+    if list(words[:2]) == [sys.executable, "-m"] and words[2] in _MODULES and fits(env):
+        order = {"module": words[2], "argv": list(words[3:]), "cwd": str(cwd), "env": dict(env)}
+        done = _completed(words, lambda *streams: _ask(_address(), order, streams), timeout)
+        if check:
+            done.check_returncode()
+        return done
+    return subprocess.run(
+        words,
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=check,
+    )
+
+
+def _completed(
+    words: Sequence[str], start: Callable[[int, int], Any], timeout: float | None
+) -> subprocess.CompletedProcess[str]:
+    """Start a process with files for its output and wait for its end."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = start(out.fileno(), err.fileno())
+        try:
+            code = process.wait(timeout)
+        except BaseException:
+            process.kill()
+            raise
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read().decode())
+    return subprocess.CompletedProcess(words, code, *texts)
+
+
+@cache
+def _address() -> str:
+    """Start the process of this one that forks, the first time; return where it listens."""
+    directory = tempfile.mkdtemp(prefix="nursery-")
+    address = f"{directory}/socket"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(address)
+        listener.listen(64)
+        strange = ("PYTEST_", "KOPT_", "PYTHONPATH", *_READ_AT_IMPORT)
+        env = {name: text for name, text in os.environ.items() if not name.startswith(strange)}
+        process = subprocess.Popen(
+            [sys.executable, __file__, str(listener.fileno())],
+            env={**env, **_AT_IMPORT, _SOCKET: address},
+            pass_fds=[listener.fileno()],
+            start_new_session=True,
+        )
+
+    def end() -> None:
+        process.kill()
+        process.wait()
+        os.unlink(address)
+        os.rmdir(directory)
+
+    atexit.register(end)
+    return address
+
+
+def _ask(address: str, order: Mapping[str, Any], descriptors: Sequence[int]) -> Any:
+    from pytest_kopt.processes.warm_parent import Fork
+
+    status, theirs = os.pipe()
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+            asking.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+            asking.connect(address)
+            socket.send_fds(asking, [json.dumps(order).encode()], [theirs, *descriptors])
+            return Fork(json.loads(asking.recv(4096))["pid"], status)
+    finally:
+        os.close(theirs)
+
+
+def _popen(words: Sequence[str], **given: Any) -> Any:
+    """Start a process of a session: a fork where it is one of the plugin's own."""
+    if not _is_ours(words, given["env"]):
+        return subprocess.Popen(words, **given)
+    passed = list(given["pass_fds"])
+    argv = [str(passed.index(int(word))) if word.isdecimal() else word for word in words[3:]]
+    with open(os.devnull, "r+b") as nothing:
+        streams = [
+            nothing if given[name] == subprocess.DEVNULL else given[name]
+            for name in ("stdout", "stderr")
+        ]
+        descriptors = [*(stream.fileno() for stream in streams), *passed]
+        return _enter(words, argv, given, descriptors)
+
+
+def _run(words: Sequence[str], **given: Any) -> Any:
+    """Run a process of `kopt init`, which collects a campaign's tests."""
+    if not _is_ours(words, given["env"]):
+        return subprocess.run(words, **given)
+    return _completed(words, lambda *streams: _enter(words, words[3:], given, streams), None)
+
+
+def _have_workers_forked() -> None:
+    """Start xdist's workers on this host as forks, where nothing leads their interpreters."""
+    with suppress(ImportError):
+        master = importlib.import_module("execnet.gateway_io").Popen2IOMaster
+        start = master.__init__
+
+        def fork(io: Any, words: Sequence[str], execmodel: Any) -> None:
+            if words[0] != sys.executable or not fits(os.environ):
+                start(io, words, execmodel)
+                return
+            (source, sink), (answers, answering) = os.pipe(), os.pipe()
+            order = {"worker": words[-1], "cwd": os.getcwd(), "env": dict(os.environ)}
+            io.popen = _ask(os.environ[_SOCKET], order, [answering, 2, source])
+            for descriptor in (answering, source):
+                os.close(descriptor)
+            streams = os.fdopen(sink, "wb"), os.fdopen(answers, "rb")
+            super(master, io).__init__(*streams, execmodel=execmodel)
+
+        master.__init__ = fork
+
+
+def _is_ours(words: Sequence[str], env: Mapping[str, str]) -> bool:
+    return (
+        list(words[:2]) == [sys.executable, "-c"] and bool(_BOOT.fullmatch(words[2])) and fits(env)
+    )
+
+
+def _enter(
+    words: Sequence[str], argv: Sequence[str], given: Mapping[str, Any], descriptors: Sequence[int]
+) -> Any:
+    found = _BOOT.fullmatch(words[2])
+    assert found
+    order = {"entry": found.groups(), "argv": argv, "env": dict(given["env"])}
+    return _ask(os.environ[_SOCKET], {**order, "cwd": str(given["cwd"])}, descriptors)
+
+
+def main() -> None:
+    """Import, then fork for whoever asks."""
+    from pytest_kopt.processes.forking import STATUS
+    from pytest_kopt.processes.parent_death import end_with_parent
+
+    end_with_parent()
+    sys.path.remove(str(Path(__file__).parent))
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    waking, wake = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(waking, False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    for name in _WARM:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    importlib.import_module("gc").freeze()
+    children: dict[int, int] = {}
+    while True:
+        ready, _, _ = select.select([listener.fileno(), waking], [], [])
+        if waking in ready:
+            with suppress(BlockingIOError):
+                os.read(waking, 4096)
+            while children and (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                status = children.pop(ended[0])
+                with suppress(BrokenPipeError):
+                    os.write(status, STATUS.pack(os.waitstatus_to_exitcode(ended[1])))
+                os.close(status)
+        if listener.fileno() in ready:
+            _serve(listener, (waking, wake), children)
+
+
+def _serve(listener: socket.socket, pipes: tuple[int, int], children: dict[int, int]) -> None:
+    asking, _ = listener.accept()
+    with asking:
+        asking.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        text, descriptors, _, _ = socket.recv_fds(asking, 1 << 20, 16, socket.MSG_CMSG_CLOEXEC)
+        pid = os.fork()
+        if pid == 0:
+            asking.close()
+            for descriptor in (listener.detach(), *pipes, descriptors[0], *children.values()):
+                os.close(descriptor)
+            _become(json.loads(text), *descriptors[1:])
+        for descriptor in descriptors[1:]:
+            os.close(descriptor)
+        children[pid] = descriptors[0]
+        asking.send(json.dumps({"pid": pid}).encode())
+
+
+def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoReturn:
+    """Be the process that was asked for."""
+    code: object = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        own = os.environ[_SOCKET]
+        os.environ.clear()
+        os.environ.update(order["env"])
+        os.environ[_SOCKET] = own
+        os.chdir(order["cwd"])
+        added = [entry for entry in order["env"].get("PYTHONPATH", "").split(os.pathsep) if entry]
+        for target, source in ((1, out), (2, err)):
+            os.dup2(source, target)
+            os.close(source)
+        from pytest_kopt.campaign import prerequisites
+        from pytest_kopt.processes import forking, launched, warm_parent
+
+        forking._differ()
+        if "worker" in order:
+            os.dup2(passed[0], 0)
+            sys.stdin = os.fdopen(0)
+            sys.path[:0] = ["", *added]
+            sys.argv[:] = ["-c"]
+            exec(order["worker"], {"__name__": "__main__"})
+            code = 0
+        elif "entry" in order:
+            os.setsid()
+            sys.path[:0] = ["", *added]
+            argv = [str(passed[int(w)]) if passed and w.isdecimal() else w for w in order["argv"]]
+            sys.argv[:] = ["-c", *argv]
+            module, function = order["entry"]
+            getattr(importlib.import_module(module), function)()
+            code = 0
+        else:
+            sys.path[:0] = [os.getcwd(), *added]
+            starting = SimpleNamespace(
+                Popen=_popen,
+                run=_run,
+                DEVNULL=subprocess.DEVNULL,
+                TimeoutExpired=subprocess.TimeoutExpired,
+            )
+            for module in (launched, warm_parent, prerequisites):
+                vars(module)["subprocess"] = starting
+            _have_workers_forked()
+            sys.argv[:] = [order["module"], *order["argv"]]
+            runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
+            code = 0
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(int(code or 0))  # type: ignore[call-overload]
+
+
+if __name__ == "__main__":
+    main()
