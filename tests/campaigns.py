@@ -17,7 +17,7 @@ from pytest_kopt.decide.gates import checked_shape
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.roofline import Roofline
 from pytest_kopt.schema.table import Table
-from pytest_kopt.show import projections
+from pytest_kopt.show.files import projections
 from tests.builders import NOW, gemm_table, manifest_document
 
 KERNEL = "kernels/softmax.py"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.show.publish import publish
+from pytest_kopt.show.exports.publish import publish
 
 PAGE = (Path(__file__).parents[1] / "docs/exports.md").read_text()
 VERDICT = Verdict(

@@ -10,7 +10,7 @@ from pytest_kopt import policies
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.devices.idle import NoIdleGpu
-from pytest_kopt.show import projections
+from pytest_kopt.show.files import projections
 from pytest_kopt.show.status import lines, status
 from tests.campaigns import campaign_at, record
 from tests.crash import Steps

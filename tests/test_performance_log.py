@@ -10,7 +10,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.stops import REGRESSIONS
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.roofline import Roofline
-from pytest_kopt.show import projections
+from pytest_kopt.show.files import projections
 from pytest_kopt.show.status import lines, status
 from tests.campaigns import KERNEL, campaign_at, record
 

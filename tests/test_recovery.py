@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.show import projections
+from pytest_kopt.show.files import projections
 from tests.crash import Killed, Steps
 from tests.driven_campaign import DrivenCampaign, Ran
 from tests.model_campaign import OUTCOMES

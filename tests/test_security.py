@@ -21,8 +21,8 @@ from pytest_kopt.decide.verdict import Decision, Shape
 from pytest_kopt.documents import MAX_BYTES, parse_yaml
 from pytest_kopt.errors import BadInput
 from pytest_kopt.show import terminal
-from pytest_kopt.show.comment import comment
-from pytest_kopt.show.github import annotation_lines
+from pytest_kopt.show.exports.comment import comment
+from pytest_kopt.show.exports.github import annotation_lines
 from pytest_kopt.show.words import printed, visible
 from tests.builders import few_examples
 from tests.test_publishing import ON_GITHUB, a_result, a_verdict

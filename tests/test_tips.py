@@ -9,7 +9,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
-from pytest_kopt.show import projections
+from pytest_kopt.show.files import projections
 from pytest_kopt.show.tips import lines
 from tests.campaigns import campaign_at, record
 

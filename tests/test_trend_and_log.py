@@ -18,7 +18,7 @@ from pytest_kopt.campaign.state import fold
 from pytest_kopt.campaign.trend import figures
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.schema.metrics import Metric
-from pytest_kopt.show import optimize_log, projections, trend
+from pytest_kopt.show.files import optimize_log, projections, trend
 from tests.builders import NOW, attempt_events, gemm_table, manifest_document, metric_table
 
 COLUMNS = (

@@ -28,7 +28,7 @@ from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.project import Project
 from pytest_kopt.schema.table import write_atomically
 from pytest_kopt.show import tips
-from pytest_kopt.show.campaign_readme import campaign_readme
+from pytest_kopt.show.files.campaign_readme import campaign_readme
 from pytest_kopt.trials.harness import pytest_section
 
 #: What the rest is looked at with where a required key is missing or not legal.

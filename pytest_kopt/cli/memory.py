@@ -12,7 +12,7 @@ from pytest_kopt.cli.commands import Commands, add_name, command
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
 from pytest_kopt.options.project import Project
-from pytest_kopt.show import projections
+from pytest_kopt.show.files import projections
 
 _CAMPAIGN = "softmax_triton_sm90_20261121"
 

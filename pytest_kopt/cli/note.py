@@ -8,7 +8,7 @@ from pathlib import Path
 from pytest_kopt.campaign import notes
 from pytest_kopt.cli.commands import Commands, add_name, command
 from pytest_kopt.options.project import Project
-from pytest_kopt.show import projections
+from pytest_kopt.show.files import projections
 
 
 def add_parser(commands: Commands) -> None:

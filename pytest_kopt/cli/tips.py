@@ -10,7 +10,7 @@ from pytest_kopt.campaign.notes import Bucket, Notes
 from pytest_kopt.cli.commands import Commands, add_name, command
 from pytest_kopt.clock import now
 from pytest_kopt.options.project import Project
-from pytest_kopt.show import projections
+from pytest_kopt.show.files import projections
 
 
 def add_parser(commands: Commands) -> None:

@@ -170,7 +170,7 @@ class Controller:
         """Take over a case's result; every later reader of the report finds plain properties."""
         self.collector.add_report(report)
         if report.user_properties:
-            from pytest_kopt.show.junit import unpack
+            from pytest_kopt.show.exports.junit import unpack
 
             unpack(report)
 
@@ -238,7 +238,7 @@ class Controller:
         settings, results = self.settings, self.collector.in_order()
         if settings.summary_csv is None:
             return
-        from pytest_kopt.show.output_files import write_all_rows
+        from pytest_kopt.show.exports.output_files import write_all_rows
 
         write_all_rows(settings.summary_csv, results, per_schema=settings.csv_per_schema)
 
@@ -251,7 +251,7 @@ class Controller:
         return noise
 
     def _publish(self, verdict: Verdict) -> None:
-        from pytest_kopt.show.publish import publish
+        from pytest_kopt.show.exports.publish import publish
 
         self._write_verdict(verdict.model_dump_json(indent=1))
         self._published += publish(self._config, verdict, self.collector.in_order())

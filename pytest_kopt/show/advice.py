@@ -16,7 +16,7 @@ from pytest_kopt.knowledge import directions
 from pytest_kopt.knowledge.directions import Direction
 from pytest_kopt.knowledge.routing import Route, route
 from pytest_kopt.roofline import Band, Roofline, band, efficiency
-from pytest_kopt.show.campaign_readme import product_facts
+from pytest_kopt.show.files.campaign_readme import product_facts
 from pytest_kopt.show.rooflines import roofline_lines
 
 ADVICE_VERSION = 1

@@ -11,7 +11,7 @@ from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.workspace.upstream import UpstreamCampaign
 from pytest_kopt.clock import now
 from pytest_kopt.options.settings import Settings
-from pytest_kopt.show import projections
+from pytest_kopt.show.files import projections
 from pytest_kopt.trials.baseline_round import BASELINE
 from pytest_kopt.trials.campaign_trial import CampaignTrial, Question, carry_out
 from pytest_kopt.trials.candidate_round import CANDIDATE

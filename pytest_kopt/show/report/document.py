@@ -12,7 +12,7 @@ from pytest_kopt.campaign.state import Round
 from pytest_kopt.decide.verdict import Aggregate, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed, figure, interval
-from pytest_kopt.show import final_report
+from pytest_kopt.show.files import final_report
 from pytest_kopt.show.status import status
 from pytest_kopt.show.words import kernel_lines
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from pytest_kopt.cases.result import CaseResult, table_of
 from pytest_kopt.clock import now
 from pytest_kopt.schema.table import Table, format_csv, write_atomically
-from pytest_kopt.show.benchmark_json import benchmark_json
+from pytest_kopt.show.exports.benchmark_json import benchmark_json
 
 
 def write_all_rows(path: Path, results: Sequence[CaseResult], *, per_schema: bool) -> None:

@@ -9,8 +9,8 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.state import Attempt, Round
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.figures import changed, figure
-from pytest_kopt.show import final_report
-from pytest_kopt.show.stop_summary import stop_summary, wait_summary
+from pytest_kopt.show.files import final_report
+from pytest_kopt.show.files.stop_summary import stop_summary, wait_summary
 
 _ENDED = "<!-- ended -->"
 

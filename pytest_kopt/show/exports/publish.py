@@ -9,7 +9,7 @@ import pytest
 
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Verdict
-from pytest_kopt.show import comment, github, junit
+from pytest_kopt.show.exports import comment, github, junit
 
 #: Ours are called first, in this order.
 _EXPORTS = (comment, github, junit)

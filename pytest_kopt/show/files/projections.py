@@ -13,13 +13,13 @@ from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import CaseResult, device_model_of
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.schema.table import Table, read_csv, write_atomically
-from pytest_kopt.show import optimize_log, performance_log, trend
-from pytest_kopt.show.baseline_report import baseline_report
-from pytest_kopt.show.benchmark_json import benchmark_json
-from pytest_kopt.show.campaign_readme import with_baseline
+from pytest_kopt.show.exports.benchmark_json import benchmark_json
+from pytest_kopt.show.files import optimize_log, performance_log, trend
+from pytest_kopt.show.files.baseline_report import baseline_report
+from pytest_kopt.show.files.campaign_readme import with_baseline
+from pytest_kopt.show.files.quick_log import quick_log
+from pytest_kopt.show.files.summary import summary
 from pytest_kopt.show.profiles import read_profiles
-from pytest_kopt.show.quick_log import quick_log
-from pytest_kopt.show.summary import summary
 
 
 def refresh(campaign: Campaign) -> None:

@@ -14,7 +14,7 @@ from pytest_kopt.campaign.ledger import Decided
 from pytest_kopt.campaign.state import Attempt, Round
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.figures import changed, figure
-from pytest_kopt.show.stop_summary import stop_summary, wait_summary
+from pytest_kopt.show.files.stop_summary import stop_summary, wait_summary
 from pytest_kopt.show.words import markdown_table, one_line
 
 NAME = "performance.md"

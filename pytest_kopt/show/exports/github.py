@@ -12,7 +12,7 @@ import pytest
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.figures import changed, interval
-from pytest_kopt.show.comment import comment
+from pytest_kopt.show.exports.comment import comment
 from pytest_kopt.show.words import visible
 
 #: Where a flag says it was found: `… (kernels/gemm.py:12) …`.

@@ -1,0 +1,1 @@
+"""What a session hands to reviewers and their tools: hook implementations, and files."""

@@ -1,0 +1,1 @@
+"""The files that a campaign shows: made from its ledger and evidence, and made again at will."""
