@@ -39,10 +39,10 @@ from _pytest.config import PytestPluginManager  # noqa: E402
 from ops import OPS  # noqa: E402
 from tabulate import tabulate  # noqa: E402
 
-from pytest_kopt.cases import check, steps  # noqa: E402
+from pytest_kopt.cases import check, domain, steps  # noqa: E402
 from pytest_kopt.cases.case import Case, declare  # noqa: E402
 from pytest_kopt.cases.fixture import _tampering  # noqa: E402
-from pytest_kopt.cases.heldout import _larger, try_shape  # noqa: E402
+from pytest_kopt.cases.heldout import try_shape  # noqa: E402
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT  # noqa: E402
 from pytest_kopt.cases.result import ExpectedCase  # noqa: E402
 from pytest_kopt.cases.runner import Bench, run_case, time_case  # noqa: E402
@@ -89,8 +89,8 @@ class Thorough(steps.Checking):
                 self._look_for_memory()
                 self.found([Finding(WRONG, step.__name__)])
                 self.comparisons = held
-            self.findings += [new for new in self.undeclared if new not in self.findings]
-            self.undeclared.clear()
+            self.found([replace(new, rejects=True) for new in self.broken])
+            self.broken.clear()
 
 
 def record(path: Path, folder: Path) -> Record:
@@ -300,7 +300,7 @@ def held_out(
     dice, tried = random.Random(), []
     for case, other in zip(new, old, strict=True):
         versions = {CANDIDATE: case.function, INCUMBENT: other.function}
-        near = [("large", _larger(case))]
+        near = [*domain.cases_of(case, dice.getrandbits(60))]
         for kind in ("aligned", "uneven"):
             dims = perturbed(dict(case.dims), case.dims, kind, dice)  # type: ignore[arg-type]
             near.append(

@@ -204,6 +204,7 @@ TESTS = """
 import pytest
 import torch
 from pytest_kopt.cases.heldout import held_out_cases, try_shape
+from pytest_kopt.honesty.heldout import PATTERNS
 
 
 def good(x, *_):
@@ -238,7 +239,7 @@ def kopt(request):
                        weights=(), flops=None, nbytes=None, gate=None, **declared)
         seen = {}
         for kind, near in held_out_cases(request.node, case, "cpu", 5):
-            assert (near.dims == case.dims) == (kind == "large")
+            assert (near.dims == case.dims) == (kind in PATTERNS)
             assert near.inputs()[0].shape[0] == near.dims["n"]
             versions = {"incumbent": good, "candidate": request.module.VERSION}
             seen[kind] = try_shape(kind, case, near, versions, "cpu", 5)
@@ -270,8 +271,8 @@ def test_unsupported(kopt, n, monkeypatch):
 
     SEEN.clear()
     kopt(good, inputs=lambda: (torch.randn(n, 4),), reference=reference, dims={"n": n})
-    large = SEEN[0].pop("large")
-    assert set(SEEN[0].values()) == {None}
+    large = SEEN[0]["large"]
+    assert {SEEN[0]["aligned"], SEEN[0]["uneven"]} == {None}
     assert large.outcomes == {"incumbent": "right", "candidate": "right"}
 
 
@@ -280,7 +281,7 @@ def test_raising_inputs(kopt, n):
     SEEN.clear()
     kopt(good, inputs=lambda: (torch.randn(64, 4) if n == 64 else 1 / 0,),
          reference=lambda x: 2 * x.double(), dims={"n": n})
-    assert [*SEEN[0]] == ["large"]
+    assert {*SEEN[0]} == {*PATTERNS} - {"float32"}
 
 
 @pytest.mark.parametrize("n", [64])

@@ -7,6 +7,7 @@ where two versions cannot live together, the one version of its own tree.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +35,8 @@ from pytest_kopt.numerics.nested import fresh_copies, tensors
 from pytest_kopt.versions import executed_files, twin
 from pytest_kopt.versions.errors import NotLoadable, Unreached
 
+#: So many other shapes and inputs are tried however long they take, and more for so long.
+_TRIED, _TRYING_SECONDS = 4, 3.0
 #: Of so many blocks of an arm, so many are looked at.
 _RUNS, _LOOKS = 7, 2
 #: How far below the baseline's SNR a timed result may lie, in dB, before it is plainly wrong.
@@ -111,7 +114,10 @@ def serve_arms(
     if order.held_out:
         secret = derive(bench.session_seed, case.nodeid, "held out")
         with one_thread():
-            for kind, near in held_out_cases(item, case, bench.device, secret):
+            end = time.perf_counter() + _TRYING_SECONDS
+            for number, (kind, near) in enumerate(held_out_cases(item, case, bench.device, secret)):
+                if number >= _TRIED and time.perf_counter() > end:
+                    break
                 tried = try_shape(kind, case, near, versions, bench.device, secret)
                 if tried is not None:
                     commander.tried(tried)

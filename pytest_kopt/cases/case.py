@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_kopt.cases.result import named
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.heldout import DOMAIN
 from pytest_kopt.schema.profile import GROUPED_GEMM, Scalar, Schema, resolve
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ class Case:
     reference returns the `owed` ones and writes the others; `consumes` those that hold anything,
     with `consumes_incoming` also the gradients that a backward is given. `groups` is the position
     of a grouped GEMM's group sizes (None: they are looked for), which are drawn anew in multiples
-    of `group_multiple`. `keywords` are the inputs' names where they have some. `returns` are the
+    of `group_multiple`. `domain` says what of the incumbent's domain a kernel need not support.
+    `keywords` are the inputs' names where they have some. `returns` are the
     names of what the reference returns besides what it writes (None: not seen yet).
     """
 
@@ -50,6 +52,7 @@ class Case:
     gate: Gate | Mapping[str, Gate] | None
     groups: int | None = None
     group_multiple: int = 1
+    domain: tuple[str, ...] = ()
     keywords: tuple[str, ...] = ()
     returns: frozenset[str] | None = None
 
@@ -123,6 +126,7 @@ def declare(
     gate: Gate | Mapping[str, Gate] | None,
     groups: int | None = None,
     group_multiple: int = 1,
+    domain: str | Sequence[str] = (),
 ) -> Case:
     """Build a case; BadInput names the argument that does not fit and what would."""
     where = f"case {nodeid}"
@@ -191,7 +195,17 @@ def declare(
         gate=gate,
         groups=groups,
         group_multiple=group_multiple,
+        domain=_domain(domain, where),
     )
+
+
+def _domain(given: str | Sequence[str], where: str) -> tuple[str, ...]:
+    words = given.split(",") if isinstance(given, str) else given
+    found = tuple(word.strip() for word in words if word.strip())
+    unknown = [word for word in found if word not in DOMAIN]
+    if unknown:
+        raise BadInput(f"domain has {unknown[0]!r}", where=where, legal=DOMAIN)
+    return found
 
 
 def _holds_tensors(function: Any) -> bool:

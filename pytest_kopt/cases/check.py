@@ -99,7 +99,9 @@ def check_case(
         reason = "is missing, and the baseline gave it"
         checking.comparisons.append(Comparison(min(missing), False, "as the baseline", reason))
     if checking.passed:
-        checking.found(downgrades(checking.accuracy, baseline or {}, checking.counts))
+        found = downgrades(checking.accuracy, baseline or {}, checking.counts)
+        checking.found([item for item in found if item.rejects])
+        checking.broken += [item for item in found if not item.rejects]
     return _report(checking, seeds)
 
 
@@ -117,7 +119,7 @@ def _report(checking: Checking, seeds: dict[str, int]) -> CheckReport:
             gradients[position] = min(item.snr_db, gradients.get(position, math.inf))
     figures = [item.figures for item in outs if item.figures]
     failed = [item for item in comparisons if not item.passed]
-    refused = checking.undeclared or any(found.rejects for found in checking.findings)
+    refused = checking.broken or any(found.rejects for found in checking.findings)
     advice = checking.advice() if failed and not refused else {}
     return CheckReport(
         check="PASS" if checking.passed else "FAIL",
@@ -130,7 +132,7 @@ def _report(checking: Checking, seeds: dict[str, int]) -> CheckReport:
         mismatch_share=max((item.mismatch_share for item in figures), default=math.nan),
         gate=outs[0].gate if outs else "",
         interpreted=checking.interpreted,
-        findings=(*checking.undeclared, *checking.findings),
+        findings=(*checking.broken, *checking.findings),
         seeds=seeds,
         accuracy=checking.accuracy,
         written=checking.written,

@@ -83,6 +83,7 @@ class Kopt:
         gate: Gate | Mapping[str, Gate] | None = None,
         groups: int | None = None,
         group_multiple: int = 1,
+        domain: str | Sequence[str] = (),
     ) -> Measurement:
         """Check `fn` against `reference`, time it, and emit the case's row.
 
@@ -95,7 +96,9 @@ class Kopt:
         work, the backward counting double, or a pair. Without a `gate` the output's dtype chooses
         it; a dict has some by name of the output: `out[0]`, `out['loss']`, `input 2`,
         `grad of input 0`. `groups` is the position of a grouped GEMM's group sizes or offsets,
-        where they are not found; they are drawn anew in multiples of `group_multiple`.
+        where they are not found; they are drawn anew in multiples of `group_multiple`. In a
+        round the function has to be right wherever the incumbent is; `domain` says what it need not
+        support: "contiguous", "finite", "moderate values", "declared dtypes", "declared shapes".
 
         Fails the test, with the diagnosis, when a gate does not hold; the row is emitted all the
         same. Arguments that do not fit the schema or the baseline end the session with exit code 4.
@@ -128,6 +131,7 @@ class Kopt:
                 gate=gate,
                 groups=groups,
                 group_multiple=group_multiple,
+                domain=domain,
             )
             skip_outside(self._item, case.label, self._bench.selected)
             self._declared(

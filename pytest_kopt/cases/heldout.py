@@ -1,4 +1,4 @@
-"""A case tried near its own: at shapes that its test is asked for, and with larger inputs."""
+"""A case tried near its own: at shapes that its test is asked for, and with other inputs."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_kopt.cases import domain
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.execution import Candidate, judge, make_inputs
+from pytest_kopt.cases.execution import Candidate, judge, make_inputs, pairs
 from pytest_kopt.cases.groups import SKEWED, has_skew, redrawn
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.cases.reference import Reference
 from pytest_kopt.cases.seeds import derive
-from pytest_kopt.honesty.heldout import LARGER, SHAPES, Kind, Outcome, Tried, perturbed
-from pytest_kopt.honesty.inputs import SCALABLE, Held
-from pytest_kopt.numerics.gates import snr
-from pytest_kopt.numerics.nested import fresh_copies
+from pytest_kopt.honesty.heldout import SHAPES, Kind, Outcome, Tried, perturbed
+from pytest_kopt.honesty.inputs import Held
+from pytest_kopt.honesty.precision import Accuracy, downgrades, terms
+from pytest_kopt.numerics.nested import fresh_copies, tensors
 from pytest_kopt.schema.profile import Schema
 
 _TRIES, _PAIRS = 3, 7
-#: A tenth of the result may be error with larger inputs, whatever the dtype.
-_PLAINLY_RIGHT_DB = 20.0
 
 
 class Declared(Exception):
@@ -57,12 +56,19 @@ class ShapeProbe:
 def held_out_cases(
     item: pytest.Function, case: Case, device: str, seed: int
 ) -> Iterator[tuple[Kind, Case]]:
-    """Yield the case with larger inputs, and at a nearby shape of each kind.
+    """Yield the case at a nearby shape of each kind, and with every other kind of inputs.
 
     For a shape the test function is called again with some of its parameters moved, where it has
     any that are sizes; fixtures stay as they are.
     """
-    yield "large", _larger(case)
+    if "declared shapes" not in case.domain:
+        yield from _other_shapes(item, case, device, seed)
+    yield from domain.cases_of(case, seed)
+
+
+def _other_shapes(
+    item: pytest.Function, case: Case, device: str, seed: int
+) -> Iterator[tuple[Kind, Case]]:
     parameters = dict(item.callspec.params) if hasattr(item, "callspec") else {}
     parameters = {name: value for name, value in parameters.items() if name in item.funcargs}
     names = [name for name, value in item.funcargs.items() if value is not parameters.get(name)]
@@ -95,14 +101,15 @@ def try_shape(
     way: launching is in both times or in neither.
     """
     tried = Tried(near.nodeid, kind, dict(near.dims))
+    exact: dict[str, Accuracy] = {}
     for name in (INCUMBENT, CANDIDATE):
         if name not in versions:
             continue
-        outcome, what = _outcome(replace(near, function=versions[name]), seed)
+        found = _outcome(replace(near, function=versions[name]), seed, exact)
         _leave_if_broken(device)
-        if outcome is None:
+        if found is None:
             return None
-        tried.outcomes[name] = outcome
+        tried.outcomes[name], what, exact = found
         if what:
             tried.what[name] = what
     if kind == "aligned" and set(tried.outcomes.values()) == {"right"}:
@@ -134,28 +141,6 @@ def _declared(
     return None
 
 
-def _larger(case: Case) -> Case:
-    """Return the case with larger activations, and a gate for what is plainly wrong only."""
-
-    def inputs() -> list[Any]:
-        given = case.arguments()
-        return [x if i in case.weights else _enlarged(x) for i, x in enumerate(given)]
-
-    return replace(case, inputs=inputs, gate=snr(_PLAINLY_RIGHT_DB))
-
-
-def _enlarged(item: Any) -> Any:
-    if isinstance(item, list | tuple):
-        return type(item)(map(_enlarged, item)) if type(item) in (list, tuple) else item
-    if not isinstance(item, torch.Tensor) or item.dtype not in SCALABLE:
-        return item
-    # A power of two: exact in every dtype, short of infinity.
-    larger = item.detach() * LARGER
-    if larger.ndim > 1 and len(larger) > 1:
-        larger[0] = 0
-    return larger.requires_grad_(item.requires_grad)
-
-
 def _has_inputs(case: Case, seed: int) -> bool:
     try:
         make_inputs(case, seed)
@@ -164,8 +149,13 @@ def _has_inputs(case: Case, seed: int) -> bool:
     return True
 
 
-def _outcome(case: Case, seed: int) -> tuple[Outcome | None, str]:
-    """Return what a version does at a shape, None where the reference does not support it."""
+def _outcome(
+    case: Case, seed: int, baseline: Mapping[str, Accuracy]
+) -> tuple[Outcome, str, dict[str, Accuracy]] | None:
+    """Return what a version does, what is wrong, and how exact it is; None without a reference.
+
+    One that is far less exact than `baseline`, in the same dtype, is wrong too.
+    """
     given, reference = make_inputs(case, seed), Reference(case)
 
     def copies() -> list[Any]:
@@ -178,14 +168,23 @@ def _outcome(case: Case, seed: int) -> tuple[Outcome | None, str]:
         try:
             reference.forward(copies(), ())
         except Exception:
-            return None, ""
-        return "raises", raised
+            return None
+        return "raises", raised, {}
     try:
-        comparisons = judge(case, reference(copies(), run.live, seed), run.kept)
+        expected = reference(copies(), run.live, seed)
+        comparisons = judge(case, expected, run.kept)
     except Exception:
-        return None, ""
-    wrong = [item.diagnosis() for item in comparisons if not item.passed]
-    return ("wrong", wrong[0].splitlines()[0]) if wrong else ("right", "")
+        return None
+    wrong = [item.diagnosis().splitlines()[0] for item in comparisons if not item.passed]
+    exact = {
+        name: Accuracy.of(ref, out)
+        for name, ref, out in pairs(expected, run.kept)
+        if not wrong and isinstance(out, torch.Tensor) and out.dtype.is_floating_point
+    }
+    if case.gate is None:
+        counts = {name: terms(tensors(given), run.kept.all[0]) for name in exact}
+        wrong += [found.message for found in downgrades(exact, baseline, counts)]
+    return ("wrong", wrong[0], exact) if wrong else ("right", "", exact)
 
 
 def _leave_if_broken(device: str) -> None:

@@ -432,6 +432,7 @@ def _evidence(case: Case, bench: Bench, report: CheckReport) -> dict[str, Any]:
         "dtype": report.dtype,
         "device_model": device_model(bench.device),
         "weights": list(case.weights),
+        **({"domain": list(case.domain)} if case.domain else {}),
         **({"groups": report.groups} if case.is_grouped else {}),
         "better": {c.name: c.better for c in case.schema.columns if c.better},
         "torch": torch.__version__,

@@ -94,7 +94,7 @@ class Checking:
     written_in: str = ""
     comparisons: list[Comparison] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    undeclared: list[Finding] = field(default_factory=list)
+    broken: list[Finding] = field(default_factory=list)
     interpreted: bool = False
     invalid: str = ""
     accuracy: dict[str, Accuracy] = field(default_factory=dict)
@@ -129,8 +129,8 @@ class Checking:
 
     @property
     def passed(self) -> bool:
-        """Whether every comparison so far holds, and nothing was written that is not declared."""
-        return all(item.passed for item in self.comparisons) and not self.undeclared
+        """Whether every comparison so far holds, and no contract is broken."""
+        return all(item.passed for item in self.comparisons) and not self.broken
 
     def advice(self) -> dict[str, str]:
         """Return what to do about results outside their gates, by name of the comparison."""
@@ -164,7 +164,7 @@ class Checking:
             refused = any(finding.rejects for finding in self.findings)
             is_first = step == self._fresh_content
             # What a call wrote over its own tensors makes it wrong there as well.
-            if not (self.passed or refused or is_first or self.undeclared):
+            if not (self.passed or refused or is_first or self.broken):
                 self._look_for_memory()
             if self.invalid or refused or not self.passed:
                 return
@@ -206,7 +206,7 @@ class Checking:
         if self._elsewhere(run):
             # A mistake, and no more than that.
             return
-        self.found(outputs.odd_findings(live, known, self._given))
+        self.broken += outputs.odd_findings(live, known, self._given)
         if not self.passed:
             self.found([_DRAWS] if draws else [])
             self._look_for_unwritten(seed)
@@ -546,8 +546,8 @@ class Checking:
         self.comparisons += [_named(item, what) for item in found]
         self.found(run.findings)
         case = self.case
-        self.undeclared += inputs.undeclared(self._used, self._given, case.writes, case.consumes)
-        self.undeclared += self._candidate.undeclared()
+        self.broken += inputs.undeclared(self._used, self._given, case.writes, case.consumes)
+        self.broken += self._candidate.undeclared()
         self._last = run
 
     def _elsewhere(self, run: Run) -> list[Comparison]:

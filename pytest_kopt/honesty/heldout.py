@@ -10,18 +10,57 @@ import math
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pytest_kopt.honesty.finding import Finding
 
-#: `aligned` keeps the power of two that divides a size, `uneven` does not; `large` are the declared
-#: sizes with inputs so much larger, and a row of zeros (padding) among them.
-Kind = Literal["aligned", "uneven", "large"]
+#: `aligned` keeps the power of two that divides a size, `uneven` does not; the others are of the
+#: declared sizes.
+Kind = Literal[
+    "aligned",
+    "uneven",
+    "large",
+    "outlier",
+    "masked",
+    "constant",
+    "tiny",
+    "strided",
+    "float32",
+    "bfloat16",
+    "float16",
+]
 SHAPES: tuple[Kind, ...] = ("aligned", "uneven")
-#: The findings that say where a candidate supports less than the incumbent.
-SUPPORT = ("held-out-shape", "held-out-range")
 #: Standard normal inputs then reach beyond 88, where exp overflows in float32.
 LARGER = 32.0
+
+
+class Pattern(NamedTuple):
+    """Inputs that a case does not draw: what they are, the check, and what excludes them."""
+
+    what: str
+    check: str
+    excluded_by: str
+
+
+_VALUES, _LAYOUT, _DTYPE = "held-out-range", "held-out-layout", "held-out-dtype"
+#: By kind; the last is what a case says that declares less (`domain=`).
+PATTERNS: dict[Kind, Pattern] = {
+    "large": Pattern(
+        f"inputs {LARGER:g} times as large, the first row zeros", _VALUES, "moderate values"
+    ),
+    "outlier": Pattern("one outlier in every row", _VALUES, "moderate values"),
+    "masked": Pattern("rows that end in -inf, as masks make them", _VALUES, "finite"),
+    "constant": Pattern("rows of one value", _VALUES, "moderate values"),
+    "tiny": Pattern("inputs 4096 times smaller", _VALUES, "moderate values"),
+    "strided": Pattern("transposed views as inputs", _LAYOUT, "contiguous"),
+    "float32": Pattern("float32 inputs", _DTYPE, "declared dtypes"),
+    "bfloat16": Pattern("bfloat16 inputs", _DTYPE, "declared dtypes"),
+    "float16": Pattern("float16 inputs", _DTYPE, "declared dtypes"),
+}
+#: What a case may say of what its kernels need not support.
+DOMAIN = ("declared shapes", *dict.fromkeys(each.excluded_by for each in PATTERNS.values()))
+#: The findings that say where a candidate supports less than the incumbent.
+SUPPORT = ("held-out-shape", _VALUES, _LAYOUT, _DTYPE)
 Outcome = Literal["right", "wrong", "raises"]
 _GRAIN = 256
 #: A speed-up at the declared shape from this on is expected nearby: half of it, as a logarithm.
@@ -108,9 +147,10 @@ def perturbed(
 def held_out_findings(tried: Iterable[Tried], candidate: str, incumbent: str) -> list[Finding]:
     """Return what the shapes say about the candidate, at most one finding a case.
 
-    Wrong where the incumbent is right rejects; raising is a note, since a kernel may say what it
-    does not support. A speed-up that is gone nearby is a note: dispatching by shape is honest. A
-    candidate that is slower than the incumbent near every shape where it was to be faster rejects.
+    Wrong where the incumbent is right is to be repaired; raising is a note, since a kernel may say
+    what it does not support. A speed-up that is gone nearby is a note: dispatching by shape is
+    honest. A candidate that is slower than the incumbent near every shape where it was to be faster
+    rejects.
     """
     comparable = [item for item in tried if item.outcomes.get(incumbent) == "right"]
     slower = _only_fast_as_declared(comparable, candidate, incumbent)
@@ -144,13 +184,14 @@ def merged(tried: Iterable[Tried]) -> list[Tried]:
 def _finding(item: Tried, outcome: Outcome, what: str) -> Finding | None:
     if outcome == "right":
         return None
-    if item.kind == "large":
+    if item.kind in PATTERNS:
+        pattern = PATTERNS[item.kind]
         return Finding(
-            "held-out-range",
-            f"{outcome} for inputs {LARGER:g} times as large, the first row zeros, where the "
-            f"incumbent is right: {what}",
+            pattern.check,
+            f"{outcome} for {pattern.what}, where the incumbent is right: {what}",
             where=item.nodeid,
-            advice="what the cases draw is an example: keep the range that the incumbent has",
+            advice="what the cases draw is an example: support what the incumbent does, or say in "
+            f"the case that it need not: domain={pattern.excluded_by!r}",
             rejects=outcome == "wrong",
         )
     shape = ", ".join(f"{name}={value}" for name, value in item.dims.items())
@@ -158,7 +199,8 @@ def _finding(item: Tried, outcome: Outcome, what: str) -> Finding | None:
         "held-out-shape",
         f"{outcome} at {shape}, near the declared shape, where the incumbent is right: {what}",
         where=item.nodeid,
-        advice="the declared shapes are examples: support what the incumbent supports",
+        advice="the declared shapes are examples: support what the incumbent supports, or say in "
+        "the case that it need not: domain='declared shapes'",
         rejects=outcome == "wrong",
     )
 

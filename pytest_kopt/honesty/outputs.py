@@ -59,7 +59,7 @@ def odd_findings(
     """Return a finding when outputs are no plain tensors where the inputs are."""
     odd = _oddities(outputs, expected, given)
     advice = "return torch.Tensor objects that hold their values"
-    return [Finding("output-type", "; ".join(odd), advice=advice)] if odd else []
+    return [Finding("output-type", "; ".join(odd), advice=advice, rejects=False)] if odd else []
 
 
 def overwritten(

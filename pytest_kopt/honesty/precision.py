@@ -102,6 +102,8 @@ def downgrades(
 ) -> list[Finding]:
     """Return findings for results of another dtype than the baseline's, or far less exact.
 
+    Another dtype breaks the kernel's contract, and is no accusation.
+
     All by name of the result; nothing is said of a result that the baseline does not know.
     """
     findings = []
@@ -115,6 +117,7 @@ def downgrades(
                     "output-dtype",
                     f"{name} is {now.dtype}, the baseline's is {before.dtype}",
                     advice="keep the dtype: what it feeds expects it, and tolerances follow it",
+                    rejects=False,
                 )
             )
             continue

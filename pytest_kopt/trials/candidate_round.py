@@ -21,6 +21,7 @@ from pytest_kopt.decide.promotion import asks_for_full
 from pytest_kopt.decide.verdict import Decision, Level, Verdict
 from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.figures import changed
+from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import SUPPORT
 from pytest_kopt.honesty.inflation import gap_finding
 from pytest_kopt.paired.comparison import CandidateDied
@@ -149,7 +150,7 @@ def _judge(gathered: Gathered, examination: Examination) -> Judged:
     try:
         judged = compare_paired(gathered, opened.campaign.incumbent())
     except CandidateDied as death:
-        gathered = gathered.with_death(death.case, str(death))
+        gathered = gathered.with_failure(death.case, "ERROR", str(death))
         judged = _judge(gathered, examination)
         return replace(judged, detail=judging.head(str(death)))
     paired = judged.paired
@@ -161,8 +162,24 @@ def _judge(gathered: Gathered, examination: Examination) -> Judged:
             legal="an edit that changes what is launched, notes with extra_benefit, or "
             "--kopt-measure-same to time it nevertheless",
         )
-    special = [found for found in judged.nearby if found.rejects]
-    return judged.of(judging.overfit(results, special, policy)) if special else judged
+    refused = [found for found in judged.nearby if found.rejects]
+    special = [found for found in refused if found.check not in SUPPORT]
+    if special:
+        return judged.of(judging.overfit(results, special, policy))
+    return _supporting(judged, refused)
+
+
+def _supporting(judged: Judged, wrong: Sequence[Finding]) -> Judged:
+    """Return what is judged of a candidate that is wrong where the incumbent is right: REPAIR."""
+    if not wrong:
+        return judged
+    gathered = judged.gathered
+    for found in wrong:
+        gathered = gathered.with_failure(found.where, "FAIL", str(found))
+    failed = correctness_verdict(gathered.rows, gathered.policy, gathered.opened.failed_repairs)
+    assert failed is not None
+    judged = replace(judged, gathered=gathered, verdict=failed, detail=str(wrong[0]))
+    return judged.flagged(*map(str, wrong)).saying(reason=f"{failed.reason}; {wrong[0]}")
 
 
 def _judge_by_all(quick: Judged, examination: Examination) -> Judged:
@@ -193,7 +210,10 @@ def _with_notes(judged: Judged, examination: Examination) -> Judged:
     assert gathered.harness is not None
     found = [*examination.found(results), *judged.nearby]
     found += opened.asked.watch.undeclared(gathered.harness)
-    judged = judged.flagged(*(str(item) for item in found if not item.rejects))
+    less = {word for result in results for word in result.evidence.get("domain", ())}
+    narrow = [f"the cases declare less than the incumbent's domain: {', '.join(sorted(less))}"]
+    told = [str(item) for item in found if not item.rejects]
+    judged = judged.flagged(*told, *(narrow if less else []))
     if judged.verdict.decision is not Decision.ACCEPTED:
         return judged
     narrower = [item for item in judged.nearby if item.check in SUPPORT]

@@ -153,7 +153,7 @@ def _judge(gathered: Gathered, next_steps: Mapping[Decision, str]) -> Judged:
     try:
         judged = compare_paired(gathered, opened.campaign.baseline())
     except CandidateDied as death:
-        judged = _judge(gathered.with_death(death.case, str(death)), next_steps)
+        judged = _judge(gathered.with_failure(death.case, "ERROR", str(death)), next_steps)
         return replace(judged, detail=judging.head(str(death)))
     verdict, flags = judged.verdict, list(judged.verdict.flags)
     chain = chain_of_best(opened.campaign.state)

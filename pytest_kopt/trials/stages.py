@@ -17,7 +17,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.cases.collector import Collector
-from pytest_kopt.cases.result import CaseResult, ExpectedCase
+from pytest_kopt.cases.result import CaseResult, Check, ExpectedCase
 from pytest_kopt.decide.kernel_time import kernel_time
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Level, Verdict
@@ -164,10 +164,10 @@ class Gathered:
         assert self.table is not None
         return self.table
 
-    def with_death(self, nodeid: str, how: str) -> Gathered:
-        """Return the same with the row of a case that ended its processes as ERROR."""
+    def with_failure(self, nodeid: str, check: Check, how: str) -> Gathered:
+        """Return the same with the row of a case that turned out wrong, or ended its processes."""
         collector = self.ran.collector
-        collector.results[nodeid] = judging.failed(collector.results[nodeid], "ERROR", how)
+        collector.results[nodeid] = judging.failed(collector.results[nodeid], check, how)
         return replace(self, results=tuple(collector.in_order()), table=collector.table())
 
 

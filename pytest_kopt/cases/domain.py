@@ -1,0 +1,128 @@
+"""Inputs that a case does not draw itself: the incumbent's domain, which the candidate has to keep.
+
+Drawn from a small grammar of layouts, dtypes and value patterns. What the incumbent cannot do says
+nothing, and a case may declare that its kernel supports less.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from pytest_kopt.cases.case import Case
+from pytest_kopt.honesty.heldout import LARGER, PATTERNS, Kind
+from pytest_kopt.honesty.inputs import SCALABLE
+from pytest_kopt.numerics.gates import snr
+
+#: A tenth of the result may be error with such content, whatever the dtype.
+_PLAINLY_RIGHT_DB = 20.0
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+Change = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
+
+
+def cases_of(case: Case, seed: int) -> Iterator[tuple[Kind, Case]]:
+    """Yield the case with other content, layouts and dtypes, but for those that it excludes.
+
+    In an order drawn under the seed: where time is short not all are tried.
+
+    Weights have other content in no kind, and another layout or dtype like all tensors.
+    """
+    kinds = list(PATTERNS)
+    random.Random(seed).shuffle(kinds)
+    for kind in kinds:
+        if PATTERNS[kind].excluded_by in case.domain:
+            continue
+        if kind in _DTYPE_OF:
+            yield from _other_dtype(case, kind)
+        elif kind == "strided":
+            yield kind, _changed(case, _transposed, seed, weights=True)
+        else:
+            loose = replace(case, gate=snr(_PLAINLY_RIGHT_DB))
+            yield kind, _changed(loose, _CHANGES[kind], seed)
+
+
+def _other_dtype(case: Case, kind: Kind) -> Iterator[tuple[Kind, Case]]:
+    """Yield the case in a dtype of this kind, where its own floating-point inputs have another.
+
+    Its gate is that dtype's own: the case's may be meant for another one.
+    """
+    dtype = _DTYPE_OF[kind]
+    own = {x.dtype for x in case.arguments() if isinstance(x, torch.Tensor)}
+    if own & {*_DTYPES} and dtype not in own:
+        other = _changed(case, lambda x, _: x.to(dtype), 0, weights=True)
+        yield kind, replace(other, gate=None)
+
+
+def _changed(case: Case, change: Change, seed: int, *, weights: bool = False) -> Case:
+    def inputs() -> list[Any]:
+        generator = torch.Generator().manual_seed(seed)
+        return [
+            x if place in case.weights and not weights else _apply(change, x, generator)
+            for place, x in enumerate(case.arguments())
+        ]
+
+    return replace(case, inputs=inputs)
+
+
+def _apply(change: Change, item: Any, generator: torch.Generator) -> Any:
+    if type(item) in (list, tuple):
+        return type(item)(_apply(change, part, generator) for part in item)
+    if not isinstance(item, torch.Tensor) or item.dtype not in SCALABLE or not item.numel():
+        return item
+    return change(item.detach(), generator).requires_grad_(item.requires_grad)
+
+
+def _larger(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    # A power of two: exact in every dtype, short of infinity.
+    larger = x * LARGER
+    if larger.ndim > 1 and len(larger) > 1:
+        larger[0] = 0
+    return larger
+
+
+def _outlier(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return the same with one element of every row far above the others."""
+    rows = x.reshape(-1, x.shape[-1]).clone() if x.ndim else x.reshape(1, 1).clone()
+    place = torch.randint(rows.shape[1], (len(rows),), generator=generator).to(x.device)
+    rows[torch.arange(len(rows), device=x.device), place] = 8 * LARGER
+    return rows.reshape(x.shape)
+
+
+def _masked(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return the same with -inf from a place of every row on, as masks make it."""
+    if not x.ndim or x.shape[-1] < 2:
+        return x
+    kept = torch.randint(1, x.shape[-1], (*x.shape[:-1], 1), generator=generator).to(x.device)
+    places = torch.arange(x.shape[-1], device=x.device)
+    return x.masked_fill(places >= kept, float("-inf"))
+
+
+def _constant(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return x[..., :1].expand_as(x).clone() if x.ndim else x
+
+
+def _tiny(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return x / 2**12
+
+
+def _transposed(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return the same values in memory whose last two dimensions lie the other way round."""
+    return x.transpose(-1, -2).contiguous().transpose(-1, -2) if x.ndim > 1 else x
+
+
+_CHANGES: dict[Kind, Change] = {
+    "large": _larger,
+    "outlier": _outlier,
+    "masked": _masked,
+    "constant": _constant,
+    "tiny": _tiny,
+}
+_DTYPE_OF: dict[Kind, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}

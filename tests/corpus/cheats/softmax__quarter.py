@@ -1,0 +1,13 @@
+"""Takes the maximum of a quarter of the columns: safe for values of one size, NaN for an outlier."""
+
+import torch
+
+NEEDS = "cpu"
+KIND = "sampled-maximum"
+CAUGHT_BY = "held-out-range"
+
+
+def softmax(x):
+    shifted = x - x[:, : x.shape[1] // 4].amax(1, keepdim=True)
+    power = shifted.exp_()
+    return power.div_(power.sum(1, keepdim=True))
