@@ -6,8 +6,8 @@ Each package comes from the index (or from a folder of wheels) by name and versi
 environment on top of this one. Each of its operations is tried twice: `file`, plain torch as the
 baseline and their file as the candidate, and `tree`, their package as the project and a change
 without effect. Without --rounds everything is only checked (in Triton's interpreter where there is
-no GPU); with it each is a campaign of two rounds for that GPU. OUT gets strangers.json and
-strangers.md.
+no GPU); with it each is a campaign of two rounds for that GPU (cpu: a trial run, in which the
+interpreter's times decide nothing). OUT gets strangers.json and strangers.md.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Bench:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command of the environment in a project."""
         env = {**os.environ, "PYTHONPATH": ""}
-        if not self.gpu:
+        if self.gpu in ("", "cpu"):
             env["TRITON_INTERPRET"] = "1"
         return subprocess.run(
             [str(self.python), "-m", *words],
@@ -128,8 +128,8 @@ def main() -> None:
     parser.add_argument("--ops", nargs="*")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    large = bool(given.rounds)
-    size = (8192, 4096, "bfloat16") if large else (32, 256, "float32")
+    on_gpu = given.rounds not in ("", "cpu")
+    size = (8192, 4096, "bfloat16") if on_gpu else (32, 256, "float32")
     bench = Bench((given.out / "environment").resolve(), given.rounds, *size)
     found: list[Outcome] = []
     for package in given.packages:
@@ -139,7 +139,7 @@ def main() -> None:
             found += [
                 Outcome(package, op.name, "-", "not installed", 0, "", [], said) for op in wanted
             ]
-        elif wanted and not large and not PACKAGES[package].on_cpu:
+        elif wanted and not on_gpu and not PACKAGES[package].on_cpu:
             why = "does not import without a GPU"
             found += [
                 Outcome(package, op.name, "-", "needs a GPU", 0, "", [], why) for op in wanted
@@ -148,7 +148,7 @@ def main() -> None:
             for way in ("file", "tree"):
                 place = given.out / f"{package}-{way}"
                 shutil.rmtree(place, ignore_errors=True)
-                tried = _campaigns if large else _checked
+                tried = _campaigns if given.rounds else _checked
                 found += tried(bench, wanted, way, place.resolve())
         _write(given.out, found)
 
