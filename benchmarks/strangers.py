@@ -205,7 +205,8 @@ def _campaigns(bench: Bench, ops: Sequence[Op], way: str, place: Path) -> Iterat
         if way == "tree":
             shutil.copytree(bench.packages / _module(op), project / _module(op))
         start = time.monotonic()
-        words = ["--op", op.name, "--backend", "TRITON", "--gpu", bench.gpu, "--kernel", kernel]
+        backend = "TORCH" if bench.gpu == "cpu" else "TRITON"
+        words = ["--op", op.name, "--backend", backend, "--gpu", bench.gpu, "--kernel", kernel]
         steps = [["pytest_kopt.cli", "init", "c", *words, "--metric", "Forward GB/s"]]
         steps.append(["pytest", "-q", "--kopt-campaign", "c", "--kopt-round", "1"])
         for step in steps:
