@@ -29,7 +29,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
     known = early_config.known_args_namespace
     if runs_cases_of_a_trial(early_config):
         watch_of(early_config)
-    elif known.kopt_round or known.kopt_base:
+    elif known.kopt_round or known.kopt_base or known.kopt_base_python:
         from pytest_kopt.session.warming import warm_up
 
         warm_up(early_config)

@@ -50,9 +50,19 @@ _HEADER = (
 )
 _SETTINGS: dict[str, Any] = {
     **dict.fromkeys(
-        ("base", "rebuild_command", "summary_csv", "calibrate", "level", "verdict_path")
+        (
+            "base",
+            "base_python",
+            "rebuild_command",
+            "summary_csv",
+            "calibrate",
+            "level",
+            "verdict_path",
+        )
     ),
-    **dict.fromkeys(("comment_path", "notes", "policy", "seed", "repeats", "iterations")),
+    **dict.fromkeys(
+        ("verdict_path", "comment_path", "notes", "policy", "seed", "repeats", "iterations")
+    ),
     "campaign": NAME,
     "csv_per_schema": False,
     "allow_removed": False,

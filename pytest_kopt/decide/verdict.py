@@ -214,7 +214,10 @@ class Verdict(BaseModel):
     campaign: str | None = None
     round: int | None = None
     attempt: int | None = None
-    base: str | None = Field(default=None, description="commit that a pull request is held against")
+    base: str | None = Field(
+        default=None,
+        description="commit, or path of an interpreter, that is the other side of a gate",
+    )
     level: Level = Field(
         default="full", description="quick: the representative cases decided, full: all"
     )

@@ -59,6 +59,12 @@ def add_options(parser: pytest.Parser) -> None:
         help="no campaign: compare the working tree with the merge base of REF and HEAD, paired",
     )
     group.addoption(
+        "--kopt-base-python",
+        metavar="PATH",
+        help="no campaign: compare this interpreter with another one on the same tree, paired; "
+        "write --kopt-base-python=PATH, or pytest takes the path for a test's",
+    )
+    group.addoption(
         "--kopt-gate",
         choices=GATES,
         help="what --kopt-base asks of the change (default: no-regression)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -33,6 +34,7 @@ class Settings:
     campaign: str | None
     round: int | Literal["next", "final"] | None
     base: str | None
+    base_python: Path | None
     gate: Gate
     allow_removed: bool
     measure_same: bool
@@ -62,7 +64,7 @@ class Settings:
     @property
     def active(self) -> bool:
         """Whether anything beyond running the tests was asked for."""
-        return any((self.round, self.base, self.summary_csv, self.calibrate))
+        return any((self.round, self.base, self.base_python, self.summary_csv, self.calibrate))
 
     @property
     def one_schema(self) -> bool:
@@ -81,6 +83,7 @@ class Settings:
             campaign=option.kopt_campaign or config.getini("kopt_campaign"),
             round=parse_round(option.kopt_round),
             base=option.kopt_base,
+            base_python=_interpreter(here, option.kopt_base_python),
             gate=_gate(config),
             allow_removed=option.kopt_allow_removed,
             measure_same=option.kopt_measure_same,
@@ -114,7 +117,13 @@ class Settings:
 
     def _check(self, option: Any) -> None:
         """Raise BadInput for options that do not go together."""
-        judged = self.round is not None or self.base is not None
+        judged = bool(self.round is not None or self.base is not None or self.base_python)
+        if self.base_python and (self.round is not None or self.base is not None):
+            raise BadInput(
+                "compares interpreters, and nothing else",
+                where="--kopt-base-python",
+                legal="neither --kopt-round nor --kopt-base beside it",
+            )
         for name, given, needed, legal in (
             ("--kopt-verdict", self.verdict_path, judged or self.calibrate, "--kopt-round N|next"),
             ("--kopt-comment", self.comment_path, judged, "--kopt-round N|next"),
@@ -122,7 +131,7 @@ class Settings:
             ("--kopt-no-apply", option.kopt_no_apply, self.round, "--kopt-round N|next"),
             ("--kopt-level", self.level, self.round, "--kopt-round N|next"),
             ("--kopt-profile", self.profile, self.round, "--kopt-round N|next"),
-            ("--kopt-gate", option.kopt_gate, self.base, "--kopt-base REF"),
+            ("--kopt-gate", option.kopt_gate, self.base or self.base_python, "--kopt-base REF"),
             ("--kopt-allow-removed", self.allow_removed, self.base, "--kopt-base REF"),
             ("--kopt-measure-same", self.measure_same, judged, "--kopt-round N|next"),
         ):
@@ -300,6 +309,11 @@ def _seed(config: pytest.Config) -> int | None:
 def _is_directory(here: Path, path: str | None) -> bool:
     """Say whether a path names a directory: by the slash at its end, or because it is one."""
     return path is not None and (path.endswith("/") or (here / path).is_dir())
+
+
+def _interpreter(here: Path, option: str | None) -> Path | None:
+    """Return an interpreter's absolute path; the links of a virtual environment name it."""
+    return None if option is None else Path(os.path.abspath(here / option))
 
 
 def _absolute(here: Path, path: Path | str | None) -> Path | None:

@@ -25,6 +25,7 @@ from pytest_kopt.honesty.heldout import Tried, merged
 from pytest_kopt.paired.replica import CaseQuads, Died, DiedNearby, Refused, Replica
 from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child
 from pytest_kopt.processes.site import Site
+from pytest_kopt.processes.toolchain import Toolchain
 from pytest_kopt.processes.worker_orders import WorkerOrders
 
 #: Replicas that start up while another is measured; on the CPU they would disturb it.
@@ -53,7 +54,8 @@ class Versions:
 
     `trees` are two trees of the incumbent; `changed` the paths below `root` that may differ. Where
     the trees were `rebuilt`, one process cannot hold both versions. `extensions` is where torch
-    builds what the incumbent compiles (None: in each tree).
+    builds what the incumbent compiles (None: in each tree). With an `other` toolchain the incumbent
+    is the project itself in processes of that.
     """
 
     root: Path
@@ -61,6 +63,7 @@ class Versions:
     changed: tuple[str, ...]
     rebuilt: bool = False
     extensions: Path | None = None
+    other: Toolchain | None = None
 
 
 class Comparison:
@@ -96,10 +99,13 @@ class Comparison:
         # A process that one of its threads started ends with that thread: they stay to the end.
         self._pool = ThreadPoolExecutor(len(self._lanes))
         self.random = random.SystemRandom()
-        self.how = TWO_PROCESSES if versions.rebuilt else ONE_PROCESS
-        self.why_two = (
-            "rebuild_command builds each version in its own tree" if versions.rebuilt else ""
-        )
+        self.how, self.why_two = ONE_PROCESS, ""
+        if versions.rebuilt:
+            self.why_two = "rebuild_command builds each version in its own tree"
+        if versions.other:
+            self.why_two = "each interpreter runs processes of its own"
+        if self.why_two:
+            self.how = TWO_PROCESSES
         self._deaths = 0
         #: Why shapes near the declared ones are no longer tried: one of them ended a process.
         self.died_nearby = ""
@@ -282,6 +288,8 @@ class Comparison:
         """Start a process that holds one arm, in a tree of the incumbent or in the project."""
         versions = self._versions
         order = ArmsOrder((name,), held_out=near)
+        if tree is not None and versions.other:
+            site, tree = replace(site, starter=versions.other), None
         if tree is not None:
             root = str(site.path(versions.root))
             order = replace(order, root=root, changed=versions.changed)

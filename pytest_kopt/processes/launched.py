@@ -100,22 +100,30 @@ class Ends:
         os.close(self.their_writer)
 
 
-def boot(entry: str) -> list[str]:
+def boot(entry: str, python: Path | None = None) -> list[str]:
     """Return the command that runs `package.module:function` of this very plugin.
 
-    The package's own parent comes first on the path, whatever else is installed.
+    The package's own parent comes first on the path, whatever else is installed. Another
+    interpreter runs the plugin that it has.
     """
     module, _, function = entry.partition(":")
+    if python is not None:
+        return [str(python), "-c", f"from {module} import {function}; {function}()"]
     path = f"import sys; sys.path[:0] = [{str(Path(__file__).parents[2])!r}]"
     return [sys.executable, "-c", f"{path}; from {module} import {function}; {function}()"]
 
 
-def interpreter(env: Mapping[str, str], directory: str, rouse: str) -> Launched:
-    """Start a fresh interpreter that waits for orders; it wakes the device `rouse` first."""
+def interpreter(
+    env: Mapping[str, str], directory: str, rouse: str, python: Path | None = None
+) -> Launched:
+    """Start a fresh interpreter that waits for orders; it wakes the device `rouse` first.
+
+    It is this one's own, or `python`.
+    """
     ends = Ends.make()
     descriptors = (ends.their_reader, ends.their_writer)
     process = subprocess.Popen(
-        [*boot("pytest_kopt.processes.served:main"), *map(str, descriptors), rouse],
+        [*boot("pytest_kopt.processes.served:main", python), *map(str, descriptors), rouse],
         cwd=directory,
         env=env,
         stdin=subprocess.DEVNULL,

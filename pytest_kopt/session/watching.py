@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pytest_kopt.honesty.watch import Watch
 
 #: Options of sessions that end in a verdict.
-_TRIALS = ("kopt_round", "kopt_base")
+_TRIALS = ("kopt_round", "kopt_base", "kopt_base_python")
 _WATCH: pytest.StashKey[Watch] = pytest.StashKey()
 
 

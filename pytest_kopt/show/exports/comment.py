@@ -118,7 +118,8 @@ def _how(verdict: Verdict) -> str:
     if verdict.engine:
         parts.append(f"engine {verdict.engine}")
     if verdict.base:
-        parts.append(f"against {verdict.base[:12]}")
+        base = verdict.base if "/" in verdict.base else verdict.base[:12]
+        parts.append(f"against {base}")
     if verdict.campaign:
         parts.append(f"campaign {verdict.campaign}, round {verdict.round}")
     return ", ".join(parts)

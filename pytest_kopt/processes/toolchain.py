@@ -1,0 +1,103 @@
+"""Another interpreter on this host, with packages of its own: the other side of a comparison."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from pytest_kopt.errors import BadInput
+from pytest_kopt.processes.launched import Launched, interpreter
+
+_OPTION = "--kopt-base-python"
+_PROBE = """\
+import json, sys
+from importlib.metadata import version
+import pytest_kopt.processes.served, torch
+found = {"python": sys.version.split()[0], "torch": torch.__version__, "path": sys.path[1:]}
+try:
+    import triton
+    found["triton"] = triton.__version__
+except ImportError:
+    pass
+print(json.dumps({**found, "pytest-kopt": version("pytest-kopt")}))
+"""
+#: What would lead another interpreter into this one's packages.
+_OURS = frozenset({"VIRTUAL_ENV", "PYTHONHOME", "__PYVENV_LAUNCHER__"})
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """Starts processes under another interpreter; `found` is what it said of itself.
+
+    Of this process's path the entries below `root` come first there: the project is the same.
+    """
+
+    python: Path
+    root: Path
+    found: Mapping[str, str]
+    path: Sequence[str]
+    why_fresh: str = ""
+
+    @classmethod
+    def at(cls, python: Path, root: Path) -> Toolchain:
+        """Ask an interpreter what it has.
+
+        BadInput where it does not start, lacks pytest-kopt or torch, or has another major version.
+        """
+        try:
+            done = subprocess.run(
+                [python, "-c", _PROBE],
+                env=_environment(),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        except OSError as error:
+            raise BadInput(f"{python}: {error.strerror}", where=_OPTION) from None
+        legal = (
+            f"an interpreter whose environment has pytest-kopt {version('pytest-kopt')} and torch"
+        )
+        if done.returncode:
+            last = (done.stderr.strip() or f"status {done.returncode}").splitlines()[-1]
+            raise BadInput(f"{python} cannot run cases: {last}", where=_OPTION, legal=legal)
+        found = json.loads(done.stdout.splitlines()[-1])
+        path, own, other = found.pop("path"), version("pytest-kopt"), found["pytest-kopt"]
+        if own.partition(".")[0] != other.partition(".")[0]:
+            raise BadInput(f"{python} has pytest-kopt {other}", where=_OPTION, legal=legal)
+        return cls(python, root, found, path)
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{name} {value}" for name, value in self.found.items())
+        return f"{self.python} ({told})"
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """The environment of this process, but for what names its own packages."""
+        return _environment()
+
+    @property
+    def sys_path(self) -> Sequence[str]:
+        """Where processes there import from: the project, then that interpreter's packages."""
+        below = [
+            p for p in sys.path if Path(p or ".").resolve().is_relative_to(self.root.resolve())
+        ]
+        prefix = Path(sys.prefix).resolve()
+        ours = [p for p in below if not Path(p or ".").resolve().is_relative_to(prefix)]
+        return [*ours, *(entry for entry in self.path if entry not in ours)]
+
+    def start(self, env: Mapping[str, str], directory: str, rouse: str = "") -> Launched:
+        """Return a process of that interpreter that waits for orders."""
+        return interpreter(env, directory, rouse, self.python)
+
+    def prestart(self, count: int, env: Mapping[str, str], directory: str, rouse: str) -> None:
+        """Start nothing early."""
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in _OURS}
