@@ -195,6 +195,10 @@ def workers() -> Rows:
     ]
 
 
+def startup() -> Rows:
+    return list(read("worker_startup_cpu")["rows"])
+
+
 def device() -> Rows:
     total = read("gpu_overhead_h200")["total"]
     return [{"device (paired session)": "H200", **total}]
@@ -206,6 +210,7 @@ SECTIONS = (
     ("Decision, status and report", "measured here", scale),
     ("A paired verdict", "`benchmarks/paired_gpu.py`, `benchmarks/paired_cpu.py`", paired),
     ("Resolution", "`benchmarks/paired_gpu.py`, `pytest --kopt-calibrate`", resolution),
+    ("Start-up of workers", "`benchmarks/worker_startup.py`", startup),
     ("Workers", "`benchmarks/gpu_scaling.py`", workers),
     ("The device's time", "`benchmarks/gpu_overhead.py`", device),
 )
