@@ -48,15 +48,15 @@ import torch
 from kernels.ops import torch_matmul
 
 
-@pytest.mark.kopt(schema="single")
+@pytest.mark.kopt(schema="gemm")
 @pytest.mark.parametrize("size", [2048, 4096])
 def test_backward(kopt, size):
     def draw():
         made = torch.randn(size, size, device=kopt.device, dtype=torch.bfloat16)
         return made.requires_grad_()
 
-    kopt(torch_matmul, inputs=lambda: (draw(), draw()), backward=True, dims={"size": size},
-         reference=lambda a, b: a.double() @ b.double())
+    kopt(torch_matmul, inputs=lambda: (draw(), draw()), backward=True, dims=dict(B=1, M=size, N=size, K=size),
+         flops=2 * size**3, reference=lambda a, b: a.double() @ b.double())
 """
 
 
