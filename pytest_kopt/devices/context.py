@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
 import threading
@@ -12,10 +13,37 @@ from pytest_kopt.devices.pinning import discover, in_use
 from pytest_kopt.devices.processes import announce
 
 _MOST_SHIFTED_MIB = 64
-#: Shifts later allocations by a random amount: forks have one layout of addresses, and buffers
-#: should not land alike in each.
-_BALLAST: dict[str, object] = {}
-_ROUSING: list[threading.Thread] = []
+
+
+class _Waking:
+    """A device of this process that wakes, or is awake."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._thread: threading.Thread | None = None
+        #: Shifts later allocations by a random amount: forks have one layout of addresses, and
+        #: buffers should not land alike in each.
+        self._ballast: object = None
+
+    def begin(self) -> None:
+        self._thread = threading.Thread(target=self._wake, daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        if self._thread:
+            self._thread.join()
+        if self._ballast is None:
+            self._ballast = _woken(self._kind)
+
+    def _wake(self) -> None:
+        # What fails here fails once more in `finish`, where somebody hears of it.
+        with suppress(Exception):
+            self._ballast = _woken(self._kind)
+
+
+@functools.cache
+def _waking(kind: str) -> _Waking:
+    return _Waking(kind)
 
 
 def rouse(kind: str) -> None:
@@ -24,22 +52,12 @@ def rouse(kind: str) -> None:
     Holds the check's lock meanwhile, so that nothing is timed on the device; other processes may
     wake at the same time.
     """
-    for thread in _ROUSING:
-        thread.join()
-    if kind not in _BALLAST:
-        _BALLAST[kind] = _woken(kind)
+    _waking(kind).finish()
 
 
 def begin_to_rouse(kind: str) -> None:
     """Do so in a thread that `rouse` waits for; torch has been imported."""
-
-    def wake() -> None:
-        # What fails here fails once more in `rouse`.
-        with suppress(Exception):
-            _BALLAST[kind] = _woken(kind)
-
-    _ROUSING.append(threading.Thread(target=wake, daemon=True))
-    _ROUSING[-1].start()
+    _waking(kind).begin()
 
 
 def _woken(kind: str) -> object:
