@@ -55,8 +55,8 @@ def test_backward(kopt, size):
         made = torch.randn(size, size, device=kopt.device, dtype=torch.bfloat16)
         return made.requires_grad_()
 
-    kopt(torch_matmul, inputs=lambda: (draw(), draw()), backward=True, dims=dict(B=1, M=size, N=size, K=size),
-         flops=2 * size**3, reference=lambda a, b: a.double() @ b.double())
+    kopt(torch_matmul, inputs=lambda: (draw(), draw()), backward=True,
+         dims=dict(B=1, M=size, N=size, K=size), flops=2 * size**3, reference=lambda a, b: a.double() @ b.double())
 """
 
 

@@ -61,8 +61,8 @@ def campaign(directory: Path, launches: Mapping[str, int], tests: str) -> Path:
 
 
 def init(root: Path, tests: str) -> None:
-    """Set the campaign up."""
-    words = ["init", "gpu", "--op", "ops", "--kernel", str(KERNEL), "--backend", "TRITON"]
+    """Set the campaign up; one of its cases is torch's own product, so that is its language."""
+    words = ["init", "gpu", "--op", "ops", "--kernel", str(KERNEL), "--backend", "TORCH"]
     subprocess.run(
         [sys.executable, "-m", "pytest_kopt.cli", *words, "--gpu", "H200", "--tests", tests],
         cwd=root,
@@ -100,6 +100,8 @@ def judge(
         sys.exit(f"the round ended with {code}\n{text}")
     verdict = json.loads(out.read_text())
     attempt = root / f"agent/workspace/gpu/rounds/round-{verdict['round']}/artifacts/attempt-1"
+    if not (verdict["aggregate"] or {}).get("change_pct"):
+        sys.exit(f"nothing was compared\n{text}")
     evidence = json.loads((attempt / "evidence.json").read_text())
     samples = [json.loads(result)["evidence"] for result in evidence["results"]]
     checked = sum(sum(s["forward_samples_ms"]) * s["calls_per_sample"] for s in samples) / 1e3
