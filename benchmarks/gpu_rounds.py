@@ -12,9 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import statistics
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,7 +54,8 @@ def test_backward(kopt, size):
         return made.requires_grad_()
 
     kopt(torch_matmul, inputs=lambda: (draw(), draw()), backward=True,
-         dims=dict(B=1, M=size, N=size, K=size), flops=2 * size**3, reference=lambda a, b: a.double() @ b.double())
+         dims=dict(B=1, M=size, N=size, K=size), flops=2 * size**3,
+         reference=lambda a, b: a.double() @ b.double())
 """
 
 
@@ -109,7 +108,7 @@ def measure(root: Path, suite: Suite, repeats: int) -> list[dict[str, Any]]:
     ):
         for number in range(count):
             edit(root, number)
-            verdict = judge(root, {}, "paired", *suite.words)
+            verdict = judge(root, {}, "paired", "--kopt-level", "full", *suite.words)
             found.append(
                 {
                     "cases": suite.name,
@@ -138,24 +137,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as directory:
             rounds += measure(project(Path(directory), suite), suite, asked.repeats)
             report.add("rounds", rounds)
-    report.table("Whole commands, medians", [*medians(rounds)])
-
-
-def medians(rounds: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield one row a suite and kind of round."""
-    for cases, kind in dict.fromkeys((entry["cases"], entry["round"]) for entry in rounds):
-        alike = [e for e in rounds if (e["cases"], e["round"]) == (cases, kind)]
-        walls = [entry["wall s"] for entry in alike]
-        held = [entry["device s"] for entry in alike if "device s" in entry]
-        yield {
-            "cases": cases,
-            "round": kind,
-            "commands": len(alike),
-            "wall s": statistics.median(walls),
-            "longest s": max(walls),
-            "device s": statistics.median(held) if held else None,
-            "processes": "/".join(str(entry.get("processes", "-")) for entry in alike),
-        }
+            report.table(suite.name, [entry for entry in rounds if entry["cases"] == suite.name])
 
 
 if __name__ == "__main__":

@@ -126,12 +126,46 @@ def read(name: str) -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text())
 
 
+#: Seconds a whole command on an H200 with 16 cores, before processes were forked (2026-11-22).
+BEFORE = {
+    ("five forward", "baseline"): "13-20",
+    ("five forward", "the same"): "28-54",
+    ("five forward", "a clear loss"): "28-31",
+    ("two with backward", "the same"): "50",
+    ("sixteen light, quick: four", "the same"): "30.4, all sixteen",
+}
+
+
+def whole_commands() -> Rows:
+    """From start to end by the clock on the wall, with what it took before."""
+    rounds = read("gpu_rounds_h200")["rounds"]
+    rows = []
+    for cases, kind in dict.fromkeys((entry["cases"], entry["round"]) for entry in rounds):
+        alike = [e for e in rounds if (e["cases"], e["round"]) == (cases, kind)]
+        walls = [entry["wall s"] for entry in alike]
+        held = [entry["device s"] for entry in alike if "device s" in entry]
+        rows.append(
+            {
+                "cases": cases,
+                "round": kind,
+                "before s": BEFORE.get((cases, kind), "-"),
+                "median s": statistics.median(walls),
+                "longest s": max(walls),
+                "commands": len(alike),
+                "device s": statistics.median(held) if held else None,
+                "processes": "/".join(str(e["processes"]) for e in alike if "processes" in e),
+            }
+        )
+    return rows
+
+
 def paired() -> Rows:
     """Rounds of identical code: what a verdict costs, and how far from nothing it was at most."""
     rows = []
     for name, where in (
         ("paired_aa_h200", "H200, 5 cases, before the checks of honesty"),
-        ("paired_aa_checked_h200", "H200, 5 cases"),
+        ("paired_aa_checked_h200", "H200, 5 cases, fresh interpreters"),
+        ("paired_aa_forked_h200", "H200, 5 cases, forks"),
         ("paired_cpu", "CPU, 3 cases, every core kept busy"),
     ):
         found = read(name)
@@ -208,6 +242,7 @@ SECTIONS = (
     ("Idle", "measured here", idle),
     ("A case", "measured here", cases),
     ("Decision, status and report", "measured here", scale),
+    ("Whole commands on an H200", "`benchmarks/gpu_rounds.py`", whole_commands),
     ("A paired verdict", "`benchmarks/paired_gpu.py`, `benchmarks/paired_cpu.py`", paired),
     ("Resolution", "`benchmarks/paired_gpu.py`, `pytest --kopt-calibrate`", resolution),
     ("Start-up of workers", "`benchmarks/worker_startup.py`", startup),
