@@ -8,10 +8,11 @@ from typing import Any
 
 from pytest_kopt.campaign import manifest as manifests
 from pytest_kopt.campaign.archive import Evidence
-from pytest_kopt.campaign.campaign import AttemptRecord, Campaign
+from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.campaign.recording import AttemptRecord, record_attempt
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.gates import checked_shape
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
@@ -58,7 +59,8 @@ def record(
         shapes=[checked_shape(row) for row in table.rows],
         rooflines=list(rooflines),
     )
-    campaign.record(
+    record_attempt(
+        campaign,
         AttemptRecord(
             round=number,
             started=NOW,
@@ -72,7 +74,7 @@ def record(
             verdict=verdict,
             trend=None,
             notes=Notes(**notes),
-        )
+        ),
     )
     campaign.settle()
     projections.refresh(campaign)

@@ -8,6 +8,7 @@ import pytest
 
 from pytest_kopt import policies
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.recording import record_no_idle_gpu
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.show.files import projections
@@ -23,7 +24,7 @@ RATES = (100.0, 200.0, 300.0, 400.0)
 
 def waited(campaign: Campaign) -> None:
     """Record what a session does that finds no idle GPU."""
-    campaign.record_no_idle_gpu(BUSY, final=False, policy=policies.load(campaign.manifest.policy))
+    record_no_idle_gpu(campaign, BUSY, final=False, policy=policies.load(campaign.manifest.policy))
     projections.refresh(campaign)
 
 

@@ -13,10 +13,11 @@ from typing import Any, Literal
 from pytest_kopt.campaign import ledger, trend
 from pytest_kopt.campaign import manifest as manifests
 from pytest_kopt.campaign.archive import Evidence
-from pytest_kopt.campaign.campaign import AttemptRecord, Campaign
+from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.campaign.recording import AttemptRecord, record_attempt
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Decision, Shape, Verdict
 from pytest_kopt.roofline import Roofline
@@ -81,7 +82,8 @@ def a_campaign(
         verdict = _verdict(decision, level, gain, results, gains)
         if number == rounds:
             verdict = verdict.model_copy(update={"rooflines": list(rooflines)})
-        campaign.record(
+        record_attempt(
+            campaign,
             AttemptRecord(
                 round=number,
                 started=NOW,
@@ -101,7 +103,7 @@ def a_campaign(
                 paired=ledger.PairedChange(step_pct=gain, forward_pct=gain)
                 if verdict.compare == "paired"
                 else None,
-            )
+            ),
         )
         campaign.settle()
         if decision.keeps:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from pytest_kopt import policies
 from pytest_kopt.campaign import ledger, stops, tips
 from pytest_kopt.campaign import manifest as manifests
-from pytest_kopt.campaign.archive import Archive, Evidence
+from pytest_kopt.campaign.archive import Archive
 from pytest_kopt.campaign.git import lineage
 from pytest_kopt.campaign.git.commits import Commits
 from pytest_kopt.campaign.git.repository import Repository
@@ -20,42 +20,16 @@ from pytest_kopt.campaign.git.worktrees import branch_of, way_to
 from pytest_kopt.campaign.hold import hold
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.layout import Layout
-from pytest_kopt.campaign.manifest import FrozenSchema, Manifest
+from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.state import Attempt, CampaignState, Round, fold
 from pytest_kopt.campaign.stops import Stop
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.clock import now
 from pytest_kopt.decide.policy import STOP_LIMITS, Policy
-from pytest_kopt.decide.verdict import Applied, Decision, Level, Verdict
-from pytest_kopt.devices.idle import NoIdleGpu
+from pytest_kopt.decide.verdict import Applied, Decision, Verdict
 from pytest_kopt.errors import BadInput
-from pytest_kopt.roofline import efficiency
-from pytest_kopt.schema.profile import fingerprint
 from pytest_kopt.schema.table import Table
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptRecord:
-    """What one attempt leaves behind, ready to be recorded.
-
-    `level` is the one it began at; its verdict names the one that decided. `representative` are the
-    names that a baseline proposes. `baseline` and `paired_quick` are as in the decided event.
-    `policy` is the one it was judged by, None for the manifest's.
-    """
-
-    round: int
-    started: str
-    level: Level
-    evidence: Evidence
-    verdict: Verdict
-    trend: ledger.Trend | None
-    notes: Notes
-    paired: ledger.PairedChange | None = None
-    paired_quick: ledger.PairedChange | None = None
-    baseline: ledger.Trend | None = None
-    representative: list[str] | None = None
-    policy: Policy | None = None
 
 
 class Campaign:
@@ -242,84 +216,6 @@ class Campaign:
         assert number is not None and attempt is not None
         return self.archive.session(number, attempt)
 
-    def record(self, record: AttemptRecord) -> Attempt:
-        """Write the evidence of an attempt, then its events; the decided event is the commit point.
-
-        For the baseline the schema is frozen into the manifest too, where the proposed
-        representative shapes are put down unless some are set.
-        """
-        known = self.state.rounds.get(record.round)
-        number = 1 + max(known.attempts, default=0) if known else 1
-        directory = self.layout.attempt(record.round, number)
-        verdict = record.verdict.model_copy(
-            update={"campaign": self.name, "round": record.round, "attempt": number}
-        )
-        kept = self.archive.keep(directory, record.evidence, verdict)
-        if verdict.decision is Decision.BASELINE and record.evidence.table:
-            self._freeze(record.evidence.table.header, record.representative)
-        common: dict[str, Any] = {"round": record.round, "attempt": number}
-        policy = record.policy or self.policy()
-        before = [
-            *self._manifest_changes(),
-            *self._policy_changes(policy),
-            ledger.Opened(time=record.started, level=record.level, **common),
-            ledger.Measured(time=now(), evidence=kept.evidence, **common),
-        ]
-        decided = ledger.Decided(
-            time=now(),
-            decision=verdict.decision,
-            level=verdict.level,
-            reason=verdict.reason,
-            next_step=verdict.next_step,
-            aggregate=verdict.aggregate,
-            flags=verdict.flags,
-            trend=record.trend,
-            baseline=record.baseline,
-            paired=record.paired,
-            paired_quick=record.paired_quick,
-            kernel_time=verdict.kernel_time,
-            efficiency=efficiency(verdict.rooflines) if verdict.rooflines else None,
-            performance_log=policy.performance_log,
-            notes=record.notes,
-            kernel=record.evidence.kernel.hashes,
-            verdict_sha256=kept.verdict_sha256,
-            **common,
-        )
-        self._append(*before, self._with_stops(decided, policy))
-        return self.state.rounds[record.round].attempts[number]
-
-    def record_final(
-        self, evidence: Evidence, verdict: Verdict, report: ledger.FinalReport
-    ) -> Verdict:
-        """Write the evidence of a comparison of best and baseline, then its event."""
-        directory = self.layout.final(1 + len(self.state.finals))
-        verdict = verdict.model_copy(update={"campaign": self.name})
-        kept = self.archive.keep(directory, evidence, verdict)
-        self._append(
-            ledger.Final(
-                time=now(),
-                best=self.state.incumbent_round or 1,
-                decision=verdict.decision,
-                reason=verdict.reason,
-                aggregate=verdict.aggregate,
-                evidence={**kept.evidence, kept.verdict_path: kept.verdict_sha256},
-                report=report,
-            )
-        )
-        return verdict
-
-    def record_no_idle_gpu(self, found: NoIdleGpu, *, final: bool, policy: Policy) -> None:
-        """Record that the next round, or the final comparison, found no idle GPU."""
-        self._append(
-            ledger.NoIdleGpu(
-                time=now(),
-                round=None if final else self.state.next_round,
-                minutes=found.minutes,
-                in_the_way=list(found.in_the_way),
-                performance_log=policy.performance_log,
-            )
-        )
-
     def termination_check(self, policy: Policy | None = None) -> tuple[Stop, ...]:
         """Return which conditions end the campaign as it stands, under a policy or its own."""
         return stops.check(self.name, self.state, self.manifest, policy or self.policy())
@@ -336,12 +232,12 @@ class Campaign:
             item, attempt = self.state.pending
             common: dict[str, Any] = {"round": item.number, "attempt": attempt.number}
             if not apply:
-                self._append(ledger.ApplyWaived(time=now(), **common))
+                self.append(ledger.ApplyWaived(time=now(), **common))
                 continue
             assert attempt.decided is not None
             commits = self._commits
             action = _action(attempt.decided, commits)
-            self._append(ledger.Applying(time=now(), action=action, **common))
+            self.append(ledger.Applying(time=now(), action=action, **common))
             commit, restored = None, []
             if action == "commit" and commits:
                 commits.check_still_there()
@@ -359,7 +255,7 @@ class Campaign:
                     commit = self._withdraw(undone, item, attempt.decided)
             elif self.repository is not None:
                 commit = self.repository.head
-            self._append(ledger.Applied(time=now(), git_commit=commit, restored=restored, **common))
+            self.append(ledger.Applied(time=now(), git_commit=commit, restored=restored, **common))
 
     def restore(self, number: int) -> list[str]:
         """Put the version of a round's last attempt into the tree; return the paths that changed.
@@ -375,7 +271,7 @@ class Campaign:
         attempt, here = measured[number].last, self.candidate()
         self.archive.kernel(number, attempt)
         here.write(self.layout.replaced(len(self.state.restores) + 1))
-        self._append(
+        self.append(
             ledger.Restoring(time=now(), round=number, attempt=attempt.number, replaced=here.hashes)
         )
         return self._finish_restoring()
@@ -393,7 +289,7 @@ class Campaign:
         inside = self.repository.root if self.repository else self.root
         files = version.restore(self.root, over=replaced, inside=inside)
         common: dict[str, Any] = {"round": wanted.round, "attempt": wanted.attempt}
-        self._append(ledger.Restored(time=now(), files=files, **common))
+        self.append(ledger.Restored(time=now(), files=files, **common))
         return files
 
     @property
@@ -458,13 +354,13 @@ class Campaign:
                 where="target_class",
                 legal="notes of a round that is open",
             )
-        self._append(ledger.Note(time=now(), round=number, notes=notes))
+        self.append(ledger.Note(time=now(), round=number, notes=notes))
 
     def mask(
         self, versions: Sequence[int], *, masked: bool, reason: str = "", seed: int | None = None
     ) -> None:
         """Record that versions of the iteration memory are masked, or no longer so."""
-        self._append(
+        self.append(
             ledger.Masking(
                 time=now(), versions=sorted(versions), masked=masked, reason=reason, seed=seed
             )
@@ -472,9 +368,10 @@ class Campaign:
 
     def end(self, how: str) -> None:
         """Record that the user stopped or abandoned the campaign."""
-        self._append(ledger.Ended(time=now(), how=how))  # type: ignore[arg-type]
+        self.append(ledger.Ended(time=now(), how=how))  # type: ignore[arg-type]
 
-    def _append(self, *events: ledger.Event) -> None:
+    def append(self, *events: ledger.Event) -> None:
+        """Add events to the ledger, the last of them as the commit point."""
         ledger.append(self.layout.ledger, *events)
         self.read_again()
 
@@ -483,36 +380,6 @@ class Campaign:
         if baseline is None:
             raise BadInput("there is no baseline yet", where=self.name)
         return baseline.last
-
-    def _manifest_changes(self) -> list[ledger.Event]:
-        """Return the event of keys that changed since they were last recorded, if any did."""
-        known = self.recorded_manifest()
-        now_ = self.manifest.model_dump(mode="json", by_alias=True)
-        values = {key: now_.get(key) for key in known if now_.get(key) != known[key]}
-        return [ledger.ManifestChanged(time=now(), values=values)] if values else []
-
-    def _policy_changes(self, policy: Policy) -> list[ledger.Event]:
-        """Return the event of stop limits that are not those last recorded, if any."""
-        known = self.recorded_policy()
-        values = {
-            key: getattr(policy, key)
-            for key in STOP_LIMITS
-            if key in known and known[key] != getattr(policy, key)
-        }
-        return [ledger.PolicyChanged(time=now(), values=values)] if values else []
-
-    def _with_stops(self, decided: ledger.Decided, policy: Policy) -> ledger.Decided:
-        """Return the event with the conditions that hold once it is recorded."""
-        state = fold([*ledger.read(self.layout.ledger), decided])
-        found = stops.check(self.name, state, self.manifest, policy)
-        return decided.model_copy(update={"stops": stops.holding(found)})
-
-    def _freeze(self, header: tuple[str, ...], representative: list[str] | None) -> None:
-        frozen = FrozenSchema(header=",".join(header), sha256=fingerprint(header))
-        shapes = self.manifest.representative_shapes or representative
-        update = {"csv_schema": frozen, "representative_shapes": shapes}
-        self.manifest = self.manifest.model_copy(update=update)
-        manifests.save(self.layout.manifest, self.manifest)
 
 
 def _action(

@@ -10,6 +10,7 @@ from pathlib import Path
 from pytest_kopt.campaign import commands
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.kernel import KernelVersion
+from pytest_kopt.campaign.recording import record_no_idle_gpu
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.devices.choice import choose
 from pytest_kopt.devices.idle import NoIdleGpu
@@ -155,7 +156,7 @@ class CampaignTrial:
         campaign, is_final = self._asked.campaign, self._asked.settings.round == "final"
         with contextlib.suppress(BadInput):
             self._hold()
-            campaign.record_no_idle_gpu(found, final=is_final, policy=self._asked.policy)
+            record_no_idle_gpu(campaign, found, final=is_final, policy=self._asked.policy)
             projections.refresh(campaign)
 
     def release(self) -> None:

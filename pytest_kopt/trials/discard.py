@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pytest_kopt.campaign.archive import Evidence
-from pytest_kopt.campaign.campaign import AttemptRecord, Campaign
+from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.campaign.recording import AttemptRecord, record_attempt
 from pytest_kopt.clock import now
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
@@ -18,7 +19,8 @@ def discard(campaign: Campaign) -> int:
     last = campaign.state.rounds[number].last
     before = last.decided
     said = f" after {before.decision}: {before.reason}" if before else ""
-    campaign.record(
+    record_attempt(
+        campaign,
         AttemptRecord(
             round=number,
             started=now(),
@@ -39,6 +41,6 @@ def discard(campaign: Campaign) -> int:
             ),
             trend=None,
             notes=Notes(),
-        )
+        ),
     )
     return number

@@ -18,6 +18,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.chain import chain_of_best
 from pytest_kopt.campaign.final_report import compose
 from pytest_kopt.campaign.kernel import KernelVersion
+from pytest_kopt.campaign.recording import record_final
 from pytest_kopt.cases.details import with_details
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
@@ -118,7 +119,7 @@ def close_final(ran: Ran, next_steps: Mapping[Decision, str] = _NEXT, **facts: A
     judged = judged.of(with_details(judged.verdict, gathered.results))
     campaign = opened.campaign
     report = compose(campaign)
-    verdict = campaign.record_final(evidence(judged, **facts), judged.verdict, report)
+    verdict = record_final(campaign, evidence(judged, **facts), judged.verdict, report)
     projections.refresh(campaign)
     outlook = tuple(final_report.outlook(report))
     return Closing(verdict, judged.detail or ran.begun.blocked, outlook=outlook)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_kopt.campaign import stops, tips, trend
 from pytest_kopt.campaign.archive import Evidence
-from pytest_kopt.campaign.campaign import AttemptRecord
+from pytest_kopt.campaign.recording import AttemptRecord, record_attempt
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.details import with_details
 from pytest_kopt.cases.rooflines import rooflines
@@ -75,7 +75,8 @@ def record_round(
     )
     judged = judged.of(with_details(judged.verdict, gathered.results, opened.number))
     assert gathered.harness is not None
-    attempt = campaign.record(
+    attempt = record_attempt(
+        campaign,
         AttemptRecord(
             round=opened.number,
             started=asked.started,
@@ -86,7 +87,7 @@ def record_round(
             notes=asked.notes,
             policy=asked.policy,
             **known,
-        )
+        ),
     )
     if judged.profiles:
         write_profiles(campaign.layout, opened.number, attempt.number, judged.profiles)

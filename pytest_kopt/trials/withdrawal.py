@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_kopt.campaign.campaign import AttemptRecord, Campaign
+from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.campaign.recording import AttemptRecord, record_attempt
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.clock import now
 from pytest_kopt.decide.verdict import Applied, Decision
@@ -74,7 +75,8 @@ def _decide_anew(campaign: Campaign, item: Round, found: Overfit) -> None:
         else f"its version is in rounds/round-{item.number}/kernel_snapshot: bring its idea again "
         "as a round of its own"
     )
-    campaign.record(
+    record_attempt(
+        campaign,
         AttemptRecord(
             round=item.number,
             started=now(),
@@ -93,5 +95,5 @@ def _decide_anew(campaign: Campaign, item: Round, found: Overfit) -> None:
             paired=decided.paired,
             paired_quick=decided.paired_quick,
             baseline=decided.baseline,
-        )
+        ),
     )

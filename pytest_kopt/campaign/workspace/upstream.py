@@ -87,7 +87,7 @@ class UpstreamCampaign(Campaign):
         best = self.incumbent()
         number = self.state.incumbent_round
         assert number is not None
-        self._append(ledger.Integrating(time=now(), round=number, kernel=best.hashes))
+        self.append(ledger.Integrating(time=now(), round=number, kernel=best.hashes))
         best.restore(self.root, over=self.baseline())
 
     def settle(
@@ -103,7 +103,7 @@ class UpstreamCampaign(Campaign):
             commit = self._commit_best(begun, final)
         else:
             restored = self.baseline().restore(self.root, over=self.incumbent())
-        self._append(ledger.Integrated(time=now(), kept=kept, git_commit=commit, restored=restored))
+        self.append(ledger.Integrated(time=now(), kept=kept, git_commit=commit, restored=restored))
 
     def _commit_best(self, begun: ledger.Integrating, final: ledger.Final) -> str | None:
         commits = self._commits
