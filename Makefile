@@ -6,6 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 HAS_TORCH := $(shell $(PYTHON) -c "import torch" 2>/dev/null && echo yes)
 
+# What pip has to say of itself is no news to whoever tries the demo.
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+export PIP_ROOT_USER_ACTION = ignore
+
 .PHONY: demo test test-all lint imports types audit clean
 
 demo: $(VENV)/demo-installed

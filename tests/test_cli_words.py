@@ -10,6 +10,7 @@ import pytest
 from pytest_kopt import policies
 from pytest_kopt.campaign.choice import choose_campaign
 from pytest_kopt.campaign.manifest import Manifest
+from pytest_kopt.cli.demo import _difference
 from pytest_kopt.cli.main import main
 from pytest_kopt.documents import validate
 from pytest_kopt.errors import BadInput
@@ -94,3 +95,13 @@ def test_the_table_of_the_policy_has_every_key_and_its_values(column: int, name:
     policy |= {f"remeasure.{key}": value for key, value in policy.pop("remeasure").items()}
     shown = {key: f"{v:g}" if isinstance(v, float) else str(v) for key, v in policy.items()}
     assert told == {key: {"True": "true", "False": "false"}.get(v, v) for key, v in shown.items()}
+
+
+def test_the_demo_shows_what_a_round_changes_in_three_lines() -> None:
+    old = "def f(x):\n    return x\n"
+    assert _difference(old, "def f(x):\n    return 2 * x\n") == [
+        "-    return x",
+        "+    return 2 * x",
+    ]
+    long = _difference(old, "\n".join(f"line {i}" for i in range(9)))
+    assert len(long) == 3 and long[-1] == "… and 9 lines more"

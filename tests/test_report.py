@@ -377,3 +377,27 @@ def test_119_rounds_of_50_shapes_are_opened_in_2_seconds(
     assert min(browser.open(file) for _ in range(2)) < 2
     assert browser.value(MARKS)["heat"] > 4000
     assert browser.complaints == []
+
+
+def test_an_axis_is_logarithmic_where_gains_lie_far_apart() -> None:
+    def rounds(*gains: float) -> list[dict[str, Any]]:
+        return [
+            {
+                "number": i,
+                "decision": "ACCEPTED",
+                "change": "",
+                "interval": "",
+                "summary": "",
+                "over_baseline": gain,
+                "over_baseline_low": gain,
+                "over_baseline_high": gain,
+                "keeps": True,
+            }
+            for i, gain in enumerate(gains, start=1)
+        ]
+
+    near, far = (charts.trend(rounds(*gains), "GB/s") for gains in ((0, 3, 9), (0, 3, 1859.6)))
+    axes = [chart["layer"][2]["encoding"]["y"] for chart in (near, far)]
+    assert "scale" not in axes[0] and axes[0]["title"].endswith("(%)")
+    assert axes[1]["scale"] == {"type": "log"} and axes[1]["title"].endswith("(factor)")
+    assert [round(value["gain"], 2) for value in far["data"]["values"]] == [1.0, 1.03, 19.6]

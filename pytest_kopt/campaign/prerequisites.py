@@ -44,10 +44,13 @@ class Probe:
     unknown_metric: str = ""
 
 
-def gaps(given: Manifest, root: Path, *, elsewhere: bool = False) -> list[str]:
+def gaps(
+    given: Manifest, root: Path, *, elsewhere: bool = False, is_usable: bool = True
+) -> list[str]:
     """Return one sentence for everything that is missing; empty when round 1 may run.
 
-    With `elsewhere` the rounds run on another machine: its device is not looked for here.
+    With `elsewhere` the rounds run on another machine: its device is not looked for here. Where the
+    manifest is not `is_usable`, or anything else is missing, the tests are not collected.
     """
     repository = Repository.around(root)
     found = tree_gaps(given, root, repository)
@@ -74,7 +77,7 @@ def gaps(given: Manifest, root: Path, *, elsewhere: bool = False) -> list[str]:
         found += _device_gaps(given.target_gpu)
     if not _mentions_cases(given, root):
         found.append(_no_cases(given))
-    if found:
+    if found or not is_usable:
         # To collect the tests imports torch: what is known by now is worth more than the wait.
         return found
     seen = probe(given, root, profilers=on_gpu and wants_kernel_time)

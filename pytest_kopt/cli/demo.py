@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.documents import dump_yaml
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import DEFAULT_WORKSPACE
+from pytest_kopt.show.words import clipped
 
 _DATA = Path(__file__).parent / "demo_project"
 _KERNEL = "kernels/rmsnorm.py"
@@ -95,7 +97,10 @@ def _play(root: Path, name: str, step: Step, device: str) -> str:
     """Run one step and return what was unexpected about it, "" when nothing."""
     print(f"\n=== round {step.round}: {step.version} — {step.story}", flush=True)
     kernel = root / _KERNEL
+    before = kernel.read_text()
     kernel.write_text((_DATA / f"rmsnorm_{step.version}.py").read_text())
+    for line in _difference(before, kernel.read_text()):
+        print(f"    {line}", flush=True)
     notes = root / "notes.yaml"
     notes.write_text(dump_yaml({"summary": step.version, "hypothesis": step.story}))
     incumbent = _git(root, "show", f"HEAD:{_KERNEL}")
@@ -115,6 +120,15 @@ def _play(root: Path, name: str, step: Step, device: str) -> str:
     if restored and kernel.read_text() != incumbent:
         return f"round {step.round} ({step.version}) did not restore the kernel"
     return ""
+
+
+def _difference(old: str, new: str, most: int = 3) -> list[str]:
+    """Return the first lines that a version changes, cut to a terminal's width."""
+    found = difflib.unified_diff(old.splitlines(), new.splitlines(), n=0, lineterm="")
+    lines = [line for line in found if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    code = [clipped(line, 76) for line in lines if line[1:].strip()]
+    more = [f"… and {len(code) - most + 1} lines more"] if len(code) > most else []
+    return [*code[: most - len(more)], *more]
 
 
 def _make_project(root: Path) -> None:

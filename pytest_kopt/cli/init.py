@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
         # The new tree has the kernel of HEAD: an edit here would silently stay behind.
         missing += tree_gaps(given, project.root, repository)
     if tree is None or missing:
-        here = gaps(given, project.root, elsewhere=arguments.elsewhere)
+        here = gaps(given, project.root, elsewhere=arguments.elsewhere, is_usable=not missing)
         missing += [gap for gap in here if gap not in missing]
     _refuse(missing)
     came_from = repository.branch if repository else None

@@ -227,6 +227,7 @@ class Controller:
                 self.noise = self._calibrate(self.settings.calibrate)
             self._draw_rooflines()
             self._write_rows()
+        self.progress.end()
 
     def _draw_rooflines(self) -> None:
         from pytest_kopt.cases.rooflines import rooflines

@@ -42,7 +42,7 @@ class ProbePlugin:
             if self._metric:
                 have_metric(cases, self._metric)
         except BadInput as error:
-            self.unknown_metric = str(error)
+            self.unknown_metric = f"{error.what} (legal: {error.legal})"
 
 
 def gpu_profilers() -> list[str]:

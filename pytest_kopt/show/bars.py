@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 WIDTH = 17
 #: Changes up to so many percent are drawn in proportion on a logarithmic axis.
 _LINEAR_PCT = 1.0
-#: From so many times the typical change on, the largest would flatten the rest.
+#: From so many times the smallest change on, the largest would flatten it.
 _FAR_APART = 8.0
 
 
@@ -40,8 +40,9 @@ class Axis:
             if bound is not None and math.isfinite(bound)
         ]
         largest = max(bounds, default=0.0)
-        middle = sorted(bounds)[len(bounds) // 2] if bounds else 0.0
-        return cls(_round_up(largest), bent=largest > _FAR_APART * max(middle, _log(_LINEAR_PCT)))
+        changes = [abs(_log(s.change_pct)) for s in shapes if s.change_pct is not None]
+        smallest = max(min(changes, default=0.0), _log(_LINEAR_PCT))
+        return cls(_round_up(largest), bent=largest > _FAR_APART * smallest)
 
     @property
     def title(self) -> str:

@@ -52,7 +52,9 @@ def status(
     idle = None if obstacle or pending or stops.holding(ends) else _nothing_to_measure(campaign)
     verdict = _last_verdict(campaign)
     is_open = bool(last and last["open"])
-    stuck = obstacle or (idle if is_open else None)
+    running = _running(campaign)
+    refused = running["error"]["text"] if running and running["phase"] == "refused" else None
+    stuck = obstacle or refused or (idle if is_open else None)
     action = _next_action(campaign, last, ends, stuck, harness, way)
     return {
         "schema_version": STATUS_VERSION,
@@ -92,7 +94,7 @@ def status(
         "termination_check": [{"title": stop.title, **asdict(stop)} for stop in ends],
         "integration": _integration(campaign),
         "allowed": list(_allowed(campaign, ends, obstacle, idle, way)),
-        "running": _running(campaign),
+        "running": running,
         "next_action": action.model_dump(mode="json"),
         "next": _next(action, campaign, last, ends, way),
         "quick": _quick(campaign),

@@ -21,6 +21,8 @@ COLOURS = {
     Decision.REJECTED_OVERFIT: "#b8327d",
     Decision.INCOMPLETE: "#a9b2bd",
 }
+#: From so many times the smallest on, the largest would flatten the rest of a linear axis.
+_WIDE = 4.0
 _SLOWER, _SAME, _FASTER = "#c8452f", "rgba(140,150,160,0.18)", "#1f6fb4"
 
 
@@ -67,7 +69,7 @@ def trend(rounds: Sequence[Any], metric: str) -> Spec:
         for item in rounds
         if item["over_baseline"] is not None
     ]
-    gain = {"field": "gain", "type": "quantitative", "title": f"{metric} over round 1 (%)"}
+    gain = _gain_axis(values, f"{metric} over round 1")
     bounds = {**gain, "field": "low"}
     layers = [
         {
@@ -233,6 +235,7 @@ def comparison(campaigns: Sequence[Any]) -> Spec:
         for each in item["rounds"]
         if each["keeps"]
     ]
+    axis = _gain_axis(values, "over round 1")
     return _chart(
         "Gain over the baseline, by campaign",
         values,
@@ -240,11 +243,27 @@ def comparison(campaigns: Sequence[Any]) -> Spec:
         mark={"type": "line", "interpolate": "step-after", "point": True},
         encoding={
             "x": {"field": "round", "type": "quantitative", "axis": {"tickMinStep": 1}},
-            "y": {"field": "gain", "type": "quantitative", "title": "over round 1 (%)"},
+            "y": axis,
             "color": {"field": "campaign", "type": "nominal"},
             "tooltip": _tooltip("campaign", "round", "gain"),
         },
     )
+
+
+def _gain_axis(values: Sequence[dict[str, Any]], title: str) -> Spec:
+    """Return the axis of gains in percent; factors on a logarithmic one where they lie far apart.
+
+    The values' gains and bounds become factors then.
+    """
+    ratios = [1 + (value["gain"] or 0.0) / 100 for value in values]
+    if not ratios or not min(ratios) > 0 or max(ratios) < _WIDE * min(ratios):
+        return {"field": "gain", "type": "quantitative", "title": f"{title} (%)"}
+    for value in values:
+        for key in {"gain", "low", "high"} & value.keys():
+            if value[key] is not None:
+                value[key] = max(1 + value[key] / 100, 1e-6)
+    title = f"{title} (factor)"
+    return {"field": "gain", "type": "quantitative", "title": title, "scale": {"type": "log"}}
 
 
 def _chart(description: str, values: Sequence[Any], **parts: Any) -> Spec:
