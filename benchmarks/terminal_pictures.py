@@ -7,6 +7,7 @@ request, each session on a pseudo-terminal.
 from __future__ import annotations
 
 import html
+import itertools
 import os
 import pty
 import re
@@ -17,7 +18,7 @@ from pathlib import Path
 
 COLUMNS = 80
 _ROW, _CELL = 17, 8.4
-_STYLES = {"31": "#ff7b72", "32": "#7ee787", "33": "#e3b341", "1": "bold"}
+_STYLES = {"31": "#ff7b72", "32": "#7ee787", "33": "#e3b341"}
 _ESCAPE = re.compile(r"\x1b\[([\d;]*)([A-Za-z])")
 #: What says nothing of a verdict.
 _NOISE = (
@@ -40,7 +41,7 @@ def softmax(x):
 """
 FAST = "torch.exp(x - x.max(-1, keepdim=True).values)"
 SLOW = "torch.stack([torch.exp(row - row.max()) for row in x])"
-SAME = "torch.exp(x - x.amax(-1, keepdim=True))"
+SAME = "torch.exp(torch.sub(x, x.max(-1, keepdim=True).values))"
 CASES = """\
 import pytest
 import torch
@@ -86,24 +87,33 @@ def lines_of(text: str) -> list[str]:
     return [line for line in found if not line.startswith(_NOISE)]
 
 
+def styled(line: str) -> list[tuple[str, str]]:
+    """Return each character that is seen with the attributes of its colour and weight."""
+    found, codes, at = [], set[str](), 0
+    for escape in [*_ESCAPE.finditer(line), None]:
+        colour = next((_STYLES[code] for code in _STYLES if code in codes), "#e6edf3")
+        style = f'fill="{colour}"' + (' font-weight="bold"' if "1" in codes else "")
+        found += [(character, style) for character in line[at : escape and escape.start()]]
+        if escape is None:
+            break
+        at = escape.end()
+        for code in (escape[1] or "0").split(";") if escape[2] == "m" else ():
+            codes = set() if code in ("0", "") else codes | {code}
+    return found
+
+
 def picture(command: str, text: str) -> str:
-    """Return an SVG of a command and its output."""
-    rows = [f"$ {command}", *lines_of(text)]
+    """Return an SVG of a command and its output; what is longer than a row goes on in the next."""
+    rows = []
+    for line in [f"$ {command}", *lines_of(text.rstrip())]:
+        cells = styled(line.rstrip())
+        rows += [cells[at : at + COLUMNS] for at in range(0, max(len(cells), 1), COLUMNS)]
     body = []
-    for place, line in enumerate(rows):
-        spans, styles, at = [], set[str](), 0
-        for found in [*_ESCAPE.finditer(line), None]:
-            piece = line[at : found.start() if found else len(line)]
-            if piece:
-                colour = next((_STYLES[s] for s in ("31", "32", "33") if s in styles), "#e6edf3")
-                weight = ' font-weight="bold"' if "1" in styles else ""
-                spans.append(f'<tspan fill="{colour}"{weight}>{html.escape(piece)}</tspan>')
-            if found is None:
-                break
-            at = found.end()
-            if found[2] == "m":
-                for code in (found[1] or "0").split(";"):
-                    styles = set() if code in ("0", "") else styles | {code}
+    for place, cells in enumerate(rows):
+        spans = [
+            f"<tspan {style}>{html.escape(''.join(character for character, _ in run))}</tspan>"
+            for style, run in itertools.groupby(cells, key=lambda cell: cell[1])
+        ]
         y = 22 + place * _ROW
         body.append(f'<text x="12" y="{y}" xml:space="preserve">{"".join(spans)}</text>')
     width, height = 24 + COLUMNS * _CELL, 20 + len(rows) * _ROW

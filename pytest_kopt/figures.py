@@ -14,21 +14,21 @@ def changed(pct: float | None) -> str:
     return _ratio(pct) if pct >= 99.95 else _percent(pct)
 
 
-def interval(low: float | None, high: float | None) -> str:
-    """Return `[+3.21, +3.50]` in percent, `[×18.2, ×21.1]` where it reaches beyond twice as fast.
+def interval(low: float | None, high: float | None, factors: bool | None = None) -> str:
+    """Return `[+3.21, +3.50]` in percent, or with `factors` `[×18.2, ×21.1]`.
 
-    Nothing where there is no interval.
+    These are the default where it reaches beyond twice as fast. Nothing without an interval.
     """
     if low is None or high is None:
         return ""
-    if high >= 99.95:
+    if high >= 99.95 if factors is None else factors:
         return f"[{_ratio(low)}, {_ratio(high)}]"
     return f"[{_percent(low)}, {_percent(high)}]".replace(" %", "")
 
 
 def changed_within(pct: float | None, low: float | None, high: float | None) -> str:
-    """Return a change with its interval, as far as there is one."""
-    return f"{changed(pct)} {interval(low, high)}".rstrip()
+    """Return a change with its interval, as far as there is one, both in percent or as factors."""
+    return f"{changed(pct)} {interval(low, high, pct is not None and pct >= 99.95)}".rstrip()
 
 
 def frozen(number: float | None) -> str:
@@ -49,7 +49,7 @@ def figure(number: float | None, missing: str = "-") -> str:
 
 
 def _percent(pct: float) -> str:
-    return f"{pct:+.{1 if abs(pct) >= 9.995 else 2}f} %"
+    return f"{pct:+.{0 if abs(pct) >= 99.95 else 1 if abs(pct) >= 9.995 else 2}f} %"
 
 
 def _ratio(pct: float) -> str:
