@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.errors import BadInput
+from pytest_kopt.sameness.program import differing
 from pytest_kopt.trials.base import can_be_kernel_code
 
 _WHERE = "kopt bisect"
@@ -76,15 +77,32 @@ def history(root: Path, good: str, bad: str) -> list[Commit]:
             where=_WHERE,
             legal="git commit or git stash first; or a BAD before HEAD",
         )
-    return [_commit(repository, commit) for commit in (first, *path)]
+    found: list[Commit] = []
+    held: dict[str, str] = {}
+    for commit in (first, *path):
+        before, held = held, _held(repository, commit)
+        code = hashlib.sha256("\n".join(f"{k} {v}" for k, v in held.items()).encode()).hexdigest()
+        if found and not _differs(repository, found[-1].hash, before, commit, held):
+            code = found[-1].code
+        subject, author, parents = repository.described(commit)
+        found.append(Commit(commit, subject, author, len(parents) > 1, code))
+    return found
 
 
-def _commit(repository: Repository, commit: str) -> Commit:
-    subject, author, parents = repository.described(commit)
-    held = (
-        f"{blob} {path}"
-        for path, blob in sorted(repository.blobs(commit).items())
-        if can_be_kernel_code(path, _HARNESS)
+def _held(repository: Repository, commit: str) -> dict[str, str]:
+    """Return what git calls the content of each source and data file, the tests' aside."""
+    blobs = sorted(repository.blobs(commit).items())
+    return {path: blob for path, blob in blobs if can_be_kernel_code(path, _HARNESS)}
+
+
+def _differs(
+    repository: Repository, old: str, before: dict[str, str], new: str, after: dict[str, str]
+) -> bool:
+    """Say whether two commits hold other code: more than comments, docstrings and names."""
+    changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
+    return bool(
+        differing(
+            {path: repository.content(old, path) if path in before else None for path in changed},
+            {path: repository.content(new, path) if path in after else None for path in changed},
+        )
     )
-    code = hashlib.sha256("\n".join(held).encode()).hexdigest()
-    return Commit(commit, subject, author, len(parents) > 1, code)

@@ -57,6 +57,7 @@ def test_the_first_slower_commit_of_a_history_is_named(bisected: Bisected) -> No
     """A merge made it slow; what is broken is stepped over, the same code is not measured."""
     project = bisected.project
     words = commit(project, "Say more", "A good project.\n", "README.md")
+    remark = commit(project, "Remark", kernel() + "\n# It doubles.\n")
     same = commit(project, "Rewrite", kernel(OLD, "rewritten"))
     wrong = commit(project, "Mistake", kernel(OLD, "wrong", factor=3.0))
     project.git("switch", "--quiet", "-c", "side")
@@ -76,13 +77,14 @@ def test_the_first_slower_commit_of_a_history_is_named(bisected: Bisected) -> No
     standing = {row["commit"]: row for row in report["commits"]}
     assert [row["commit"] for row in report["commits"]][1:] == [
         words,
+        remark,
         same,
         wrong,
         merge,
         later,
         last,
     ]
-    assert standing[words]["standing"] == "same code"
+    assert standing[words]["standing"] == standing[remark]["standing"] == "same code"
     assert standing[same]["standing"] == "not shown to differ"
     assert standing[wrong]["standing"] == "skipped" and "FAIL" in standing[wrong]["reason"]
     assert standing[merge]["standing"] == "slower" and standing[last]["standing"] == "same code"
