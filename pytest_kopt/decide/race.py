@@ -1,0 +1,112 @@
+"""Several candidates in the same processes: who can still win, and who is the one to be judged.
+
+A race only chooses. Its winner meets the incumbent in fresh processes under the ordinary rule, so
+that nothing is accepted because it was lucky here. What the race can do wrong is to drop the best:
+each look drops a candidate at the level of that look, so of k candidates the best is dropped in at
+most (k - 1) times the sum of the levels, 0.8 % for eight (`benchmarks/race_power.py` counts it).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_kopt.decide.inference import LOOKS, Estimate, percent
+from pytest_kopt.decide.noise import mean_of
+from pytest_kopt.decide.paired import PairedEvidence, decide_paired
+from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.verdict import Decision, Verdict
+
+#: A race ends with the last of these looks: what is not told apart by then is as good.
+RACE_LOOKS = (2, 3, 4)
+#: Candidates this close to the leader tie with it where neither is shown to be faster.
+TIE_PCT = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A candidate at a look: its verdict against the incumbent, and why it is out ("": it is not).
+
+    The verdict is None where nothing is decided yet.
+    """
+
+    verdict: Verdict | None
+    mean: float
+    out: str = ""
+
+
+def heat(evidences: Mapping[str, PairedEvidence], policy: Policy) -> dict[str, Standing]:
+    """Return how the candidates stand at a look; all were measured in the same processes.
+
+    Out is who the ordinary rule would roll back, and who is shown slower than the leader.
+    """
+    standings = {name: _against_incumbent(found, policy) for name, found in evidences.items()}
+    left = {name: found for name, found in standings.items() if not found.out}
+    if left:
+        leader = max(left, key=lambda name: left[name].mean)
+        for name, found in left.items():
+            if name == leader:
+                continue
+            ahead = lead(evidences[leader], evidences[name])
+            level = LOOKS[evidences[name].replicas]
+            if ahead.lower(level) > 0:
+                why = (
+                    f"slower than {leader} by {percent(ahead.mean):.3f} % "
+                    f"[{percent(ahead.lower(level)):+.3f}, {percent(ahead.upper(level)):+.3f}]"
+                )
+                standings[name] = Standing(found.verdict, found.mean, why)
+    return standings
+
+
+def winner(
+    evidences: Mapping[str, PairedEvidence], left: Sequence[str], sizes: Mapping[str, int]
+) -> str:
+    """Return the best of those left (at least one); a tie goes to the smaller change."""
+    means = {name: _mean(evidences[name]) for name in left}
+    leader = max(left, key=means.__getitem__)
+    tied = [
+        name
+        for name in left
+        if percent(means[leader] - means[name]) <= TIE_PCT
+        and lead(evidences[leader], evidences[name]).lower(LOOKS[RACE_LOOKS[-1]]) <= 0
+    ]
+    return min(tied, key=lambda name: (sizes[name], -means[name]))
+
+
+def lead(first: PairedEvidence, second: PairedEvidence) -> Estimate:
+    """Return how much faster one candidate is than another: a log-ratio, from the same processes.
+
+    Their two ratios share the incumbent's blocks; the prior takes them for independent, which is
+    on the safe side.
+    """
+    differences = [a - b for a, b in zip(_ratios(first), _ratios(second), strict=True)]
+    prior = first.prior(first.cases) or second.prior(second.cases)
+    excess = max(first.excess, second.excess)
+    return Estimate.of(differences, prior=prior and prior.times(2 * excess))
+
+
+def interval(evidence: PairedEvidence) -> dict[str, float]:
+    """Return a candidate's change over the incumbent in percent, at the level of its look."""
+    prior = evidence.prior(evidence.cases)
+    found = Estimate.of(_ratios(evidence), prior=prior and prior.times(evidence.excess))
+    level = LOOKS[evidence.replicas]
+    return {
+        "change_pct": percent(found.mean),
+        "low_pct": percent(found.lower(level)),
+        "high_pct": percent(found.upper(level)),
+    }
+
+
+def _against_incumbent(evidence: PairedEvidence, policy: Policy) -> Standing:
+    verdict = decide_paired(evidence, policy)
+    lost = verdict and verdict.decision in (Decision.ROLLED_BACK, Decision.SPLIT)
+    return Standing(verdict, _mean(evidence), verdict.reason if verdict and lost else "")
+
+
+def _ratios(evidence: PairedEvidence) -> list[float]:
+    return mean_of([case.ratios for case in evidence.cases])
+
+
+def _mean(evidence: PairedEvidence) -> float:
+    return statistics.fmean(_ratios(evidence))

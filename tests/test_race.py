@@ -1,0 +1,92 @@
+"""Who is out of a race, who is chosen, and that its error is what `decide/race.py` says."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_kopt import policies
+from pytest_kopt.decide.inference import LOOKS, log_ratio
+from pytest_kopt.decide.noise import DEVICE_TIMED, Noise
+from pytest_kopt.decide.paired import PairedCase, PairedEvidence
+from pytest_kopt.decide.race import RACE_LOOKS, heat, winner
+from tests.test_bisect_walk import CASE_SD
+
+PRIMUS = policies.load("primus")
+
+
+def measured(gain: float, look: int = 4, spread: float = 0.02, cases: int = 3) -> PairedEvidence:
+    """A candidate with so many percent, give or take `spread`, beside an incumbent."""
+    wobble = [spread * (1 if i % 2 else -1) for i in range(look)]
+    found = tuple(
+        PairedCase(f"case{i}", f"case{i}", {}, tuple(log_ratio(gain + w) for w in wobble))
+        for i in range(cases)
+    )
+    return PairedEvidence("step speed", found, noise=Noise((), DEVICE_TIMED))
+
+
+@pytest.mark.parametrize("look", RACE_LOOKS)
+def test_who_cannot_win_is_out_and_told_why(look: int) -> None:
+    field = {"best": 5.0, "close": 4.9, "behind": 1.0, "slower": -5.0}
+    found = heat({name: measured(gain, look) for name, gain in field.items()}, PRIMUS)
+    assert [name for name in found if not found[name].out] == ["best", "close"]
+    assert "slower than best by 3.9" in found["behind"].out
+    assert "fell" in found["slower"].out, "as the ordinary rule says it"
+
+
+def test_a_candidate_that_ruins_a_case_is_out_however_fast_it_is() -> None:
+    ruined = measured(30.0)
+    case = measured(-9.0, cases=1).cases[0]
+    cases = (*ruined.cases[:2], case)
+    ruined = PairedEvidence("step speed", cases, noise=ruined.noise)
+    found = heat({"ruined": ruined, "fine": measured(1.0)}, PRIMUS)
+    assert "beyond the gate" in found["ruined"].out and not found["fine"].out
+
+
+def test_ties_go_to_the_smaller_change() -> None:
+    field = {"long": measured(2.05), "short": measured(2.0), "less": measured(1.5)}
+    assert winner(field, list(field), {"long": 90, "short": 3, "less": 1}) == "short"
+    clear = {"long": measured(3.0), "short": measured(2.0)}
+    assert winner(clear, list(clear), {"long": 90, "short": 3}) == "long", "no tie"
+
+
+@given(
+    gains=st.lists(st.floats(-20, 20), min_size=1, max_size=12), look=st.sampled_from(RACE_LOOKS)
+)
+@settings(max_examples=60, deadline=None)
+def test_somebody_who_gains_is_never_without_a_leader(gains: list[float], look: int) -> None:
+    """Whatever the field, the fastest is only out where the ordinary rule rolls it back."""
+    field = {str(i): measured(gain, look) for i, gain in enumerate(gains)}
+    found = heat(field, PRIMUS)
+    best = str(max(range(len(gains)), key=gains.__getitem__))
+    assert not found[best].out or gains[int(best)] < 0
+    left = [name for name in found if not found[name].out]
+    if left:
+        assert winner(field, left, dict.fromkeys(left, 1)) in left
+
+
+def test_the_best_is_dropped_no_more_often_than_stated() -> None:
+    """Eight equal candidates under recorded noise: each has to stay in at least 99.2 of 100."""
+    draw, dropped, races = random.Random(3), 0, 150
+    noise = Noise((), DEVICE_TIMED)
+    for _ in range(races):
+        ratios = [
+            [[draw.gauss(0.0, CASE_SD) for _ in range(4)] for _ in range(5)] for _ in range(8)
+        ]
+        out: set[str] = set()
+        for look in RACE_LOOKS:
+            field = {
+                str(i): PairedEvidence(
+                    "step speed",
+                    tuple(PairedCase(str(c), "", {}, tuple(r[:look])) for c, r in enumerate(cases)),
+                    noise=noise,
+                )
+                for i, cases in enumerate(ratios)
+                if str(i) not in out
+            }
+            out |= {name for name, found in heat(field, PRIMUS).items() if found.out}
+        dropped += "0" in out
+    assert dropped / races <= 7 * sum(LOOKS[look] for look in RACE_LOOKS) + 0.01
