@@ -67,6 +67,7 @@ _SETTINGS: dict[str, Any] = {
     "csv_per_schema": False,
     "allow_removed": False,
     "measure_same": False,
+    "candidates": (),
     "check_only": False,
     "gate": "no-regression",
     "compare": "stored",

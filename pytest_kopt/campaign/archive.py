@@ -24,6 +24,7 @@ class Evidence:
 
     `table` is None when no row arrived; `pairs_csv` is that of a paired comparison; `session` is
     free-form evidence of the whole session; `benchmark_log` what benchmark_command printed.
+    `candidates` are the versions of a race with the rows of their checks, by place.
     """
 
     kernel: KernelVersion
@@ -32,6 +33,7 @@ class Evidence:
     session: dict[str, Any]
     pairs_csv: str = ""
     benchmark_log: str = ""
+    candidates: Sequence[tuple[KernelVersion, Table | None]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,11 @@ class Archive:
             texts["pairs.csv"] = evidence.pairs_csv
         if evidence.benchmark_log:
             texts["benchmark_command.log"] = evidence.benchmark_log
+        for place, (kernel, table) in enumerate(evidence.candidates, start=1):
+            kernel.write(directory / "candidates" / str(place) / "kernel_snapshot")
+            if table:
+                rows = format_csv(table.header, table.rows)
+                texts[f"candidates/{place}/benchmark.csv"] = rows
         texts["verdict.json"] = verdict.model_dump_json(indent=1) + "\n"
         for name, text in texts.items():
             write_atomically(directory / name, text)

@@ -95,7 +95,7 @@ def draw_restart(state: CampaignState, seed: int) -> list[int]:
 def document(given: Recollection) -> dict[str, Any]:
     """Return the content of `memory/v<N>.json`; what nothing tells is null or empty."""
     item, verdict, notes = given.item, given.verdict, given.item.notes
-    baseline = verdict.decision is Decision.BASELINE
+    baseline, raced = verdict.decision is Decision.BASELINE, verdict.candidates
     analysis = f"{verdict.decision}: {notes.root_cause}" if notes.root_cause else None
     return {
         "version": f"v{version_of(item.number)}",
@@ -131,6 +131,7 @@ def document(given: Recollection) -> dict[str, Any]:
             "failure_reason": None if verdict.decision.keeps else verdict.reason,
         },
         "git_commit_hash": verdict.applied.git_commit if verdict.decision.keeps else None,
+        **({"candidates": [found.model_dump(mode="json") for found in raced]} if raced else {}),
     }
 
 

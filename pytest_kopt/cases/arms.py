@@ -20,7 +20,15 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.execution import make_inputs
 from pytest_kopt.cases.groups import SKEWED, has_skew, redrawn, with_steady_groups
 from pytest_kopt.cases.heldout import held_out_cases, try_shape
-from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, UNEVEN, ArmsOrder, Commander
+from pytest_kopt.cases.order import (
+    ALONE,
+    CANDIDATE,
+    INCUMBENT,
+    PLACEBO,
+    UNEVEN,
+    ArmsOrder,
+    Commander,
+)
 from pytest_kopt.cases.reference import observed
 from pytest_kopt.cases.runner import Bench, engines_of, not_captured, prepare_blocks
 from pytest_kopt.cases.seeds import derive
@@ -105,7 +113,7 @@ def serve_arms(
             commander.timed(forward, arm.backward.run() if arm.backward else None)
         findings = [*bench.watched(), *taken_threads(1)]
     known = floors(bench.accuracy(case.nodeid), _SLACK_DB)
-    for name in {CANDIDATE, UNEVEN[CANDIDATE]} & {*arms}:
+    for name in arms.keys() - {INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]}:
         for block in arms[name].blocks:
             findings += block.findings(known)
             # Once a comparison is enough: it takes as long as a fifth of the blocks.
@@ -218,11 +226,11 @@ def _versions(case: Case, order: ArmsOrder, seed: int) -> Mapping[str, Callable[
     root = Path(order.root)
     changed = {(root / path).resolve() for path in order.changed} or twin.own_file(case.function)
     given = make_inputs(case, seed)
-    functions: dict[str, Callable[..., Any]] = {CANDIDATE: case.function}
+    functions: dict[str, Callable[..., Any]] = {order.own: case.function}
     # What a function imports only when it is called has to be loaded before it can be doubled.
     _one_call(case, case.function, given)()
     files: dict[str, set[str]] = {}
-    for name, tree in zip((INCUMBENT, PLACEBO), order.trees, strict=True):
+    for name, tree in zip(order.others, order.trees, strict=True):
         try:
             functions[name], version = twin.find(case.function, changed, root, Path(tree))
         except Unreached:
@@ -231,8 +239,8 @@ def _versions(case: Case, order: ArmsOrder, seed: int) -> Mapping[str, Callable[
             raise
         functions[name] = twin.translating(functions[name], given, version.names, version)
         files[name] = version.files
-        files[CANDIDATE] = version.first_files
-    functions[CANDIDATE] = twin.translating(case.function, given, version.names)
+        files[order.own] = version.first_files
+    functions[order.own] = twin.translating(case.function, given, version.names)
     for name, function in functions.items():
         others = set().union(*(found for other, found in files.items() if other != name))
         executed_files.check(_one_call(case, function, given), files[name], others, name)

@@ -84,6 +84,12 @@ class Collector:
         dead = tuple(f"{nodeid}: " for nodeid in self.dead)
         return [text for text in self.lost if not text.startswith(dead)]
 
+    def take_over(self, other: Collector) -> None:
+        """Have what arrived of another run of the same cases stand for this one's."""
+        self.results, self.undecided = other.results, other.undecided
+        self.failures, self.dead, self.lost = other.failures, other.dead, other.lost
+        self.collect_errors, self.startup_death = other.collect_errors, other.startup_death
+
     def table(self) -> Table | None:
         """Return the rows in declaration order, None when there is none.
 

@@ -20,10 +20,11 @@ UNEVEN = {CANDIDATE: "candidate, uneven groups", INCUMBENT: "incumbent, uneven g
 
 @dataclass(frozen=True, slots=True)
 class ArmsOrder:
-    """Which arms this process holds and where the incumbent lies.
+    """Which arms this process holds and where the other versions lie.
 
-    `names` in the order in which they are prepared. `trees` are overlay trees of the incumbent (two
-    copies, for incumbent and placebo), `changed` the paths below `root` that differ
+    `names` in the order in which they are prepared; `own` is the project's version, those of
+    `others` lie in the overlay `trees`, in that order. In a race the project's is the incumbent's,
+    and the others are its copy and the candidates. `changed` are the paths below `root` that differ
     (none: whatever file a case's function stands in). Without trees the process runs only its own
     tree's version, and must run none of the changed files below `root` when that is given. With
     `held_out` the arms are also tried at shapes near the case's own once they have been timed, and
@@ -37,11 +38,13 @@ class ArmsOrder:
     changed: tuple[str, ...] = ()
     held_out: bool = False
     measure_same: bool = False
+    own: str = CANDIDATE
+    others: tuple[str, ...] = (INCUMBENT, PLACEBO)
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> ArmsOrder:
         """Read the JSON form."""
-        lists = {name: tuple(document[name]) for name in ("names", "trees", "changed")}
+        lists = {name: tuple(document[name]) for name in ("names", "trees", "changed", "others")}
         return cls(**{**document, **lists})
 
 

@@ -70,6 +70,7 @@ def server() -> MCPServer:
         found.add_tool(tool)
     # `round` is a function of Python's.
     found.add_tool(play_round, name="round")
+    found.add_tool(race)
     found.add_tool(gate)
     skill = bundled("conftest_templates") / "SKILL.md"
     found.add_resource(
@@ -134,6 +135,22 @@ async def play_round(
     """Measure and judge what the kernel files hold now: `pytest --kopt-round`. Takes minutes."""
     words = ["--kopt-campaign", campaign, "--kopt-round", round, *options]
     return await _judged(_campaign(campaign).root, words, notes, context)
+
+
+async def race(
+    campaign: Name,
+    candidates: Annotated[
+        list[str], Field(description="folders with kernel files at their paths, or git refs")
+    ],
+    context: Context,
+    round: str = "next",
+    notes: Notes = None,
+    options: Options = [],  # noqa: B006 - only read
+) -> Judged:
+    """Have several candidates race in one round: `pytest --kopt-candidates`."""
+    words = ["--kopt-campaign", campaign, "--kopt-round", round]
+    words += [f"--kopt-candidates={candidate}" for candidate in candidates]
+    return await _judged(_campaign(campaign).root, [*words, *options], notes, context)
 
 
 async def gate(

@@ -131,6 +131,23 @@ class ConfigClass(BaseModel):
     status: Literal["improved", "unchanged", "regressed"] = "unchanged"
 
 
+class RaceCandidate(BaseModel):
+    """A candidate of a race; the first place is the one that the round is about."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(description="the folder or ref; several where they hold the same files")
+    place: int
+    decision: Decision
+    reason: str
+    change_pct: float | None = Field(
+        default=None, description="over the incumbent, in the race; the first's in the round"
+    )
+    low_pct: float | None = None
+    high_pct: float | None = None
+    kernel: dict[str, str] = Field(default={}, description="SHA-256 of its files")
+
+
 class KnownNoise(BaseModel):
     """What was known before of the scatter between processes, and weighed with today's."""
 
@@ -248,6 +265,9 @@ class Verdict(BaseModel):
     remeasured_pct: list[float] = Field(
         default=[],
         description="change of each re-measurement: the aggregate's, or the target class's",
+    )
+    candidates: list[RaceCandidate] = Field(
+        default=[], description="of a race (--kopt-candidates), by place"
     )
     noise: KnownNoise | None = Field(default=None, description="of a paired comparison")
     rooflines: list[Roofline] = Field(default=[], description="by case and direction")

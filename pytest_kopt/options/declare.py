@@ -85,6 +85,14 @@ def add_options(parser: pytest.Parser) -> None:
         help="check the cases and look at what they do; time and compare nothing",
     )
     group.addoption(
+        "--kopt-candidates",
+        metavar="PATH|REF",
+        action="append",
+        default=[],
+        help="repeatable: these race in one round, and the best is its candidate; a folder with "
+        "kernel files at their paths below the root, or a git ref",
+    )
+    group.addoption(
         "--kopt-calibrate",
         metavar="N",
         type=int,

@@ -38,6 +38,7 @@ class Settings:
     gate: Gate
     allow_removed: bool
     measure_same: bool
+    candidates: tuple[str, ...]
     check_only: bool
     rebuild_command: str | None
     summary_csv: Path | None
@@ -87,6 +88,7 @@ class Settings:
             gate=_gate(config),
             allow_removed=option.kopt_allow_removed,
             measure_same=option.kopt_measure_same,
+            candidates=tuple(option.kopt_candidates),
             check_only=option.kopt_check_only,
             rebuild_command=config.getini("kopt_rebuild_command"),
             summary_csv=_absolute(here, option.kopt_summary_csv),
@@ -128,6 +130,7 @@ class Settings:
             ("--kopt-verdict", self.verdict_path, judged or self.calibrate, "--kopt-round N|next"),
             ("--kopt-comment", self.comment_path, judged, "--kopt-round N|next"),
             ("--kopt-notes", self.notes, self.round, "--kopt-round N|next"),
+            ("--kopt-candidates", self.candidates, self.round, "--kopt-round next"),
             ("--kopt-no-apply", option.kopt_no_apply, self.round, "--kopt-round N|next"),
             ("--kopt-level", self.level, self.round, "--kopt-round N|next"),
             ("--kopt-profile", self.profile, self.round, "--kopt-round N|next"),

@@ -50,20 +50,27 @@ class CandidateDied(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """Where the two versions lie.
+    """Where the versions lie.
 
     `trees` are two trees of the incumbent; `changed` the paths below `root` that may differ. Where
     the trees were `rebuilt`, one process cannot hold both versions. `extensions` is where torch
     builds what the incumbent compiles (None: in each tree). With an `other` toolchain the incumbent
-    is the project itself in processes of that.
+    is the project itself in processes of that. In a race the project itself
+    is the incumbent, the first tree its copy, and the others hold the candidates in `raced`.
     """
 
     root: Path
-    trees: tuple[Path, Path]
+    trees: tuple[Path, ...]
     changed: tuple[str, ...]
     rebuilt: bool = False
     extensions: Path | None = None
     other: Toolchain | None = None
+    raced: tuple[str, ...] = ()
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The names of the arms: the project's own, then those of the trees."""
+        return (INCUMBENT, PLACEBO, *self.raced) if self.raced else (CANDIDATE, INCUMBENT, PLACEBO)
 
 
 class Comparison:
@@ -124,6 +131,11 @@ class Comparison:
     def tried(self) -> list[Tried]:
         """What each lane's first replica found at shapes near the declared ones."""
         return merged(item for lane in self._lanes for item in lane.tried)
+
+    @property
+    def tries_nearby(self) -> bool:
+        """Whether shapes near the declared ones are still tried; a race's winner is asked later."""
+        return not self.died_nearby and not self._versions.raced
 
     def ahead(self, site: Site) -> int:
         """Return how many replicas of a host's lane are started before they are needed.
@@ -219,6 +231,8 @@ class Comparison:
                     raise CandidateDied(refused.case, refused.death)
                 if refused.case is not None:
                     return
+            if self._versions.raced:
+                raise NotComparable(reason)
             if how == TWO_PROCESSES:
                 first = f" (in one process: {self.why_two})" if self.why_two else ""
                 raise NotComparable(reason if self._versions.rebuilt else f"{reason}{first}")
@@ -232,7 +246,7 @@ class Comparison:
         """
         versions, how = self._versions, self.how
         orders = self._fresh_orders(site)
-        names = [CANDIDATE, INCUMBENT, PLACEBO]
+        names = list(versions.arms)
         self.random.shuffle(names)
         if how == ONE_PROCESS:
             children = [self._together(names, site, device, ids, near, orders)]
@@ -272,7 +286,17 @@ class Comparison:
         versions = self._versions
         trees = tuple(str(site.tree(versions.root, tree)) for tree in versions.trees)
         root = str(site.path(versions.root))
-        order = ArmsOrder(tuple(names), root, trees, versions.changed, near, orders.measure_same)
+        own, *others = versions.arms
+        order = ArmsOrder(
+            tuple(names),
+            root,
+            trees,
+            versions.changed,
+            near,
+            orders.measure_same,
+            own,
+            tuple(others),
+        )
         return self._child(replace(orders, arms=order), None, site, device, ids)
 
     def _alone(
@@ -427,7 +451,7 @@ class _Lane:
 
     def _start(self) -> Replica:
         comparison = self._comparison
-        near = comparison.how not in self._asked_near and not comparison.died_nearby
+        near = comparison.tries_nearby and comparison.how not in self._asked_near
         self._asked_near.add(comparison.how)
         return comparison.start(self.site, self.device, self.ids, near)
 

@@ -141,7 +141,7 @@ def judge(
         found = [
             PairedEvidence(
                 metric.name,
-                _cases(metric, judged, [*replicas, *more], core),
+                cases_of(metric, judged, [*replicas, *more], core),
                 gate,
                 flags,
                 classes,
@@ -208,15 +208,17 @@ def _kernels(
     return list(found.values())
 
 
-def _cases(
+def cases_of(
     metric: PairedMetric,
     results: Sequence[CaseResult],
     replicas: Sequence[Mapping[str, CaseQuads]],
     core: tuple[str, ...] | None,
+    kind: Kind = CANDIDATE,
 ) -> tuple[PairedCase, ...]:
+    """Return the cases as the rule sees them, of a comparison or of one candidate in a race."""
     labels = Counter(result.label for result in results)
 
-    def ratios(nodeid: str, kind: Kind = "candidate") -> tuple[float, ...]:
+    def ratios(nodeid: str, kind: Kind = kind) -> tuple[float, ...]:
         return tuple(r[nodeid].ratio(metric.way, kind) for r in replicas if nodeid in r)
 
     return tuple(

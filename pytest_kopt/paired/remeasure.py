@@ -41,7 +41,9 @@ def measure_again(
 
     listener = Listener(
         collected=collected,
-        collect_error=lambda data: None,
+        collect_error=lambda data: collector.add_collect_error(
+            config.hook.pytest_report_from_serializable(config=config, data=data)
+        ),
         started=lambda nodeid, location: None,
         declared=collector.declared,
         report=report,

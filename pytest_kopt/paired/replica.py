@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
 from pytest_kopt.cases.result import CaseResult
@@ -23,7 +23,8 @@ from pytest_kopt.processes.child import Child, ChildDied
 
 #: The comparison, the A/A control, the comparison with the group sizes of a grouped GEMM drawn
 #: anew, by their names in pairs.csv, and the incumbent beside the candidate against itself alone.
-Kind = Literal["candidate", "placebo", "uneven", "alone"]
+#: In a race each candidate's comparison has its name.
+Kind = str
 _PAIRS: dict[Kind, tuple[str, str]] = {
     "candidate": (CANDIDATE, INCUMBENT),
     "placebo": (PLACEBO, INCUMBENT),
@@ -65,7 +66,7 @@ class CaseQuads:
         if self.is_same:
             return 0.0
         quads = [[(arm, time_of(times, way)) for arm, times in quad] for quad in self.quads[kind]]
-        return replica_ratio(quads, *_PAIRS[kind])
+        return replica_ratio(quads, *_PAIRS.get(kind, (kind, INCUMBENT)))
 
 
 def time_of(times: Times, way: str) -> float:
@@ -227,8 +228,9 @@ class Replica:
                 lambda: _quads(arms, order), lambda: placement.read(device)
             )
             spans = {arm: child.spans.pop(arm) for arm, child in arms.items()}
-            own = [*spans.pop(CANDIDATE), *spans.pop(UNEVEN[CANDIDATE], ())]
-            found = slow_clock(own, [s for other in spans.values() for s in other])
+            trusted = {INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]} & spans.keys()
+            waiting = [span for arm in trusted for span in spans.pop(arm)]
+            found = slow_clock([span for own in spans.values() for span in own], waiting)
             for child in self._children:
                 child.release()
                 found += [Finding(**told) for told in _wait(child, "caught")["findings"]]
@@ -259,12 +261,13 @@ def _same(child: Child, message: Mapping[str, Any]) -> CaseQuads:
 
 def _quads(arms: Mapping[str, Child], order: random.Random) -> dict[Kind, list[Quad]]:
     """Run the quads of a replica, each kind's in turn."""
-    found: dict[Kind, list[Quad]] = {
-        kind: [] for kind, pair in _PAIRS.items() if arms.keys() >= {*pair}
-    }
+    known = {kind: pair for kind, pair in _PAIRS.items() if arms.keys() >= {*pair}}
+    named = {arm for pair in _PAIRS.values() for arm in pair}
+    pairs = known | {arm: (arm, INCUMBENT) for arm in arms if arm not in named}
+    found: dict[Kind, list[Quad]] = {kind: [] for kind in pairs}
     for _ in range(QUADS):
         for kind, quads in found.items():
-            quads.append(_quad(arms, _PAIRS[kind], order))
+            quads.append(_quad(arms, pairs[kind], order))
     return found
 
 

@@ -144,7 +144,9 @@ class HostMeasurements:
         site = self.sites.first
         return self._run_at(site, site.placement.best, ids, site.copy(root, tree), **changes)
 
-    def compare(self, ids: Sequence[str], versions: Versions) -> Comparison:
+    def compare(
+        self, ids: Sequence[str], versions: Versions, most: int | None = None
+    ) -> Comparison:
         """Return a comparison of two versions over these cases in fresh processes.
 
         One that has begun to get ahead is taken.
@@ -152,7 +154,7 @@ class HostMeasurements:
         from pytest_kopt.decide.inference import FINAL_LOOK
 
         lanes = self._lanes(ids)
-        most = self._settings.calibrate or FINAL_LOOK
+        most = most or self._settings.calibrate or FINAL_LOOK
         self.progress.comparing(most * len(lanes), len(lanes))
         begun, self._opened = self._opened, None
         if begun is not None:
@@ -160,13 +162,11 @@ class HostMeasurements:
             if known == versions and opened.narrow(lanes):
                 return opened
             opened.close()
-        return self._comparison(lanes, versions)
+        return self._comparison(lanes, versions, most)
 
-    def _comparison(self, lanes: Sequence[Lane], versions: Versions) -> Comparison:
-        from pytest_kopt.decide.inference import FINAL_LOOK
+    def _comparison(self, lanes: Sequence[Lane], versions: Versions, most: int) -> Comparison:
         from pytest_kopt.paired.comparison import Comparison
 
-        most = self._settings.calibrate or FINAL_LOOK
         return Comparison(
             self._config,
             self.orders,
@@ -218,13 +218,16 @@ class HostMeasurements:
 
         On the CPU they would disturb who is timed.
         """
+        from pytest_kopt.decide.inference import FINAL_LOOK
+
         if self.orders.device != "cuda" or self._opened is not None:
             return
         site, config = self.sites.here, self._config
         devices: Sequence[Device] = [site.placement.best]
         if is_distributed(config):
             devices = site.placement.devices[: local_workers(config)]
-        opened = self._comparison([(site, device, list(ids)) for device in devices], versions)
+        lanes = [(site, device, list(ids)) for device in devices]
+        opened = self._comparison(lanes, versions, FINAL_LOOK)
         self._opened = versions, opened
         opened.get_ahead()
 

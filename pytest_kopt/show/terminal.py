@@ -88,6 +88,10 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
     quick = ", quick" if verdict.level == "quick" else ""
     where = f"round {verdict.round}, attempt {verdict.attempt}{quick}: " if verdict.round else ""
     yield Line(f"{where}{outcome(verdict)} ({verdict.reason})", **_decision_markup(verdict))
+    for raced in verdict.candidates:
+        figures = "" if raced.change_pct is None else f" {within(raced)}"
+        why = "" if raced.place == 1 else f" ({raced.reason})"
+        yield f"candidate {raced.place}, {raced.name}: {raced.decision}{figures}{why}"
     for total in (verdict.aggregate, *verdict.secondary):
         if total is not None and total.change_pct is not None:
             yield f"{total.metric}: {_shown(total)}"

@@ -11,10 +11,17 @@ from tabulate import tabulate
 from pytest_kopt.figures import changed_within
 
 if TYPE_CHECKING:
-    from pytest_kopt.decide.verdict import Aggregate, ConfigClass, KernelChange, Shape, Verdict
+    from pytest_kopt.decide.verdict import (
+        Aggregate,
+        ConfigClass,
+        KernelChange,
+        RaceCandidate,
+        Shape,
+        Verdict,
+    )
 
 
-def within(found: Aggregate | Shape | ConfigClass) -> str:
+def within(found: Aggregate | Shape | ConfigClass | RaceCandidate) -> str:
     """Return a change with its interval."""
     return changed_within(found.change_pct, found.low_pct, found.high_pct)
 

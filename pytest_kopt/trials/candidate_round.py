@@ -37,10 +37,22 @@ from pytest_kopt.trials.stages import Asked, Begun, Gathered, Judged, Opened, Ra
 
 
 def open_candidate(asked: Asked) -> Opened:
-    """Return the round as it can be run now.
+    """Return the round as it can be run now, with what lies in the tree as its candidate.
 
     Raises BadInput where it cannot, KernelError for a kernel that does not parse.
     """
+    opened, campaign = open_against_incumbent(asked), asked.campaign
+    hypothesis.check_parses(campaign)
+    same_as = hypothesis.check_differs(campaign, opened.notes.extra_benefit)
+    if same_as is None:
+        return opened
+    decided = campaign.state.rounds[same_as].verdict
+    assert decided is not None
+    return replace(opened, level=decided.level, same_as=same_as)
+
+
+def open_against_incumbent(asked: Asked) -> Opened:
+    """Return the round as it can be run now, whatever its candidate is; else raise BadInput."""
     campaign = asked.campaign
     opened = _at_its_level(open_round(asked))
     # What the round will be compared with is read before anything is measured.
@@ -48,14 +60,7 @@ def open_candidate(asked: Asked) -> Opened:
     wanted = {case.key for case in opened.expected.values()}
     rows = campaign.incumbent_table().rows
     check_target_class(opened, [row for row in rows if row.key in wanted])
-    harness = asked.watch.check(opened.frozen)
-    hypothesis.check_parses(campaign)
-    same_as = hypothesis.check_differs(campaign, opened.notes.extra_benefit)
-    if same_as is not None:
-        decided = campaign.state.rounds[same_as].verdict
-        assert decided is not None
-        opened = replace(opened, level=decided.level)
-    return replace(opened, harness=harness, same_as=same_as)
+    return replace(opened, harness=asked.watch.check(opened.frozen))
 
 
 def _at_its_level(opened: Opened) -> Opened:
@@ -101,7 +106,7 @@ def close_candidate(ran: Ran) -> Closing:
     judged = _with_notes(judged, examination)
     judged = _without_inflation(judged, examination)
     judged = _by_kernel_time(profiled(judged.saying_why_blocked()))
-    return _record(judged, begun_at=opened.level)
+    return record(judged, begun_at=opened.level)
 
 
 def _judge_same(ran: Ran) -> Judged:
@@ -261,7 +266,7 @@ def _by_kernel_time(judged: Judged) -> Judged:
     return replace(judged, profiles=judged.profiles or tuple(pairs[0][0]))
 
 
-def _record(judged: Judged, begun_at: Level) -> Closing:
+def record(judged: Judged, begun_at: Level) -> Closing:
     """Record with the paired change, at a full round over the representative cases as well."""
     table, opened, paired = judged.gathered.table, judged.gathered.opened, judged.paired
     is_full, quickly = opened.level == "full", opened.representative

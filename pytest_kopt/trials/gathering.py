@@ -39,7 +39,7 @@ def gather(ran: Ran) -> Gathered:
     if collector.refusals:
         shown, more = collector.refusals[:3], len(collector.refusals) - 3
         raise BadInput("; ".join([*shown, f"and {more} more"] if more > 0 else shown))
-    _add_error_rows(collector, opened.expected)
+    add_error_rows(collector, opened.expected)
     judging.fail_rows_of_failed_tests(collector)
     results, table = tuple(collector.in_order()), collector.table()
     if opened.harness is None:
@@ -51,7 +51,7 @@ def gather(ran: Ran) -> Gathered:
     return Gathered(ran, results, table, harness, tuple(edits(opened.harness, now)))
 
 
-def _add_error_rows(collector: Collector, expected: Mapping[str, ExpectedCase]) -> None:
+def add_error_rows(collector: Collector, expected: Mapping[str, ExpectedCase]) -> None:
     """Give the baseline's cases that could not speak their ERROR rows: dead or not imported."""
     for nodeid, case in expected.items():
         if nodeid in collector.results:

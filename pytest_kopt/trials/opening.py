@@ -10,6 +10,7 @@ from pytest_kopt.campaign.layout import find
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.workspace.upstream import UpstreamCampaign
 from pytest_kopt.clock import now
+from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.show.files import projections
 from pytest_kopt.trials.baseline_round import BASELINE
@@ -18,6 +19,7 @@ from pytest_kopt.trials.candidate_round import CANDIDATE
 from pytest_kopt.trials.final import FINAL
 from pytest_kopt.trials.harness import HarnessWatch, PytestSetup
 from pytest_kopt.trials.integration import INTEGRATION
+from pytest_kopt.trials.race_round import RACE
 from pytest_kopt.trials.stages import Asked
 
 
@@ -34,10 +36,18 @@ def open_trial(settings: Settings, setup: PytestSetup) -> CampaignTrial:
 
 
 def _question(campaign: Campaign, settings: Settings, upstream: bool) -> Question:
+    first = settings.round != "final" and campaign.state.check_round(settings.round or 1) == 1
+    if settings.candidates and (first or settings.round == "final"):
+        raise BadInput(
+            "candidates race against an accepted version",
+            where="--kopt-candidates",
+            legal="--kopt-round next, once the baseline is measured",
+        )
     if settings.round == "final":
         return INTEGRATION if upstream else FINAL
-    assert settings.round is not None
-    return BASELINE if campaign.state.check_round(settings.round) == 1 else CANDIDATE
+    if first:
+        return BASELINE
+    return RACE if settings.candidates else CANDIDATE
 
 
 def _asked(campaign: Campaign, settings: Settings, setup: PytestSetup) -> Asked:

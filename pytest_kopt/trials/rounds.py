@@ -73,6 +73,7 @@ def record_round(
     judged = judged.flagged(*(line.over_declared for line in lines if line.over_declared)).saying(
         rooflines=lines, level=opened.level, thresholds=asked.policy.model_dump(mode="json")
     )
+    judged = judged.saying(candidates=judged.candidates)
     judged = judged.of(with_details(judged.verdict, gathered.results, opened.number))
     assert gathered.harness is not None
     attempt = record_attempt(
@@ -124,4 +125,5 @@ def evidence(judged: Judged, **facts: Any) -> Evidence:
         session=session,
         pairs_csv=paired.pairs_csv if paired else "",
         benchmark_log=ran.begun.benchmark,
+        candidates=[(item.kernel, item.table) for item in ran.opened.raced],
     )

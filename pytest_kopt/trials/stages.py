@@ -20,7 +20,7 @@ from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult, Check, ExpectedCase
 from pytest_kopt.decide.kernel_time import kernel_time
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.verdict import Level, Verdict
+from pytest_kopt.decide.verdict import Level, RaceCandidate, Verdict
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.fingerprint import Fingerprint
 from pytest_kopt.options.settings import Settings
@@ -30,9 +30,12 @@ from pytest_kopt.profiling.table import CaseProfile
 from pytest_kopt.schema.classes import Classes
 from pytest_kopt.schema.table import Table
 from pytest_kopt.trials import judging
+from pytest_kopt.trials.candidates import Candidate
 from pytest_kopt.trials.harness import HarnessWatch
 from pytest_kopt.trials.trial import Measurements
 from pytest_kopt.trials.withdrawal import Withdrawn
+
+_INTERVAL = ("change_pct", "low_pct", "high_pct")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,15 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
+class RacedCandidate:
+    """A candidate after its race: what is told of it, its files, and the rows of its check."""
+
+    told: RaceCandidate
+    kernel: KernelVersion
+    table: Table | None
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
     """A question that can be asked of the campaign as it stands.
 
@@ -55,7 +67,8 @@ class Opened:
     node id, `expected` those of the level, `skipped` what the baseline left out, `selected` the
     target shapes of a baseline, `representative` the node ids of the quick level. `notes` are all
     of the round so far. `harness` is None where it is not watched. `same_as` is the round whose
-    code the candidate has: nothing has to run then.
+    code the candidate has: nothing has to run then. `candidates` are those of a race, and `raced`
+    how it went, the one that is judged first.
     """
 
     asked: Asked
@@ -71,6 +84,8 @@ class Opened:
     harness: Fingerprint | None = None
     withdrawn: Withdrawn | None = None
     same_as: int | None = None
+    candidates: tuple[Candidate, ...] = ()
+    raced: tuple[RacedCandidate, ...] = ()
 
     @property
     def campaign(self) -> Campaign:
@@ -181,6 +196,17 @@ class Judged:
     quick: Verdict | None = None
     detail: str = ""
     profiles: tuple[CaseProfile, ...] = ()
+
+    @property
+    def candidates(self) -> list[RaceCandidate]:
+        """The candidates of a race, the first with what the round says of it."""
+        told = [item.told for item in self.gathered.opened.raced]
+        if not told:
+            return []
+        total = self.verdict.aggregate
+        found = {} if total is None else total.model_dump(include={*_INTERVAL})
+        update = {**found, "decision": self.verdict.decision, "reason": self.verdict.reason}
+        return [told[0].model_copy(update=update), *told[1:]]
 
     @property
     def nearby(self) -> tuple[Finding, ...]:

@@ -35,8 +35,13 @@ class Measurements(Protocol):
         `orders` are fields of the session's orders that are other ones there.
         """
 
-    def compare(self, ids: Sequence[str], versions: Versions) -> Comparison:
-        """Return a comparison of two versions over these cases, nothing measured yet."""
+    def compare(
+        self, ids: Sequence[str], versions: Versions, most: int | None = None
+    ) -> Comparison:
+        """Return a comparison of versions over these cases, nothing measured yet.
+
+        `most` is how many processes there can be, where that is not up to the looks.
+        """
 
     def profile(self, ids: Sequence[str], *, vendor: bool) -> list[CaseProfile]:
         """Return profiles of the cases by torch and, if asked for, by the vendor's tool."""

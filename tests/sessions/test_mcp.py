@@ -21,7 +21,7 @@ anyio = pytest.importorskip("anyio")
 mcp = pytest.importorskip("mcp")
 
 TOOLS = {
-    *("status", "advise", "init", "note", "round", "gate", "verdict", "profile", "tips"),
+    *("status", "advise", "init", "note", "round", "race", "gate", "verdict", "profile", "tips"),
     "report",
 }
 DEMO = "rmsnorm_torch_cpu_demo"

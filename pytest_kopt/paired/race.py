@@ -1,0 +1,91 @@
+"""A race as it is measured: all candidates and the incumbent in the same processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.decide.paired import PairedEvidence
+from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.race import RACE_LOOKS, Standing, heat
+from pytest_kopt.paired.comparison import Comparison, NotComparable
+from pytest_kopt.paired.noise import Known
+from pytest_kopt.paired.pairing import PairedMetric, cases_of
+from pytest_kopt.paired.replica import CaseQuads, Caught
+
+#: Returns a comparison of the incumbent with these candidates, for at most so many replicas.
+Compare = Callable[[Sequence[str], int], Comparison]
+_Replicas = list[dict[str, CaseQuads]]
+
+
+@dataclass(frozen=True, slots=True)
+class Raced:
+    """How a race went: each candidate's last standing, who is left, what was measured of each."""
+
+    standings: Mapping[str, Standing]
+    left: tuple[str, ...]
+    evidences: Mapping[str, PairedEvidence]
+    replicas: int
+
+
+def run_race(
+    compare: Compare,
+    names: Iterable[str],
+    results: Sequence[CaseResult],
+    metric: PairedMetric,
+    policy: Policy,
+    known: Known,
+    core: tuple[str, ...] | None,
+) -> Raced:
+    """Measure look by look, without those that are out, until one is left or the race is over.
+
+    A candidate that ends or fails the processes it shares with others is out, and takes nobody with
+    it. Raises NotComparable where only all together fail.
+    """
+    left, measured = list(names), dict[str, _Replicas]()
+    standings: dict[str, Standing] = {}
+    evidences: dict[str, PairedEvidence] = {}
+    for look in RACE_LOOKS:
+        if not left:
+            break
+        so_far = len(next(iter(measured.values()), []))
+        found, broken = _replicas(compare, left, look - so_far)
+        standings |= {name: Standing(None, float("-inf"), why) for name, why in broken.items()}
+        left = [name for name in left if name not in broken]
+        for name in left:
+            measured.setdefault(name, []).extend(found)
+        for name in left:
+            evidences[name] = PairedEvidence(
+                metric.name,
+                cases_of(metric, results, measured[name], core, name),
+                noise=known.noise(metric.way, measured[name][0]),
+            )
+        standings |= heat({name: evidences[name] for name in left}, policy)
+        left = [name for name in left if not standings[name].out]
+        if len(left) < 2:
+            break
+    return Raced(standings, tuple(left), evidences, len(next(iter(measured.values()), [])))
+
+
+def _replicas(
+    compare: Compare, names: Sequence[str], count: int
+) -> tuple[_Replicas, dict[str, str]]:
+    """Return replicas of all that can be measured together, and why the others cannot."""
+    try:
+        with compare(names, count) as comparison:
+            return list(comparison.replicas(count)), {}
+    except (NotComparable, Caught) as error:
+        if len(names) == 1:
+            return [], {names[0]: str(error)}
+        whole = error
+    broken: dict[str, str] = {}
+    for name in names:
+        broken |= _replicas(compare, [name], 1)[1]
+    if not broken:
+        raise NotComparable(str(whole))
+    rest = [name for name in names if name not in broken]
+    if not rest:
+        return [], broken
+    found, more = _replicas(compare, rest, count)
+    return found, broken | more

@@ -1,0 +1,138 @@
+"""The candidates of a race: read from folders and refs, before anything is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import unified_diff
+from pathlib import Path, PurePosixPath
+
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.git import lineage
+from pytest_kopt.campaign.kernel import KernelFile, KernelVersion, files_of
+from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.errors import BadInput
+from pytest_kopt.sameness.program import differing
+
+_OPTION = "--kopt-candidates"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A version to race; `size` is how many lines it changes."""
+
+    name: str
+    kernel: KernelVersion
+    size: int
+
+
+def candidates_of(campaign: Campaign, given: Iterable[str], here: Path) -> tuple[Candidate, ...]:
+    """Return what is to race, each version once.
+
+    `given` are folders, relative to `here`, and refs. Raises BadInput for one that holds nothing of
+    the kernel or other files, or the incumbent; for a tree with another kernel than the
+    incumbent's, which the winner would replace; and for a round that waits to be mended.
+    """
+    number, following = campaign.state.incumbent_round, campaign.state.next_round
+    begun = campaign.state.rounds.get(following)
+    last = list(begun.attempts.values())[-1:] if begun else []
+    if last and last[0].decided and last[0].decided.decision is Decision.REPAIR:
+        raise BadInput(
+            f"round {following} is open", where=_OPTION, legal="mend it, or kopt discard"
+        )
+    if campaign.manifest.rebuild_command:
+        raise BadInput(
+            "versions that rebuild_command builds cannot race in one process",
+            where=_OPTION,
+            legal="a round for each",
+        )
+    edited = lineage.edited(campaign.root, campaign.manifest, campaign.state)
+    if edited:
+        raise BadInput(
+            f"in the tree, {', '.join(edited)} is not round {number}'s, and the winner would "
+            "replace it",
+            where=_OPTION,
+            legal=f"make it a candidate, and `kopt restore {number}`",
+        )
+    incumbent = campaign.incumbent()
+    found: dict[str, KernelVersion] = {}
+    for name in given:
+        version = _version(campaign, incumbent, name, here)
+        if not differing(incumbent.sources, version.sources):
+            raise BadInput(
+                f"{name!r} is the same code as round {number}", where=_OPTION, legal="other code"
+            )
+        same = (n for n, other in found.items() if not differing(other.sources, version.sources))
+        twin = next(same, None)
+        if twin is None:
+            found[name] = version
+        elif name not in twin.split(", "):
+            found[f"{twin}, {name}"] = found.pop(twin)
+    return tuple(
+        Candidate(name, version, _size(version, incumbent)) for name, version in found.items()
+    )
+
+
+def _version(campaign: Campaign, incumbent: KernelVersion, name: str, here: Path) -> KernelVersion:
+    folder = here / name
+    sources = campaign.manifest.kernel_source
+    if folder.is_dir():
+        known = {
+            path.relative_to(folder).as_posix(): path.read_bytes() for path in files_of(folder)
+        }
+        foreign = [path for path in known if not _belongs(path, sources)]
+        if foreign or not known:
+            raise BadInput(
+                f"{name!r} holds {foreign[0]!r}, which is no kernel file"
+                if foreign
+                else f"{name!r} holds no file",
+                where=_OPTION,
+                legal=f"files of kernel_source: {', '.join(sources)}",
+            )
+        files = {path: file for path, file in incumbent.files.items() if path not in known}
+    else:
+        known, files = _at(campaign, name), {}
+    modes = {path: file.mode for path, file in incumbent.files.items()}
+    for path, content in known.items():
+        files[path] = KernelFile(content, modes.get(path, 0o644))
+    return KernelVersion(files)
+
+
+def _at(campaign: Campaign, ref: str) -> dict[str, bytes]:
+    """Return the kernel files as a ref has them."""
+    repository = campaign.repository
+    commit = repository.commit_of(ref) if repository else None
+    if repository is None or commit is None:
+        raise BadInput(
+            f"{ref!r} is neither a folder nor a ref", where=_OPTION, legal="a folder, or a commit"
+        )
+    inside = repository.relative(campaign.root, ".")
+    prefix = "" if inside == "." else f"{inside}/"
+    found = {
+        path.removeprefix(prefix): repository.content(commit, path)
+        for path in repository.blobs(commit)
+        if path.startswith(prefix)
+        and _belongs(path.removeprefix(prefix), campaign.manifest.kernel_source)
+    }
+    if not found:
+        raise BadInput(f"{ref!r} has no kernel file", where=_OPTION, legal="a commit that has")
+    return found
+
+
+def _belongs(path: str, sources: Iterable[str]) -> bool:
+    place = PurePosixPath(path)
+    return any(place.is_relative_to(source) for source in sources)
+
+
+def _size(version: KernelVersion, other: KernelVersion) -> int:
+    """Return how many lines two versions differ in, a file that only one has as a whole."""
+    return sum(
+        line[:1] in "+-"
+        for path in version.files.keys() | other.files.keys()
+        for line in list(unified_diff(_lines(other, path), _lines(version, path), lineterm=""))[2:]
+    )
+
+
+def _lines(version: KernelVersion, path: str) -> list[str]:
+    file = version.files.get(path)
+    return file.content.decode(errors="replace").splitlines() if file else []

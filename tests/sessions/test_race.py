@@ -1,0 +1,140 @@
+"""`--kopt-candidates`: several versions race in one round, and the best is judged as any other."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .paired import FASTER, OLD, PLAIN, SAME, SLOWER, Gate, kernel, project_at
+from .project import Run
+
+NAME = "plain"
+MUCH_FASTER = 125.0
+CRASHES = kernel(FASTER, "crashes") + "\nimport os\n\nos.abort()\n"
+
+
+class Races:
+    """A campaign whose baseline is measured, in a project with a scripted clock."""
+
+    def __init__(self, root: Path) -> None:
+        self.project = project_at(root)
+        self._variables = Gate(self.project).variables()
+        words = ("--op", "plain", "--kernel", PLAIN, "--backend", "TORCH", "--gpu", "cpu")
+        done = self.project.kopt("init", NAME, *words, **self._variables)
+        assert done.code == 0, done.text
+        done = self.round("--kopt-round", "1")
+        assert done.code == 0, done.text
+
+    def round(self, *words: str) -> Run:
+        return self.project.pytest("--kopt-campaign", NAME, *words, **self._variables)
+
+    def candidate(self, name: str, text: str, path: str = PLAIN) -> str:
+        """Write a candidate and return its folder."""
+        self.project.write(f"candidates/{name}/{path}", text)
+        return f"candidates/{name}"
+
+    def race(self, *folders: str, words: tuple[str, ...] = ()) -> Run:
+        given = (word for folder in folders for word in ("--kopt-candidates", folder))
+        return self.round("--kopt-round", "next", *given, *words)
+
+    @property
+    def verdict(self) -> dict[str, Any]:
+        path = self.project.root / f"agent/workspace/{NAME}/rounds/round-2/verdict.json"
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+
+@pytest.fixture
+def races(tmp_path: Path) -> Races:
+    return Races(tmp_path / "project")
+
+
+@pytest.mark.long
+def test_the_best_of_a_field_is_the_rounds_candidate(races: Races) -> None:
+    """A wrong and a crashing one take nobody with them; equal ones are raced once."""
+    best = kernel(MUCH_FASTER, "best")
+    found = races.race(
+        races.candidate("faster", kernel(FASTER, "faster")),
+        races.candidate("wrong", kernel(MUCH_FASTER, "wrong", factor=3.0)),
+        races.candidate("best", best),
+        races.candidate("slower", kernel(SLOWER, "slower")),
+        races.candidate("again", best + "# The same.\n"),
+        races.candidate("crashes", CRASHES),
+    )
+    assert found.code == 0, found.text
+    verdict = races.verdict
+    assert verdict["decision"] == "ACCEPTED"
+    assert verdict["aggregate"]["change_pct"] == pytest.approx(100 * (OLD / MUCH_FASTER - 1))
+    told = {item["name"]: item for item in verdict["candidates"]}
+    first = verdict["candidates"][0]
+    assert first["name"] == "candidates/best, candidates/again"
+    assert (first["place"], first["decision"]) == (1, "ACCEPTED")
+    assert first["change_pct"] == verdict["aggregate"]["change_pct"]
+    assert "slower than candidates/best" in told["candidates/faster"]["reason"]
+    assert told["candidates/faster"]["change_pct"] == pytest.approx(100 * (OLD / FASTER - 1))
+    assert told["candidates/slower"]["decision"] == "ROLLED_BACK"
+    assert told["candidates/wrong"]["decision"] == "REPAIR"
+    assert "FAIL" in told["candidates/wrong"]["reason"]
+    assert told["candidates/crashes"]["decision"] == "REPAIR"
+    assert races.project.git("show", f"HEAD:{PLAIN}") == best
+    kept = races.project.root / f"agent/workspace/{NAME}/rounds/round-2/artifacts/attempt-1"
+    for item in verdict["candidates"]:
+        own = kept / "candidates" / str(item["place"])
+        assert (own / "kernel_snapshot" / PLAIN).is_file()
+    assert "candidate 2, candidates/faster: ROLLED_BACK" in found.out
+
+
+def test_where_nobody_is_faster_the_incumbent_stays(races: Races) -> None:
+    before = races.project.read(PLAIN)
+    found = races.race(
+        races.candidate("slower", kernel(SLOWER, "slower")),
+        races.candidate("slowest", kernel(2 * OLD, "slowest")),
+    )
+    assert found.code == 8, found.text
+    assert races.verdict["candidates"][0]["name"] == "candidates/slower"
+    assert races.project.read(PLAIN) == before
+
+
+BAD: dict[str, tuple[Callable[[Races], tuple[str, ...]], tuple[str, ...]]] = {
+    "no file": (
+        lambda races: (str(races.project.write("candidates/empty/.keep", "").parent),),
+        ("'.keep'", "kernel_source"),
+    ),
+    "the incumbent": (
+        lambda races: (races.candidate("a", kernel() + "# A remark.\n"),),
+        ("the same code as round 1",),
+    ),
+    "other files": (
+        lambda races: (races.candidate("a", "A = 1\n", "kernels/other.py"),),
+        ("'kernels/other.py', which is no kernel file", PLAIN),
+    ),
+    "neither": (lambda _: ("nowhere",), ("neither a folder nor a ref",)),
+}
+
+
+def test_what_cannot_race_is_refused(races: Races) -> None:
+    for name, (prepare, parts) in BAD.items():
+        words = prepare(races)
+        before = races.project.contents()
+        found = races.race(*words)
+        assert found.code == 4, (name, found.text)
+        assert all(part in found.refusal for part in parts), (name, found.refusal)
+        assert races.project.contents() == before, name
+        shutil.rmtree(races.project.root / "candidates", ignore_errors=True)
+    folder = races.candidate("a", kernel(FASTER, "a"))
+    for words, part in (
+        (("--kopt-no-apply",), "no --kopt-no-apply"),
+        (("--kopt-compare", "stored"), "--kopt-compare paired"),
+    ):
+        found = races.race(folder, words=words)
+        assert found.code == 4 and part in found.refusal, found.text
+    found = races.round("--kopt-round", "final", "--kopt-candidates", folder)
+    assert found.code == 4 and "--kopt-round next" in found.refusal
+    races.project.write(PLAIN, kernel(SAME, "edited"))
+    found = races.race(folder)
+    assert found.code == 4 and "kopt restore 1" in found.refusal, found.text
