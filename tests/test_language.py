@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from pytest_kopt.cases.case import declare
-from pytest_kopt.cases.check import check_case
+from pytest_kopt.cases.check import CheckReport, check_case
 
 
 def by_hand(x: Tensor, out: Tensor) -> None:
@@ -75,7 +76,7 @@ def fallback(x: Tensor) -> Tensor:
         return by_torch(x)
 
 
-def found(function: Callable[..., Tensor], language: str) -> set[str]:
+def checked(function: Callable[..., Tensor], **given: Any) -> CheckReport:
     case = declare(
         "tests/test_it.py::test_it",
         "memory",
@@ -90,8 +91,13 @@ def found(function: Callable[..., Tensor], language: str) -> set[str]:
         nbytes=8192,
         gate=None,
     )
-    report = check_case(case, 20260101, language=language)
+    report = check_case(case, 20260101, **given)
     assert report.check == "PASS", report.diagnosis
+    return report
+
+
+def found(function: Callable[..., Tensor], language: str, **given: Any) -> set[str]:
+    report = checked(function, language=language, **given)
     return {item.check for item in report.findings if item.rejects}
 
 
@@ -104,3 +110,12 @@ def test_what_does_the_work_by_hand_is_let_be(function: Callable[..., Tensor]) -
 def test_torch_in_its_place_is_seen(function: Callable[..., Tensor]) -> None:
     assert found(function, "TRITON") == {"vendor-operator"}
     assert found(function, "TORCH") == set()
+
+
+def test_what_the_baseline_left_to_torch_may_be_left_to_it_alike() -> None:
+    baseline = checked(by_torch, language="TRITON", left_to_torch=None)
+    assert baseline.by_torch and not baseline.findings
+    assert checked(wholly, language="TRITON").by_torch == ""
+    assert found(by_torch, "TRITON", left_to_torch=baseline.by_torch) == set()
+    another = lambda x: torch.add(x, x).add(1)  # noqa: E731
+    assert found(another, "TRITON", left_to_torch=baseline.by_torch) == {"vendor-operator"}

@@ -35,7 +35,8 @@ class CheckReport:
     `counted_flops` what torch counts in the reference's forward, and `dtype` what products are
     taken in, for the roofline. `groups` are the group sizes that a grouped GEMM was right for, by
     the distribution they were drawn from. `case` has among its `writes` what the reference writes
-    to; `failed` are the figures of what is outside its gate.
+    to; `failed` are the figures of what is outside its gate. `by_torch` tells which operators of
+    torch alone make the result, "" for none.
     """
 
     check: Check
@@ -56,6 +57,7 @@ class CheckReport:
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     case: Case | None = None
     failed: tuple[dict[str, object], ...] = ()
+    by_torch: str = ""
 
 
 def check_case(
@@ -64,13 +66,15 @@ def check_case(
     *,
     device: str = "cpu",
     language: str = "",
+    left_to_torch: str | None = "",
     baseline: Mapping[str, Accuracy] | None = None,
     freezes: bool = False,
 ) -> CheckReport:
     """Check the candidate step by step; see `Checking`.
 
-    `language` is the one that the kernel is to be written in ("": any), `baseline` the accuracy
-    that the frozen baseline reached, by name of the result. A check that `freezes` a case for a
+    `language` is the one that the kernel is to be written in ("": any), `left_to_torch` tells which
+    operators of torch alone made the baseline's results (None: this is one), `baseline` the
+    accuracy that it reached, by name of the result. A check that `freezes` a case for a
     campaign also sees to it that the case can tell right from wrong.
 
     Raises BadInput when the case itself cannot be checked (no input requires grad, a dtype without
@@ -82,7 +86,7 @@ def check_case(
     try:
         # The reference comes first here, on content of which the kernel sees nothing.
         case = observed(case, derive(session_seed, case.nodeid, "writes"), device)
-        checking = Checking(case, seeds, device, language, findings=findings)
+        checking = Checking(case, seeds, device, language, left_to_torch, findings=findings)
         checking.run(freezes)
     except BadInput:
         raise
@@ -138,6 +142,7 @@ def _report(checking: Checking, seeds: dict[str, int]) -> CheckReport:
         written=checking.written,
         io_bytes=checking.io_bytes,
         counted_flops=checking.counted_flops,
+        by_torch=checking.by_torch,
         dtype=checking.dtype,
         groups=checking.groups,
         case=checking.case,

@@ -174,7 +174,8 @@ class ExpectedCase:
     """A case as the baseline froze it.
 
     The incumbent was measured on `device` (its UUID), in `seconds`; "" and 0 where not known.
-    `accuracy` is what the baseline's results reached, by name, in the form of its evidence.
+    `accuracy` is what the baseline's results reached, by name, in the form of its evidence;
+    `by_torch` tells which operators of torch alone made them.
     """
 
     nodeid: str
@@ -186,6 +187,7 @@ class ExpectedCase:
     seconds: float = 0.0
     device: str = ""
     accuracy: dict[str, dict[str, Any]] = field(default_factory=dict)
+    by_torch: str = ""
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -216,6 +218,7 @@ class ExpectedCase:
             empty,
             str(result.evidence.get("engine", "")),
             accuracy=result.evidence.get("accuracy", {}),
+            by_torch=result.evidence.get("by_torch", ""),
         )
 
     def to_document(self) -> dict[str, Any]:

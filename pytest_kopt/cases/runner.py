@@ -85,6 +85,11 @@ class Bench:
         documents = frozen.accuracy if frozen else {}
         return {name: Accuracy.from_document(found) for name, found in documents.items()}
 
+    def left_to_torch(self, nodeid: str) -> str | None:
+        """Return which operators of torch alone made a case's result at the baseline."""
+        frozen = (self.expected or {}).get(nodeid)
+        return None if self.freezes else frozen.by_torch if frozen else ""
+
     def watched(self, *, thorough: bool = False) -> list[Finding]:
         """Return what the watch of this process has to tell."""
         return self.watch.findings(thorough=thorough) if self.watch else []
@@ -115,7 +120,8 @@ def run_case(case: Case, bench: Bench, tampering: Callable[[], list[Finding]] = 
             case,
             bench.session_seed,
             device=bench.device,
-            language="" if bench.freezes else bench.language,
+            language=bench.language,
+            left_to_torch=bench.left_to_torch(case.nodeid),
             baseline=bench.accuracy(case.nodeid),
             freezes=bench.freezes,
         )
@@ -429,6 +435,7 @@ def _evidence(case: Case, bench: Bench, report: CheckReport) -> dict[str, Any]:
         "nbytes": list(case.nbytes) if case.nbytes else None,
         "io_bytes": report.io_bytes,
         "counted_flops": report.counted_flops,
+        "by_torch": report.by_torch,
         "dtype": report.dtype,
         "device_model": device_model(bench.device),
         "weights": list(case.weights),

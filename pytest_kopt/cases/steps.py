@@ -80,7 +80,9 @@ _HAIR_DB = 10.0
 class Checking:
     """One case on its way through the steps, and what they have shown so far.
 
-    `written_in` is the language that the kernel is to be written in ("": any). `accuracy` and
+    `written_in` is the language that the kernel is to be written in ("": any); `by_torch` tells
+    which operators of torch alone make the result, "" for none, `left_to_torch` those that did at
+    the baseline (None: this is one). `accuracy` and
     `counts` (terms an element may add up) are by name of the result, `io_bytes` the compulsory
     bytes by direction, `counted_flops` what torch counts in the reference's forward, `dtype` what
     products are taken in. `groups` are the group sizes that a grouped GEMM was right for, by the
@@ -92,6 +94,7 @@ class Checking:
     seeds: dict[str, int]
     device: str
     written_in: str = ""
+    left_to_torch: str | None = ""
     comparisons: list[Comparison] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     broken: list[Finding] = field(default_factory=list)
@@ -104,6 +107,7 @@ class Checking:
     counted_flops: int = 0
     dtype: str | None = None
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    by_torch: str = ""
     _candidate: Candidate = field(init=False)
     _reference: Reference = field(init=False)
     _generator: torch.Generator = field(init=False)
@@ -440,10 +444,15 @@ class Checking:
             )
             if found is None:
                 return
-            outputs = results_of(case, *found)
+            returned, after, operators = found
+            outputs = results_of(case, returned, after)
             expected = self._reference.forward(fresh_copies(given), list(outputs))
             judged = judge(replace(case, backward=False), expected, Pass(outputs, {}))
-            if all(item.passed for item in judged):
+            if not all(item.passed for item in judged):
+                return
+            self.by_torch = operators
+            # What the baseline left to torch, and is left to it alike, is nobody's doing.
+            if self.left_to_torch is not None and operators != self.left_to_torch:
                 self.found([language.finding(self.written_in)])
 
     def _aftermath(self) -> None:

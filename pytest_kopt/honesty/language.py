@@ -6,6 +6,7 @@ and in memory full of NaN. Where that gives the result, what was written by hand
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,8 +24,10 @@ _TORCHS = ("aten", "prims", "prim", "mkldnn", "quantized", "mkl", "xnnpack")
 
 def computed_by_torch(
     call: Callable[[Sequence[Any]], Any], earlier: Sequence[Any], given: Sequence[Any]
-) -> tuple[Any, list[Any]] | None:
+) -> tuple[Any, list[Any], str] | None:
     """Return what torch's operators alone make of a call on `given`, and the inputs after it.
+
+    The last of the three tells these operators from others.
 
     The call is run twice, first on `earlier` inputs: a tensor from outside whose content changes
     from one to the other is memory that the kernel writes to, and NaN in the replay. None where a
@@ -46,7 +49,9 @@ def computed_by_torch(
             _replay(operator, known)
     if not all(id(item) in known for item in tree_leaves(returned) if _is_tensor(item)):
         return None
-    return tree_map(lambda item: known.get(id(item), item), returned), fresh
+    names = " ".join(str(operator.function) for operator in operators)
+    digest = hashlib.sha256(names.encode()).hexdigest()[:16]
+    return tree_map(lambda item: known.get(id(item), item), returned), fresh, digest
 
 
 def finding(language: str) -> Finding:
