@@ -220,7 +220,7 @@ def test_the_trend_has_one_row_a_decided_round(story: Story) -> None:
     assert rows[0][3:9] == ["11.314", "16.000", "5.657", "8.000", "6.788", "—"]
     assert rows[1] == [
         *("2", "ACCEPTED", "half the tiles", "15.085", "21.333", "7.542", "10.667", "9.051"),
-        *("step +33.333%, fwd +33.333%, bwd +33.333%", "launch bound"),
+        *("step +33.333%, fwd +33.333%, bwd +33.333%", "launch bound", "ACCEPTED"),
     ]
     assert rows[2][:3] == ["3", "ROLLBACK", "no tiles"]
     assert rows[2][3:8] == ["9.051", "12.800", "4.525", "6.400", "5.431"]
