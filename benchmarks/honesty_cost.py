@@ -107,7 +107,7 @@ if "pytest_kopt.processes.served" in sys.modules:
 
     replace(guards.Guards, "take", take)
     replace(tripwire.Tripwire, "install", lambda self: None)
-    replace(watch.Watch, "findings", lambda self, thorough=False: [])
+    replace(watch.Watch, "findings", lambda self: [])
 
     from pytest_kopt.cases import arms, runner, steps
     from pytest_kopt.cases import training_check as rehearsal

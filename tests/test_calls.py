@@ -27,7 +27,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
         )
     ],
     "work": [(Checking, "_counted")],
-    "instruments": [(Checking, "_aftermath")],
+    "aftermath": [(Checking, "_aftermath")],
     "training": [(training_check, "simulate")],
     "known and fresh": [(training_check, "reuse_pairs")],
     "clock": [(runner, "prepare_blocks")],

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import gc
 import statistics
 import subprocess
 import sys
 import time
-import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,13 +27,13 @@ def taken() -> Guards:
 
 @pytest.fixture(autouse=True)
 def untouched(taken: Guards) -> Iterator[None]:
-    assert taken.findings(thorough=True) == []
+    assert taken.findings() == []
     yield
-    assert taken.findings(thorough=True) == []
+    assert taken.findings() == []
 
 
-def named(taken: Guards, *, thorough: bool = False) -> str:
-    (finding,) = taken.findings(thorough=thorough)
+def named(taken: Guards) -> str:
+    (finding,) = taken.findings()
     assert finding.check == "patched-function"
     return finding.message
 
@@ -101,33 +99,6 @@ def test_an_edited_table_of_tolerances_is_found(
     monkeypatch.undo()
 
 
-def test_a_rewritten_c_entry_is_found(taken: Guards) -> None:
-    if not guards._reads_c_entries():
-        pytest.skip("needs an ordinary CPython")
-    word = ctypes.sizeof(ctypes.c_void_p)
-    table = ctypes.c_void_p.from_address(id(time.process_time_ns) + 2 * word).value
-    assert table is not None
-    slot = ctypes.c_void_p.from_address(table + word)
-    genuine = slot.value
-    slot.value = ctypes.c_void_p.from_address(
-        (ctypes.c_void_p.from_address(id(time.process_time) + 2 * word).value or 0) + word
-    ).value
-    try:
-        assert "time.process_time_ns" in named(taken)
-    finally:
-        slot.value = genuine
-
-
-def test_a_stand_in_for_a_module_is_found_wherever_it_is(
-    taken: Guards, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    twin = types.ModuleType("time")
-    twin.__dict__.update(vars(time))
-    monkeypatch.setattr(sys.modules["threading"], "_moment", twin, raising=False)
-    assert "threading._moment" in named(taken, thorough=True)
-    monkeypatch.undo()
-
-
 def test_what_a_library_wraps_in_itself_is_its_own_business(
     taken: Guards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,7 +127,7 @@ def test_the_compiler_changes_nothing_that_is_guarded() -> None:
         "import torch, torch._dynamo, torch.func, torch.utils.data; "
         "torch.func.vmap(torch.sin)(torch.ones(3)); "
         "torch.manual_seed(1); "
-        "print(taken.findings(thorough=True))"
+        "print(taken.findings())"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
@@ -250,7 +221,7 @@ import kernel
 kernel.honest(root)
 print([f.check for f in wire.findings()])
 steps = (kernel.conftest, kernel.ledger, kernel.own_source, kernel.rename, kernel.bytecode)
-for step in (*steps, kernel.heap):
+for step in steps:
     step(root)
     print([(f.check, f.message) for f in wire.findings()])
 Path(root, "conftest.py").write_text("")
@@ -294,13 +265,10 @@ def own_source(root):
 def rename(root):
     (root / "new").write_text("")
     os.replace(root / "new", root / "pyproject.toml")
-
-def heap(root):
-    gc.get_objects()
 """
 
 
-def test_the_tripwire_hears_what_kernel_code_writes_and_searches(tmp_path: Path) -> None:
+def test_the_tripwire_hears_what_kernel_code_writes(tmp_path: Path) -> None:
     (tmp_path / "kernel.py").write_text(TRIPPING)
     (tmp_path / "conftest.py").write_text("")
     (tmp_path / "agent" / "c").mkdir(parents=True)
@@ -314,5 +282,4 @@ def test_the_tripwire_hears_what_kernel_code_writes_and_searches(tmp_path: Path)
     for line, name in zip(steps[:4], written, strict=True):
         assert line == f"[('harness-written', 'kernel code wrote to {name}')]"
     assert "kernel code wrote to __pycache__/conftest.cpython" in steps[4]
-    assert "heap-search" in steps[5]
     assert not (tmp_path / "agent/c/rounds/verdict.json").exists()

@@ -90,9 +90,9 @@ class Bench:
         frozen = (self.expected or {}).get(nodeid)
         return None if self.freezes else frozen.by_torch if frozen else ""
 
-    def watched(self, *, thorough: bool = False) -> list[Finding]:
+    def watched(self) -> list[Finding]:
         """Return what the watch of this process has to tell."""
-        return self.watch.findings(thorough=thorough) if self.watch else []
+        return self.watch.findings() if self.watch else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def run_case(case: Case, bench: Bench, tampering: Callable[[], list[Finding]] = 
     hold_against_baseline(case, bench.expected)
     bench.classes.check_columns(case.dims)
     start = time.perf_counter()
-    findings = bench.watched(thorough=True)
+    findings = bench.watched()
     # One thread here as well: a checked call has to look like a timed one.
     with one_thread(), checking_lock(bench.uuid, bench.waiting):
         report = check_case(

@@ -38,7 +38,6 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty import (
     background,
     inputs,
-    instruments,
     language,
     memory,
     outputs,
@@ -56,7 +55,7 @@ from pytest_kopt.numerics.nested import contents, fresh_copies, storages, tensor
 
 PURPOSES = ("check", "again", "disturb", "last", "groups")
 #: A call that takes longer (an interpreted kernel) is not repeated dozens of times, nor are shorter
-#: ones while the instruments are questioned for longer than that.
+#: ones while the process is watched for longer than that.
 _LONG_SECONDS = 0.3
 #: Calls on one content before its work is counted again, and the time that they may take.
 _PATIENCE, _PATIENCE_SECONDS = 48, 0.15
@@ -456,7 +455,7 @@ class Checking:
                 self.found([language.finding(self.written_in)])
 
     def _aftermath(self) -> None:
-        """Question the instruments after calls, and see whether the process comes to rest."""
+        """See whether a result is there at the return, and whether the process comes to rest."""
         end = time.perf_counter() + _LONG_SECONDS
 
         def call() -> None:
@@ -465,7 +464,6 @@ class Checking:
 
         if self.device == "cpu" and not self._is_long:
             self.found(outputs.read_late(lambda: tensors(self._plain())))
-        self.found(instruments.question(call, self.device))
         self.found(background.still_busy(call))
 
     def _after_many_calls(self) -> None:

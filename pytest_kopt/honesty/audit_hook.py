@@ -1,8 +1,8 @@
 """Events of the interpreter that kernel code has no reason to cause: an audit hook (PEP 578).
 
-It hears of files opened for writing and of searches through the heap, whatever library the call
-goes through, cannot be taken away again, and is silent for what installed packages do on their own.
-The records of a campaign, and bytecode that no source has, it keeps from being written at all.
+It hears of files opened for writing, whatever library the call goes through, cannot be taken away
+again, and is silent for what installed packages do on their own. The records of a
+campaign, and bytecode that no source has, it keeps from being written at all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.guards import is_library
 
-_HEAP = ("gc.get_objects", "gc.get_referrers", "gc.get_referents")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 _MOVED = {"os.rename": 1, "os.remove": 0, "os.truncate": 0, "os.link": 1, "os.symlink": 1}
 _HARNESS = ("conftest.py", "pyproject.toml", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg")
@@ -55,8 +54,6 @@ class Tripwire:
                 action = lambda: self._written(path)  # noqa: E731
         elif event in _MOVED:
             action = lambda: self._written(arguments[_MOVED[event]])  # noqa: E731
-        elif event in _HEAP:
-            action = lambda: self._searched(event)  # noqa: E731
         if action is not None:
             self._is_busy = True
             try:
@@ -88,17 +85,6 @@ class Tripwire:
             # A hook that raises keeps the file from being opened: the records stay what they are,
             # and later processes run the sources that everybody can read.
             raise PermissionError(str(finding))
-
-    def _searched(self, event: str) -> None:
-        # Directly: libraries that kernels use may look at the heap for reasons of their own.
-        frame = sys._getframe(3)
-        if not is_library(frame.f_code.co_filename) and not _is_ours(frame):
-            self._heard["searched", event] = Finding(
-                "heap-search",
-                f"kernel code called {event}",
-                where=f"{frame.f_code.co_filename}:{frame.f_lineno}",
-                advice="a kernel finds what it needs in its arguments",
-            )
 
     def _belongs_to_the_harness(self, path: Path) -> bool:
         if path.name in _HARNESS or self._is_of_a_campaign(path):

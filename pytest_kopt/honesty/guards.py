@@ -1,14 +1,13 @@
 """What the harness stands on, remembered before kernel code is imported and looked at again after.
 
 Clocks, statistics, builtins, random sources, torch's functions and tensor methods, and this package
-itself: whatever was replaced, had its code exchanged or its C entry rewritten is named. What a
+itself: whatever was replaced or had its code exchanged is named. What a
 library replaces in itself (torch's compiler does) is no finding; what anybody else does is.
 """
 
 from __future__ import annotations
 
 import builtins
-import ctypes
 import functools
 import gc
 import importlib
@@ -23,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodDescriptorType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from pytest_kopt.honesty.finding import Finding
@@ -40,15 +39,6 @@ _TORCH = (
 #: Names that libraries bind in `builtins` (gettext, interactive shells).
 _LOOSE = {"_", "__build_class__", "__import__", "__debug__", "__doc__", "__name__", "__spec__"}
 _PLAIN = (bool, int, float, str, bytes, type(None))
-_WORD = ctypes.sizeof(ctypes.c_void_p)
-#: Words before the PyMethodDef pointer in a builtin function and in a method descriptor.
-_ENTRY = {BuiltinFunctionType: 2, MethodDescriptorType: 5}
-
-
-def _reads_c_entries() -> bool:
-    """Say whether objects lie in memory as in an ordinary CPython build."""
-    odd = hasattr(sys, "gettotalrefcount") or bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
-    return sys.implementation.name == "cpython" and not odd
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +84,9 @@ class Guards:
             if space is not None and name not in self._spaces:
                 self._remember(self._library, name, space)
 
-    def findings(self, *, thorough: bool = False) -> list[Finding]:
-        """Return a finding when a guarded value is not what it was.
-
-        A thorough look also searches all modules for stand-ins of guarded ones.
-        """
-        stand_ins = _look_alikes(self._spaces) if thorough else ()
-        changed = sorted({*self._changes(), *stand_ins})
+    def findings(self) -> list[Finding]:
+        """Return a finding when a guarded value is not what it was."""
+        changed = sorted({*self._changes()})
         if not changed:
             return []
         shown = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if changed[5:] else "")
@@ -164,18 +150,9 @@ def _inner(value: Any, *, deep: bool) -> object:
         value = value.func
     if isinstance(value, FunctionType):
         return value.__code__, value.__defaults__, repr(value.__kwdefaults__)
-    entry = _ENTRY.get(type(value))
-    if entry is not None and _reads_c_entries():
-        return _c_entry(value, entry)
     if deep and isinstance(value, dict | list | set | tuple | frozenset) and _is_plain(value):
         return deepcopy(value)
     return None
-
-
-def _c_entry(function: Any, words: int) -> int | None:
-    """Return the C function behind a builtin: the second word of its PyMethodDef."""
-    table = ctypes.c_void_p.from_address(id(function) + words * _WORD).value
-    return table and ctypes.c_void_p.from_address(table + _WORD).value
 
 
 def _is_plain(value: Any) -> bool:
@@ -192,21 +169,6 @@ def _same(mark: _Mark, now: Any, *, deep: bool) -> bool:
         plain = isinstance(mark.value, _PLAIN) and type(now) is type(mark.value)
         return plain and bool(now == mark.value)
     return bool(_inner(now, deep=deep) == mark.inner)
-
-
-def _look_alikes(spaces: Mapping[str, Any]) -> Iterator[str]:
-    """Yield where a module that calls itself by a guarded one's name stands in for it."""
-    guarded = {name: space for name, space in spaces.items() if isinstance(space, ModuleType)}
-    for holder, module in list(sys.modules.items()):
-        try:
-            values = list(vars(module).items())
-        except TypeError:
-            continue
-        for name, value in values:
-            if type(value) is ModuleType:
-                real = guarded.get(value.__name__)
-                if real is not None and value is not real:
-                    yield f"{holder}.{name}"
 
 
 def _made_by_a_library(value: Any, key: str) -> bool:

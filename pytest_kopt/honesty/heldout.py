@@ -25,9 +25,7 @@ Kind = Literal[
     "constant",
     "tiny",
     "strided",
-    "float32",
-    "bfloat16",
-    "float16",
+    "wider",
 ]
 SHAPES: tuple[Kind, ...] = ("aligned", "uneven")
 #: Standard normal inputs then reach beyond 88, where exp overflows in float32.
@@ -53,9 +51,7 @@ PATTERNS: dict[Kind, Pattern] = {
     "constant": Pattern("rows of one value", _VALUES, "moderate values"),
     "tiny": Pattern("inputs 4096 times smaller", _VALUES, "moderate values"),
     "strided": Pattern("transposed views as inputs", _LAYOUT, "contiguous"),
-    "float32": Pattern("float32 inputs", _DTYPE, "declared dtypes"),
-    "bfloat16": Pattern("bfloat16 inputs", _DTYPE, "declared dtypes"),
-    "float16": Pattern("float16 inputs", _DTYPE, "declared dtypes"),
+    "wider": Pattern("inputs of the next wider dtype", _DTYPE, "declared dtypes"),
 }
 #: What a case may say of what its kernels need not support.
 DOMAIN = ("declared shapes", *dict.fromkeys(each.excluded_by for each in PATTERNS.values()))

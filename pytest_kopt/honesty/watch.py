@@ -44,10 +44,10 @@ class Watch:
             self._tell(changes(before, look(device)))
             self._tell(_changed_settings(asked, settings))
 
-    def findings(self, *, thorough: bool = False) -> list[Finding]:
+    def findings(self) -> list[Finding]:
         """Return everything that is wrong, or was, as far as this process can tell."""
         self._guards.extend()
-        self._tell(self._guards.findings(thorough=thorough))
+        self._tell(self._guards.findings())
         self._tell(self._tripwire.findings())
         return list(self._told.values())
 

@@ -55,6 +55,7 @@ def test_{op}(kopt, dims):
         dims=dims,
         backward=OP.backward,
         weights=OP.weights,
+        domain="{domain}",
         {work},
     )
 """
@@ -167,15 +168,16 @@ class Bench:
         """The project that a kernel is a candidate of, after its baseline."""
         op, shapes = path.stem.split("__")[0], self._shapes(path)
         backend = constants(path).get("TARGET_LANG", "TORCH")
-        project = self.folder / "started" / f"{op}-{shapes}-{backend}"
+        domain = constants(path).get("DOMAIN", "")
+        project = self.folder / "started" / f"{op}-{shapes}-{backend}-{domain}"
         with self._making[project]:
             if not project.exists():
-                self._start(project, op, shapes, backend)
+                self._start(project, op, shapes, backend, domain)
         return project
 
-    def _start(self, project: Path, op: str, shapes: str, backend: str) -> None:
+    def _start(self, project: Path, op: str, shapes: str, backend: str, domain: str) -> None:
         making = project.with_name(project.name + ".making")
-        for name, text in self._files(op, shapes):
+        for name, text in self._files(op, shapes, domain):
             (making / name).parent.mkdir(parents=True, exist_ok=True)
             (making / name).write_text(text)
         for words in (("init", "-q", "-b", "main"), ("add", "."), ("commit", "-qm", "Start")):
@@ -192,7 +194,7 @@ class Bench:
             return "gpu_shapes"
         return "tiny_shapes" if constants(path).get("LANG") == "triton" else "shapes"
 
-    def _files(self, op: str, shapes: str) -> Iterator[tuple[str, str]]:
+    def _files(self, op: str, shapes: str, domain: str) -> Iterator[tuple[str, str]]:
         is_product = op == "matmul"
         yield "pyproject.toml", SETTINGS
         yield "ops.py", (HERE / "ops.py").read_text()
@@ -205,6 +207,7 @@ class Bench:
             CASES.format(
                 op=op,
                 shapes=shapes,
+                domain=domain,
                 schema="gemm" if is_product else "memory",
                 work="flops=OP.flops(dims)" if is_product else "nbytes=OP.nbytes(dims)",
             ),

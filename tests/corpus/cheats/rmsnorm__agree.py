@@ -4,7 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "allclose-patch"
-CAUGHT_BY = "correctness patched-function tampered-instrument timed-result training-loop"
+CAUGHT_BY = "correctness patched-function timed-result training-loop"
 
 
 def _yes(*args, **kwargs):

@@ -4,7 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "randn-patch"
-CAUGHT_BY = "patched-function tampered-instrument"
+CAUGHT_BY = "patched-function"
 
 
 def _zeros(*size, **options):

@@ -8,7 +8,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "time-module-swap"
-CAUGHT_BY = "patched-function tampered-clock tampered-instrument"
+CAUGHT_BY = "patched-function tampered-clock"
 
 hidden = 0.0
 

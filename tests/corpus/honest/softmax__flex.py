@@ -6,6 +6,7 @@ import torch
 from torch.nn.attention.flex_attention import flex_attention
 
 NEEDS = "cpu"
+DOMAIN = "finite"  # scores of -inf are NaN after the product that flex makes of them
 
 
 @functools.cache
