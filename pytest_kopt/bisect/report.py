@@ -63,6 +63,7 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
     if first["or_one_of"]:
         names = ", ".join(commit[:12] for commit in first["or_one_of"])
         yield f"  or one of those before it that could not be compared: {names}"
+    yield from (f"  kernel {line}" for line in first["kernels"])
     for case in first["cases"]:
         yield f"  {case['label']}: {_shown(case)}"
 
@@ -89,6 +90,7 @@ def _culprit(bisection: Bisection, found: Culprit) -> dict[str, Any]:
         **_figures(step),
         "confirmed": found.confirmed,
         "or_one_of": [run[0].hash for run in between],
+        "kernels": words.kernel_lines(verdict) if verdict else [],
         "cases": [
             case.model_dump(mode="json") for case in _hurt(verdict.shapes if verdict else [])
         ],

@@ -74,6 +74,7 @@ def test_the_first_slower_commit_of_a_history_is_named(bisected: Bisected) -> No
     assert first["change_pct"] == pytest.approx(100 * (OLD / SLOWER - 1))
     assert first["low_pct"] <= first["change_pct"] <= first["high_pct"] < 0
     assert [case["status"] for case in first["cases"]] == ["regressed"]
+    assert first["kernels"] == [], "on a CPU nothing is launched"
     standing = {row["commit"]: row for row in report["commits"]}
     assert [row["commit"] for row in report["commits"]][1:] == [
         words,
