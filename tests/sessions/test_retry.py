@@ -31,4 +31,4 @@ def test_a_candidate_is_measured_again(started: Project) -> None:
     assert started.kopt("discard").code == 0
     assert started.verdict(4)["decision"] == "ROLLED_BACK"
     run = started.kopt("retry", "1")
-    assert run.code == 4 and "the kernel is round 1's: nothing to measure" in run.refusal
+    assert run.code == 4 and "the same code as round 1: nothing to measure" in run.refusal

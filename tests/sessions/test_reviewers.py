@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from pytest_kopt.exit_codes import ExitCode
+from pytest_kopt.figures import changed
 
 from .project import CAMPAIGN, KERNEL, Project
 from .sources import doubled_kernel as kernel
@@ -30,7 +31,7 @@ def test_a_rolled_back_round_tells_everyone(started: Project, mode: tuple[str, .
     )
     assert run.code == ExitCode.ROLLED_BACK, run.text
     verdict = project.verdict(2)
-    change = f"{verdict['aggregate']['change_pct']:+.3f}%"
+    change = changed(verdict["aggregate"]["change_pct"])
 
     text = project.read("out/comment.md")
     assert "rolled back" in text and change in text
