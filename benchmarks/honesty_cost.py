@@ -7,8 +7,8 @@ candidate is checked, timed and compared with its incumbent in fresh processes. 
 that leaves the checks out. A plugin of this script's does so in every process of one kind of round:
 of a check it leaves the comparison with the reference on fresh inputs, and no further contents,
 counted work, training loop, reuse timing, new content for timed calls, looks at timed results,
-guards, tripwire, nearby shapes or audit. The two kinds take turns, each time in a copy of a project
-whose baseline was measured in the same way, and the first pair does not count.
+guards, tripwire, nearby shapes, audit or time alone. The two kinds take turns, each time in a copy
+of a project whose baseline was measured in the same way, and the first pair does not count.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ import importlib
 import random
 import sys
 
+from pytest_kopt.paired import company, pairing
 from pytest_kopt.trials import examination
 
 
@@ -94,7 +95,8 @@ def replace(owner, name, value):
     setattr(owner, name, value)
 
 
-replace(examination, "audit_candidate", lambda *given: [])
+replace(examination, "audit", lambda *given: [])
+replace(pairing, "look_alone", lambda *given: company.Company())
 
 if "pytest_kopt.processes.served" in sys.modules:
     from pytest_kopt.honesty import guards, watch
