@@ -95,7 +95,8 @@ def judge(
     out = root / "verdict.json"
     out.unlink(missing_ok=True)
     arguments = ("--kopt-campaign", "gpu", "--kopt-round", "next", "--kopt-verdict", str(out))
-    code, seconds, text = run(root, *arguments, "--kopt-compare", compare, *words)
+    words = ("--kopt-compare", compare, "--kopt-measure-same", *words)
+    code, seconds, text = run(root, *arguments, *words)
     if not out.exists():
         sys.exit(f"the round ended with {code}\n{text}")
     verdict = json.loads(out.read_text())
