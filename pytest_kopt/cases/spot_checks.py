@@ -260,7 +260,8 @@ class Spotted(Block):
                     return [
                         Finding(
                             "timed-result",
-                            f"a timed call returned a wrong result: {item.name} {item.reason}, "
+                            "wrong in a timed block on content it had not met: "
+                            f"{item.name} {item.reason}, "
                             f"SNR {item.snr_db:.1f} dB",
                             advice="a call that is timed does the work that a checked one does",
                             bucket="W2",

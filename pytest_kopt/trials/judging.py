@@ -113,9 +113,9 @@ def overfit(
     findings: Sequence[Finding],
     policy: Policy,
     step: str = CAUGHT_STEP,
-    reason: str = "the kernel serves the measurement instead of computing",
+    reason: str = "what it gains is not real",
 ) -> Verdict:
-    """Return the refusal of a candidate that serves the measurement."""
+    """Return the refusal of a candidate whose gain is not real."""
     why = f"{reason}: {findings[0]}"
     verdict = uncompared(results, policy, Decision.REJECTED_OVERFIT, why, step)
     return flagged(verdict, list(map(str, findings)))
