@@ -232,3 +232,16 @@ def test_what_changed_is_told_within_half_a_second(versions: dict[str, Kernel]) 
     line = next(line for line in verdict_lines(verdict) if line.startswith("kernel "))
     assert "scaled: " in line and "threads 128 -> 256" in line and "(first in M1)" in line
     assert "threads 128 -" in comment(verdict)
+
+
+def test_bytes_that_no_capture_repeats_are_no_codes() -> None:
+    """A struct is padded with whatever was there; a scalar beside the padding still counts."""
+    first, again = (Launch("clamp", arguments=("0:8", "0000803f" + end)) for end in ("11", "22"))
+    settled = first.settled(again)
+    assert settled.arguments == ("0:8", "0000803f..")
+    assert settled.is_same(Launch("clamp", arguments=("0:8", "0000803f33")))
+    assert not settled.is_same(Launch("clamp", arguments=("0:8", "0000003f11")))
+    assert not settled.is_same(Launch("clamp", arguments=("0:8", "address")))
+    assert not settled.is_same(Launch("clamp", (2,), arguments=settled.arguments))
+    assert Recording((settled,)).is_same(Recording((first,)))
+    assert differences(Recording((settled,)), Recording((first,)), ARCH) == []

@@ -12,7 +12,7 @@ import ctypes
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -26,6 +26,7 @@ _KERNEL, _MEMCPY, _MEMSET, _EMPTY = 0, 1, 2, 5
 _ATTRIBUTES = {"stack": 3, "registers": 4}
 _MEMORY_TYPE = 2
 _WORD = 8
+_ANY = ".."
 
 
 class Unreadable(Exception):
@@ -37,7 +38,8 @@ class Launch:
     """One launch: its kernel's name, how it is laid out, and what identifies its code.
 
     `code` is the digest of a compiled object, or a function's handle in this process. What the
-    driver says that it `needs` is no part of a comparison.
+    driver says that it `needs` is no part of a comparison. Of the bytes of its `arguments`, those
+    that differ from one capture of the same call to the next are no code's: "..".
     """
 
     name: str
@@ -47,6 +49,37 @@ class Launch:
     code: str = ""
     arguments: tuple[str, ...] = ()
     needs: Mapping[str, float] = field(default_factory=dict, compare=False)
+
+    def is_same(self, other: Launch) -> bool:
+        """Say whether it is another version's launch as well."""
+        return replace(self, arguments=()) == replace(other, arguments=()) and (
+            len(self.arguments) == len(other.arguments)
+            and all(map(_agree, self.arguments, other.arguments))
+        )
+
+    def settled(self, again: Launch) -> Launch:
+        """Return it without what another capture of the same call does not repeat."""
+        if len(self.arguments) != len(again.arguments):
+            return self
+        return replace(self, arguments=tuple(map(_common, self.arguments, again.arguments)))
+
+
+def _agree(one: str, other: str) -> bool:
+    return one == other or (
+        len(one) == len(other)
+        and all(a == b or _ANY in (a, b) for a, b in zip(_bytes(one), _bytes(other), strict=True))
+    )
+
+
+def _common(one: str, again: str) -> str:
+    if len(one) != len(again):
+        return one
+    pairs = zip(_bytes(one), _bytes(again), strict=True)
+    return "".join(a if a == b else _ANY for a, b in pairs)
+
+
+def _bytes(word: str) -> list[str]:
+    return [word[i : i + 2] for i in range(0, len(word), 2)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +95,11 @@ class Recording:
 
     def is_same(self, other: Recording) -> bool:
         """Say whether the device does the same for both; never in doubt."""
-        return not (self.unread or other.unread) and self.launches == other.launches
+        return (
+            not (self.unread or other.unread)
+            and len(self.launches) == len(other.launches)
+            and all(map(Launch.is_same, self.launches, other.launches))
+        )
 
 
 def architecture() -> str:
@@ -78,13 +115,20 @@ def record(call: Callable[[], object]) -> Recording:
     kernels = _triton_kernels(call)
     objects = {digest(content): content for kernel in kernels if (content := _object(kernel))}
     try:
-        graph = _captured(call)
-        driver = _Driver()
         by_function = {kernel.function: kernel for kernel in kernels}
-        nodes = driver.nodes(graph.raw_cuda_graph())
-        return Recording(tuple(driver.launch(node, by_function) for node in nodes), objects)
+        first, again = (_launches(call, by_function) for _ in range(2))
+        if len(first) != len(again):
+            raise Unreadable("it launches something else each time")
+        settled = tuple(one.settled(other) for one, other in zip(first, again, strict=True))
+        return Recording(settled, objects)
     except Unreadable as error:
         return Recording(tuple(map(_of_triton, kernels)), objects, str(error))
+
+
+def _launches(call: Callable[[], object], kernels: Mapping[int, Any]) -> list[Launch]:
+    graph = _captured(call)
+    driver = _Driver()
+    return [driver.launch(node, kernels) for node in driver.nodes(graph.raw_cuda_graph())]
 
 
 def differences(before: Recording, after: Recording, arch: str) -> list[KernelChange]:
@@ -96,9 +140,10 @@ def differences(before: Recording, after: Recording, arch: str) -> list[KernelCh
     pairs: list[tuple[str, tuple[Launch | None, int], tuple[Launch | None, int]]] = []
     for name in dict.fromkeys(launch.name for launch in (*before.launches, *after.launches)):
         old, new = ([x for x in r.launches if x.name == name] for r in (before, after))
-        if old != new:
+        alike = len(old) == len(new) and all(map(Launch.is_same, old, new))
+        if not alike:
             unlike: Iterator[tuple[Launch | None, Launch | None]]
-            unlike = ((o, n) for o, n in zip(old, new, strict=False) if o != n)
+            unlike = ((o, n) for o, n in zip(old, new, strict=False) if not o.is_same(n))
             first, second = next(unlike, (old[0] if old else None, new[0] if new else None))
             pairs.append((name, (first, len(old)), (second, len(new))))
     with ThreadPoolExecutor(8) as pool:
