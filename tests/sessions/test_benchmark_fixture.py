@@ -69,10 +69,10 @@ def test_its_stats_become_the_row(benchmarked: Project) -> None:
     )
     rows = rows_of(benchmarked)
     assert [(row["label"], row["n"], row["Check"]) for row in rows] == [
-        ("n300", "300", "UNCHECKED"),
-        ("n100", "100", "UNCHECKED"),
-        ("n200", "200", "UNCHECKED"),
-        ("n50", "50", "ERROR"),
+        ("called n=300", "300", "UNCHECKED"),
+        ("called n=100", "100", "UNCHECKED"),
+        ("pedantic n=200", "200", "UNCHECKED"),
+        ("wrong n=50", "50", "ERROR"),
     ], "the test's own assertion failed: no check of ours did"
     stats = {
         bench["name"]: bench["stats"]
@@ -84,7 +84,7 @@ def test_its_stats_become_the_row(benchmarked: Project) -> None:
     assert rows[3]["Time (ms)"] == "nan", "a failed test has no time"
     with pytest.raises(BadInput, match="UNCHECKED"):
         read_csv(benchmarked.root / "rows.csv")
-    assert re.search(r"^n300 +UNCHECKED", run.out, re.MULTILINE)
+    assert re.search(r"^called n=300 +UNCHECKED", run.out, re.MULTILINE)
 
 
 def test_under_xdist_the_plugin_times_the_case_and_says_so(benchmarked: Project) -> None:
@@ -92,10 +92,10 @@ def test_under_xdist_the_plugin_times_the_case_and_says_so(benchmarked: Project)
     assert run.code == 1, run.text
     rows = rows_of(benchmarked)
     assert [(row["label"], row["Check"]) for row in rows] == [
-        ("n300", "UNCHECKED"),
-        ("n100", "UNCHECKED"),
-        ("n200", "UNCHECKED"),
-        ("n50", "ERROR"),
+        ("called n=300", "UNCHECKED"),
+        ("called n=100", "UNCHECKED"),
+        ("pedantic n=200", "UNCHECKED"),
+        ("wrong n=50", "ERROR"),
     ]
     assert all(float(row["Time (ms)"]) > 0 for row in rows[:3])
     assert rows[3]["Time (ms)"] == "nan"

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_kopt.honesty.heldout import PATTERNS
+
 from .project import Project
 from .sources import SETTINGS
 
@@ -109,15 +111,24 @@ def test_the_commands_of_a_page_run(page: str, empty: Project, tmp_path: Path) -
             empty.git("add", ".")
 
 
-def test_every_finding_is_explained() -> None:
-    """A finding's name is the first argument where it is made, or a key of messages."""
-    explained = set(re.findall(r"`([a-z0-9-]+)`", (ROOT / "docs/honesty.md").read_text()))
-    made = set()
+def test_every_finding_is_explained_and_no_other() -> None:
+    """A finding's name is the first argument where it is made, or stands in one of two tables."""
+    made, looked_up = {pattern.check for pattern in PATTERNS.values()}, set()
     for path in (ROOT / "pytest_kopt").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Finding", "Suspicion"):
-                made |= {n.value for n in node.args[:1] if isinstance(n, ast.Constant) and n.value}
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_MESSAGES":
-                made |= set(ast.literal_eval(node.value))
-    assert len(made) > 40
-    assert made <= explained, made - explained
+        text = path.read_text()
+        if "honesty.finding import" not in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if not isinstance(node, ast.Call) or not node.args:
+                continue
+            if ast.unparse(node.func) in ("Finding", "_rule", "self._note"):
+                first = node.args[0]
+                names = {str(n.value) for n in ast.walk(first) if isinstance(n, ast.Constant)}
+                made |= names
+                looked_up |= set() if names else {ast.unparse(first)}
+    assert looked_up == {"pattern.check", "note.check", "rule.check"}, "names no test knows of"
+    section = (ROOT / "docs/honesty.md").read_text().partition("## What a finding means\n")[2]
+    table, _, notes = section.partition("\n## ")[0].partition("\nNotes of the audit")
+    told = " ".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))
+    explained = set(re.findall(r"`([a-z0-9-]+)`", told + notes))
+    assert explained == made, explained ^ made

@@ -23,7 +23,7 @@ def test_a_profiled_round_leaves_kernels_rooflines_and_memory(fresh: Project) ->
         assert item["on"] == "cpu" and item["note"] == ""
         assert "aten::mul" in [row["kernel"] for row in item["rows"]]
         assert all(row["mean_us"] > 0 for row in item["rows"])
-    assert run.out.count("profile rows") == 2
+    assert run.out.count("profile doubled rows=") == 2
     lines = fresh.verdict(1)["rooflines"]
     assert [(line["label"], line["way"]) for line in lines] == [
         (f"doubled rows={rows} columns=8", way)
