@@ -59,7 +59,7 @@ def test_every_option_of_init_has_an_example() -> None:
     commands = argparse.ArgumentParser().add_subparsers()
     init.add_parser(commands)
     # The template's names and the choices of a mode stand in the help themselves.
-    bare = {"help", "name", "template", "mode"}
+    bare = {"help", "verbose", "name", "template", "mode"}
     options = [a for a in commands.choices["init"]._actions if a.dest not in bare]
     assert len(options) > 15
     for option in options:

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +178,9 @@ class Progress:
 
     def _write(self, document: dict[str, Any]) -> None:
         assert self._file is not None
-        write_atomically(self._file, json.dumps(document, indent=1) + "\n")
+        # A full disk ends the session where something has to be kept; this is only a help.
+        with suppress(OSError):
+            write_atomically(self._file, json.dumps(document, indent=1) + "\n")
 
 
 def _begin_line(reporter: pytest.TerminalReporter) -> None:

@@ -19,6 +19,8 @@ MASKS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 CAMPAIGN = "doubled_torch_cpu_20260101"
 KERNEL = "kernels/doubled.py"
 CASES = "tests/test_doubled.py"
+#: Files that a session changes while it runs, and what git keeps apart.
+_PASSING = (".lock", ".lock-owner", "running.json")
 #: A plugin of the project that every process of a run gets first, where there is one.
 SCRIPT = "scripted.py"
 
@@ -194,7 +196,7 @@ class Project:
         path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **keys}))
 
     def contents(self) -> dict[str, bytes]:
-        """Return every file but caches and locks: what a refused run must not change.
+        """Return every file but caches, locks and progress: what a refused run must not change.
 
         Of the repository only refs and HEAD count; git refreshes its index as it likes.
         """
@@ -204,7 +206,7 @@ class Project:
             inner = name.startswith(".git/")
             if inner and not name.startswith((".git/refs/", ".git/HEAD")):
                 continue
-            if "__pycache__" in name or path.name in (".lock", ".lock-owner") or path.is_dir():
+            if "__pycache__" in name or path.name in _PASSING or path.is_dir():
                 continue
             found[name] = path.read_bytes() if path.exists() else b"(broken link)"
         return found

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ..nursery import FRESH
 from .project import NO_XDIST, SERIAL, TWO_WORKERS, Project, Run
 from .sources import SETTINGS
 
@@ -140,15 +141,15 @@ def test_never_gets_there(kopt, M, N, K):
 """
 
 LABELS_AND_CHECKS = [
-    ("B1_M16_N4_K8", "PASS"),
-    ("B1_M4_N8_K2", "PASS"),
+    ("forward B=1 M=16 N=4 K=8", "PASS"),
+    ("forward B=1 M=4 N=8 K=2", "PASS"),
     ("both ways", "PASS"),
-    ("B1_M3_N4_K5", "FAIL"),
-    ("B1_M3_N4_K6", "FAIL"),
-    ("B1_M3_N4_K7", "FAIL"),
-    ("B1_M3_N4_K8", "ERROR"),
-    ("B1_M3_N4_K9", "ERROR"),
-    ("B1_M3_N4_K10", "ERROR"),
+    ("wrong B=1 M=3 N=4 K=5", "FAIL"),
+    ("wrong_gradient B=1 M=3 N=4 K=6", "FAIL"),
+    ("other_shape B=1 M=3 N=4 K=7", "FAIL"),
+    ("raises B=1 M=3 N=4 K=8", "ERROR"),
+    ("reference_holds_nan B=1 M=3 N=4 K=9", "ERROR"),
+    ("never_gets_there B=1 M=3 N=4 K=10", "ERROR"),
 ]
 
 
@@ -233,7 +234,7 @@ def _both_ways(row: dict[str, str]) -> None:
 def _shows_table_and_diagnosis(run: Run) -> None:
     assert re.search(r"^kopt: cpu, rows go to .*rows\.csv$", run.out, re.MULTILINE)
     assert re.search(r"^both ways +PASS +\S+", run.out, re.MULTILINE)
-    wrong = run.out.partition("FAIL B1_M3_N4_K5")[2]
+    wrong = run.out.partition("FAIL wrong B=1 M=3 N=4 K=5")[2]
     for figure in ("SNR", "max abs error", "relative error", "cosine", "worst index", "(1, 1)"):
         assert figure in wrong
     assert "8.3333 % of the elements" in wrong
@@ -316,7 +317,7 @@ def test_a_schema_says_what_a_row_holds(
     settings = "\n".join(line.strip() for line in SCHEMAS[name].splitlines())
     empty.write("pyproject.toml", SETTINGS)
     empty.write("tests/test_case.py", ONE_CASE.format(settings=settings))
-    run = empty.pytest("--summary-csv", "rows.csv")
+    run = empty.pytest("--summary-csv", "rows.csv", **FRESH)
     assert run.code == 1, run.text
     assert empty.read("rows.csv").splitlines()[0] == header
     row, rough = rows_of(empty.root / "rows.csv")
@@ -409,5 +410,5 @@ def test_a_file_that_does_not_import_stops_the_session_as_ever(gemm: Project) ->
 def test_a_session_without_cases_does_not_load_torch(empty: Project) -> None:
     empty.write("pyproject.toml", SETTINGS)
     empty.write("tests/test_it.py", "import sys\ndef test_it(): assert 'torch' not in sys.modules")
-    run = empty.pytest("--summary-csv", "rows.csv")
+    run = empty.pytest("--summary-csv", "rows.csv", **FRESH)
     assert run.code == 0 and not (empty.root / "rows.csv").exists(), run.text
