@@ -3,9 +3,10 @@
 python benchmarks/paired_power.py [verdicts] [write]
 python benchmarks/paired_power.py fit
 
-Every verdict draws eight processes of one record without replacement, centred, as what was recorded
-is identical code; a true change is added to their log-ratios. `write` puts the tables into
-docs/paired.md. `fit` tells what the recorded rounds' variances have in common: the defaults.
+Every verdict draws sixteen processes of one record without replacement, centred, as what was
+recorded is identical code; a true change is added to their log-ratios. As in a live round all cases
+are measured by eight at most, the others are for cases that alone are open. `write` puts the tables
+into docs/paired.md. `fit` tells what the recorded rounds' variances have in common: the defaults.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Literal
 
@@ -28,9 +30,10 @@ from tabulate import tabulate
 
 from pytest_kopt import policies
 from pytest_kopt.decide import student
-from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
+from pytest_kopt.decide.inference import LOOKS, log_ratio, percent
+from pytest_kopt.decide.looks import ALONE_LOOKS, decide_by_looks
 from pytest_kopt.decide.noise import DEVICE_TIMED, HOST_TIMED, Noise, Record
-from pytest_kopt.decide.paired import PairedCase, PairedEvidence, decide_paired
+from pytest_kopt.decide.paired import PairedCase, PairedEvidence
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.schema.classes import NO_CLASSES, Classes
 
@@ -66,6 +69,8 @@ class Cell:
     classes: Classes = NO_CLASSES
     scatter: float = 1.0
     outliers: float = 0.0
+    #: Whether further processes measure the cases that alone are open.
+    alone: bool = True
 
 
 @dataclass
@@ -120,30 +125,35 @@ class Simulation:
             columns += [(len(columns) // kinds, int(case)) for case in order]
         names = [f"case {i}" for i in range(cell.cases)]
         noise = self._noise(columns, names)
-        drawn = self._draw(cell.source, columns, FINAL_LOOK)
+        looks = ALONE_LOOKS if cell.alone else ()
+        drawn = self._draw(cell.source, columns, max(ALONE_LOOKS))
         drawn[0] *= cell.scatter
         drawn += 0.05 * (self.dice.random(drawn.shape) < cell.outliers)
         changes = [cell.change[i % len(cell.change)] for i in range(cell.cases)]
         drawn[0] += np.log1p(np.array(changes) / 100)[:, None]
         main, placebo = drawn.tolist()
-        for look in LOOKS:
+        measured = dict.fromkeys(names, 0)
+
+        def look_at(
+            look: int, alone: frozenset[str]
+        ) -> tuple[list[PairedEvidence], list[PairedEvidence]]:
+            measured.update(dict.fromkeys(alone or names, look))
             cases = tuple(
                 PairedCase(
                     name=name,
                     label=name,
                     dims={"half": i % 2},
-                    ratios=tuple(main[i][:look]),
-                    placebo=tuple(placebo[i][:look]),
+                    ratios=tuple(main[i][: measured[name]]),
+                    placebo=tuple(placebo[i][: measured[name]]),
                 )
                 for i, name in enumerate(names)
             )
-            evidence = PairedEvidence(
-                "step", cases, gate=cell.gate, classes=cell.classes, noise=noise
-            )
-            verdict = decide_paired(evidence, POLICY)
-            if verdict is not None:
-                return look, verdict
-        raise AssertionError("the last look decides")
+            return [
+                PairedEvidence("step", cases, gate=cell.gate, classes=cell.classes, noise=noise)
+            ], []
+
+        verdict = decide_by_looks(look_at, POLICY, alone_looks=looks)
+        return max(measured.values()), verdict
 
     def _noise(self, columns: list[tuple[int, int]], names: list[str]) -> Noise | None:
         cell = self.cell
@@ -170,11 +180,13 @@ TRUTHS = {
     "-1 %": (-1.0,),
     "one -6 %, others +2 %": (-6.0, 2.0, 2.0, 2.0, 2.0),
 }
+ALONE = "Further processes for the cases that alone are open"
 PRIORS = ("none", "default", "another card's", "4 processes", "record", "3 times too small")
 
 
 def plan() -> Iterator[tuple[str, str, str, Cell]]:
     """Yield table, row and column of every cell."""
+    at_gate = percent(-log_ratio(POLICY.shape_gate_pct))
     for source in ("card A", "card B"):
         for prior in PRIORS:
             for title, change in TRUTHS.items():
@@ -193,6 +205,16 @@ def plan() -> Iterator[tuple[str, str, str, Cell]]:
         for title, change in {**TRUTHS, "+50 %": (50.0,), "-50 %": (-50.0,)}.items():
             cell = Cell("busy CPU", prior, 3, change)
             yield "A busy CPU, three cases", prior, title, cell
+    for source, others in (("card A", 2.0), ("card B", 2.0), ("busy CPU", 50.0)):
+        count = recorded(source).shape[1]
+        for prior, alone in product(("default", "record"), (False, True)):
+            row = f"{source}, {prior}, {'with' if alone else 'without'}"
+            for title in ("identical", "+0.25 %", "+0.5 %", "+1 %"):
+                yield ALONE, row, title, Cell(source, prior, count, TRUTHS[title], alone=alone)
+            for title, loss in {"-6 %": -6.0, "at the gate": at_gate, "-2 %": -2.0}.items():
+                change = (loss, *[others] * (count - 1))
+                cell = Cell(source, prior, count, change, alone=alone)
+                yield ALONE, row, f"one {title}, others faster", cell
     base = Cell()
     odd = {
         "the candidate scatters twice as much": replace(base, scatter=2.0),

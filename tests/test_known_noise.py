@@ -240,7 +240,7 @@ def restless(shares: list[float]) -> list[Replica]:
 @pytest.mark.parametrize(
     ("shares", "decision"),
     [
-        ([0.05, -0.06] + [0.0, 0.01] * 7, Decision.ACCEPTED),
+        ([0.12, -0.12] * 2 + [0.0, 0.01] * 6, Decision.ACCEPTED),
         ([0.2, -0.2] * 8, Decision.INCONCLUSIVE),
     ],
     ids=["settles", "to the limit"],

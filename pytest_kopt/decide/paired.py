@@ -9,6 +9,7 @@ from typing import Literal
 
 from pytest_kopt.decide.classes import Standing
 from pytest_kopt.decide.inference import (
+    ALONE_LEVEL,
     FINAL_LOOK,
     KNOWN_BIAS_PCT,
     LOOKS,
@@ -66,6 +67,11 @@ class PairedCase:
     core: bool = True
     values: tuple[float, float] | None = None
     same: Same | None = None
+
+    @property
+    def level(self) -> float:
+        """The one-sided level of its bounds."""
+        return SHAPE_LEVEL if len(self.ratios) <= FINAL_LOOK else ALONE_LEVEL
 
     @property
     def is_timed(self) -> bool:
@@ -202,14 +208,16 @@ class _Judged:
     @property
     def why_open(self) -> str:
         """Why nothing is decided: a case or class that may have lost, or that nothing is clear."""
+        levels = {case.name: case.level for case in self.evidence.cases}
         for kind, names, found in (
             ("case", self.open_shapes, self.shapes),
             ("class", self.open_classes, self.classes),
         ):
             if names:
-                worst = min(names, key=lambda name: found[name].lower(SHAPE_LEVEL))
+                at = levels if kind == "case" else dict.fromkeys(names, SHAPE_LEVEL)
+                worst = min(names, key=lambda name: found[name].lower(at[name]))
                 label = self._label(worst) if kind == "case" else worst
-                return f"not safe for {kind} {label!r}, {_shown(found[worst], SHAPE_LEVEL)}"
+                return f"not safe for {kind} {label!r}, {_shown(found[worst], at[worst])}"
         return "neither faster nor slower"
 
     def shown(self, found: Estimate) -> str:
@@ -282,7 +290,7 @@ class _Judged:
 
     def _shape(self, case: PairedCase) -> Shape:
         found = self.shapes[case.name]
-        low, high = found.lower(SHAPE_LEVEL), found.upper(SHAPE_LEVEL)
+        low, high = found.lower(case.level), found.upper(case.level)
         status: Status = "improved" if low > 0 else "unchanged"
         if case.name in self.regressed or high < _slower_by(self.policy.shape_gate_pct):
             status = "regressed"
@@ -377,7 +385,7 @@ def _judge(evidence: PairedEvidence, policy: Policy, level: float) -> _Judged:
         shapes,
         regressed=frozenset(holm_rejects(beyond, level)),
         slower=frozenset(holm_rejects(slower, level)),
-        open_shapes=frozenset(key for key in core if shapes[key].lower(SHAPE_LEVEL) <= gate),
+        open_shapes=frozenset(key for key in core if shapes[key].lower(by_name[key].level) <= gate),
         groups=groups,
         classes=classes,
         standing=_standing(classes, level),

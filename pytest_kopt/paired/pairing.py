@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, UNEVEN
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.inference import FINAL_LOOK, KNOWN_BIAS_PCT, LOOKS, percent
-from pytest_kopt.decide.paired import PairedCase, PairedEvidence, open_alone
+from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, percent
+from pytest_kopt.decide.looks import decide_by_looks
+from pytest_kopt.decide.paired import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.skewed import decide_under_skew
-from pytest_kopt.decide.verdict import Decision, KernelChange, Same, Verdict
+from pytest_kopt.decide.verdict import KernelChange, Same, Verdict
 from pytest_kopt.devices.conditions import Conditions, by_kind
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried, held_out_findings
@@ -31,8 +31,6 @@ from pytest_kopt.schema.classes import NO_CLASSES, Classes
 from pytest_kopt.schema.metrics import COMBINED, Metric, value
 from pytest_kopt.schema.table import Key, Table
 
-#: After how many processes a case is looked at that alone is open, once all were; then it is over.
-_ALONE_LOOKS = (12, 16)
 _PAIR_COLUMNS = (
     *("label", "round_of_inference", "comparison", "pair", "position"),
     *("candidate_ms", "incumbent_ms", "device", "clocks"),
@@ -125,20 +123,23 @@ def judge(
     """
     replicas: list[dict[str, CaseQuads]] = []
     more: list[dict[str, CaseQuads]] = []
-    unsettled: frozenset[str] = frozenset()
-    verdict = None
-    for look in (*LOOKS, *_ALONE_LOOKS):
+    same: dict[str, Same] = {}
+    found: list[PairedEvidence] = []
+
+    def look_at(
+        look: int, unsettled: frozenset[str]
+    ) -> tuple[list[PairedEvidence], list[PairedEvidence]]:
         missing = look - len(replicas) - len(more)
         if unsettled:
             found_there = comparison.replicas(missing, unsettled)
-            more += [{nodeid: there[nodeid] for nodeid in unsettled} for there in found_there]
+            more.extend({nodeid: there[nodeid] for nodeid in unsettled} for there in found_there)
         else:
-            replicas += comparison.replicas(missing)
+            replicas.extend(comparison.replicas(missing))
         flags = _flags(comparison, results, replicas)
-        same = {name: q.same or "source" for name, q in replicas[0].items() if q.is_same}
+        same.update({name: q.same or "source" for name, q in replicas[0].items() if q.is_same})
         reached = [result for result in results if result.nodeid not in same]
         judged = reached if reached_only and reached else results
-        found = [
+        found[:] = [
             PairedEvidence(
                 metric.name,
                 cases_of(metric, judged, [*replicas, *more], core),
@@ -147,18 +148,12 @@ def judge(
                 classes,
                 known.noise(metric.way, replicas[0]),
                 "higher" if metric.higher else "lower",
-                is_last=look == _ALONE_LOOKS[-1],
             )
             for metric in metrics
         ]
-        uneven = _uneven(found, metrics, replicas)
-        verdict = decide_under_skew(found, uneven, policy, extra_benefit)
-        is_open = verdict is None or verdict.decision is Decision.INCONCLUSIVE
-        if is_open and not uneven and not found[0].is_last:
-            unsettled = open_alone(found, policy) or unsettled
-        if verdict is not None and not (is_open and unsettled and not found[0].is_last):
-            break
-    assert verdict is not None, f"the look at {FINAL_LOOK} always decides"
+        return found, _uneven(found, metrics, replicas)
+
+    verdict = decide_by_looks(look_at, policy, extra_benefit)
     alone = Company()
     if verdict.decision.keeps and len(same) < len(results):
         alone = look_alone(comparison, verdict.aggregate.change_pct if verdict.aggregate else None)

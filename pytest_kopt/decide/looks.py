@@ -1,0 +1,48 @@
+"""Which processes to measure before a paired comparison has its verdict: look after look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
+from pytest_kopt.decide.paired import PairedEvidence, open_alone
+from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.skewed import decide_under_skew
+from pytest_kopt.decide.verdict import Decision, Verdict
+
+#: After how many processes a case is looked at that alone is open, once all were; then it is over.
+ALONE_LOOKS = (12, 16)
+#: After how many processes of all cases at least: what two or three say together is often refuted
+#: by the next ones, which there would be none of.
+ALONE_FROM = 4
+#: Measures up to so many processes, the further ones of these cases alone (of all, where there are
+#: none), and returns the evidence as declared and with group sizes drawn anew.
+LookAt = Callable[[int, frozenset[str]], tuple[Sequence[PairedEvidence], Sequence[PairedEvidence]]]
+
+
+def decide_by_looks(
+    look_at: LookAt,
+    policy: Policy,
+    extra_benefit: str | None = None,
+    alone_looks: Sequence[int] = ALONE_LOOKS,
+) -> Verdict:
+    """Measure until a look gives a verdict, and return it.
+
+    Where only some cases are open after `ALONE_FROM` processes or more, further ones measure these
+    alone, up to the last of `alone_looks`; with none of them all cases are always measured.
+    """
+    alone: frozenset[str] = frozenset()
+    for look in (*LOOKS, *alone_looks):
+        declared, uneven = look_at(look, alone)
+        is_last = look == max((FINAL_LOOK, *alone_looks))
+        declared = [replace(evidence, is_last=is_last) for evidence in declared]
+        verdict = decide_under_skew(declared, uneven, policy, extra_benefit)
+        if verdict is not None and (is_last or verdict.decision is not Decision.INCONCLUSIVE):
+            return verdict
+        # Chosen once: were others measured later, no process might have measured every case.
+        if alone_looks and look >= ALONE_FROM and not uneven and not alone:
+            alone = open_alone(declared, policy)
+        if verdict is not None and not alone:
+            return verdict
+    raise AssertionError(f"the look at {FINAL_LOOK} always decides")
