@@ -132,7 +132,8 @@ def test_layouts_in_one_process(tmp_path: Path, words: tuple[str, ...]) -> None:
     assert done.judged["flags"] == [], "one process held both"
     layouts = ["relative", "stateful", "configured", "cached", "scaled", "wrapped", "late", "below"]
     everyone = {f"{layout} {version}" for layout in layouts for version in ("old", "new")}
-    assert sum(ran == everyone for ran in done.processes.values()) == 2
+    # Two for the look, and one in whose company the incumbent is timed before a gain is kept.
+    assert sum(ran == everyone for ran in done.processes.values()) == 3
 
 
 REGISTERING = '''\
