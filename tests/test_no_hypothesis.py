@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_kopt.errors import KernelError
-from pytest_kopt.show.status import status
+from pytest_kopt.show.status import lines, status
 from tests.crash import Steps
 from tests.driven_campaign import CASES, DrivenCampaign, Ran, files_below
 from tests.model_campaign import OUTCOMES
@@ -47,6 +47,9 @@ def test_the_incumbents_kernel_needs_no_round(project: DrivenCampaign) -> None:
     assert document["next"].startswith("change the kernel (one hypothesis), then: pytest")
     project.write(KERNEL, b"OLD = 1\n# saved\n")
     assert play(project, "faster").refusal == ran.refusal, "a comment is no other code"
+    document = shown(project)
+    assert document["next_action"]["action"] == "change_kernel"
+    assert any("but runs the same code" in line for line in lines(document))
     project.write(KERNEL, b"OLD = 2\n")
     assert shown(project)["obstacle"] is None
     assert play(project, "faster").verdict

@@ -55,7 +55,7 @@ def status(
     running = _running(campaign)
     refused = running["error"]["text"] if running and running["phase"] == "refused" else None
     stuck = obstacle or refused or (idle if is_open else None)
-    action = _next_action(campaign, last, ends, stuck, harness, way)
+    action = _next_action(campaign, last, ends, stuck, idle, harness, way)
     return {
         "schema_version": STATUS_VERSION,
         "campaign": campaign.name,
@@ -133,9 +133,12 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
     if document["unapplied"]:
         yield f"round {document['unapplied']} is decided but not carried out: the next run does it"
     if document["edited"]:
+        what = ": the next round measures it"
+        if document["next_action"]["action"] == "change_kernel":
+            what = ", but runs the same code, which no round measures"
         yield (
             f"in the tree, {', '.join(document['edited'])} is not as round "
-            f"{document['incumbent_round']} had it: the next round measures it"
+            f"{document['incumbent_round']} had it{what}"
         )
     if document["measured_elsewhere"]:
         yield (
@@ -305,10 +308,14 @@ def _next_action(
     last: dict[str, Any] | None,
     ends: Sequence[Stop],
     obstacle: str | None,
+    idle: str | None,
     harness: str | None,
     way: str,
 ) -> NextAction:
-    """Return what is next as a word with its arguments; `obstacle` keeps a round from running."""
+    """Return what is next as a word with its arguments; `obstacle` keeps a round from running.
+
+    `idle` says why the kernel, edited or not, needs none.
+    """
     final = standing.final_command(campaign)
     if stops.holding(ends):
         if not final:
@@ -324,8 +331,7 @@ def _next_action(
         is_wrong = last["decision"] == Decision.REPAIR
         return NextAction(action="repair" if is_wrong else "rerun", arguments=arguments)
     kernel = {"kernel": campaign.manifest.kernel_source}
-    edited = lineage.edited(campaign.root, campaign.manifest, campaign.state)
-    if edited:
+    if not idle and lineage.edited(campaign.root, campaign.manifest, campaign.state):
         return NextAction(action="run_round", arguments=arguments | kernel)
     return NextAction(action="change_kernel", arguments=arguments | kernel)
 
