@@ -116,6 +116,12 @@ class TestTheShapeGate:
         assert verdict.decision is Decision.ROLLED_BACK
         assert "'case768' regressed: -5.00 %" in verdict.reason
         assert statuses(verdict) == ["improved", "improved", "regressed"]
+        assert "keep the gain" in verdict.next_step
+
+    def test_where_nothing_gained_no_gain_is_to_be_kept(self) -> None:
+        verdict = decide(gemm_table([90.0, 90.0, 95.0]))
+        assert verdict.decision is Decision.ROLLED_BACK
+        assert verdict.next_step == "try another hypothesis"
 
     @pytest.mark.parametrize("old", [100.0, 0.1, 7.3, 1234.567, 3e5])
     def test_the_gate_itself_counts_whatever_its_binary_form(self, old: float) -> None:

@@ -38,6 +38,11 @@ def missing_cases(candidate: Table, incumbent: Table) -> list[Row]:
     return [row for row in incumbent.rows if row.key not in present]
 
 
+def after_regression(*, some_gained: bool) -> str:
+    """Return what to do after a case lost more than the gate allows."""
+    return f"{'keep the gain for the cases that have it, or ' * some_gained}try another hypothesis"
+
+
 def incomplete(missing: Sequence[Row], policy: Policy, compare: str) -> Verdict:
     """Return the verdict on a run that left cases out: nothing is decided."""
     names = ", ".join(row.label for row in missing[:3]) + (", …" if len(missing) > 3 else "")

@@ -10,6 +10,7 @@ from typing import Literal
 from pytest_kopt.decide.changes import Changes, class_views, compare
 from pytest_kopt.decide.classes import Standing
 from pytest_kopt.decide.gates import (
+    after_regression,
     check_same_schema,
     correctness_verdict,
     incomplete,
@@ -132,7 +133,9 @@ def _judge(
             f"case {labels[key]!r} regressed: {changed(change)} "
             f"(gate {policy.shape_gate_pct:g} %) while the aggregate changed by "
             f"{changed(lead.total.change_pct)}",
-            "keep the gain for the cases that have it, or try another hypothesis",
+            after_regression(
+                some_gained=any(policy.exceeds(change, 0) for change in lead.by_case.values())
+            ),
         )
     worst = min(compared, key=lambda item: item.goal_pct)
     if len(compared) > 1 and policy.below(worst.goal_pct, 0):
