@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,8 @@ from pytest_kopt import policies
 from pytest_kopt.decide.inference import LOOKS, log_ratio
 from pytest_kopt.decide.noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.paired import PairedCase, PairedEvidence
-from pytest_kopt.decide.race import RACE_LOOKS, heat, winner
+from pytest_kopt.decide.race import RACE_LOOKS, heat, interval, winner
+from pytest_kopt.figures import changed_within
 from tests.test_bisect_walk import CASE_SD
 
 PRIMUS = policies.load("primus")
@@ -33,8 +35,17 @@ def test_who_cannot_win_is_out_and_told_why(look: int) -> None:
     field = {"best": 5.0, "close": 4.9, "behind": 1.0, "slower": -5.0}
     found = heat({name: measured(gain, look) for name, gain in field.items()}, PRIMUS)
     assert [name for name in found if not found[name].out] == ["best", "close"]
-    assert "slower than best by 3.9" in found["behind"].out
+    assert "slower than best: -3.8" in found["behind"].out
     assert "fell" in found["slower"].out, "as the ordinary rule says it"
+
+
+def test_a_candidates_interval_is_the_one_of_its_reason() -> None:
+    """The spread of the incumbent's copy widens both."""
+    plain = measured(-5.0)
+    cases = [replace(case, placebo=(0.02, -0.02, 0.02, -0.02)) for case in plain.cases]
+    slower = replace(plain, cases=tuple(cases))
+    told = changed_within(*interval(slower).values())
+    assert told in heat({"slower": slower}, PRIMUS)["slower"].out
 
 
 def test_a_candidate_that_ruins_a_case_is_out_however_fast_it_is() -> None:

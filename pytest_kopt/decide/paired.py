@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pytest_kopt.decide.classes import Standing
+from pytest_kopt.decide.gates import after_regression
 from pytest_kopt.decide.inference import (
     ALONE_LEVEL,
     FINAL_LOOK,
@@ -337,6 +338,11 @@ def _values(cases: Sequence[PairedCase]) -> tuple[float | None, float | None]:
     return geomean(new for new, _ in found), geomean(old for _, old in found)
 
 
+def whole(evidence: PairedEvidence) -> Estimate:
+    """Return the estimate that the geometric mean of all cases is judged by."""
+    return _together(evidence.cases, evidence, evidence.excess)
+
+
 def _together(cases: Sequence[PairedCase], evidence: PairedEvidence, excess: float) -> Estimate:
     """Return the estimate of the cases' geometric mean."""
     prior = evidence.prior(cases)
@@ -432,7 +438,9 @@ def _decide(judged: _Judged, evidence: PairedEvidence, policy: Policy) -> Verdic
             Decision.ROLLED_BACK,
             f"{judged.worst(judged.regressed)}, beyond the gate of {policy.shape_gate_pct:g} %; "
             f"{evidence.speed} {shown}",
-            "keep the gain for the cases that have it, or try another hypothesis",
+            after_regression(
+                some_gained=any(found.lower(SHAPE_LEVEL) > 0 for found in judged.shapes.values())
+            ),
         )
     is_harmless = evidence.gate == "no-regression" and not judged.open_shapes
     # Also a round about one class may not lower the whole, as the chain of rounds never falls.

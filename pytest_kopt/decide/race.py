@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 from pytest_kopt.decide.inference import LOOKS, Estimate, percent
 from pytest_kopt.decide.noise import mean_of
-from pytest_kopt.decide.paired import PairedEvidence, decide_paired
+from pytest_kopt.decide.paired import PairedEvidence, decide_paired, whole
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.figures import changed_within
 
 #: A race ends with the last of these looks: what is not told apart by then is as good.
 RACE_LOOKS = (2, 3, 4)
@@ -51,10 +52,9 @@ def heat(evidences: Mapping[str, PairedEvidence], policy: Policy) -> dict[str, S
             ahead = lead(evidences[leader], evidences[name])
             level = LOOKS[evidences[name].replicas]
             if ahead.lower(level) > 0:
-                why = (
-                    f"slower than {leader} by {percent(ahead.mean):.3f} % "
-                    f"[{percent(ahead.lower(level)):+.3f}, {percent(ahead.upper(level)):+.3f}]"
-                )
+                low, high = -ahead.upper(level), -ahead.lower(level)
+                behind = changed_within(percent(-ahead.mean), percent(low), percent(high))
+                why = f"slower than {leader}: {behind}"
                 standings[name] = Standing(found.verdict, found.mean, why)
     return standings
 
@@ -88,9 +88,7 @@ def lead(first: PairedEvidence, second: PairedEvidence) -> Estimate:
 
 def interval(evidence: PairedEvidence) -> dict[str, float]:
     """Return a candidate's change over the incumbent in percent, at the level of its look."""
-    prior = evidence.prior(evidence.cases)
-    found = Estimate.of(_ratios(evidence), prior=prior and prior.times(evidence.excess))
-    level = LOOKS[evidence.replicas]
+    found, level = whole(evidence), LOOKS[evidence.replicas]
     return {
         "change_pct": percent(found.mean),
         "low_pct": percent(found.lower(level)),
