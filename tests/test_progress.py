@@ -55,6 +55,20 @@ class Clock:
         return self.now
 
 
+def test_a_slow_process_does_not_make_more_be_left() -> None:
+    clock = Clock()
+    progress = Progress(None, clock=clock)
+    progress.comparing(FINAL_LOOK)
+    clock.now += 5.0
+    progress.measured()
+    left = []
+    for _ in range(3):
+        left.append(progress.document()["seconds_left"])
+        clock.now += 4.0
+    assert left == [35.0, 31.0, 30.0]
+    progress.end()
+
+
 def test_a_terminal_shows_the_phase_and_what_is_left() -> None:
     screen, clock = Screen(tty=True), Clock()
     progress = Progress(on(screen), clock=clock)

@@ -47,7 +47,7 @@ class Progress:
         self._case = ""
         self._done = self._total = 0
         self._lanes = 1
-        self._since = self._shown = self._written = clock()
+        self._since = self._counted = self._shown = self._written = clock()
 
     def checking(self, total: int) -> None:
         """Begin with the checks of so many cases."""
@@ -64,6 +64,7 @@ class Progress:
         """Note that another case has been checked."""
         with self._lock:
             self._done += 1
+            self._counted = self._clock()
             self._step(says=self._is_terminal)
 
     def comparing(self, planned: int, lanes: int = 1) -> None:
@@ -75,6 +76,7 @@ class Progress:
         """Note that another process has been measured; may be called from any thread."""
         with self._lock:
             self._done += 1
+            self._counted = self._clock()
             self._step(says=self._is_terminal or self._done == 1 or self._verbosity > 0)
 
     def refuse(self, error: dict[str, Any]) -> None:
@@ -131,8 +133,11 @@ class Progress:
     def _seconds_left(self) -> float | None:
         if not self._done:
             return None
-        each = (self._clock() - self._since) / self._done
-        return round(max(self._total - self._done, 0) * each, 1)
+        each = (self._counted - self._since) / self._done
+        left = max(self._total - self._done, 0)
+        # What is under way may take longer than the others did: it does not make them slower.
+        under_way = min(self._clock() - self._counted, each)
+        return round(max(left * each - under_way, 0.0), 1)
 
     @property
     def _verbosity(self) -> int:
