@@ -76,6 +76,7 @@ def a_result(label: str = "bad", **changes: Any) -> CaseResult:
 
 
 def test_a_comment_says_what_the_verdict_says() -> None:
+    assert "comparison" not in comment(a_verdict(compare="none"))
     text = comment(a_verdict(flags=[str(FLAG)]))
     assert text.startswith("### 🔴 kopt: rolled back\n")
     for part in (

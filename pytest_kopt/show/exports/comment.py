@@ -114,7 +114,9 @@ def _lines(verdict: Verdict) -> Iterator[str]:
 
 
 def _how(verdict: Verdict) -> str:
-    parts = [f"policy {verdict.policy}", f"{verdict.compare} comparison"]
+    parts = [f"policy {verdict.policy}"]
+    if verdict.compare != "none":
+        parts.append(f"{verdict.compare} comparison")
     if verdict.engine:
         parts.append(f"engine {verdict.engine}")
     if verdict.base:

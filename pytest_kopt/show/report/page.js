@@ -73,7 +73,7 @@
     const round = rounds.get(at("round").value);
     const parts = [
       made("p", `${round.decision}: ${round.reason}`),
-      made("p", `${round.level} level, ${round.compare} comparison, engine ${round.engine}, policy ${round.policy}`, "quiet"),
+      made("p", [`${round.level} level`, round.compare !== "none" && `${round.compare} comparison`, round.engine && `engine ${round.engine}`, `policy ${round.policy}`].filter(Boolean).join(", "), "quiet"),
     ];
     for (const each of round.attempts.slice(0, -1))
       parts.push(made("p", `attempt ${each.number}: ${each.decision}: ${each.reason}`, "quiet"));
