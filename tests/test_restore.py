@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_kopt.cli.main import main
 from tests.crash import Steps
 from tests.driven_campaign import DrivenCampaign, Ran
 from tests.model_campaign import OUTCOMES
@@ -124,3 +125,13 @@ def test_a_kill_discards_wholly_or_not_at_all(tmp_path: Path) -> None:
         assert project.discard(Steps(root, at=at)).killed
         project.discard(Steps(root))
         assert project.kernel() == OLD and project.opened().state.next_round == 4, at
+
+
+def test_what_was_in_the_tree_already_is_not_told_as_kept(
+    project: DrivenCampaign, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(project.root)
+    assert main(["restore", "2"]) == 0
+    assert "restored; what lay there is kept in" in capsys.readouterr().out
+    assert main(["restore", "2"]) == 0
+    assert capsys.readouterr().out == "round 2: its version is in the tree already\n"

@@ -99,5 +99,5 @@ def _put_back(campaign: Campaign, number: int) -> None:
     files = campaign.restore(number)
     projections.refresh(campaign)
     kept = campaign.layout.replaced(len(campaign.state.restores))
-    what = f"{', '.join(files)} restored" if files else "its version is in the tree already"
-    print(f"round {number}: {what}; what lay there is kept in {kept}", flush=True)
+    what = f"{', '.join(files)} restored; what lay there is kept in {kept}"
+    print(f"round {number}: {what if files else 'its version is in the tree already'}", flush=True)
