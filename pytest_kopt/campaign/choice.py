@@ -21,7 +21,12 @@ def choose_campaign(named: str | None, root: Path, workspace: Path) -> str:
     if len(known) == 1:
         return known[0]
     if not known:
-        raise BadInput("there is none yet", where="campaign", legal="`kopt init` begins one")
+        raise BadInput(
+            f"there is none yet in {root}",
+            where="campaign",
+            legal="`kopt init` begins one; a path outside of the project goes behind an equals "
+            "sign, or pytest looks for the project there",
+        )
     raise BadInput(
         f"there are {len(known)}, and none is named",
         where="campaign",
