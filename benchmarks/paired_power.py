@@ -273,7 +273,8 @@ def write(text: str) -> None:
     """Put the tables between their marks in docs/paired.md."""
     path = DOCS / "paired.md"
     marks = ("[begin]: # (paired_power)", "[end]: # (paired_power)")
-    between = re.compile(f"(?<={marks[0]}\n).*(?={marks[1]})", re.DOTALL)
+    start, end = map(re.escape, marks)
+    between = re.compile(f"(?<={start}\n).*(?={end})", re.DOTALL)
     path.write_text(between.sub(lambda _: text, path.read_text()))
 
 
