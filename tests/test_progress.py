@@ -174,6 +174,15 @@ def test_a_refused_kernel_stays_to_be_read(tmp_path: Path) -> None:
     assert found["error"] == {"text": "no module", "file": "kernels/gemm.py", "line": 3}
 
 
+def test_a_file_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
+    (tmp_path / "blocked").write_text("a file, not a directory\n")
+    progress = Progress(None, tmp_path / "blocked/running.json")
+    progress.checking(2)
+    progress.checked()
+    progress.refuse({"text": "no module"})
+    assert (tmp_path / "blocked").read_text() == "a file, not a directory\n"
+
+
 def test_the_page_has_every_word_of_the_next_action() -> None:
     page = (Path(__file__).parents[1] / "docs/what-next.md").read_text()
     text = page.partition("## For agents")[2].replace("| `action` |", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from pathlib import Path
@@ -86,6 +87,9 @@ def test_a_kernel_that_cannot_be_imported(started: Project, mode: tuple[str, ...
         line = version.count("\n")
         assert says in run.text and f"{KERNEL}:{line}" in run.text, run.text
         assert started.contents() == before
+    left = json.loads((started.campaign / "running.json").read_text())
+    assert left["phase"] == "refused" and left["error"]["file"].endswith(KERNEL), left
+    assert left["error"]["line"] == line
 
 
 def test_a_kernel_that_hangs_when_it_is_imported(started: Project, mode: tuple[str, ...]) -> None:
