@@ -134,6 +134,8 @@ def test_layouts_in_one_process(tmp_path: Path, words: tuple[str, ...]) -> None:
     everyone = {f"{layout} {version}" for layout in layouts for version in ("old", "new")}
     # Two for the look, and one in whose company the incumbent is timed before a gain is kept.
     assert sum(ran == everyone for ran in done.processes.values()) == 3
+    alone = {who for who in everyone if who.endswith(" old")}
+    assert sum(ran == alone for ran in done.processes.values()) == 1
 
 
 REGISTERING = '''\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import xml.etree.ElementTree as ElementTree
 
@@ -78,4 +79,8 @@ def test_what_cannot_be_written_is_told_and_changes_nothing(started: Project) ->
     assert "GITHUB_STEP_SUMMARY could not be written" in run.out
     assert started.verdict(2)["decision"] in ("ROLLED_BACK", "INCONCLUSIVE")
     assert run.code in (8, 9)
-    assert "rows=2" not in run.out, "quiet: no cases"
+    short = (
+        r"^doubled +check +fwd ms +bwd ms +change$\n^[- ]+$\n^rows=2 columns=8 +PASS +250.0 +1000 "
+    )
+    assert re.search(short, run.out, re.MULTILINE), run.out
+    assert "roofline: " not in run.out, "quiet: a short table"
