@@ -19,8 +19,8 @@ from pytest_kopt.exit_codes import ExitCode
 _PAUSE_SECONDS = 0.2
 #: How long an interrupted session may take to put back what it changed.
 _GRACE_SECONDS = 120
-#: How often it is interrupted in that time.
-_INTERRUPTS = 4
+#: How long it is waited for an interrupt to be heard.
+_PATIENCE_SECONDS = 15
 #: As much of the output as an agent has use for: the verdict is at its end.
 _MOST = 6000
 
@@ -95,12 +95,13 @@ async def _follow(process: anyio.abc.Process, out: int, told: Told) -> None:
 async def _ended(process: anyio.abc.Process) -> None:
     """Interrupt what still runs, as Ctrl-C does, and wait for it.
 
-    Once more after a while: an interrupt that comes while Python collects garbage is lost.
+    What was started in the background of a shell ignores an interrupt, but no SIGTERM, which a
+    session takes for the same.
     """
-    for _ in range(_INTERRUPTS):
+    for number, patience in ((signal.SIGINT, _PATIENCE_SECONDS), (signal.SIGTERM, _GRACE_SECONDS)):
         if process.returncode is None:
-            process.send_signal(signal.SIGINT)
-            with anyio.move_on_after(_GRACE_SECONDS / _INTERRUPTS):
+            process.send_signal(number)
+            with anyio.move_on_after(patience):
                 await process.wait()
     if process.returncode is None:
         process.kill()
