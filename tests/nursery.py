@@ -200,17 +200,13 @@ def _enter(
 
 def main() -> None:
     """Import, then fork for whoever asks."""
-    from pytest_kopt.processes.forking import STATUS
+    from pytest_kopt.processes.forking import reap, wakes_when_forks_end
     from pytest_kopt.processes.parent_death import end_with_parent
 
     end_with_parent()
     sys.path.remove(str(Path(__file__).parent))
     listener = socket.socket(fileno=int(sys.argv[1]))
-    waking, wake = os.pipe()
-    os.set_blocking(wake, False)
-    os.set_blocking(waking, False)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    waking, wake = wakes_when_forks_end()
     for name in _WARM:
         with suppress(ImportError):
             importlib.import_module(name)
@@ -219,13 +215,7 @@ def main() -> None:
     while True:
         ready, _, _ = select.select([listener.fileno(), waking], [], [])
         if waking in ready:
-            with suppress(BlockingIOError):
-                os.read(waking, 4096)
-            while children and (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                status = children.pop(ended[0])
-                with suppress(BrokenPipeError):
-                    os.write(status, STATUS.pack(os.waitstatus_to_exitcode(ended[1])))
-                os.close(status)
+            reap(waking, children)
         if listener.fileno() in ready:
             _serve(listener, (waking, wake), children)
 

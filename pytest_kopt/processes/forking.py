@@ -41,19 +41,13 @@ def main() -> None:
     # What is imported stays: to look for garbage in it takes a tenth of the time.
     gc.disable()
     control = socket.socket(fileno=int(sys.argv[1]))
-    waking, wake = os.pipe()
-    os.set_blocking(wake, False)
-    os.set_blocking(waking, False)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    waking, wake = wakes_when_forks_end()
     _import(_FIRST)
     children: dict[int, int] = {}
     while True:
         ready, _, _ = select.select([control.fileno(), waking], [], [])
         if waking in ready:
-            with suppress(BlockingIOError):
-                os.read(waking, 4096)
-            _reap(children)
+            reap(waking, children)
         if control.fileno() in ready:
             _answer(control, (waking, wake), children)
 
@@ -120,8 +114,20 @@ def _answer(control: socket.socket, waking: tuple[int, int], children: dict[int,
         control.send(json.dumps(told).encode())
 
 
-def _reap(children: dict[int, int]) -> None:
-    """Tell the deciding process of every fork that has ended."""
+def wakes_when_forks_end() -> tuple[int, int]:
+    """Return the two ends of a pipe that can be read from when a fork has ended."""
+    waking, wake = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(waking, False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    return waking, wake
+
+
+def reap(waking: int, children: dict[int, int]) -> None:
+    """Tell whoever asked for it of every fork that has ended, through its descriptor."""
+    with suppress(BlockingIOError):
+        os.read(waking, 4096)
     while children:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:

@@ -132,7 +132,7 @@ class Controller:
                     self.wait_minutes, self.say, serves_itself=not self.settings.active
                 )
             blocked = self.trial.begin() if self.trial else ""
-        if self.trial and not self.is_settled:
+        if self.orders.compared and not self.is_settled:
             # The parent of the processes imports torch meanwhile.
             student.load()
         if blocked or self.is_settled:
