@@ -181,8 +181,11 @@ def test_raises(kopt):
 """
 
 
-def test_what_a_test_does_wrong_is_told_once(pytester: pytest.Pytester) -> None:
-    """Twice is a failure, never is a finding, and an error is shown a single time."""
+def test_what_a_test_does_wrong_is_told_once(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice is a failure, never is a finding, and an error is shown a single time, on CI too."""
+    monkeypatch.setenv("CI", "true")
     pytester.makepyfile(DECLARED)
     run = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--kopt-check-only")
     run.assert_outcomes(failed=2, passed=1, warnings=1)

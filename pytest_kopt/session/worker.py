@@ -245,6 +245,10 @@ class Worker:
                 report.user_properties = list(item.user_properties)
         if self.context_lost:
             report.user_properties = [*report.user_properties, (LOST, True)]
+        crash = getattr(report.longrepr, "reprcrash", None)
+        if crash is not None and is_marked(item):
+            # On CI pytest's summary repeats the whole message, with what it says of the traceback.
+            crash.message = crash.message.partition("\n")[0]
         return report
 
     def _time_limit(self, config: pytest.Config) -> TimeLimit:
