@@ -39,19 +39,20 @@ from _pytest.config import PytestPluginManager  # noqa: E402
 from ops import OPS  # noqa: E402
 from tabulate import tabulate  # noqa: E402
 
-from pytest_kopt.cases import check, domain, steps  # noqa: E402
+from pytest_kopt.cases import domain, steps  # noqa: E402
 from pytest_kopt.cases.case import Case, declare  # noqa: E402
 from pytest_kopt.cases.fixture import _tampering  # noqa: E402
-from pytest_kopt.cases.heldout import try_shape  # noqa: E402
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT  # noqa: E402
 from pytest_kopt.cases.result import ExpectedCase  # noqa: E402
-from pytest_kopt.cases.runner import Bench, run_case, time_case  # noqa: E402
-from pytest_kopt.cases.training_check import rehearse  # noqa: E402
-from pytest_kopt.honesty.background import compile_here, taken_threads  # noqa: E402
-from pytest_kopt.honesty.clock import Span, slow_clock  # noqa: E402
+from pytest_kopt.cases.running import check  # noqa: E402
+from pytest_kopt.cases.running.heldout import try_shape  # noqa: E402
+from pytest_kopt.cases.running.runner import Bench, run_case, time_case  # noqa: E402
+from pytest_kopt.cases.running.training_check import rehearse  # noqa: E402
 from pytest_kopt.honesty.finding import Finding  # noqa: E402
 from pytest_kopt.honesty.heldout import held_out_findings, perturbed  # noqa: E402
-from pytest_kopt.honesty.watch import Watch  # noqa: E402
+from pytest_kopt.honesty.watching.background import compile_here, taken_threads  # noqa: E402
+from pytest_kopt.honesty.watching.clock import Span, slow_clock  # noqa: E402
+from pytest_kopt.honesty.watching.watch import Watch  # noqa: E402
 from pytest_kopt.measure.wall import WallEngine, one_thread  # noqa: E402
 from tests.corpus.through_plugin import constants, kernels  # noqa: E402
 

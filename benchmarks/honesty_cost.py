@@ -99,8 +99,8 @@ replace(examination, "audit", lambda *given: [])
 replace(pairing, "look_alone", lambda *given: company.Company())
 
 if "pytest_kopt.processes.served" in sys.modules:
-    from pytest_kopt.honesty import guards, watch
-    from pytest_kopt.honesty import audit_hook as tripwire
+    from pytest_kopt.honesty.watching import guards, watch
+    from pytest_kopt.honesty.watching import audit_hook as tripwire
 
     def take(modules=()):
         for name in modules:
@@ -111,9 +111,9 @@ if "pytest_kopt.processes.served" in sys.modules:
     replace(tripwire.Tripwire, "install", lambda self: None)
     replace(watch.Watch, "findings", lambda self: [])
 
-    from pytest_kopt.cases import arms, runner, steps
-    from pytest_kopt.cases import training_check as rehearsal
-    from pytest_kopt.cases import spot_checks as spots
+    from pytest_kopt.cases.running import arms, runner, steps
+    from pytest_kopt.cases.running import training_check as rehearsal
+    from pytest_kopt.cases.running import spot_checks as spots
 
     replace(steps.Checking, "run", lambda self, freezes: self._fresh_content())
     replace(runner, "rehearse", lambda *given, **named: rehearsal.Rehearsal())

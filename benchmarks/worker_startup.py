@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pytest_kopt.processes.warm_parent import WarmParent
 
-IMPORTS = "import pytest, torch, pytest_kopt.session.assemble, pytest_kopt.cases.runner"
+IMPORTS = "import pytest, torch, pytest_kopt.session.assemble, pytest_kopt.cases.running.runner"
 REPEATS = 3
 
 

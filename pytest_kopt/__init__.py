@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pytest_kopt.analysis.frames import Frames, load
     from pytest_kopt.cases.fixture import Kopt, Measurement
-    from pytest_kopt.cases.gate_advice import propose_gate
+    from pytest_kopt.cases.running.gate_advice import propose_gate
     from pytest_kopt.honesty.skew import skewed_groups
     from pytest_kopt.numerics.compare import assert_matches, assert_snr
     from pytest_kopt.numerics.determinism import assert_deterministic

@@ -30,8 +30,9 @@ from typing import Any, NoReturn
 #: What is imported before the first fork.
 _WARM = (
     *("pytest", "_pytest.pytester", "torch", "triton", "torch.fx.experimental.symbolic_shapes"),
-    *("pytest_kopt.processes.forking", "pytest_kopt.processes.served", "pytest_kopt.cases.arms"),
-    *("pytest_kopt.session.assemble", "pytest_kopt.session.controller", "pytest_kopt.cases.runner"),
+    *("pytest_kopt.processes.forking", "pytest_kopt.processes.served"),
+    *("pytest_kopt.cases.running.arms", "pytest_kopt.cases.running.runner"),
+    *("pytest_kopt.session.assemble", "pytest_kopt.session.controller"),
     *("pytest_kopt.session.supervisor", "pytest_kopt.session.xdist", "pytest_kopt.trials.opening"),
     *("pytest_kopt.paired.pairing", "pytest_kopt.show.terminal", "pytest_kopt.cli.main"),
 )

@@ -66,7 +66,7 @@ def test_lets_scratch_by_size_and_pointers_for_a_launch_be(body: str) -> None:
             "import os\nif 'KOPT_ENGINE' in os.environ.get('KOPT_X', ''): x = 1",
             "harness-environment",
         ),
-        ("import pytest_kopt.cases.runner", "harness-import"),
+        ("import pytest_kopt.cases.running.runner", "harness-import"),
         ("import torch\ntorch.allclose = lambda a, b: True", "foreign-patch"),
         ("import time\nsetattr(time, 'perf_counter', lambda: 0)", "foreign-patch"),
         ("import torch\ntorch.set_num_threads(8)", "runtime-change"),

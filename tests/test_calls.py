@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_kopt.cases import runner, training_check
-from pytest_kopt.cases.runner import run_case
-from pytest_kopt.cases.steps import Checking
+from pytest_kopt.cases.running import runner, training_check
+from pytest_kopt.cases.running.runner import run_case
+from pytest_kopt.cases.running.steps import Checking
 from tests.test_check_only import case_of, plain_bench
 
 PAGE = Path(__file__).parents[1] / "docs" / "honesty.md"

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.runner import Bench, Outcome, run_case
+from pytest_kopt.cases.running.runner import Bench, Outcome, run_case
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.schema.profile import Column, Schema
 from pytest_kopt.session.worker import Worker

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_kopt.honesty.clock import Span, slow_clock
+from pytest_kopt.honesty.watching.clock import Span, slow_clock
 
 waits = st.floats(0, 500)
 blocks = st.lists(st.tuples(st.floats(0.1, 500), waits), min_size=1, max_size=12)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.domain import cases_of
-from pytest_kopt.cases.heldout import try_shape
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
+from pytest_kopt.cases.running.heldout import try_shape
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.heldout import DOMAIN, PATTERNS, Tried, held_out_findings
 

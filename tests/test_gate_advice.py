@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pytest_kopt import propose_gate, snr
-from pytest_kopt.cases.check import CheckReport, check_case
+from pytest_kopt.cases.running.check import CheckReport, check_case
 from pytest_kopt.numerics.narrow import ComputingIn, proposed
 
 from .test_writes import case_of, check

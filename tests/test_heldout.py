@@ -203,7 +203,7 @@ def test_two_processes_speak_of_one_shape() -> None:
 TESTS = """
 import pytest
 import torch
-from pytest_kopt.cases.heldout import held_out_cases, try_shape
+from pytest_kopt.cases.running.heldout import held_out_cases, try_shape
 from pytest_kopt.honesty.heldout import PATTERNS
 
 

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_kopt.honesty import guards, state
-from pytest_kopt.honesty.guards import Guards
+from pytest_kopt.honesty.watching import guards, state
+from pytest_kopt.honesty.watching.guards import Guards
 from pytest_kopt.numerics import compare, gates
 
 
 @pytest.fixture(scope="module")
 def taken() -> Guards:
-    return Guards.take(["pytest_kopt.cases.runner"])
+    return Guards.take(["pytest_kopt.cases.running.runner"])
 
 
 @pytest.fixture(autouse=True)
@@ -122,8 +122,8 @@ def test_what_a_kernel_wraps_is_not(taken: Guards, monkeypatch: pytest.MonkeyPat
 def test_the_compiler_changes_nothing_that_is_guarded() -> None:
     """In a process of its own: importing the compiler takes seconds and cannot be undone."""
     program = (
-        "from pytest_kopt.honesty.guards import Guards; "
-        "taken = Guards.take(['pytest_kopt.cases.runner']); "
+        "from pytest_kopt.honesty.watching.guards import Guards; "
+        "taken = Guards.take(['pytest_kopt.cases.running.runner']); "
         "import torch, torch._dynamo, torch.func, torch.utils.data; "
         "torch.func.vmap(torch.sin)(torch.ones(3)); "
         "torch.manual_seed(1); "
@@ -189,7 +189,7 @@ def test_how_the_system_runs_the_process_is_its_state(tmp_path: Path) -> None:
     """In a process of its own: an ordinary user cannot come back from the idle class."""
     program = (
         "import os, signal\n"
-        "from pytest_kopt.honesty import state\n"
+        "from pytest_kopt.honesty.watching import state\n"
         "before = state.look()\n"
         "assert state.changes(before, state.look()) == []\n"
         "signal.signal(signal.SIGALRM, signal.SIG_IGN)\n"
@@ -212,7 +212,7 @@ def test_a_default_device_is_no_foreign_mode() -> None:
 TRIPS = """
 import gc, sys
 from pathlib import Path
-from pytest_kopt.honesty.audit_hook import Tripwire
+from pytest_kopt.honesty.watching.audit_hook import Tripwire
 root = Path(sys.argv[1])
 wire = Tripwire(root)
 wire.install()

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
-from pytest_kopt.cases.runner import Bench
+from pytest_kopt.cases.running.runner import Bench
 from pytest_kopt.honesty import inputs, memory, outputs, physics, work
 from pytest_kopt.honesty.controls import passing_controls
 from pytest_kopt.honesty.precision import Accuracy, downgrades, least_snr, terms

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.check import CheckReport, check_case
+from pytest_kopt.cases.running.check import CheckReport, check_case
 from pytest_kopt.honesty import outputs
 from pytest_kopt.numerics.gates import Gate, snr, tolerance
 

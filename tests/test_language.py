@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pytest_kopt.cases.case import declare
-from pytest_kopt.cases.check import CheckReport, check_case
+from pytest_kopt.cases.running.check import CheckReport, check_case
 
 
 def by_hand(x: Tensor, out: Tensor) -> None:

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_kopt.campaign import ledger, memory
+from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.history import memory
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.state import CampaignState, fold
 from pytest_kopt.decide.verdict import Decision

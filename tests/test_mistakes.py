@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pytest_kopt.cases.case import declare
-from pytest_kopt.cases.check import check_case
+from pytest_kopt.cases.running.check import check_case
 from pytest_kopt.errors import BadInput
 from pytest_kopt.numerics.gates import snr
 

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from pytest_kopt import policies
-from pytest_kopt.cases import arms, runner
-from pytest_kopt.cases.arms import serve_arms
 from pytest_kopt.cases.case import declare
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
-from pytest_kopt.cases.runner import Bench, run_case
+from pytest_kopt.cases.running import arms, runner
+from pytest_kopt.cases.running.arms import serve_arms
+from pytest_kopt.cases.running.runner import Bench, run_case
 from pytest_kopt.devices.vendor import CPU, Reading
 from pytest_kopt.errors import BadInput
 from pytest_kopt.measure import choice

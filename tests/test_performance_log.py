@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.stops import REGRESSIONS
+from pytest_kopt.campaign.history.stops import REGRESSIONS
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.roofline import Roofline
 from pytest_kopt.show.files import projections

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from pytest_kopt.cases.case import declare
-from pytest_kopt.cases.execution import make_inputs
-from pytest_kopt.cases.spot_checks import Forward, Looks, Recorder, Spotted
+from pytest_kopt.cases.running.execution import make_inputs
+from pytest_kopt.cases.running.spot_checks import Forward, Looks, Recorder, Spotted
 from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.measure.wall import WallEngine

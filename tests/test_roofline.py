@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_kopt.cases.check import check_case
+from pytest_kopt.cases.running.check import check_case
 from pytest_kopt.roofline import (
     Limits,
     Roofline,

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_kopt.cases.check import check_case
+from pytest_kopt.cases.running.check import check_case
 from pytest_kopt.errors import BadInput
 from pytest_kopt.numerics.gates import snr, tolerance
 from pytest_kopt.numerics.nested import flatten, fresh_copies, tensors

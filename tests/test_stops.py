@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from pytest_kopt import policies
-from pytest_kopt.campaign import ledger, stops
+from pytest_kopt.campaign import ledger
+from pytest_kopt.campaign.history import stops
+from pytest_kopt.campaign.history.stops import NO_IDLE_GPU, REGRESSIONS, Stop
 from pytest_kopt.campaign.ledger import AnyEvent
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.state import fold
-from pytest_kopt.campaign.stops import NO_IDLE_GPU, REGRESSIONS, Stop
 from pytest_kopt.campaign.targets import parse_target
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Aggregate, Decision

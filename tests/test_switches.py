@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_kopt.cases.switches import read_switches, switches_kept, write_switch
-from pytest_kopt.honesty import state
+from pytest_kopt.cases.running.switches import read_switches, switches_kept, write_switch
+from pytest_kopt.honesty.watching import state
 
 backends: Any = torch.backends
 
@@ -107,7 +107,7 @@ def test_what_was_selected_before_stays() -> None:
 def test_torch_is_not_imported_for_it() -> None:
     code = (
         "import sys\n"
-        "from pytest_kopt.cases.switches import switches_kept\n"
+        "from pytest_kopt.cases.running.switches import switches_kept\n"
         "with switches_kept():\n    pass\n"
         "assert 'torch' not in sys.modules\n"
     )

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.training_check import Rehearsal, rehearse
+from pytest_kopt.cases.running.training_check import Rehearsal, rehearse
 from pytest_kopt.honesty import training
 from pytest_kopt.honesty.work import Work, saves
 

@@ -10,12 +10,12 @@ import pytest
 from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign import manifest as manifests
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.history.trend import figures
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.ledger import AnyEvent, PairedChange, Trend
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.state import fold
-from pytest_kopt.campaign.trend import figures
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.schema.metrics import Metric
 from pytest_kopt.show.files import optimize_log, projections, trend

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pytest_kopt.campaign import ledger, trend
+from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign import manifest as manifests
 from pytest_kopt.campaign.archive import Evidence
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.history import trend
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.notes import Notes

@@ -11,7 +11,7 @@ from pathlib import Path
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.errors import BadInput
 from pytest_kopt.sameness.program import differing
-from pytest_kopt.trials.base import can_be_kernel_code
+from pytest_kopt.trials.pull_request.base import can_be_kernel_code
 
 _WHERE = "kopt bisect"
 #: Pytest's own names of test files; others are told from kernels by the gate, once collected.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from pytest_kopt.campaign.history.representative import MOST, propose
 from pytest_kopt.campaign.manifest import Manifest
-from pytest_kopt.campaign.representative import MOST, propose
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.decide.verdict import Level
 from pytest_kopt.errors import BadInput

@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_kopt.campaign import ledger, stops
+from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign import manifest as manifests
 from pytest_kopt.campaign.archive import Evidence
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.history import stops
 from pytest_kopt.campaign.manifest import FrozenSchema
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.state import Attempt, fold

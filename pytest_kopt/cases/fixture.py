@@ -16,7 +16,7 @@ from pytest_kopt.schema.profile import Scalar, Schema
 
 if TYPE_CHECKING:
     from pytest_kopt.cases.case import Case, Work
-    from pytest_kopt.cases.runner import Bench
+    from pytest_kopt.cases.running.runner import Bench
     from pytest_kopt.measure.engine import Timing
     from pytest_kopt.numerics.gates import Gate
 
@@ -104,7 +104,7 @@ class Kopt:
         same. Arguments that do not fit the schema or the baseline end the session with exit code 4.
         """
         from pytest_kopt.cases.case import declare
-        from pytest_kopt.cases.runner import hold_against_baseline, run_case
+        from pytest_kopt.cases.running.runner import hold_against_baseline, run_case
 
         nodeid = self._item.nodeid
         if self.is_called:

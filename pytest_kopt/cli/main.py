@@ -12,7 +12,6 @@ from importlib.metadata import version
 from typing import TextIO
 
 from pytest_kopt.cli import (
-    advise,
     bisect,
     calibrate,
     decide,
@@ -20,7 +19,6 @@ from pytest_kopt.cli import (
     export,
     init,
     lifecycle,
-    mcp,
     memory,
     note,
     report,
@@ -28,6 +26,7 @@ from pytest_kopt.cli import (
     status,
     tips,
 )
+from pytest_kopt.cli.agents import advise, mcp
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.show.words import visible

@@ -6,8 +6,8 @@ import argparse
 import secrets
 from collections.abc import Sequence
 
-from pytest_kopt.campaign import memory
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.history import memory
 from pytest_kopt.cli.commands import Commands, add_name, command
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed

@@ -9,8 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pytest_kopt.campaign import stops
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.history import stops
 from pytest_kopt.cli.commands import Commands, add_name, command
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project

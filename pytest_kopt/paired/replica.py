@@ -15,9 +15,9 @@ from pytest_kopt.decide.verdict import KernelChange, Same
 from pytest_kopt.devices.conditions import Conditions, steadily
 from pytest_kopt.devices.placement import Placement
 from pytest_kopt.devices.vendor import Device
-from pytest_kopt.honesty.clock import slow_clock
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
+from pytest_kopt.honesty.watching.clock import slow_clock
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.processes.child import Child, ChildDied
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.honesty.clock import Span
+from pytest_kopt.honesty.watching.clock import Span
 from pytest_kopt.processes.channel import Message
 from pytest_kopt.processes.launcher import Starter, launcher_of
 from pytest_kopt.processes.worker_orders import WorkerOrders

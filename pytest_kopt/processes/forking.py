@@ -25,7 +25,8 @@ from pytest_kopt.processes.parent_death import end_with_parent
 #: Without these no case runs. A project that has no Triton does without.
 _FIRST = (
     *("pytest", "torch", "triton", "pytest_kopt.processes.served"),
-    *("pytest_kopt.session.assemble", "pytest_kopt.cases.runner", "pytest_kopt.cases.arms"),
+    *("pytest_kopt.cases.running.runner", "pytest_kopt.cases.running.arms"),
+    "pytest_kopt.session.assemble",
 )
 #: Device files of NVIDIA's and AMD's drivers, open in a process that has a context.
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/dxg")

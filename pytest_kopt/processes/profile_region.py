@@ -13,13 +13,13 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.execution import grad_out, make_inputs
-from pytest_kopt.cases.interpreter import watch_interpreter
 from pytest_kopt.cases.order import ProfileOrder
-from pytest_kopt.cases.reference import observed
-from pytest_kopt.cases.runner import Bench
+from pytest_kopt.cases.running.execution import grad_out, make_inputs
+from pytest_kopt.cases.running.interpreter import watch_interpreter
+from pytest_kopt.cases.running.reference import observed
+from pytest_kopt.cases.running.runner import Bench
+from pytest_kopt.cases.running.spot_checks import Backward, Forward
 from pytest_kopt.cases.seeds import derive
-from pytest_kopt.cases.spot_checks import Backward, Forward
 from pytest_kopt.devices.lock import timing_lock
 from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.measure.cold import input_pool

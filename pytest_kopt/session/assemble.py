@@ -98,11 +98,11 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
 def _trial(config: pytest.Config, settings: Settings, orders: WorkerOrders) -> Trial | None:
     """Return what this session judges, None when it only runs cases."""
     if settings.base_python is not None:
-        from pytest_kopt.trials.toolchains import Toolchains
+        from pytest_kopt.trials.pull_request.toolchains import Toolchains
 
         return Toolchains(config, settings, orders)
     if settings.base is not None:
-        from pytest_kopt.trials.gate import PullRequestGate
+        from pytest_kopt.trials.pull_request.gate import PullRequestGate
 
         return PullRequestGate(config, settings, orders)
     if settings.round is not None:

@@ -10,7 +10,7 @@ import pytest
 from pytest_kopt.options.declare import SERVE
 
 if TYPE_CHECKING:
-    from pytest_kopt.honesty.watch import Watch
+    from pytest_kopt.honesty.watching.watch import Watch
 
 #: Options of sessions that end in a verdict.
 _TRIALS = ("kopt_round", "kopt_base", "kopt_base_python")
@@ -20,7 +20,7 @@ _WATCH: pytest.StashKey[Watch] = pytest.StashKey()
 def watch_of(config: pytest.Config) -> Watch:
     """Return the watch of this process, begun now unless it has been; imports torch."""
     if _WATCH not in config.stash:
-        from pytest_kopt.honesty.watch import Watch
+        from pytest_kopt.honesty.watching.watch import Watch
 
         config.stash[_WATCH] = Watch.start(config.rootpath)
     return config.stash[_WATCH]

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_kopt.cases.fixture import Kopt, marked_schema, send, skip_outside
 from pytest_kopt.cases.result import LOST, PROPERTY, CaseResult, named
-from pytest_kopt.cases.switches import switches_kept
+from pytest_kopt.cases.running.switches import switches_kept
 from pytest_kopt.devices import context
 from pytest_kopt.devices.choice import interpreter_environment
 from pytest_kopt.errors import BadInput
@@ -26,8 +26,8 @@ from pytest_kopt.session.watching import watch_of
 if TYPE_CHECKING:
     from pytest_kopt.cases.case import Case
     from pytest_kopt.cases.order import Commander
-    from pytest_kopt.cases.runner import Bench
-    from pytest_kopt.honesty.watch import Watch
+    from pytest_kopt.cases.running.runner import Bench
+    from pytest_kopt.honesty.watching.watch import Watch
 
 #: A block of a pair on the CPU: short, so that candidate and incumbent see the same machine.
 _PAIR_CALLS, _PAIR_SECONDS = 25, 0.02
@@ -81,10 +81,10 @@ class Worker:
     def bench(self) -> Bench:
         """Return how cases are measured here; imports torch at the first call."""
         if self._bench is None:
-            from pytest_kopt.cases.runner import Bench
+            from pytest_kopt.cases.running.runner import Bench
             from pytest_kopt.devices.pinning import discover, in_use
             from pytest_kopt.devices.processes import announce
-            from pytest_kopt.honesty.background import compile_here
+            from pytest_kopt.honesty.watching.background import compile_here
             from pytest_kopt.measure.wall import WallEngine
 
             orders = self.orders
@@ -131,7 +131,7 @@ class Worker:
         order, commander = self.orders.arms, self._commander
         if order is None or commander is None:
             return None
-        from pytest_kopt.cases.arms import serve_arms
+        from pytest_kopt.cases.running.arms import serve_arms
 
         return lambda case, bench: serve_arms(case, bench, order, commander, item)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pytest_kopt.campaign import stagnation, tips
+from pytest_kopt.campaign import tips
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.memory import unmasked_rounds, version_of
-from pytest_kopt.campaign.stagnation import NEW_DIRECTIONS
+from pytest_kopt.campaign.history import stagnation
+from pytest_kopt.campaign.history.memory import unmasked_rounds, version_of
+from pytest_kopt.campaign.history.stagnation import NEW_DIRECTIONS
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import device_model_of
 from pytest_kopt.cases.rooflines import rooflines

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_kopt.campaign import stagnation, stops
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.memory import unmasked_rounds
-from pytest_kopt.campaign.stagnation import NEW_DIRECTIONS, Review
-from pytest_kopt.campaign.stops import Stop
+from pytest_kopt.campaign.history import stagnation, stops
+from pytest_kopt.campaign.history.memory import unmasked_rounds
+from pytest_kopt.campaign.history.stagnation import NEW_DIRECTIONS, Review
+from pytest_kopt.campaign.history.stops import Stop
 from pytest_kopt.decide.policy import Policy
 
 

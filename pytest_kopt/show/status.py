@@ -11,14 +11,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pytest_kopt.campaign import hypothesis, stagnation, stops
+from pytest_kopt.campaign import hypothesis
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.counters import count
 from pytest_kopt.campaign.git import lineage
+from pytest_kopt.campaign.history import stagnation, stops
+from pytest_kopt.campaign.history.counters import count
+from pytest_kopt.campaign.history.memory import unmasked_rounds, version_of
+from pytest_kopt.campaign.history.stops import Stop
 from pytest_kopt.campaign.kernel import files_of
-from pytest_kopt.campaign.memory import unmasked_rounds, version_of
 from pytest_kopt.campaign.state import Round, chain_breaks
-from pytest_kopt.campaign.stops import Stop
 from pytest_kopt.decide.verdict import ActionWord, Decision, NextAction, Verdict
 from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.errors import BadInput, KernelError

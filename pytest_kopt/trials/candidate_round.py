@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_kopt.campaign import hypothesis, levels, trend
+from pytest_kopt.campaign import hypothesis, levels
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.history import trend
 from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult

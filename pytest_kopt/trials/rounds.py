@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from pytest_kopt.campaign import stops, tips, trend
+from pytest_kopt.campaign import tips
 from pytest_kopt.campaign.archive import Evidence
+from pytest_kopt.campaign.history import stops, trend
 from pytest_kopt.campaign.recording import AttemptRecord, record_attempt
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.details import with_details

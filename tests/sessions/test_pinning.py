@@ -146,8 +146,8 @@ from types import SimpleNamespace
 
 import torch
 
-from pytest_kopt.cases import runner
-from pytest_kopt.honesty import state
+from pytest_kopt.cases.running import runner
+from pytest_kopt.honesty.watching import state
 
 state._cuda_state = dict
 _bench = runner.Bench

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from pytest_kopt.campaign import stops
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.history import stops
 from pytest_kopt.campaign.state import Attempt, Round
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.figures import changed, figure

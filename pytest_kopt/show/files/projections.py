@@ -7,8 +7,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from pytest_kopt.campaign import memory, tips
+from pytest_kopt.campaign import tips
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.history import memory
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import CaseResult, device_model_of
 from pytest_kopt.decide.verdict import Decision

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.counters import Regression, count
+from pytest_kopt.campaign.history.counters import Regression, count
+from pytest_kopt.campaign.history.stops import REGRESSIONS
 from pytest_kopt.campaign.state import Attempt, Round, Wait
-from pytest_kopt.campaign.stops import REGRESSIONS
 from pytest_kopt.figures import changed, figure
 from pytest_kopt.show.words import markdown_table
 

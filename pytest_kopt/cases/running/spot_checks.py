@@ -16,7 +16,7 @@ import torch
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.execution import (
+from pytest_kopt.cases.running.execution import (
     Pass,
     drawn_like,
     judge,
@@ -26,7 +26,7 @@ from pytest_kopt.cases.execution import (
     results_of,
     roots,
 )
-from pytest_kopt.cases.reference import Reference
+from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.honesty import inputs
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.outputs import taken

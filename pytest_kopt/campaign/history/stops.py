@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_kopt.campaign.counters import count
+from pytest_kopt.campaign.history.counters import count
 from pytest_kopt.campaign.ledger import Decided
 from pytest_kopt.campaign.manifest import MOST_ITERATIONS, Manifest
 from pytest_kopt.campaign.state import CampaignState

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.execution import Pass, grad_out, judge, make_inputs, results_of
-from pytest_kopt.cases.reference import Reference, code_of
+from pytest_kopt.cases.running.execution import Pass, grad_out, judge, make_inputs, results_of
+from pytest_kopt.cases.running.reference import Reference, code_of
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.honesty.audit import suspects_a_cache
 from pytest_kopt.honesty.finding import Finding

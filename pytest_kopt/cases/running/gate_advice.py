@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.execution import Pass, leaves, make_inputs, pairs
-from pytest_kopt.cases.reference import Reference, observed
+from pytest_kopt.cases.running.execution import Pass, leaves, make_inputs, pairs
+from pytest_kopt.cases.running.reference import Reference, observed
 from pytest_kopt.numerics.compare import Comparison, compare
 from pytest_kopt.numerics.determinism import bits
 from pytest_kopt.numerics.gates import default_gate

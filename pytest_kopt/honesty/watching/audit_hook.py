@@ -15,14 +15,14 @@ from types import FrameType
 from typing import Any
 
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.guards import is_library
+from pytest_kopt.honesty.watching.guards import is_library
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 _MOVED = {"os.rename": 1, "os.remove": 0, "os.truncate": 0, "os.link": 1, "os.symlink": 1}
 _HARNESS = ("conftest.py", "pyproject.toml", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg")
 _LEDGER = "ledger.jsonl"
 _IMPORTER = "<frozen importlib._bootstrap>"
-_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+_PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
 
 
 class Tripwire:

@@ -17,9 +17,7 @@ import pytest
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.execution import make_inputs
 from pytest_kopt.cases.groups import SKEWED, has_skew, redrawn, with_steady_groups
-from pytest_kopt.cases.heldout import held_out_cases, try_shape
 from pytest_kopt.cases.order import (
     ALONE,
     CANDIDATE,
@@ -29,13 +27,15 @@ from pytest_kopt.cases.order import (
     ArmsOrder,
     Commander,
 )
-from pytest_kopt.cases.reference import observed
-from pytest_kopt.cases.runner import Bench, engines_of, not_captured, prepare_blocks
+from pytest_kopt.cases.running.execution import make_inputs
+from pytest_kopt.cases.running.heldout import held_out_cases, try_shape
+from pytest_kopt.cases.running.reference import observed
+from pytest_kopt.cases.running.runner import Bench, engines_of, not_captured, prepare_blocks
+from pytest_kopt.cases.running.spot_checks import Looks, Spotted, floors
 from pytest_kopt.cases.seeds import derive
-from pytest_kopt.cases.spot_checks import Looks, Spotted, floors
 from pytest_kopt.devices.lock import checking_lock
-from pytest_kopt.honesty.background import taken_threads
 from pytest_kopt.honesty.inputs import Held
+from pytest_kopt.honesty.watching.background import taken_threads
 from pytest_kopt.measure.cold import InputPool, input_pool
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.measure.wall import one_thread

@@ -17,8 +17,8 @@ from pydantic import BaseModel, Field
 
 from pytest_kopt.bundled import bundled
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.cli import agent_commands
-from pytest_kopt.cli.agent_commands import Finished, Told
+from pytest_kopt.cli.agents import agent_commands
+from pytest_kopt.cli.agents.agent_commands import Finished, Told
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project

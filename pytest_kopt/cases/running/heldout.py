@@ -15,10 +15,10 @@ import torch
 
 from pytest_kopt.cases import domain
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.execution import Candidate, judge, make_inputs
 from pytest_kopt.cases.groups import SKEWED, has_skew, redrawn
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
-from pytest_kopt.cases.reference import Reference
+from pytest_kopt.cases.running.execution import Candidate, judge, make_inputs
+from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.honesty.heldout import SHAPES, Kind, Outcome, Tried, perturbed
 from pytest_kopt.honesty.inputs import Held

@@ -30,8 +30,8 @@ from pytest_kopt.sameness.program import differing
 from pytest_kopt.show.closing import Closing
 from pytest_kopt.show.words import gate_outcome
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.base import Base
-from pytest_kopt.trials.inventory import Inventory, removed, take_inventory
+from pytest_kopt.trials.pull_request.base import Base
+from pytest_kopt.trials.pull_request.inventory import Inventory, removed, take_inventory
 from pytest_kopt.trials.trees import overlays, why_not_in_place
 from pytest_kopt.trials.trial import Measurements
 from pytest_kopt.versions.affected_modules import DATA_SUFFIXES, NATIVE_SUFFIXES

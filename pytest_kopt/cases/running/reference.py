@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.execution import (
+from pytest_kopt.cases.running.execution import (
     INPUT,
     Pass,
     aliases,
@@ -27,8 +27,8 @@ from pytest_kopt.cases.execution import (
 )
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.guards import is_library
 from pytest_kopt.honesty.inputs import Held, activations, changed
+from pytest_kopt.honesty.watching.guards import is_library
 from pytest_kopt.honesty.work import QuietMode
 from pytest_kopt.numerics.compare import InvalidReference
 from pytest_kopt.numerics.nested import contents, fresh_copies, storages, tensors

@@ -9,20 +9,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.reference import observed
 from pytest_kopt.cases.result import Check
+from pytest_kopt.cases.running.reference import observed
+from pytest_kopt.cases.running.steps import PURPOSES, Checking
 from pytest_kopt.cases.seeds import derive
-from pytest_kopt.cases.steps import PURPOSES, Checking
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.precision import Accuracy, downgrades
-from pytest_kopt.honesty.state import changes, look
+from pytest_kopt.honesty.watching.state import changes, look
 from pytest_kopt.numerics.compare import Comparison, InvalidReference
 
 _GRADIENT = "grad of input "
 #: Frames of an error that are shown, the innermost ones.
 _FRAMES = 8
-_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 
 
 @dataclass(frozen=True, slots=True)

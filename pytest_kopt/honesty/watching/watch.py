@@ -10,13 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pytest_kopt.honesty.audit_hook import Tripwire
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.guards import Guards
-from pytest_kopt.honesty.state import changes, look
+from pytest_kopt.honesty.watching.audit_hook import Tripwire
+from pytest_kopt.honesty.watching.guards import Guards
+from pytest_kopt.honesty.watching.state import changes, look
 
 #: Everything that measures; imported before kernel code, so that it binds what is genuine.
-_MEASURING = ("pytest_kopt.cases.runner", "pytest_kopt.cases.arms", "pytest_kopt.cases.fixture")
+_MEASURING = (
+    *("pytest_kopt.cases.running.runner", "pytest_kopt.cases.running.arms"),
+    "pytest_kopt.cases.fixture",
+)
 
 
 class Watch:

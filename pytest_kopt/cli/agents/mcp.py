@@ -22,7 +22,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(_: argparse.Namespace) -> int:
     try:
-        from pytest_kopt.cli.agent_tools import server
+        from pytest_kopt.cli.agents.agent_tools import server
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "mcp":
             raise

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.execution import (
+from pytest_kopt.cases.groups import find_groups, has_skew
+from pytest_kopt.cases.running.execution import (
     INPUT,
     Candidate,
     Pass,
@@ -28,26 +29,18 @@ from pytest_kopt.cases.execution import (
     pairs,
     results_of,
 )
-from pytest_kopt.cases.gate_advice import advised, gate_line, least_db
-from pytest_kopt.cases.groups import find_groups, has_skew
-from pytest_kopt.cases.interpreter import watch_interpreter
-from pytest_kopt.cases.reference import Reference
+from pytest_kopt.cases.running.gate_advice import advised, gate_line, least_db
+from pytest_kopt.cases.running.interpreter import watch_interpreter
+from pytest_kopt.cases.running.reference import Reference
+from pytest_kopt.cases.running.traffic import computing_dtype, io_bytes
 from pytest_kopt.cases.seeds import drawn_so_far
-from pytest_kopt.cases.traffic import computing_dtype, io_bytes
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty import (
-    background,
-    inputs,
-    language,
-    memory,
-    outputs,
-    physics,
-    work,
-)
+from pytest_kopt.honesty import inputs, language, memory, outputs, physics, work
 from pytest_kopt.honesty.controls import passing_controls
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.precision import Accuracy, least_exact, terms
 from pytest_kopt.honesty.skew import DISTRIBUTIONS, uneven_groups
+from pytest_kopt.honesty.watching import background
 from pytest_kopt.numerics.compare import Comparison, InvalidReference, compare
 from pytest_kopt.numerics.determinism import bits
 from pytest_kopt.numerics.gates import default_gate

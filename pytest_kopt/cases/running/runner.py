@@ -12,24 +12,31 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import Case, function_name
-from pytest_kopt.cases.check import CheckReport, check_case, kernel_traceback
-from pytest_kopt.cases.execution import grad_out, make_inputs
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
+from pytest_kopt.cases.running.check import CheckReport, check_case, kernel_traceback
+from pytest_kopt.cases.running.execution import grad_out, make_inputs
+from pytest_kopt.cases.running.spot_checks import (
+    Backward,
+    Forward,
+    Looks,
+    Recorder,
+    Spotted,
+    floors,
+)
+from pytest_kopt.cases.running.training_check import rehearse
 from pytest_kopt.cases.seeds import derive
-from pytest_kopt.cases.spot_checks import Backward, Forward, Looks, Recorder, Spotted, floors
-from pytest_kopt.cases.training_check import rehearse
 from pytest_kopt.devices.conditions import Conditions, steadily
 from pytest_kopt.devices.lock import Waiting, checking_lock, timing_lock
 from pytest_kopt.devices.model import device_model
 from pytest_kopt.devices.vendor import Reading
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.background import taken_threads
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.honesty.physics import too_fast
 from pytest_kopt.honesty.precision import Accuracy
 from pytest_kopt.honesty.renewal import Renewal
-from pytest_kopt.honesty.watch import Watch
+from pytest_kopt.honesty.watching.background import taken_threads
+from pytest_kopt.honesty.watching.watch import Watch
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import InputPool, input_pool, launch_stream
 from pytest_kopt.measure.engine import Block, CaptureFailed, Timing, by_events, time_block

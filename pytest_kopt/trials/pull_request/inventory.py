@@ -13,7 +13,7 @@ from pytest_kopt.cases.collector import Collector
 from pytest_kopt.errors import BadInput
 from pytest_kopt.processes.child import Child, ChildDied, collect, mover
 from pytest_kopt.processes.worker_orders import WorkerOrders
-from pytest_kopt.trials.base import Base
+from pytest_kopt.trials.pull_request.base import Base
 from pytest_kopt.trials.trees import overlays
 from pytest_kopt.trials.trial import Measurements
 
