@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_kopt import policies
 from pytest_kopt.cases.case import Case, declare
+from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.running.runner import Bench, Outcome, run_case
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.schema.profile import Column, Schema
 from pytest_kopt.session.worker import Worker
+from pytest_kopt.trials.judging import cut_off
 
 #: Calls whose answers are held against the reference, and those of the training loop's probe.
 JUDGED, PROBED = 6, 4
@@ -188,9 +191,21 @@ def test_what_a_test_does_wrong_is_told_once(
     monkeypatch.setenv("CI", "true")
     pytester.makepyfile(DECLARED)
     run = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--kopt-check-only")
-    run.assert_outcomes(failed=2, passed=1, warnings=1)
+    run.assert_outcomes(failed=2, passed=1)
     text = run.stdout.str()
     assert "kopt() was called a second time: a test is one case and one row" in text
-    assert "::test_never is marked kopt and never called kopt()" in text
+    told = next(line for line in text.splitlines() if line.startswith("flag: never-called: "))
+    assert "::test_never)" in told and "nothing of it was checked" in told
     assert text.count("RuntimeError: no such thing") == 1
     assert "During handling of the above exception" not in text
+
+
+def test_nothing_is_decided_where_a_case_never_called() -> None:
+    """In a round and in a gate: it had no row, as if somebody had filtered it out."""
+    ids = ["t.py::test_a", "t.py::test_b"]
+    found = Collector(order=ids, results={ids[0]: checked(Counted()).result}, silent={ids[1]})
+    verdict = cut_off(found, ids, "", policies.load("primus"))
+    assert verdict is not None and verdict.decision == "INCOMPLETE"
+    assert verdict.reason == "1 case(s) never called kopt(): t.py::test_b"
+    assert verdict.flags == list(map(str, found.never_called()))
+    assert verdict.flags[0].startswith("never-called: ")

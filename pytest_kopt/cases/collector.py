@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from pytest_kopt.cases.result import LOST, OUTSIDE, PROPERTY, CaseResult, table_of
+from pytest_kopt.cases.result import LOST, NEVER, OUTSIDE, PROPERTY, CaseResult, table_of
+from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.schema.table import Table
 
 
@@ -19,7 +20,8 @@ class Collector:
     `crashed` one that killed an xdist worker and waits for its second run. `undecided` are the rows
     of cases that were declared, for those that die. `context_lost` are
     cases after which their process had no working GPU: their rows stand, the process was replaced.
-    `outside` are the labels of cases that target_shapes leaves out.
+    `outside` are the labels of cases that target_shapes leaves out, `silent` the node ids of marked
+    tests that passed and never called their fixture.
     """
 
     order: list[str] = field(default_factory=list)
@@ -33,6 +35,7 @@ class Collector:
     undecided: dict[str, CaseResult] = field(default_factory=dict)
     context_lost: set[str] = field(default_factory=set)
     outside: dict[str, str] = field(default_factory=dict)
+    silent: set[str] = field(default_factory=set)
     startup_death: str = ""
     refusals: list[str] = field(default_factory=list)
 
@@ -54,6 +57,8 @@ class Collector:
                 self.context_lost.add(report.nodeid)
             if name == OUTSIDE:
                 self.outside[report.nodeid] = str(text)
+            if name == NEVER:
+                self.silent.add(report.nodeid)
 
     def declared(self, text: str) -> None:
         """Take over the row that a case gets if it kills its process."""
@@ -83,6 +88,15 @@ class Collector:
         """Return the deaths that were not the case's own doing: its second run went through."""
         dead = tuple(f"{nodeid}: " for nodeid in self.dead)
         return [text for text in self.lost if not text.startswith(dead)]
+
+    def never_called(self) -> list[Finding]:
+        """Return what there is to say of marked tests that never called their fixture."""
+        what = "a test marked kopt never called kopt(): nothing of it was checked"
+        advice = "call kopt() in it, or take the marker away"
+        return [
+            Finding("never-called", what, nodeid, advice, rejects=False)
+            for nodeid in sorted(self.silent)
+        ]
 
     def take_over(self, other: Collector) -> None:
         """Have what arrived of another run of the same cases stand for this one's."""

@@ -22,6 +22,8 @@ PROPERTY = "kopt"
 LOST = "kopt-context-lost"
 #: Property of a report whose case the campaign's target_shapes leave out: its label.
 OUTSIDE = "kopt-outside"
+#: Property of the report of a marked test that passed without a call of its fixture.
+NEVER = "kopt-never-called"
 WIRE_VERSION = 1
 
 #: UNCHECKED rows have times and nothing else: no reference says what is right. No campaign decides

@@ -53,7 +53,10 @@ class Activation:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Open for the first result that a worker of a plain distributed run sends."""
-        if not self._is_open and any(name == "kopt" for name, _ in report.user_properties):
+        if (
+            not self._is_open
+            and {"kopt", "kopt-never-called"} & dict(report.user_properties).keys()
+        ):
             from pytest_kopt.session.assemble import controller_of
 
             self.open()

@@ -184,13 +184,15 @@ class Controller:
         from pytest_kopt.show import terminal
 
         results = self.collector.in_order()
-        if not results and self._closing is None:
+        flags = [] if self._closing else self.collector.never_called()
+        if not results and self._closing is None and not flags:
             return
         shown = list(
             terminal.result_lines(
                 results, self._closing, self._rooflines, terminalreporter.verbosity
             )
         )
+        shown += [terminal.flag_line(str(found)) for found in flags]
         if shown or self.noise:
             terminalreporter.section("kopt")
         terminal.write(terminalreporter, shown)

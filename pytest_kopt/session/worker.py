@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_kopt.cases.fixture import Kopt, marked_schema, send, skip_outside
-from pytest_kopt.cases.result import LOST, PROPERTY, CaseResult, named
+from pytest_kopt.cases.result import LOST, NEVER, PROPERTY, CaseResult, named
 from pytest_kopt.cases.running.switches import switches_kept
 from pytest_kopt.devices import context
 from pytest_kopt.devices.choice import interpreter_environment
@@ -34,7 +34,6 @@ _PAIR_CALLS, _PAIR_SECONDS = 25, 0.02
 #: A block on the CPU where nothing is judged: a slow kernel is called once in it.
 _PLAIN_CALLS, _PLAIN_SECONDS = 50, 0.5
 
-_NEVER = "{nodeid} is marked kopt and never called kopt(): nothing of it was checked or timed"
 _SPECIAL = {"deterministic": "--kopt-deterministic-only", "multigpu": "--kopt-dist-only"}
 
 
@@ -204,14 +203,13 @@ class Worker:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-        """Make a row of what pytest-benchmark's fixture measured in a case."""
+        """Make a row of what pytest-benchmark's fixture measured; note a case without any."""
         if not is_marked(pyfuncitem):
             return (yield)
         if "benchmark" not in pyfuncitem.fixturenames:
             outcome = yield
-            used = pyfuncitem.funcargs.get("kopt")
-            if not (isinstance(used, Kopt) and used.is_called):
-                pyfuncitem.warn(pytest.PytestWarning(_NEVER.format(nodeid=pyfuncitem.nodeid)))
+            if not _has_row(pyfuncitem):
+                pyfuncitem.user_properties.append((NEVER, True))
             return outcome
         from pytest_kopt.cases import benchmark
 
@@ -220,7 +218,7 @@ class Worker:
         skip_outside(pyfuncitem, label, self.orders.selected)
         with benchmark.stand_in(pyfuncitem) as timed:
             outcome = yield
-        if any(name == PROPERTY for name, _ in pyfuncitem.user_properties):
+        if _has_row(pyfuncitem):
             return outcome
         measured = benchmark.result(pyfuncitem, timed, dims, label)
         if measured is not None and self.orders.cases_only:
@@ -237,8 +235,7 @@ class Worker:
         report = yield
         if report.failed and is_marked(item) and not self.context_lost:
             self.context_lost = context.is_lost(self.orders.device)
-        silent = not any(name == PROPERTY for name, _ in item.user_properties)
-        if report.failed and silent and is_marked(item) and call.when != "teardown":
+        if report.failed and not _has_row(item) and is_marked(item) and call.when != "teardown":
             result = self._undecided.get(item.nodeid) or self._error_result(item)
             if result is not None:
                 send(item, replace(result, diagnosis=report.longreprtext))
@@ -296,6 +293,11 @@ class Worker:
 def is_marked(item: pytest.Item) -> bool:
     """Say whether a test is a kopt case."""
     return item.get_closest_marker("kopt") is not None
+
+
+def _has_row(item: pytest.Item) -> bool:
+    """Say whether the row of a case is on its way."""
+    return any(name == PROPERTY for name, _ in item.user_properties)
 
 
 def error_from_parameters(item: pytest.Item) -> CaseResult:

@@ -106,14 +106,18 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
     if same_code(verdict):
         yield same_code(verdict)
     yield from (f"kernel {line}" for line in kernel_lines(verdict))
-    for flag in verdict.flags:
-        yield Line(f"flag: {flag}", yellow=True)
+    yield from map(flag_line, verdict.flags)
     if verdict.applied.git_commit and verdict.decision.keeps:
         yield f"commit: {verdict.applied.git_commit[:12]}"
     if verdict.applied.restored:
         yield f"restored: {', '.join(verdict.applied.restored)}"
     if verdict.next_step:
         yield f"next: {verdict.next_step}"
+
+
+def flag_line(text: str) -> Line:
+    """Return the line of a flag."""
+    return Line(f"flag: {text}", yellow=True)
 
 
 def _shown(found: Aggregate | ConfigClass) -> str:

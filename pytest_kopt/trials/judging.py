@@ -82,7 +82,12 @@ def cut_off(
         )
     missing = [nodeid for nodeid in wanted if nodeid not in collector.results]
     if missing:
-        names = ", ".join(missing[:3])
+        silent = [nodeid for nodeid in missing if nodeid in collector.silent]
+        names = ", ".join((silent or missing)[:3])
+        if silent:
+            why = f"{len(silent)} case(s) never called kopt(): {names}"
+            verdict = incomplete(policy, why, "call kopt() in each, or take the marker away")
+            return flagged(verdict, list(map(str, collector.never_called())))
         return incomplete(
             policy,
             f"{len(missing)} case(s) have no row: {names}",
