@@ -237,7 +237,7 @@ def test_the_gain_is_the_product_of_the_kept_rounds(campaign: Campaign, html: st
     rounds = {item["number"]: item for item in unpacked(html, "data")["rounds"]}
     for number, gain in kept:
         assert rounds[number]["over_baseline"] == pytest.approx(gain)
-    assert f"{kept[-1][1]:+.3f}%" in html
+    assert f"<b>{changed(kept[-1][1])}</b> over round 1" in html
 
 
 def test_no_roofline_is_drawn_without_its_figures() -> None:
@@ -315,19 +315,11 @@ def test_terminal_json_and_report_show_the_same_numbers(
         total = verdict.aggregate
         assert total is not None
         if total.change_pct is not None:
-            assert total.low_pct is not None and total.high_pct is not None
-            change, bounds = (
-                f"{total.change_pct:+.3f}%",
-                f"[{total.low_pct:+.2f}, {total.high_pct:+.2f}]",
-            )
-            assert [
-                total.metric,
-                f"{total.incumbent:.3f}",
-                f"{total.candidate:.3f}",
-                change,
-                bounds,
-            ] == (shown[total.metric])
-            for text in (f"{total.incumbent:.3f}", f"{total.candidate:.3f}", change, bounds):
+            values = [figure(total.incumbent), figure(total.candidate)]
+            change = changed(total.change_pct)
+            bounds = interval(total.low_pct, total.high_pct)
+            assert [total.metric, *values, change, bounds] == shown[total.metric]
+            for text in (*values, change, bounds):
                 assert text in terminal
             row = browser.value(
                 f"[...document.querySelectorAll('#rounds tbody tr')][{number - 1}].textContent"
@@ -340,8 +332,7 @@ def test_terminal_json_and_report_show_the_same_numbers(
             assert row[1:] == [*values, changed(found.change_pct), bounds, found.status]
             assert f"class {found.name}: " in terminal and values[2] in terminal
         for shape in verdict.shapes:
-            wanted = "—" if shape.change_pct is None else f"{shape.change_pct:+.3f}%"
-            assert shown[shape.label][2:4] == [shape.check, wanted]
+            assert shown[shape.label][2:4] == [shape.check, changed(shape.change_pct)]
             assert shown[shape.label][5] == shape.status
 
 

@@ -14,8 +14,6 @@ from pytest_kopt.campaign.history.chain import over_baseline
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.state import Round, fold
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.verdict import Shape, Verdict
-from pytest_kopt.documents import validate
 from pytest_kopt.errors import BadInput
 from pytest_kopt.profiling.table import KernelRow
 from pytest_kopt.schema.metrics import RATE_UNITS
@@ -109,7 +107,8 @@ class Source:
                 raise BadInput(f"column {taken[0]!r} is the frame's own", where=table.source)
             self.dims.update(table.dims)
             self.metrics.update(table.metrics)
-            shapes = {tuple(shape.dims.values()): shape for shape in self._shapes(item)}
+            given = self._archive.verdict(item.number, item.last)
+            shapes = {tuple(shape.dims.values()): shape for shape in given.shapes}
             for row in table.rows:
                 shape = shapes.get(tuple(row.typed_dims.values()))
                 yield {
@@ -165,13 +164,3 @@ class Source:
                 yield item, text
             elif key in item.last.evidence:
                 self.missing.append(f"{self._layout.name}/{key}")
-
-    def _shapes(self, item: Round) -> list[Shape]:
-        """Return the verdict's cases: as the verdict was given, else as its page keeps it."""
-        if (self._layout.attempt(item.number, item.last.number) / "verdict.json").is_file():
-            return self._archive.verdict(item.number, item.last).shapes
-        path = self._layout.verdict(item.number)
-        if not path.is_file():
-            return []
-        verdict = validate(Verdict, json.loads(path.read_text()), where=str(path))
-        return verdict.shapes if verdict.attempt == item.last.number else []

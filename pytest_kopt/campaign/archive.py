@@ -13,7 +13,7 @@ from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.state import Attempt
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.decide.verdict import Applied, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.table import Table, format_csv, parse_csv, write_atomically
 
@@ -117,10 +117,18 @@ class Archive:
         )
 
     def verdict(self, number: int, attempt: Attempt) -> Verdict:
-        """Return the verdict of an attempt as it was given."""
+        """Return the verdict of an attempt as it was given.
+
+        Where the attempt's own file is gone, the round's page of it is as good: only `applied` is
+        added there, and without it the text has to be the one that the ledger names.
+        """
         assert attempt.decided is not None
         path = self._layout.attempt(number, attempt.number) / "verdict.json"
-        text = _content(path)
+        text, page = b"", self._layout.verdict(number)
+        if page.is_file() and not path.exists():
+            path, shown = page, {**json.loads(_content(page)), "applied": Applied().model_dump()}
+            text = f"{json.dumps(shown, indent=1, ensure_ascii=False)}\n".encode()
+        text = text or _content(path)
         if _sha256(text) != attempt.decided.verdict_sha256:
             raise BadInput("is not the verdict the ledger names", where=str(path))
         return Verdict.model_validate_json(text)

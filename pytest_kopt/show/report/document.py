@@ -79,6 +79,8 @@ def environment(campaign: Campaign, item: Round) -> list[tuple[str, str]]:
     path = campaign.layout.attempt(item.number, item.last.number) / "evidence.json"
     try:
         evidence = json.loads(path.read_text())
+    except FileNotFoundError:
+        return [("evidence", "not kept with this campaign")]
     except (OSError, ValueError) as error:
         return [("evidence", f"cannot be read: {error}")]
     session = dict(evidence["session"])

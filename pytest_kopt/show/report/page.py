@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.errors import BadInput
+from pytest_kopt.figures import changed
 from pytest_kopt.show.report import charts
 from pytest_kopt.show.report.document import document
 from pytest_kopt.show.report.evidence import kernels, packed, packed_text, pairs
@@ -79,13 +80,15 @@ def _environment() -> Environment:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
     except ImportError:
         raise _missing("jinja2") from None
-    return Environment(
+    found = Environment(
         loader=FileSystemLoader(_HERE),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    found.filters["changed"] = changed
+    return found
 
 
 @functools.cache

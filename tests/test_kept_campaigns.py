@@ -1,0 +1,44 @@
+"""Campaigns of earlier releases, as docs/campaigns keeps them, are still read whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.layout import Layout
+from pytest_kopt.errors import BadInput
+from pytest_kopt.show.report.document import document
+
+KEPT = sorted((Path(__file__).parents[1] / "docs" / "campaigns").iterdir())
+
+
+def opened(root: Path, campaign: Path) -> Campaign:
+    """Open a copy of a kept campaign."""
+    copy = root / "agent" / "workspace" / campaign.name
+    shutil.copytree(campaign, copy)
+    return Campaign(Layout(copy), root)
+
+
+@pytest.mark.parametrize("campaign", KEPT, ids=lambda path: path.name)
+def test_a_campaign_without_the_bulk_of_its_evidence_has_its_report(
+    tmp_path: Path, campaign: Path
+) -> None:
+    shown = document(opened(tmp_path, campaign))
+    for item in shown["rounds"]:
+        page = json.loads((campaign / f"rounds/round-{item['number']}/verdict.json").read_text())
+        assert (item["decision"], item["reason"]) == (page["decision"], page["reason"])
+        assert len(item["shapes"]) == len(page["shapes"])
+        total = page["aggregate"]
+        assert item["change_pct"] == total["change_pct"]
+
+
+def test_a_page_that_is_not_the_ledgers_verdict_is_refused(tmp_path: Path) -> None:
+    campaign = opened(tmp_path, KEPT[0])
+    page = campaign.layout.verdict(2)
+    page.write_text(page.read_text().replace('"ACCEPTED"', '"ROLLED_BACK"'))
+    with pytest.raises(BadInput, match="is not the verdict the ledger names"):
+        document(campaign)
