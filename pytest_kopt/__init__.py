@@ -33,7 +33,7 @@ _ROOMS = {
     "get_tolerances": "numerics.gates",
     "snr": "numerics.gates",
     "tolerance": "numerics.gates",
-    "propose_gate": "cases.gate_advice",
+    "propose_gate": "cases.running.gate_advice",
     "compute_snr": "numerics.snr",
     "Column": "schema.profile",
     "Schema": "schema.profile",
