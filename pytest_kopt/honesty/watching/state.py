@@ -6,6 +6,7 @@ Taken as plain values, so that two looks can be compared; a change is named with
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import os
 import signal
@@ -43,7 +44,7 @@ def look(device: str = "cpu") -> State:
     found: dict[str, object] = {
         "gc enabled": gc.isenabled(),
         "gc thresholds": gc.get_threshold(),
-        "gc frozen": gc.get_freeze_count() > 0,
+        "gc frozen": _was_frozen() or gc.get_freeze_count() > 0,
         "switch interval": sys.getswitchinterval(),
         "trace function": sys.gettrace(),
         "profile function": sys.getprofile(),
@@ -84,6 +85,12 @@ def changes(before: State, after: State) -> list[Finding]:
             )
         )
     return found
+
+
+@functools.cache
+def _was_frozen() -> bool:
+    """Whether the parent of this process froze what it had imported, all of which a count walks."""
+    return gc.get_freeze_count() > 0
 
 
 def _scheduling() -> dict[str, object]:
