@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import io
 import json
 import os
 import re
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,6 +35,7 @@ _WARM = (
     *("pytest_kopt.cases.running.arms", "pytest_kopt.cases.running.runner"),
     *("pytest_kopt.session.assemble", "pytest_kopt.session.controller"),
     *("pytest_kopt.session.supervisor", "pytest_kopt.session.xdist", "pytest_kopt.trials.opening"),
+    *("pytest_kopt.session.warming", "pytest_kopt.show.exports.publish", "git", "numpy.random"),
     *("pytest_kopt.paired.pairing", "pytest_kopt.show.terminal", "pytest_kopt.cli.main"),
 )
 #: What libraries read while they are loaded: everything forked has it so.
@@ -169,17 +171,17 @@ def _have_workers_forked() -> None:
         master = importlib.import_module("execnet.gateway_io").Popen2IOMaster
         start = master.__init__
 
-        def fork(io: Any, words: Sequence[str], execmodel: Any) -> None:
+        def fork(ways: Any, words: Sequence[str], execmodel: Any) -> None:
             if words[0] != sys.executable or not fits(os.environ):
-                start(io, words, execmodel)
+                start(ways, words, execmodel)
                 return
             (source, sink), (answers, answering) = os.pipe(), os.pipe()
             order = {"worker": words[-1], "cwd": os.getcwd(), "env": dict(os.environ)}
-            io.popen = _ask(os.environ[_SOCKET], order, [answering, 2, source])
+            ways.popen = _ask(os.environ[_SOCKET], order, [answering, 2, source])
             for descriptor in (answering, source):
                 os.close(descriptor)
             streams = os.fdopen(sink, "wb"), os.fdopen(answers, "rb")
-            super(master, io).__init__(*streams, execmodel=execmodel)
+            super(master, ways).__init__(*streams, execmodel=execmodel)
 
         master.__init__ = fork
 
@@ -211,6 +213,7 @@ def main() -> None:
     for name in _WARM:
         with suppress(ImportError):
             importlib.import_module(name)
+    _load_plugins()
     importlib.import_module("gc").freeze()
     children: dict[int, int] = {}
     while True:
@@ -219,6 +222,18 @@ def main() -> None:
             reap(waking, children)
         if listener.fileno() in ready:
             _serve(listener, (waking, wake), children)
+
+
+def _load_plugins() -> None:
+    """Have pytest import what it loads in every session: itself, since it rewrites plugins.
+
+    What every case looks up of the libraries is looked up as well.
+    """
+    with tempfile.TemporaryDirectory() as empty, redirect_stdout(io.StringIO()):
+        importlib.import_module("pytest").main(["-p", "no:kopt", "-c", os.devnull, empty])
+        importlib.import_module("pytest_kopt.versions.affected_modules").project_modules(
+            Path(empty)
+        )
 
 
 def _serve(listener: socket.socket, pipes: tuple[int, int], children: dict[int, int]) -> None:
