@@ -42,7 +42,7 @@ def test_the_incumbents_kernel_needs_no_round(project: DrivenCampaign) -> None:
     assert "kernels: the same code as round 1: nothing to measure" in ran.refusal
     assert files_below(project.root, project.root) == before
     document = shown(project)
-    assert document["obstacle"] == ran.refusal
+    assert document["nothing_to_measure"] == ran.refusal
     assert not any("--kopt-round 2" in command for command in document["allowed"])
     assert document["next"].startswith("change the kernel (one hypothesis), then: pytest")
     project.write(KERNEL, b"OLD = 1\n# saved\n")
@@ -51,7 +51,7 @@ def test_the_incumbents_kernel_needs_no_round(project: DrivenCampaign) -> None:
     assert document["next_action"]["action"] == "change_kernel"
     assert any("but runs the same code" in line for line in lines(document))
     project.write(KERNEL, b"OLD = 2\n")
-    assert shown(project)["obstacle"] is None
+    assert shown(project)["nothing_to_measure"] is None
     assert play(project, "faster").verdict
 
 
@@ -113,7 +113,8 @@ def test_a_kernel_that_does_not_parse(project: DrivenCampaign, text: bytes, wher
     assert str(error.value).startswith(where) and "nothing was measured" in str(error.value)
     assert files_below(project.root, project.root) == before
     document = shown(project)
-    assert document["obstacle"] == str(error.value) in document["next"]
+    assert document["next_action"]["arguments"]["error"]["text"] == str(error.value)
+    assert str(error.value) in document["next"]
     assert not any("--kopt-round" in command for command in document["allowed"])
 
 

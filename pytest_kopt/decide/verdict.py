@@ -182,6 +182,7 @@ ActionWord = Literal[
     "run_round",
     "repair",
     "rerun",
+    "mend_kernel",
     "restore_harness",
     "mend",
     "run_final",

@@ -155,8 +155,7 @@ class Harness:
 
 def edits(before: Fingerprint, now: Fingerprint) -> list[Finding]:
     """Return what of the harness changed since the baseline; every one rejects."""
-    names = sorted({*before.files, *now.files})
-    texts = [text for name in names if (text := _file_change(name, before.files, now.files))]
+    texts = [_file_change(before.files.get(n), now.files.get(n), n) for n in touched(before, now)]
     texts += _changes("pytest setting", before.settings, now.settings)
     old, new = ({key: f.manifest.get(key) for key in MANIFEST_KEYS} for f in (before, now))
     texts += _changes("manifest key", old, new)
@@ -168,6 +167,12 @@ def edits(before: Fingerprint, now: Fingerprint) -> list[Finding]:
         )
         for text in texts
     ]
+
+
+def touched(before: Fingerprint, now: Fingerprint) -> list[str]:
+    """Return the files that were edited, added or removed since the baseline."""
+    names = sorted({*before.files, *now.files})
+    return [n for n in names if before.files.get(n, "") != now.files.get(n, "")]
 
 
 def undeclared(before: Fingerprint, now: Fingerprint, changed: Iterable[str]) -> list[Finding]:
@@ -195,10 +200,7 @@ def _sha_now(now: Fingerprint, name: str) -> str | None:
     return now.dependencies.get(name, now.files.get(name))
 
 
-def _file_change(name: str, before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    old, new = before.get(name, ""), now.get(name, "")
-    if old == new:
-        return ""
+def _file_change(old: str | None, new: str | None, name: str) -> str:
     if not old:
         return f"{name} was added"
     return f"{name} was removed" if not new else f"{name} was edited"

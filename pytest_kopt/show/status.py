@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,43 +20,50 @@ from pytest_kopt.campaign.history.memory import unmasked_rounds, version_of
 from pytest_kopt.campaign.history.stops import Stop
 from pytest_kopt.campaign.kernel import files_of
 from pytest_kopt.campaign.state import Round, chain_breaks
-from pytest_kopt.decide.verdict import ActionWord, Decision, NextAction, Verdict
+from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.figures import changed, figure
 from pytest_kopt.show import standing
+from pytest_kopt.show.next_action import (
+    InTheWay,
+    discard_command,
+    next_action,
+    round_command,
+    sentence,
+)
 from pytest_kopt.show.words import same_code
 
 STATUS_VERSION = 1
 
 
 def status(
-    campaign: Campaign, here: Path | None = None, harness: str | None = None
+    campaign: Campaign, here: Path | None = None, harness: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return the status as JSON-able data; the key names are part of the agents' contract.
 
     `here` is the project root that the commands are for, the campaign's own by default; `harness`
-    says why the harness stands in the way of a round, where it does.
+    are the arguments of `restore_harness`, where the harness stands in the way of a round.
     """
     away = here is not None and here.resolve() != campaign.root.resolve()
     way = f"cd {shlex.quote(str(campaign.root))} && " if away else ""
-    obstacle = _obstacle(campaign) or harness
+    obstacle = _obstacle(campaign)
     state, manifest = campaign.state, campaign.manifest
     policy = campaign.policy()
     counted, ends = count(state, policy), campaign.termination_check(policy)
     looked_at = unmasked_rounds(state)
     review = stagnation.review(looked_at)
     attempted = [_round(item) for item in state.rounds.values() if item.attempts]
-    last = attempted[-1] if attempted else None
     rounds = [item for item in attempted if version_of(item["round"]) not in state.masked]
     pending = state.pending
-    idle = None if obstacle or pending or stops.holding(ends) else _nothing_to_measure(campaign)
-    verdict = _last_verdict(campaign)
-    is_open = bool(last and last["open"])
     running = _running(campaign)
     refused = running["error"]["text"] if running and running["phase"] == "refused" else None
-    stuck = obstacle or refused or (idle if is_open else None)
-    action = _next_action(campaign, last, ends, stuck, idle, harness, way)
+    broken = None if obstacle else _broken(campaign) or refused
+    clear = not (obstacle or harness or broken or pending or stops.holding(ends))
+    same = _nothing_to_measure(campaign) if clear else None
+    found = InTheWay(obstacle, harness or {}, broken, same)
+    verdict = _last_verdict(campaign)
+    action = next_action(campaign, found, ends, way)
     return {
         "schema_version": STATUS_VERSION,
         "campaign": campaign.name,
@@ -66,13 +73,15 @@ def status(
         "kernel": manifest.kernel_source,
         "branch": manifest.git_branch,
         "root": str(campaign.root),
-        "obstacle": obstacle or idle,
+        "directory": str(campaign.layout.directory),
+        "obstacle": obstacle or (harness or {}).get("obstacle"),
+        "nothing_to_measure": same,
         "edited": lineage.edited(campaign.root, manifest, state),
         "measured_elsewhere": _measured_elsewhere(campaign),
         "ended": state.ended,
         "incumbent_round": state.incumbent_round,
         "next_round": None if stops.holding(ends) else state.next_round,
-        "open": is_open,
+        "open": bool(attempted and attempted[-1]["open"]),
         "unapplied": pending[0].number if pending else None,
         "final": campaign.state.finals[-1].model_dump(mode="json")
         if campaign.state.finals
@@ -94,10 +103,10 @@ def status(
         "stagnation": asdict(review) if review else None,
         "termination_check": [{"title": stop.title, **asdict(stop)} for stop in ends],
         "integration": _integration(campaign),
-        "allowed": list(_allowed(campaign, ends, obstacle, idle, way)),
+        "allowed": list(_allowed(campaign, ends, found, way)),
         "running": running,
         "next_action": action.model_dump(mode="json"),
-        "next": _next(action, campaign, last, ends, way),
+        "next": sentence(action, campaign, found, ends, way),
         "quick": _quick(campaign),
         "cases": [shape.model_dump(mode="json") for shape in verdict.shapes] if verdict else [],
         "masked": [f"v{version}" for version in sorted(state.masked)],
@@ -237,11 +246,19 @@ def _obstacle(campaign: Campaign) -> str | None:
     """Return why the tree, or what is kept of the campaign, is in no state for a round."""
     try:
         campaign.check_ready()
-        hypothesis.check_parses(campaign)
         campaign.check_policy(campaign.policy())
         if campaign.state.baseline:
             campaign.incumbent()
-    except (BadInput, KernelError) as error:
+    except BadInput as error:
+        return str(error)
+    return None
+
+
+def _broken(campaign: Campaign) -> str | None:
+    """Return where the kernel does not parse, None where it does."""
+    try:
+        hypothesis.check_parses(campaign)
+    except KernelError as error:
         return str(error)
     return None
 
@@ -285,79 +302,20 @@ def _measured_elsewhere(campaign: Campaign) -> str:
         return ""
 
 
-def _allowed(
-    campaign: Campaign, ends: Sequence[Stop], obstacle: str | None, idle: str | None, way: str
-) -> Iterator[str]:
-    """Yield the commands that would not be refused now; what is in a round's way only is `idle`."""
-    if not stops.holding(ends) and not obstacle and not idle:
-        yield f"{way}{_run(campaign)}"
+def _allowed(campaign: Campaign, ends: Sequence[Stop], found: InTheWay, way: str) -> Iterator[str]:
+    """Yield the commands that would not be refused now."""
+    is_ready = not found.obstacle and not found.harness
+    if not stops.holding(ends) and is_ready and not found.broken and not found.same:
+        yield f"{way}{round_command(campaign)}"
     final = standing.final_command(campaign)
-    if final and not obstacle:
+    if final and is_ready:
         workspace = campaign.manifest.upstream is not None
         yield f"{f'cd {shlex.quote(str(campaign.home))} && ' if workspace else way}{final}"
+    if not found.obstacle and (discarding := discard_command(campaign)):
+        yield discarding
     yield from (f"kopt {word} {campaign.name}" for word in ("advise", "report"))
     if not campaign.state.ended:
         yield f"kopt stop {campaign.name}"
-
-
-def _run(campaign: Campaign) -> str:
-    return f"pytest --kopt-campaign {campaign.name} --kopt-round {campaign.state.next_round}"
-
-
-def _next_action(
-    campaign: Campaign,
-    last: dict[str, Any] | None,
-    ends: Sequence[Stop],
-    obstacle: str | None,
-    idle: str | None,
-    harness: str | None,
-    way: str,
-) -> NextAction:
-    """Return what is next as a word with its arguments; `obstacle` keeps a round from running.
-
-    `idle` says why the kernel, edited or not, needs none.
-    """
-    final = standing.final_command(campaign)
-    if stops.holding(ends):
-        if not final:
-            return NextAction(action="stop")
-        return NextAction(action="run_final", arguments={"command": f"{way}{final}"})
-    if obstacle:
-        word: ActionWord = "restore_harness" if obstacle == harness else "mend"
-        return NextAction(action=word, arguments={"obstacle": obstacle})
-    arguments = {"round": campaign.state.next_round, "command": f"{way}{_run(campaign)}"}
-    if last is None:
-        return NextAction(action="run_baseline", arguments=arguments)
-    if last["open"]:
-        is_wrong = last["decision"] == Decision.REPAIR
-        return NextAction(action="repair" if is_wrong else "rerun", arguments=arguments)
-    kernel = {"kernel": campaign.manifest.kernel_source}
-    if not idle and lineage.edited(campaign.root, campaign.manifest, campaign.state):
-        return NextAction(action="run_round", arguments=arguments | kernel)
-    return NextAction(action="change_kernel", arguments=arguments | kernel)
-
-
-#: The sentence of an action that a round's command follows.
-_SENTENCES = {
-    "run_baseline": "measure the baseline",
-    "run_round": "measure the edited kernel",
-    "change_kernel": "change the kernel (one hypothesis), then",
-}
-
-
-def _next(
-    action: NextAction,
-    campaign: Campaign,
-    last: dict[str, Any] | None,
-    ends: Sequence[Stop],
-    way: str,
-) -> str:
-    if action.action in ("stop", "run_final"):
-        return "; ".join(["nothing", *standing.going_on_lines(campaign, ends, way)])
-    if "obstacle" in action.arguments:
-        return f"mend what is in the way: {action.arguments['obstacle']}"
-    sentence = _SENTENCES.get(action.action) or (last or {})["next_step"]
-    return f"{sentence}: {action.arguments['command']}"
 
 
 def _running(campaign: Campaign) -> dict[str, Any] | None:

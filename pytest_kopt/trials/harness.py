@@ -16,7 +16,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.fingerprint import Fingerprint, Harness, edits, undeclared
+from pytest_kopt.honesty.fingerprint import Fingerprint, Harness, edits, touched, undeclared
 
 #: Settings that say which code runs as a test and what runs around it.
 _EFFECTIVE = (
@@ -103,6 +103,10 @@ class HarnessWatch:
         """Return what was edited since the baseline; nothing before there is one."""
         return [] if self._baseline is None else edits(self._baseline, now)
 
+    def touched(self, ids: Iterable[str]) -> list[str]:
+        """Return the harness's files that were edited, added or removed since the baseline."""
+        return [] if self._baseline is None else touched(self._baseline, self.take(ids))
+
     def check(self, ids: Iterable[str]) -> Fingerprint:
         """Return the fingerprint now; BadInput when the harness is not the baseline's."""
         now = self.take(ids)
@@ -135,14 +139,21 @@ class HarnessWatch:
         return [paths[path] for path in repository.dirty(paths) if path in paths] if paths else []
 
 
-def edited_harness(campaign: Campaign) -> str | None:
-    """Return why a session is refused for its harness, as far as files tell it; None if not."""
+def edited_harness(campaign: Campaign) -> dict[str, Any] | None:
+    """Return why a session is refused for its harness and which files to put back; None if not.
+
+    As far as files tell it. A setting that was edited is in no list of files.
+    """
     if campaign.state.baseline is None:
         return None
+    watch = HarnessWatch(campaign, PytestSetup.at(campaign.root))
+    files: list[str] = []
     try:
-        HarnessWatch(campaign, PytestSetup.at(campaign.root)).check(campaign.expected_cases())
+        ids = campaign.expected_cases()
+        files = watch.touched(ids)
+        watch.check(ids)
     except BadInput as error:
-        return str(error)
+        return {"obstacle": str(error), "files": files}
     return None
 
 

@@ -74,7 +74,8 @@ def test_a_round_of_the_same_code_is_refused(started: Project) -> None:
     assert not started.was_measured and started.contents() == before
     assert took < AT_ONCE, took
     status = json.loads(started.kopt("status", "--json").out)
-    assert status["next_round"] == 2 and "the same code as round 1" in status["obstacle"]
+    assert status["next_round"] == 2
+    assert "the same code as round 1" in status["nothing_to_measure"]
 
 
 def test_a_neutral_refactoring_is_kept_at_once(started: Project) -> None:

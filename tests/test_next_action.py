@@ -1,0 +1,89 @@
+"""What `kopt status --json` asks of a program that reads nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_kopt.show.status import status
+from pytest_kopt.trials.harness import edited_harness
+from tests.crash import Steps
+from tests.driven_campaign import CASES, NAME, DrivenCampaign
+from tests.model_campaign import OUTCOMES
+
+KERNEL = "kernels/a.py"
+RATES = (100.0, 200.0, 300.0, 400.0)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> DrivenCampaign:
+    project = DrivenCampaign(tmp_path / "project", {KERNEL: b"OLD = 1\n"}, in_git=False)
+    play(project, "equal")
+    return project
+
+
+def play(project: DrivenCampaign, outcome: str) -> None:
+    factors = OUTCOMES[outcome].factors
+    rates = [rate * factor for rate, factor in zip(RATES, factors, strict=True)]
+    assert project.measure("next", OUTCOMES[outcome], rates, Steps(project.root)).verdict
+
+
+def shown(project: DrivenCampaign) -> dict[str, Any]:
+    return status(project.opened())
+
+
+def asked(project: DrivenCampaign) -> tuple[str, dict[str, Any]]:
+    action = shown(project)["next_action"]
+    return action["action"], action["arguments"]
+
+
+def test_an_accepted_kernel_is_no_obstacle(project: DrivenCampaign) -> None:
+    """A program stops at an obstacle: a person has to mend it."""
+    document = shown(project)
+    assert document["obstacle"] is None and asked(project)[0] == "change_kernel"
+    assert document["nothing_to_measure"].startswith("kernels: the same code as round 1")
+    project.write(KERNEL, b"OLD = 1  # a comment\n")
+    assert asked(project)[0] == "change_kernel" and shown(project)["edited"] == [KERNEL]
+    project.write(KERNEL, b"NEW = 1\n")
+    assert asked(project)[0] == "run_round" and shown(project)["nothing_to_measure"] is None
+    assert Path(document["directory"]) == project.layout.directory
+
+
+def test_a_kernel_that_does_not_parse_is_its_authors_to_mend(project: DrivenCampaign) -> None:
+    project.write(KERNEL, b"OLD = 1\ndef broken(:\n")
+    word, arguments = asked(project)
+    assert word == "mend_kernel" and shown(project)["obstacle"] is None
+    assert (arguments["error"]["file"], arguments["error"]["line"]) == (KERNEL, 2)
+    assert arguments["round"] == 2 and arguments["kernel"] == ["kernels"]
+    assert "discard" not in arguments
+
+
+def test_a_repair_says_how_many_are_left_and_becomes_a_round_to_run(
+    project: DrivenCampaign,
+) -> None:
+    project.write(KERNEL, b"NEW = 1\n")
+    play(project, "wrong")
+    word, arguments = asked(project)
+    assert (word, arguments["round"], arguments["repairs_left"]) == ("repair", 2, 3)
+    assert arguments["discard"] == f"kopt discard {NAME}" in shown(project)["allowed"]
+    project.write(KERNEL, b"NEW = 2\n")
+    assert asked(project)[0] == "run_round"
+    play(project, "wrong")
+    assert asked(project)[0] == "repair" and asked(project)[1]["repairs_left"] == 2
+    project.write(KERNEL, b"OLD = 1\n")
+    word, arguments = asked(project)
+    assert word == "change_kernel" and "discard" in arguments, "to run it would be refused"
+    assert shown(project)["next"].startswith("change the kernel: kernels: the same code")
+
+
+def test_an_edited_harness_names_the_files_to_put_back(project: DrivenCampaign) -> None:
+    project.write(KERNEL, b"NEW = 1\n")
+    project.write(CASES, (project.root / CASES).read_bytes() + b"# a comment\n")
+    campaign = project.opened()
+    document = status(campaign, harness=edited_harness(campaign))
+    action = document["next_action"]
+    assert (action["action"], action["arguments"]["files"]) == ("restore_harness", [CASES])
+    assert f"{CASES} was edited" in document["obstacle"] == action["arguments"]["obstacle"]
+    assert not any("--kopt-round" in command for command in document["allowed"])
