@@ -345,11 +345,11 @@ def results(outcome: Outcome, rates: Sequence[float]) -> list[CaseResult]:
 
 
 def files_below(directory: Path, root: Path) -> Version:
-    """Return the files below a directory by their path below `root`."""
+    """Return the files below a directory by their path below `root`, but how a session ended."""
     return {
         path.relative_to(root).as_posix(): path.read_bytes()
         for path in sorted(directory.rglob("*"))
-        if path.is_file()
+        if path.is_file() and path.name != "running.json"
     }
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_kopt.campaign import running
 from pytest_kopt.errors import KernelError
 from pytest_kopt.show.status import lines, status
 from tests.crash import Steps
@@ -27,6 +29,13 @@ def play(project: DrivenCampaign, outcome: str) -> Ran:
 
 def shown(project: DrivenCampaign) -> dict[str, Any]:
     return status(project.opened())
+
+
+def ended(project: DrivenCampaign) -> dict[str, Any]:
+    """What whoever polls finds of a session that is over."""
+    found = running.read(project.layout.running)
+    assert found is not None and found["phase"] == "ended"
+    return found
 
 
 @pytest.fixture
@@ -90,6 +99,7 @@ def test_an_edited_harness_is_no_candidates_doing(project: DrivenCampaign) -> No
     project.write(CASES, harness + b"# a comment\n")
     before = files_below(project.root, project.root)
     refusal = play(project, "faster").refusal
+    assert ended(project)["exit_code"] == 4 and ended(project)["error"]["text"] == refusal
     assert f"{CASES} was edited" in refusal and "kopt init NEW --from c" in refusal
     assert files_below(project.root, project.root) == before
     project.write(CASES, harness)
@@ -116,6 +126,24 @@ def test_a_kernel_that_does_not_parse(project: DrivenCampaign, text: bytes, wher
     assert document["next_action"]["arguments"]["error"]["text"] == str(error.value)
     assert str(error.value) in document["next"]
     assert not any("--kopt-round" in command for command in document["allowed"])
+    left = ended(project)
+    assert (left["exit_code"], left["error"]["text"]) == (1, str(error.value))
+
+
+def test_a_kernel_that_did_not_import_is_told_until_it_is_edited(project: DrivenCampaign) -> None:
+    project.write(KERNEL, b"import no_such\n")
+    why = f"the kernel does not import; nothing was measured\n{KERNEL}:1: in <module>"
+    running.end(project.layout.running, 1, KernelError(why))
+    document = shown(project)
+    assert (document["running"]["error"]["file"], document["running"]["error"]["line"]) == (
+        *(KERNEL, 1),
+    )
+    asked = document["next_action"]
+    assert (asked["action"], asked["arguments"]["error"]["line"]) == ("mend_kernel", 1)
+    later = project.layout.running.stat().st_mtime + 1
+    os.utime(project.root / KERNEL, (later, later))
+    document = shown(project)
+    assert document["running"] is None and document["next_action"]["action"] == "run_round"
 
 
 def test_only_python_has_to_parse(project: DrivenCampaign) -> None:

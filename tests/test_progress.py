@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import threading
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import Any, get_args
 import pytest
 from _pytest._io import TerminalWriter
 
+from pytest_kopt.campaign import running
 from pytest_kopt.decide.inference import FINAL_LOOK
 from pytest_kopt.decide.verdict import ActionWord
+from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.session import progress as module
 from pytest_kopt.session.progress import Progress
 
@@ -66,7 +69,7 @@ def test_a_slow_process_does_not_make_more_be_left() -> None:
         left.append(progress.document()["seconds_left"])
         clock.now += 4.0
     assert left == [35.0, 31.0, 30.0]
-    progress.end()
+    progress.stop()
 
 
 def test_a_terminal_shows_the_phase_and_what_is_left() -> None:
@@ -89,7 +92,7 @@ def test_a_terminal_shows_the_phase_and_what_is_left() -> None:
         "\rkopt: comparing, look 1 of 5: process 2 of at most 8, up to 18 s left",
         "\rkopt: comparing, look 2 of 5: process 3 of at most 8, up to 15 s left",
     ]
-    progress.end()
+    progress.stop()
 
 
 def test_elsewhere_a_line_comes_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +113,7 @@ def test_elsewhere_a_line_comes_every_ten_seconds(monkeypatch: pytest.MonkeyPatc
     assert not told.wait(0.05)
     clock.now = 10.0
     assert told.wait(5)
-    progress.end()
+    progress.stop()
     assert set(screen.written) == {"kopt: checking 1 of 3: test_slow"}
 
 
@@ -159,19 +162,35 @@ def test_whoever_polls_finds_the_phase_and_the_seconds_left(tmp_path: Path) -> N
         *("comparing", 2, 5),
         None,
     )
-    progress.end()
-    assert not file.exists()
+    progress.deciding()
+    assert json.loads(file.read_text())["phase"] == "deciding" in progress.line()
+    progress.end(9)
+    progress.end(None)
+    progress.measured()
+    found = json.loads(file.read_text())
+    assert (found["phase"], found["exit_code"], found["error"]) == ("ended", 9, None)
 
 
-def test_a_refused_kernel_stays_to_be_read(tmp_path: Path) -> None:
+def test_why_a_session_ended_stays_to_be_read(tmp_path: Path) -> None:
     file = tmp_path / "running.json"
     progress = Progress(None, file)
     progress.checking(2)
-    progress.refuse({"text": "no module", "file": "kernels/gemm.py", "line": 3})
-    progress.end()
+    progress.end(1, KernelError("the kernel does not import\nkernels/gemm.py:3: in <module>"))
     found = json.loads(file.read_text())
-    assert found["phase"] == "refused"
-    assert found["error"] == {"text": "no module", "file": "kernels/gemm.py", "line": 3}
+    assert (found["phase"], found["exit_code"]) == ("ended", 1)
+    assert (found["error"]["file"], found["error"]["line"]) == ("kernels/gemm.py", 3)
+
+
+@pytest.mark.parametrize("phase", ["checking", "ended"])
+def test_a_refused_session_leaves_the_file_of_one_that_runs(tmp_path: Path, phase: str) -> None:
+    file = tmp_path / "running.json"
+    running.write(file, phase=phase, pid=os.getppid())
+    with pytest.raises(BadInput), running.refusals_left(file):
+        raise BadInput("campaign 'c' is in use by process 1")
+    found = json.loads(file.read_text())
+    assert (found["phase"], found["pid"]) == (
+        ("checking", os.getppid()) if phase == "checking" else ("ended", os.getpid())
+    )
 
 
 def test_a_file_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
@@ -179,7 +198,7 @@ def test_a_file_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     progress = Progress(None, tmp_path / "blocked/running.json")
     progress.checking(2)
     progress.checked()
-    progress.refuse({"text": "no module"})
+    progress.end(0)
     assert (tmp_path / "blocked").read_text() == "a file, not a directory\n"
 
 

@@ -87,16 +87,19 @@ class Comparison:
         lanes: Sequence[tuple[Site, Device, Sequence[str]]],
         versions: Versions,
         progress: Callable[[], None],
+        over: Callable[[], None],
         most: int,
     ) -> None:
         """Compare `versions` over the node ids of each device.
 
-        `progress` is called after every measured replica, from the thread of its device. `most` is
-        how many replicas there can be: some are started before it is known that they are needed.
-        What is still running is ended where the comparison, a context manager, is left.
+        `progress` is called after every measured replica, from the thread of its device, `over`
+        where the comparison is left. `most` is how many replicas there can be: some are started
+        before it is known that they are needed. What is still running is ended where the
+        comparison, a context manager, is left.
         """
         self._config = config
         self.progress = progress
+        self._over = over
         self._orders = orders
         self._numbers = itertools.count()
         self._versions = versions
@@ -209,6 +212,7 @@ class Comparison:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+        self._over()
 
     def close(self) -> None:
         """End what was started and is not needed any more."""

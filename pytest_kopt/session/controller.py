@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_kopt.campaign import running
 from pytest_kopt.cases.collector import Collector
-from pytest_kopt.cases.details import place_of
 from pytest_kopt.decide import student
 from pytest_kopt.devices.idle import NoIdleGpu
-from pytest_kopt.errors import BadInput, CannotFinish, KernelError, storage_told
+from pytest_kopt.errors import BadInput, CannotFinish, storage_told
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.processes.worker_orders import WorkerOrders
@@ -93,16 +93,10 @@ class Controller:
         """Take over a collection and return what has to run; UsageError when the cases drifted."""
         self.collector.collected(ids)
         if self.trial:
-            try:
+            with told("nothing was measured", self):
                 self.trial.check_collection(
                     ids, self.collector, self._config.stash.get(NARROWED, False)
                 )
-            except BadInput as error:
-                raise pytest.UsageError(str(error)) from None
-            except KernelError as error:
-                file, line = place_of(str(error)) or (None, None)
-                self.progress.refuse({"text": str(error), "file": file, "line": line})
-                pytest.exit(str(error), returncode=int(ExitCode.FAILED))
         if self.settings.active:
             self.progress.checking(len(ids))
         versions = self.trial.versions() if self.trial else None
@@ -126,7 +120,7 @@ class Controller:
         self.measurements.session = session
         if self.trial:
             self._interruption.take_over()
-        with told("nothing was measured or changed", self.trial):
+        with told("nothing was measured or changed", self):
             if not self.is_settled:
                 self.measurements.take_place(
                     self.wait_minutes, self.say, serves_itself=not self.settings.active
@@ -179,6 +173,7 @@ class Controller:
         ours = {ExitCode.OK, ExitCode.FAILED, int(pytest.ExitCode.NO_TESTS_COLLECTED)}
         if self._closing and exitstatus in ours:
             session.exitstatus = int(self._closing.verdict.exit_code)
+        self.progress.end(int(session.exitstatus))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         from pytest_kopt.show import terminal
@@ -208,16 +203,24 @@ class Controller:
 
     def pytest_unconfigure(self) -> None:
         self._interruption.give_back()
-        self.progress.end()
+        self.progress.end(None)
         self.measurements.end()
         if self.trial:
             self.trial.release()
+
+    def ended_by(self, error: Exception, code: int) -> None:
+        """Put down that nothing is decided, and why."""
+        self.progress.end(code, error)
+        if self.trial and isinstance(error, NoIdleGpu):
+            self.trial.no_idle_gpu(error)
 
     def close(self, interrupted: str = "") -> None:
         """Have the round judged and write what was asked for; UsageError for unusable input."""
         undisturbed = self._interruption.held_off() if interrupted else nullcontext()
         lasting = "nothing is lost: the next session finishes what this one began"
-        with undisturbed, told(lasting, self.trial):
+        if self.trial:
+            self.progress.deciding()
+        with undisturbed, told(lasting, self):
             if not interrupted:
                 self.measurements.second_runs()
             if self.trial:
@@ -229,7 +232,7 @@ class Controller:
                 self.noise = self._calibrate(self.settings.calibrate)
             self._draw_rooflines()
             self._write_rows()
-        self.progress.end()
+        self.progress.stop()
 
     def _draw_rooflines(self) -> None:
         from pytest_kopt.cases.rooflines import rooflines
@@ -267,24 +270,22 @@ class Controller:
 
 
 @contextmanager
-def told(consequence: str, trial: Trial | None = None) -> Iterator[None]:
+def told(consequence: str, controller: Controller | None = None) -> Iterator[None]:
     """Turn what a user can mend into pytest's own ways of ending with a message and a code.
 
-    The trial records that no GPU was idle.
+    The controller puts the end down.
     """
     try:
         with storage_told():
             yield
-    except BadInput as error:
-        raise pytest.UsageError(str(error)) from None
-    except KernelError as error:
-        pytest.exit(str(error), returncode=int(ExitCode.FAILED))
-    except NoIdleGpu as error:
-        if trial:
-            trial.no_idle_gpu(error)
-        pytest.exit(str(error), returncode=int(ExitCode.NO_IDLE_GPU))
-    except CannotFinish as error:
-        pytest.exit(f"{error}; {consequence}", returncode=int(ExitCode.INCOMPLETE))
+    except tuple(running.CODES) as error:
+        code = int(running.CODES[type(error)])
+        if controller:
+            controller.ended_by(error, code)
+        if isinstance(error, BadInput):
+            raise pytest.UsageError(str(error)) from None
+        rest = f"; {consequence}" if isinstance(error, CannotFinish) else ""
+        pytest.exit(f"{error}{rest}", returncode=code)
 
 
 class Blocked:

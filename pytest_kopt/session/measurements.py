@@ -129,6 +129,7 @@ class HostMeasurements:
         self.orders = replace(self.orders, ignored=kept)
         assert self.session is not None
         self.session.testscollected += len(ids)
+        self.progress.checking(len(ids))
         replay = Replay(self._config, self._collector)
         known = {case.nodeid: case.device for case in self.orders.expected or ()}
         homes = {nodeid: known.get(nodeid) for nodeid in ids}
@@ -173,6 +174,7 @@ class HostMeasurements:
             lanes,
             versions,
             self.progress.measured,
+            self.progress.deciding,
             most,
         )
 

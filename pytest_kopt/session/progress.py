@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import json
-import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_kopt.campaign import running
 from pytest_kopt.clock import now
 from pytest_kopt.decide.inference import LOOKS
-from pytest_kopt.schema.table import write_atomically
 
 #: Seconds after which a line is printed where there is no terminal, whatever has happened.
 QUIET_SECONDS = 10.0
 _TICK_SECONDS = 1.0
-RUNNING_VERSION = 1
 
 
 class Progress:
     """Told of every case and every measured process; on a terminal one line that renews itself.
 
     Elsewhere a line when a phase begins and at least every 10 s, with `-v` one for each step; with
-    `-q` none. `file` is kept up to date as long as the session runs.
+    `-q` none. `file` is kept up to date as long as the session runs, and
+    tells how it ended.
     """
 
     def __init__(
@@ -79,25 +76,26 @@ class Progress:
             self._counted = self._clock()
             self._step(says=self._is_terminal or self._done == 1 or self._verbosity > 0)
 
-    def refuse(self, error: dict[str, Any]) -> None:
-        """Leave behind why the kernel could not be measured, for whoever polls."""
-        self._ended.set()
-        if self._file is not None:
-            self._write({**self.document(), "phase": "refused", "error": error})
-            self._file = None
+    def deciding(self) -> None:
+        """Begin to judge, to write and to carry out."""
+        self._begin("deciding", 0)
 
-    def end(self) -> None:
-        """Take the file away; safe to repeat."""
+    def stop(self) -> None:
+        """Show nothing more."""
         self._ended.set()
-        if self._file is not None:
-            self._file.unlink(missing_ok=True)
+
+    def end(self, exit_code: int | None, error: Exception | None = None) -> None:
+        """Leave the end in the file; only the first call counts."""
+        self.stop()
+        with self._lock:
+            file, self._file = self._file, None
+        if file is not None:
+            running.end(file, exit_code, error, started=self._began)
 
     def document(self) -> dict[str, Any]:
-        """Return what `running.json` holds."""
+        """Return what `running.json` holds, as far as it is known."""
         comparing = self._phase == "comparing"
         return {
-            "schema_version": RUNNING_VERSION,
-            "pid": os.getpid(),
             "phase": self._phase,
             "case": None if comparing else self._case or None,
             "done": self._done,
@@ -106,11 +104,12 @@ class Progress:
             "looks": len(LOOKS) if comparing else None,
             "seconds_left": self._seconds_left,
             "started": self._began,
-            "updated": now(),
         }
 
     def line(self) -> str:
         """Return where the session is and what is left."""
+        if self._phase == "deciding":
+            return "kopt: deciding"
         left = self._seconds_left
         if self._phase == "comparing":
             until = "" if left is None else f", up to {left:.0f} s left"
@@ -169,7 +168,7 @@ class Progress:
         if self._ended.is_set():
             return
         if self._file is not None:
-            self._write(self.document())
+            running.write(self._file, **self.document())
         reporter = self._reporter
         if not says or reporter is None or reporter.verbosity < 0:
             return
@@ -180,12 +179,6 @@ class Progress:
         _begin_line(reporter)
         reporter.write_line(self.line())
         reporter.flush()
-
-    def _write(self, document: dict[str, Any]) -> None:
-        assert self._file is not None
-        # A full disk ends the session where something has to be kept; this is only a help.
-        with suppress(OSError):
-            write_atomically(self._file, json.dumps(document, indent=1) + "\n")
 
 
 def _begin_line(reporter: pytest.TerminalReporter) -> None:

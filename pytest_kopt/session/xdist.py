@@ -58,7 +58,7 @@ class XdistBridge:
             self._remote[id(spec)] = host
             spec.env.update(controller.measurements.common_environment)
             if controller.judges:
-                with told("nothing was measured", controller.trial):
+                with told("nothing was measured", controller):
                     self._connections[id(spec)] = connection_of(spec, proxies)
 
     @pytest.hookimpl(optionalhook=True)
@@ -84,7 +84,7 @@ class XdistBridge:
         channel.waitclose()
         if "busy" in answer:
             in_the_way = [f"{gateway.id}: {found}" for found in answer["busy"]]
-            with told("nothing was measured", controller.trial):
+            with told("nothing was measured", controller):
                 raise NoIdleGpu(controller.wait_minutes or 0.0, in_the_way)
         if "refused" in answer:
             raise pytest.UsageError(f"{gateway.id}: {answer['refused']}")

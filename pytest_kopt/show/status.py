@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pytest_kopt.campaign import hypothesis
+from pytest_kopt.campaign import hypothesis, running
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git import lineage
 from pytest_kopt.campaign.history import stagnation, stops
@@ -23,6 +21,7 @@ from pytest_kopt.campaign.state import Round, chain_breaks
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.errors import BadInput, KernelError
+from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.figures import changed, figure
 from pytest_kopt.show import standing
 from pytest_kopt.show.next_action import (
@@ -56,8 +55,8 @@ def status(
     attempted = [_round(item) for item in state.rounds.values() if item.attempts]
     rounds = [item for item in attempted if version_of(item["round"]) not in state.masked]
     pending = state.pending
-    running = _running(campaign)
-    refused = running["error"]["text"] if running and running["phase"] == "refused" else None
+    session = _session(campaign)
+    refused = session["error"]["text"] if session and session["phase"] == running.ENDED else None
     broken = None if obstacle else _broken(campaign) or refused
     clear = not (obstacle or harness or broken or pending or stops.holding(ends))
     same = _nothing_to_measure(campaign) if clear else None
@@ -104,7 +103,7 @@ def status(
         "termination_check": [{"title": stop.title, **asdict(stop)} for stop in ends],
         "integration": _integration(campaign),
         "allowed": list(_allowed(campaign, ends, found, way)),
-        "running": running,
+        "running": session,
         "next_action": action.model_dump(mode="json"),
         "next": sentence(action, campaign, found, ends, way),
         "quick": _quick(campaign),
@@ -318,21 +317,18 @@ def _allowed(campaign: Campaign, ends: Sequence[Stop], found: InTheWay, way: str
         yield f"kopt stop {campaign.name}"
 
 
-def _running(campaign: Campaign) -> dict[str, Any] | None:
-    """Return how far the session is that works on the campaign, or why the last one was refused.
+def _session(campaign: Campaign) -> dict[str, Any] | None:
+    """Return how far the session is that works on the campaign, or how a kernel ended the last one.
 
-    What was refused is told until the kernel is edited.
+    A kernel that did not import is told of until it is edited.
     """
     file = campaign.layout.running
-    try:
-        document: dict[str, Any] = json.loads(file.read_text())
-        written = file.stat().st_mtime
-        if document["phase"] == "refused":
-            sources = campaign.manifest.kernel_source
-            files = [file for source in sources for file in files_of(campaign.root / source)]
-            edited = max(file.stat().st_mtime for file in files)
-            return None if written < edited else document
-        os.kill(document["pid"], 0)
-    except (OSError, ValueError, KeyError):
+    document = running.read(file)
+    if document is None or running.is_live(document):
+        return document
+    if document.get("exit_code") != ExitCode.FAILED or not document.get("error"):
         return None
-    return document
+    sources = campaign.manifest.kernel_source
+    files = [path for source in sources for path in files_of(campaign.root / source)]
+    edited = max((path.stat().st_mtime for path in files), default=0.0)
+    return None if file.stat().st_mtime < edited else document

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_kopt import policies
-from pytest_kopt.campaign import notes
+from pytest_kopt.campaign import notes, running
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.choice import choose_campaign
 from pytest_kopt.campaign.layout import find
@@ -27,12 +27,14 @@ def open_trial(settings: Settings, setup: PytestSetup) -> CampaignTrial:
     """Return the trial that `--kopt-round` asks for; BadInput where it cannot run now."""
     name = choose_campaign(settings.campaign, settings.root, settings.workspace)
     layout = find(settings.workspace, name)
-    campaign = Campaign(layout, settings.root)
-    upstream = settings.round == "final" and campaign.is_upstream
-    if upstream:
-        campaign = UpstreamCampaign(layout, settings.root)
-    _finish(campaign, settings)
-    return CampaignTrial(_question(campaign, settings, upstream), _asked(campaign, settings, setup))
+    with running.refusals_left(layout.running):
+        campaign = Campaign(layout, settings.root)
+        upstream = settings.round == "final" and campaign.is_upstream
+        if upstream:
+            campaign = UpstreamCampaign(layout, settings.root)
+        _finish(campaign, settings)
+        question = _question(campaign, settings, upstream)
+        return CampaignTrial(question, _asked(campaign, settings, setup))
 
 
 def _question(campaign: Campaign, settings: Settings, upstream: bool) -> Question:

@@ -88,7 +88,9 @@ def test_a_kernel_that_cannot_be_imported(started: Project, mode: tuple[str, ...
         assert says in run.text and f"{KERNEL}:{line}" in run.text, run.text
         assert started.contents() == before
     left = json.loads((started.campaign / "running.json").read_text())
-    assert left["phase"] == "refused" and left["error"]["file"].endswith(KERNEL), left
+    assert (left["phase"], left["exit_code"]) == ("ended", 1) and left["error"]["file"].endswith(
+        KERNEL
+    ), left
     assert left["error"]["line"] == line
 
 

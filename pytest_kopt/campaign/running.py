@@ -1,0 +1,87 @@
+"""running.json of a campaign: how far its session is, or how the last one ended."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from pytest_kopt.cases.details import place_of
+from pytest_kopt.clock import now
+from pytest_kopt.devices.idle import NoIdleGpu
+from pytest_kopt.errors import BadInput, CannotFinish, KernelError
+from pytest_kopt.exit_codes import ExitCode
+from pytest_kopt.schema.table import write_atomically
+
+RUNNING_VERSION = 1
+ENDED = "ended"
+#: What ends a session before its verdict, by the exit code.
+CODES: dict[type[Exception], ExitCode] = {
+    BadInput: ExitCode.USAGE,
+    KernelError: ExitCode.FAILED,
+    NoIdleGpu: ExitCode.NO_IDLE_GPU,
+    CannotFinish: ExitCode.INCOMPLETE,
+}
+
+
+def read(file: Path) -> dict[str, Any] | None:
+    """Return the document, None where there is none that can be read."""
+    try:
+        document: dict[str, Any] = json.loads(file.read_text())
+        return document if {"phase", "pid"} <= document.keys() else None
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def is_live(document: dict[str, Any]) -> bool:
+    """Say whether the session that wrote it still runs."""
+    try:
+        os.kill(document["pid"], 0)
+    except OSError:
+        return False
+    return bool(document["phase"] != ENDED)
+
+
+def write(file: Path, **known: Any) -> None:
+    """Write the document; what is not known is None.
+
+    A file that cannot be written ends nothing: this is only a help.
+    """
+    document = {
+        "schema_version": RUNNING_VERSION,
+        "pid": os.getpid(),
+        "phase": None,
+        **dict.fromkeys(("case", "done", "total", "look", "looks", "seconds_left")),
+        **dict.fromkeys(("exit_code", "error", "started")),
+        "updated": now(),
+    }
+    with suppress(OSError):
+        write_atomically(file, json.dumps(document | known, indent=1) + "\n")
+
+
+def end(file: Path, exit_code: int | None, error: Exception | None = None, **known: Any) -> None:
+    """Write that the session has ended, and by which error; another that still runs has the file.
+
+    `exit_code` is None where pytest itself broke.
+    """
+    document = read(file)
+    if document and is_live(document) and document["pid"] != os.getpid():
+        return
+    told = None
+    if error is not None:
+        path, line = place_of(str(error)) or (None, None)
+        told = {"text": str(error), "file": path, "line": line}
+    write(file, **known, phase=ENDED, exit_code=exit_code, error=told)
+
+
+@contextmanager
+def refusals_left(file: Path) -> Iterator[None]:
+    """Leave behind how the session ends where it is refused here."""
+    try:
+        yield
+    except tuple(CODES) as error:
+        end(file, CODES[type(error)], error)
+        raise
