@@ -10,11 +10,11 @@ them, and has Triton and its assembler translate what would be launched. Prints 
 from __future__ import annotations
 
 import importlib.util
-import re
-import subprocess
+import inspect
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,11 @@ from tabulate import tabulate
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
-TARGET = GPUTarget("cuda", 90, 32)
-_PRODUCTS = re.compile(r"\b([HQ]G?MMA)\b")
-_USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
+from pytest_kopt.sameness.launches import Launch, Recording
+from pytest_kopt.sameness.objects import digest, figures
+
+ARCH, TARGET = "sm_90", GPUTarget("cuda", 90, 32)
+_SHOWN = ("registers", "stack", "shared memory", "threads", "tensor-core")
 
 
 class Nothing:
@@ -69,21 +71,34 @@ def versions(name: str) -> Iterator[tuple[str, str]]:
             yield step.name + (f", repair {place}" if place else ""), source
 
 
-def compiled(source: str, call: Callable[[Any], None]) -> list[dict[str, Any]]:
-    """Return what each kernel that `call` launches needs, once for all equal ones."""
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+def recorded(name: str, source: str, dims: Mapping[str, Any]) -> Recording:
+    """Return what a version of a campaign's kernel launches for a case through Triton."""
+    call = CALLS[name]
+    shape = {key: dims[key] for key in inspect.signature(call).parameters if key in dims}
+    launches: list[Launch] = []
+    objects: dict[str, bytes] = {}
 
     def compile_only(
         self: JITFunction[Any], *args: Any, grid: Any, warmup: bool, **kw: Any
     ) -> None:
         given = [Shape(a) if isinstance(a, torch.Tensor) else a for a in args]
         kernel = real(self, *given, grid=(1,), warmup=True, **kw)
-        if kernel is None:
-            return
-        row = {"kernel": self.fn.__name__, **usage(kernel.asm["cubin"])}
-        row |= {"shared": kernel.metadata.shared, "warps": kernel.metadata.num_warps}
-        found[tuple(row.values())] = row
+        named = dict(zip(self.arg_names, args, strict=False)) | kw
+        size = grid(named) if callable(grid) else grid
+        known, content = kernel.metadata, kernel.asm["cubin"]
+        objects[digest(content)] = content
+        launches.append(
+            Launch(
+                self.fn.__name__,
+                tuple(size),
+                (known.num_warps * TARGET.warp_size,),
+                known.shared,
+                digest(content),
+                tuple(str(a) if isinstance(a, int | float) else "address" for a in args),
+            )
+        )
 
+    triton.runtime.driver.set_active(Nothing())
     real = JITFunction.run
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "version.py"
@@ -94,67 +109,74 @@ def compiled(source: str, call: Callable[[Any], None]) -> list[dict[str, Any]]:
         spec.loader.exec_module(module)
         JITFunction.run = compile_only
         try:
-            call(module)
+            call(module, **shape)
         finally:
             JITFunction.run = real
-    return list(found.values())
+    return Recording(tuple(launches), objects)
 
 
-def usage(cubin: bytes) -> dict[str, Any]:
-    """Return what an assembled kernel needs: registers a thread, bytes of stack, tensor cores."""
-    tools = Path(triton.__file__).parent / "backends/nvidia/bin"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        text = subprocess.check_output(
-            [tools / "cuobjdump", "--dump-resource-usage", file.name], text=True
-        )
-        code = subprocess.check_output([tools / "nvdisasm", file.name], text=True)
-    numbers = _USAGE.search(text)
-    assert numbers, text
-    products = " ".join(sorted(set(_PRODUCTS.findall(code))))
-    return {"registers": int(numbers[1]), "stack": int(numbers[2]), "products": products}
+def rmsnorm(module: Any, rows: int, columns: int) -> None:
+    x = empty(rows, columns).requires_grad_()
+    w = empty(columns).requires_grad_()
+    module.rmsnorm(x, w).backward(empty(rows, columns))
 
 
-def rmsnorm(module: Any) -> None:
-    for columns in (3584, 4096, 5120, 8192):
-        x = empty(16384, columns).requires_grad_()
-        w = empty(columns).requires_grad_()
-        module.rmsnorm(x, w).backward(empty(16384, columns))
+def gemm_fp8_blockwise(module: Any, M: int, N: int, K: int) -> None:
+    x, w = empty(M, K).requires_grad_(), empty(N, K).requires_grad_()
+    module.gemm_fp8(x, w).backward(empty(M, N))
 
 
-def gemm_fp8_blockwise(module: Any) -> None:
-    for m, n, k in ((4096, 4096, 4096), (4096, 28672, 8192)):
-        x, w = empty(m, k).requires_grad_(), empty(n, k).requires_grad_()
-        module.gemm_fp8(x, w).backward(empty(m, n))
-
-
-def grouped_gemm(module: Any) -> None:
-    for rows in (16384, 512):
-        x, w = empty(rows, 2048).requires_grad_(), empty(16, 1536, 2048).requires_grad_()
-        sizes = empty(16, dtype=torch.int32)
-        module.grouped_gemm(x, w, sizes).backward(empty(rows, 1536))
+def grouped_gemm(module: Any, G: int, M: int, N: int, K: int) -> None:
+    x, w = empty(M, K).requires_grad_(), empty(G, N, K).requires_grad_()
+    sizes = empty(G, dtype=torch.int32)
+    module.grouped_gemm(x, w, sizes).backward(empty(M, N))
 
 
 def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-CALLS = {call.__name__: call for call in (rmsnorm, gemm_fp8_blockwise, grouped_gemm)}
+CALLS: dict[str, Callable[..., None]] = {
+    call.__name__: call for call in (rmsnorm, gemm_fp8_blockwise, grouped_gemm)
+}
+SHAPES: dict[str, list[dict[str, int]]] = {
+    "rmsnorm": [{"rows": 16384, "columns": n} for n in (3584, 4096, 5120, 8192)],
+    "gemm_fp8_blockwise": [
+        {"M": 4096, "N": 4096, "K": 4096},
+        {"M": 4096, "N": 28672, "K": 8192},
+    ],
+    "grouped_gemm": [{"G": 16, "M": m, "N": 1536, "K": 2048} for m in (16384, 512)],
+}
+
+
+def rows(name: str, version: str, source: str) -> Iterator[dict[str, Any]]:
+    """Yield what each kernel of a version needs, once for all equal ones."""
+    seen = set()
+    for dims in SHAPES[name]:
+        found = recorded(name, source, dims)
+        for launch in found.launches:
+            threads = prod(launch.block)
+            needs = figures(found.objects[launch.code], threads, launch.shared, ARCH)
+            needs["threads"] = threads
+            row = tuple(int(needs.get(key, 0)) for key in _SHOWN)
+            if (launch.name, row) not in seen:
+                seen.add((launch.name, row))
+                yield {"version": version, "kernel": launch.name} | dict(
+                    zip(_SHOWN, row, strict=True)
+                )
 
 
 def main() -> None:
-    triton.runtime.driver.set_active(Nothing())
     failed = 0
     for name in sys.argv[1:] or names():
-        rows: list[dict[str, Any]] = []
+        found: list[dict[str, Any]] = []
         for version, source in versions(name):
             try:
-                rows += [{"version": version, **row} for row in compiled(source, CALLS[name])]
+                found += rows(name, version, source)
             except Exception as error:
                 failed += 1
-                rows.append({"version": version, "kernel": f"{type(error).__name__}: {error}"})
-        print(f"{name}, Triton {triton.__version__}, sm_90\n{tabulate(rows, headers='keys')}\n")
+                found.append({"version": version, "kernel": f"{type(error).__name__}: {error}"})
+        print(f"{name}, Triton {triton.__version__}, sm_90\n{tabulate(found, headers='keys')}\n")
     sys.exit(failed > 0)
 
 

@@ -21,10 +21,11 @@ from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.figures import changed, figure, interval
 from pytest_kopt.roofline import Limits, roofline
 from pytest_kopt.show.report import charts, page
+from pytest_kopt.show.status import status
 from pytest_kopt.show.terminal import verdict_lines
 from tests.builders import NOW
 from tests.chromium import Page, chromium
-from tests.whole_campaign import KERNEL, a_campaign
+from tests.whole_campaign import KERNEL, RACED, a_campaign
 
 pytest.importorskip("vl_convert")
 pytest.importorskip("jinja2")
@@ -334,6 +335,20 @@ def test_terminal_json_and_report_show_the_same_numbers(
         for shape in verdict.shapes:
             assert shown[shape.label][2:4] == [shape.check, changed(shape.change_pct)]
             assert shown[shape.label][5] == shape.status
+    assert ["step", "M256", "registers", "40", "64"] in cells
+    assert [row for row in cells if row[0] == "sum"] == [["sum", "M256", "launches", "1", "0"]]
+    for raced in RACED:
+        change, bounds = changed(raced.change_pct), interval(raced.low_pct, raced.high_pct)
+        row = [str(raced.place), raced.name, str(raced.decision), change, bounds, raced.reason]
+        assert row in cells and row in summary_cells(campaign)
+    assert status(campaign)["candidates"] == [raced.model_dump(mode="json") for raced in RACED]
+
+
+def summary_cells(campaign: Campaign) -> list[list[str]]:
+    """Return the rows of the tables in the last round's summary.md."""
+    text = campaign.layout.summary(max(campaign.state.rounds)).read_text()
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,15 @@ from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.recording import AttemptRecord, record_attempt
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Decision, Shape, Verdict
+from pytest_kopt.decide.verdict import (
+    Aggregate,
+    ConfigClass,
+    Decision,
+    KernelChange,
+    RaceCandidate,
+    Shape,
+    Verdict,
+)
 from pytest_kopt.roofline import Roofline
 from pytest_kopt.schema.profile import GEMM
 from pytest_kopt.schema.table import Table
@@ -32,6 +40,30 @@ _PAIRS = (
     *("label", "round_of_inference", "comparison", "pair", "position"),
     *("candidate_ms", "incumbent_ms", "device", "clocks"),
 )
+#: Of the last round: a kernel that needs more registers, one that is gone, and a race of two.
+KERNELS = [
+    KernelChange(
+        case="M256",
+        kernel=name,
+        before={"launches": 1, "registers": 40, "stack": 0},
+        after=after,
+    )
+    for name, after in {"step": {"launches": 1, "registers": 64, "stack": 0}, "sum": {}}.items()
+]
+RACED = [
+    RaceCandidate(
+        name=f"candidates/{name}",
+        place=place,
+        decision=decision,
+        reason=f"{name} was seen",
+        change_pct=1.0 / place,
+        low_pct=0.1,
+        high_pct=2.0,
+    )
+    for place, (name, decision) in enumerate(
+        {"a": Decision.ACCEPTED, "b": Decision.ROLLED_BACK}.items(), start=1
+    )
+]
 #: What became of the rounds after the first, over and over.
 CYCLE = (
     Decision.ACCEPTED,
@@ -57,7 +89,7 @@ def a_campaign(
     """Write a campaign of decided rounds below `root`/agent/workspace and return it.
 
     `label` and `summary` are patterns; `kernel` is text that every version of the kernel ends with.
-    The last round holds the `rooflines`.
+    The last round holds the `rooflines`, what changed in its kernels, and a race.
     """
     dice = random.Random(7)
     layout = Layout(root / "agent" / "workspace" / name)
@@ -82,7 +114,8 @@ def a_campaign(
         table = Table(results[0].header, tuple(result.row() for result in results))
         verdict = _verdict(decision, level, gain, results, gains)
         if number == rounds:
-            verdict = verdict.model_copy(update={"rooflines": list(rooflines)})
+            more = {"rooflines": list(rooflines), "kernels": KERNELS, "candidates": RACED}
+            verdict = verdict.model_copy(update=more)
         record_attempt(
             campaign,
             AttemptRecord(

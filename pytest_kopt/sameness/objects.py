@@ -38,7 +38,7 @@ _MIX = (
     ("stores", r"STG|UTMASTG|(global|buffer|flat)_store|st\.global"),
     ("shared accesses", r"LDS|STS|ds_|ld\.shared|st\.shared|ldmatrix|stmatrix"),
     ("local accesses", r"LDL|STL|scratch_|ld\.local|st\.local"),
-    ("atomics", r"ATOM|RED|global_atomic|buffer_atomic|atom\.|red\."),
+    ("atomics", r"ATOM|RED(?!UX)|global_atomic|buffer_atomic|atom\.|red\."),
     ("barriers", r"BAR|SYNCS|s_barrier|bar(rier)?\.|mbarrier"),
 )
 _KINDS = [(name, re.compile(pattern)) for name, pattern in _MIX]

@@ -107,6 +107,9 @@ def status(
         "next_action": action.model_dump(mode="json"),
         "next": sentence(action, campaign, found, ends, way),
         "quick": _quick(campaign),
+        "candidates": [raced.model_dump(mode="json") for raced in verdict.candidates]
+        if verdict
+        else [],
         "cases": [shape.model_dump(mode="json") for shape in verdict.shapes] if verdict else [],
         "masked": [f"v{version}" for version in sorted(state.masked)],
         "rounds": rounds,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-from pytest_kopt.figures import changed_within
+from pytest_kopt.figures import changed, changed_within, interval
 
 if TYPE_CHECKING:
     from pytest_kopt.decide.verdict import (
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
         Shape,
         Verdict,
     )
+
+CANDIDATES = ("Place", "Candidate", "Decision", "vs incumbent", "Interval", "Reason")
 
 
 def within(found: Aggregate | Shape | ConfigClass | RaceCandidate) -> str:
@@ -61,21 +63,59 @@ def same_code(verdict: Verdict) -> str:
 def kernel_lines(verdict: Verdict) -> list[str]:
     """Return what changed in the machine code, a line for each kernel."""
     found = []
-    for kernel in verdict.kernels:
-        names = [n for n in {**kernel.before, **kernel.after} if _differs(kernel, n)]
-        figures = (
-            f"{name} {kernel.before.get(name, 0):g} -> {kernel.after.get(name, 0):g}"
-            for name in names
-        )
+    for kernel, rows in _kernel_figures(verdict):
         what = "" if kernel.before else "added, "
         what = what if kernel.after else "gone, "
-        text = ", ".join(figures) or "other instructions or arguments"
+        text = ", ".join(f"{name} {before} -> {after}" for name, before, after in rows)
+        text = text or "other instructions or arguments"
         found.append(f"{kernel.kernel}: {what}{text} (first in {kernel.case})")
     return found
 
 
-def _differs(kernel: KernelChange, name: str) -> bool:
-    return kernel.before.get(name, 0.0) != kernel.after.get(name, 0.0)
+def kernel_rows(verdict: Verdict) -> list[list[str]]:
+    """Return the same as rows of a table: kernel, its first case, figure, before, after."""
+    return [
+        [kernel.kernel, kernel.case, *row]
+        for kernel, rows in _kernel_figures(verdict)
+        for row in rows or [("other instructions or arguments", "", "")]
+    ]
+
+
+def _kernel_figures(
+    verdict: Verdict,
+) -> Iterator[tuple[KernelChange, list[tuple[str, str, str]]]]:
+    """Yield each kernel with the figures that differ, before and after; once for equal ones.
+
+    Of cases that differ in their number of blocks only, the first stands for all. Of a kernel that
+    is gone the launches are enough.
+    """
+    seen = set()
+    for kernel in verdict.kernels:
+        names = {**kernel.before, **kernel.after} if kernel.after else ["launches"]
+        both = [
+            (name, f"{kernel.before.get(name, 0):g}", f"{kernel.after.get(name, 0):g}")
+            for name in names
+        ]
+        rows = [row for row in both if row[1] != row[2]]
+        key = (kernel.kernel, *(row for row in rows if row[0] != "blocks"))
+        if key not in seen:
+            seen.add(key)
+            yield kernel, rows
+
+
+def candidate_rows(verdict: Verdict) -> list[list[str]]:
+    """Return the candidates of a race as rows under `CANDIDATES`, by place."""
+    return [
+        [
+            str(raced.place),
+            raced.name,
+            str(raced.decision),
+            changed(raced.change_pct),
+            interval(raced.low_pct, raced.high_pct),
+            raced.reason,
+        ]
+        for raced in verdict.candidates
+    ]
 
 
 def clipped(label: str, room: int) -> str:

@@ -9,7 +9,7 @@ from pytest_kopt.campaign.state import Round
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.figures import changed, figure, interval
 from pytest_kopt.honesty.transfer import REJECT, UNSTATED, transfer_lines
-from pytest_kopt.show.words import kernel_lines, markdown_table
+from pytest_kopt.show.words import CANDIDATES, candidate_rows, kernel_lines, markdown_table
 
 
 def summary(campaign: Campaign, item: Round, verdict: Verdict) -> str:
@@ -77,6 +77,8 @@ def _results(campaign: Campaign, item: Round, verdict: Verdict) -> str:
             )
     if verdict.classes:
         lines += ["", _classes(verdict)]
+    if verdict.candidates:
+        lines += ["", markdown_table(CANDIDATES, candidate_rows(verdict))]
     return "\n".join(lines)
 
 

@@ -14,7 +14,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed, figure, interval
 from pytest_kopt.show.files import final_report
 from pytest_kopt.show.status import status
-from pytest_kopt.show.words import kernel_lines
+from pytest_kopt.show.words import CANDIDATES, candidate_rows, kernel_rows
 
 
 def document(campaign: Campaign) -> dict[str, Any]:
@@ -158,7 +158,8 @@ def _round(item: Round, verdict: Verdict) -> dict[str, Any]:
             for found in verdict.classes
         ],
         "flags": verdict.flags,
-        "kernels": kernel_lines(verdict),
+        "kernels": kernel_rows(verdict),
+        "candidates": [CANDIDATES, *candidate_rows(verdict)] if verdict.candidates else [],
         "notes": [[name, str(value)] for name, value in item.notes.given().items()],
         "summary": item.notes.summary or item.notes.change or item.notes.hypothesis or "",
         "commit": (verdict.applied.git_commit or "")[:12] if verdict.decision.keeps else "",

@@ -77,7 +77,6 @@
     ];
     for (const each of round.attempts.slice(0, -1))
       parts.push(made("p", `attempt ${each.number}: ${each.decision}: ${each.reason}`, "quiet"));
-    for (const line of round.kernels) parts.push(made("p", `kernel ${line}`));
     for (const flag of round.flags) parts.push(made("p", `flag: ${flag}`, "flag"));
     if (round.commit) parts.push(made("p", `commit ${round.commit}`, "quiet"));
     if (round.restored.length) parts.push(made("p", `restored ${round.restored.join(", ")}`, "quiet"));
@@ -103,6 +102,10 @@
           round.shapes.map((s) => [s.label, s.dims, s.check, s.change, s.interval, s.status, s.device]),
         ),
       );
+    const [header, ...candidates] = round.candidates;
+    if (header) parts.push(table(header, candidates));
+    if (round.kernels.length)
+      parts.push(table(["Kernel", "First in", "What", "Incumbent", "Candidate"], round.kernels));
     if (round.notes.length) parts.push(table(["Notes", ""], round.notes));
     at("detail").replaceChildren(...parts);
     const packed = at(`pairs-${round.number}`);

@@ -1,0 +1,96 @@
+"""Tell what changed in the machine code in every compared round of docs/campaigns, without a GPU.
+
+python benchmarks/kept_campaigns_changes.py [NAME...]
+
+Compiles the snapshots of each round and of its incumbent for the card they were measured on, at the
+shapes of their cases, and compares what Triton would launch. Writes `kernels.json` into the
+campaign's folder and the tables into its report. Verdicts are not touched: the ledger holds
+their hashes. What torch launches by itself is not in it: there is no device to capture.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+import sys
+import time
+from pathlib import Path
+
+import triton
+from campaign_steps import load, names
+from compile_kernels import ARCH, recorded
+
+from pytest_kopt.decide.verdict import KernelChange, Verdict
+from pytest_kopt.sameness.launches import differences
+from pytest_kopt.show.report.evidence import packed
+from pytest_kopt.show.words import kernel_rows
+
+ROOT = Path(__file__).resolve().parents[1]
+_PAGE = ROOT / "pytest_kopt/show/report/page.js"
+_DATA = re.compile(r'(<script type="text/plain" id="data">)([^<]*)(</script>)')
+_SCRIPT = re.compile(r'<script>\n"use strict";.*?</script>', re.S)
+
+
+def compared(folder: Path) -> list[Verdict]:
+    """Return the verdicts of a kept campaign's rounds after the baseline, in their order."""
+    texts = (path.read_text() for path in folder.glob("rounds/*/verdict.json"))
+    found = (Verdict.model_validate_json(text) for text in texts)
+    return sorted((v for v in found if v.round != 1), key=lambda verdict: verdict.round or 0)
+
+
+def changes(name: str, folder: Path) -> list[Verdict]:
+    """Return the same verdicts with what changed in the kernels against the incumbent of then."""
+    kernel, incumbent, told = load(name).kernel, 1, list[Verdict]()
+    for verdict in compared(folder):
+        assert verdict.round is not None
+        before, after = (
+            (folder / f"rounds/round-{number}/kernel_snapshot" / kernel).read_text()
+            for number in (incumbent, verdict.round)
+        )
+        found: dict[str, KernelChange] = {}
+        for case in verdict.shapes:
+            both = (recorded(name, source, case.dims) for source in (before, after))
+            for change in differences(*both, ARCH):
+                named = change.model_copy(update={"case": case.label})
+                found.setdefault(change.model_dump_json(), named)
+        told.append(verdict.model_copy(update={"kernels": [*found.values()]}))
+        incumbent = verdict.round if verdict.decision.keeps else incumbent
+    return told
+
+
+def with_tables(page: str, told: list[Verdict]) -> str:
+    """Return a report with the tables in its rounds, drawn by today's script."""
+    found = _DATA.search(page)
+    assert found is not None
+    data = json.loads(gzip.decompress(base64.b64decode(found[2])))
+    rows = {verdict.round: kernel_rows(verdict) for verdict in told}
+    for item in data["rounds"]:
+        item["kernels"] = rows.get(item["number"], [])
+    page = _DATA.sub(lambda part: part[1] + packed(data) + part[3], page)
+    return _SCRIPT.sub(lambda _: f"<script>\n{_PAGE.read_text()}\n</script>", page)
+
+
+def main() -> None:
+    for name in sys.argv[1:] or names():
+        folder = ROOT / "docs/campaigns" / name
+        told = changes(name, folder)
+        document = {
+            "compiled": f"{time.strftime('%Y-%m-%d')}, Triton {triton.__version__} for {ARCH}",
+            "rounds": {
+                verdict.round: [kernel.model_dump(mode="json") for kernel in verdict.kernels]
+                for verdict in told
+            },
+        }
+        (folder / "kernels.json").write_text(json.dumps(document, indent=1) + "\n")
+        report = folder / "report.html"
+        report.write_text(with_tables(report.read_text(), told))
+        for verdict in told:
+            print(f"{name} round {verdict.round}, {verdict.decision}: {verdict.reason}")
+            for row in kernel_rows(verdict):
+                print("   ", *row)
+
+
+if __name__ == "__main__":
+    main()
