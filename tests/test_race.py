@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,9 @@ from pytest_kopt.decide.noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.paired import PairedCase, PairedEvidence
 from pytest_kopt.decide.race import RACE_LOOKS, heat, interval, winner
 from pytest_kopt.figures import changed_within
+from pytest_kopt.trials.candidates import candidates_of
 from tests.test_bisect_walk import CASE_SD
+from tests.whole_campaign import KERNEL, a_campaign
 
 PRIMUS = policies.load("primus")
 
@@ -62,6 +65,20 @@ def test_ties_go_to_the_smaller_change() -> None:
     assert winner(field, list(field), {"long": 90, "short": 3, "less": 1}) == "short"
     clear = {"long": measured(3.0), "short": measured(2.0)}
     assert winner(clear, list(clear), {"long": 90, "short": 3}) == "long", "no tie"
+
+
+def test_equal_candidates_race_once_under_all_their_names(tmp_path: Path) -> None:
+    """Equal is what runs the same code; the size that breaks ties counts lines that changed."""
+    campaign = a_campaign(tmp_path, rounds=1, shapes=1)
+    incumbent = (tmp_path / KERNEL).read_text()
+    texts = {"a": "x = 1\n", "b": "x = 1  # The same.\n", "c": f"{incumbent}y = 2\n"}
+    for name, text in texts.items():
+        path = tmp_path / name / KERNEL
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    found = {item.name: item.size for item in candidates_of(campaign, [*"abca"], tmp_path)}
+    assert [*found] == ["a, b", "c"]
+    assert found["c"] == 1 and found["a, b"] > 200
 
 
 @given(

@@ -114,6 +114,7 @@ BAD: dict[str, tuple[Callable[[Races], tuple[str, ...]], tuple[str, ...]]] = {
         ("'kernels/other.py', which is no kernel file", PLAIN),
     ),
     "neither": (lambda _: ("nowhere",), ("neither a folder nor a ref",)),
+    "an empty name": (lambda _: ("",), ("is no kernel file", PLAIN)),
 }
 
 
@@ -138,3 +139,35 @@ def test_what_cannot_race_is_refused(races: Races) -> None:
     races.project.write(PLAIN, kernel(SAME, "edited"))
     found = races.race(folder)
     assert found.code == 4 and "kopt restore 1" in found.refusal, found.text
+
+
+def test_an_open_round_is_mended_before_anything_races(races: Races) -> None:
+    """What waits for its repair is in the tree: the winner would be put over it."""
+    races.project.write(PLAIN, kernel(FASTER, "wrong", factor=3.0))
+    assert races.round("--kopt-round", "next").code == 1
+    folder = races.candidate("a", kernel(FASTER, "a"))
+    before = races.project.contents()
+    found = races.race(folder)
+    assert found.code == 4, found.text
+    assert "round 2 is open" in found.refusal and "kopt discard" in found.refusal
+    assert races.project.contents() == before
+
+
+@pytest.mark.long
+def test_a_race_over_workers_ends_as_one_without(races: Races) -> None:
+    """Under `-n` the candidates are placed, told and committed as in one process."""
+    best = kernel(MUCH_FASTER, "best")
+    found = races.race(
+        races.candidate("faster", kernel(FASTER, "faster")),
+        races.candidate("best", best),
+        races.candidate("slower", kernel(SLOWER, "slower")),
+        words=("-n", "2"),
+    )
+    assert found.code == 0, found.text
+    told = [(item["name"], item["decision"]) for item in races.verdict["candidates"]]
+    assert told == [
+        ("candidates/best", "ACCEPTED"),
+        ("candidates/faster", "ROLLED_BACK"),
+        ("candidates/slower", "ROLLED_BACK"),
+    ]
+    assert races.project.git("show", f"HEAD:{PLAIN}") == best
