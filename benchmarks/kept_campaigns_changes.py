@@ -3,17 +3,15 @@
 python benchmarks/kept_campaigns_changes.py [NAME...]
 
 Compiles the snapshots of each round and of its incumbent for the card they were measured on, at the
-shapes of their cases, and compares what Triton would launch. Writes `kernels.json` into the
-campaign's folder and the tables into its report. Verdicts are not touched: the ledger holds
-their hashes. What torch launches by itself is not in it: there is no device to capture.
+shapes of their cases, and compares what Triton would launch. Writes `kernels.json` into each
+campaign's folder, from which `python -m benchmarks.report_pictures` fills the reports. Verdicts are
+not touched: the ledger holds their hashes. What torch launches by itself is not in it: there is no
+device to capture.
 """
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
-import re
 import sys
 import time
 from pathlib import Path
@@ -24,13 +22,9 @@ from compile_kernels import ARCH, recorded
 
 from pytest_kopt.decide.verdict import KernelChange, Verdict
 from pytest_kopt.sameness.launches import differences
-from pytest_kopt.show.report.evidence import packed
 from pytest_kopt.show.words import kernel_rows
 
 ROOT = Path(__file__).resolve().parents[1]
-_PAGE = ROOT / "pytest_kopt/show/report/page.js"
-_DATA = re.compile(r'(<script type="text/plain" id="data">)([^<]*)(</script>)')
-_SCRIPT = re.compile(r'<script>\n"use strict";.*?</script>', re.S)
 
 
 def compared(folder: Path) -> list[Verdict]:
@@ -60,18 +54,6 @@ def changes(name: str, folder: Path) -> list[Verdict]:
     return told
 
 
-def with_tables(page: str, told: list[Verdict]) -> str:
-    """Return a report with the tables in its rounds, drawn by today's script."""
-    found = _DATA.search(page)
-    assert found is not None
-    data = json.loads(gzip.decompress(base64.b64decode(found[2])))
-    rows = {verdict.round: kernel_rows(verdict) for verdict in told}
-    for item in data["rounds"]:
-        item["kernels"] = rows.get(item["number"], [])
-    page = _DATA.sub(lambda part: part[1] + packed(data) + part[3], page)
-    return _SCRIPT.sub(lambda _: f"<script>\n{_PAGE.read_text()}\n</script>", page)
-
-
 def main() -> None:
     for name in sys.argv[1:] or names():
         folder = ROOT / "docs/campaigns" / name
@@ -84,8 +66,6 @@ def main() -> None:
             },
         }
         (folder / "kernels.json").write_text(json.dumps(document, indent=1) + "\n")
-        report = folder / "report.html"
-        report.write_text(with_tables(report.read_text(), told))
         for verdict in told:
             print(f"{name} round {verdict.round}, {verdict.decision}: {verdict.reason}")
             for row in kernel_rows(verdict):

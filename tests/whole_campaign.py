@@ -48,7 +48,10 @@ KERNELS = [
         before={"launches": 1, "registers": 40, "stack": 0},
         after=after,
     )
-    for name, after in {"step": {"launches": 1, "registers": 64, "stack": 0}, "sum": {}}.items()
+    for name, after in {
+        "step": {"launches": 1.0, "registers": 64.0, "stack": 0.0},
+        "sum": {},
+    }.items()
 ]
 RACED = [
     RaceCandidate(
