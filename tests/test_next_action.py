@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.show.status import status
 from pytest_kopt.trials.harness import edited_harness
 from tests.crash import Steps
@@ -24,10 +26,12 @@ def project(tmp_path: Path) -> DrivenCampaign:
     return project
 
 
-def play(project: DrivenCampaign, outcome: str) -> None:
+def play(project: DrivenCampaign, outcome: str) -> Verdict:
     factors = OUTCOMES[outcome].factors
     rates = [rate * factor for rate, factor in zip(RATES, factors, strict=True)]
-    assert project.measure("next", OUTCOMES[outcome], rates, Steps(project.root)).verdict
+    verdict = project.measure("next", OUTCOMES[outcome], rates, Steps(project.root)).verdict
+    assert verdict
+    return verdict
 
 
 def shown(project: DrivenCampaign) -> dict[str, Any]:
@@ -87,3 +91,15 @@ def test_an_edited_harness_names_the_files_to_put_back(project: DrivenCampaign) 
     assert (action["action"], action["arguments"]["files"]) == ("restore_harness", [CASES])
     assert f"{CASES} was edited" in document["obstacle"] == action["arguments"]["obstacle"]
     assert not any("--kopt-round" in command for command in document["allowed"])
+
+
+def test_what_rejects_a_candidate_has_a_name(project: DrivenCampaign) -> None:
+    """The name stood in sentences alone; docs/honesty.md says by name what to do."""
+    project.write(KERNEL, b"NEW = 1\n")
+    verdict = play(project, "cheating")
+    (finding,) = verdict.findings
+    assert (finding.check, finding.rejects) == ("stale-result", True)
+    assert f"{finding.check}: {finding.message}" in verdict.reason
+    assert any(flag.startswith("stale-result: ") for flag in verdict.flags)
+    written = json.loads((project.layout.directory / "rounds/round-2/verdict.json").read_text())
+    assert written["findings"][0]["check"] == "stale-result"

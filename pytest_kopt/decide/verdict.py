@@ -199,6 +199,19 @@ class NextAction(BaseModel):
     arguments: dict[str, Any] = {}
 
 
+class NamedFinding(BaseModel):
+    """What a check of honesty found; docs/honesty.md says what each name means."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    check: str = Field(description="its name: stale-result")
+    message: str
+    where: str = Field(default="", description="file and line, or a case")
+    advice: str = ""
+    bucket: str = ""
+    rejects: bool = Field(description="whether it refuses the candidate; any other is a note")
+
+
 class KernelChange(BaseModel):
     """A GPU kernel that the candidate launches otherwise, and what it needs in each version.
 
@@ -281,7 +294,8 @@ class Verdict(BaseModel):
     removed: list[str] = Field(
         default=[], description="the base's cases for whose absence a gate refuses the change"
     )
-    flags: list[str] = []
+    flags: list[str] = Field(default=[], description="those of findings are `check: message`")
+    findings: list[NamedFinding] = Field(default=[], description="the flags that are findings")
     applied: Applied = Applied()
 
     def action(self, number: int | None) -> NextAction:

@@ -17,6 +17,7 @@ from pytest_kopt.decide.gates import checked_shape, correctness_verdict, metrics
 from pytest_kopt.decide.kernel_time import ON_CPU, require_kernel_time
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.transfer import bucket_findings
 from pytest_kopt.schema.metrics import aggregate, parse_primary
 from pytest_kopt.show import tips
@@ -138,11 +139,11 @@ def _with_kernel_time(judged: Judged) -> Judged:
     return judged.of(require_kernel_time(judged.verdict, found))
 
 
-def _notices(gathered: Gathered) -> list[str]:
+def _notices(gathered: Gathered) -> list[Finding]:
     """Return what the checks found; nothing rejects a baseline."""
     found = [found for result in gathered.results for found in result.findings]
     found += bucket_findings(gathered.opened.notes.claim, found)
-    return [str(item) for item in found if not item.rejects]
+    return [item for item in found if not item.rejects]
 
 
 def _proposed(gathered: Gathered) -> list[str] | None:

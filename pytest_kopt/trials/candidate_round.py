@@ -185,7 +185,7 @@ def _supporting(judged: Judged, wrong: Sequence[Finding]) -> Judged:
     failed = correctness_verdict(gathered.rows, gathered.policy, gathered.opened.failed_repairs)
     assert failed is not None
     judged = replace(judged, gathered=gathered, verdict=failed, detail=str(wrong[0]))
-    return judged.flagged(*map(str, wrong)).saying(reason=f"{failed.reason}; {wrong[0]}")
+    return judged.flagged(*wrong).saying(reason=f"{failed.reason}; {wrong[0]}")
 
 
 def _judge_by_all(quick: Judged, examination: Examination) -> Judged:
@@ -218,7 +218,7 @@ def _with_notes(judged: Judged, examination: Examination) -> Judged:
     found += opened.asked.watch.undeclared(gathered.harness)
     less = {word for result in results for word in result.evidence.get("domain", ())}
     narrow = [f"the cases declare less than the incumbent's domain: {', '.join(sorted(less))}"]
-    told = [str(item) for item in found if not item.rejects]
+    told = [item for item in found if not item.rejects]
     judged = judged.flagged(*told, *(narrow if less else []))
     if judged.verdict.decision is not Decision.ACCEPTED:
         return judged
@@ -243,13 +243,13 @@ def _without_inflation(judged: Judged, examination: Examination) -> Judged:
     found = examination.inflation(judged.gathered.results, gain)
     if found is None or not found.is_inflated:
         return judged
-    text = str(gap_finding(found))
-    judged = judged.flagged(text)
+    gap = gap_finding(found)
+    judged = judged.flagged(gap)
     if found.counts:
         return judged
     return judged.saying(
         decision=Decision.ROLLED_BACK,
-        reason=f"a gain that fresh tensors do not have does not count: {text}",
+        reason=f"a gain that fresh tensors do not have does not count: {gap}",
         next_step=judging.CAUGHT_STEP,
     )
 

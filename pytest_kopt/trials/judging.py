@@ -12,7 +12,7 @@ from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult, Check, ExpectedCase
 from pytest_kopt.decide.gates import checked_shape
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.verdict import Decision, Same, Shape, Verdict
+from pytest_kopt.decide.verdict import Decision, NamedFinding, Same, Shape, Verdict
 from pytest_kopt.devices.conditions import by_kind
 from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.devices.vendor import CPU
@@ -87,7 +87,7 @@ def cut_off(
         if silent:
             why = f"{len(silent)} case(s) never called kopt(): {names}"
             verdict = incomplete(policy, why, "call kopt() in each, or take the marker away")
-            return flagged(verdict, list(map(str, collector.never_called())))
+            return flagged(verdict, collector.never_called())
         return incomplete(
             policy,
             f"{len(missing)} case(s) have no row: {names}",
@@ -123,12 +123,17 @@ def overfit(
     """Return the refusal of a candidate whose gain is not real."""
     why = f"{reason}: {findings[0]}"
     verdict = uncompared(results, policy, Decision.REJECTED_OVERFIT, why, step)
-    return flagged(verdict, list(map(str, findings)))
+    return flagged(verdict, findings)
 
 
-def flagged(verdict: Verdict, texts: Sequence[str]) -> Verdict:
-    """Return the verdict with these flags added, each once."""
-    return verdict.model_copy(update={"flags": sorted({*verdict.flags, *texts})})
+def flagged(verdict: Verdict, found: Sequence[Finding | str]) -> Verdict:
+    """Return the verdict with these flags and findings added, each once."""
+    named = [NamedFinding(**item.to_json()) for item in found if isinstance(item, Finding)]
+    update = {
+        "flags": sorted({*verdict.flags, *map(str, found)}),
+        "findings": list(dict.fromkeys([*verdict.findings, *named])),
+    }
+    return verdict.model_copy(update=update)
 
 
 def rejecting(results: Sequence[CaseResult]) -> list[Finding]:

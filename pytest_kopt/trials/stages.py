@@ -226,9 +226,9 @@ class Judged:
         judged = self.saying(kernel_time=kernel_time(found))
         return replace(judged, profiles=tuple(found))
 
-    def flagged(self, *texts: str) -> Judged:
-        """Return the same with these flags added, each once."""
-        return self.of(judging.flagged(self.verdict, texts))
+    def flagged(self, *found: Finding | str) -> Judged:
+        """Return the same with these flags and findings added, each once."""
+        return self.of(judging.flagged(self.verdict, found))
 
     def saying_why_blocked(self) -> Judged:
         """Return the same with the command that failed in front of the reason, where one did."""

@@ -205,8 +205,8 @@ class Change:
         else:
             why = "the kernels are the same code as" if sources else "no kernel code changed since"
             verdict, detail = self._nothing(results, f"{why} {self.base}"), ""
-        flags = [*map(str, found), *(f"removed case: {nodeid}" for nodeid in gone)]
-        verdict = judging.flagged(verdict, flags)
+        verdict = judging.flagged(verdict, [f"removed case: {nodeid}" for nodeid in gone])
+        verdict = judging.flagged(verdict, found)
         return verdict if self.settings.allow_removed else _without(gone, verdict), detail
 
     def _audit(self, results: Sequence[CaseResult], changed: Sequence[str]) -> list[Finding]:
