@@ -39,6 +39,9 @@ _TORCH = (
 #: Names that libraries bind in `builtins` (gettext, interactive shells).
 _LOOSE = {"_", "__build_class__", "__import__", "__debug__", "__doc__", "__name__", "__spec__"}
 _PLAIN = (bool, int, float, str, bytes, type(None))
+_CONTAINERS = (dict, list, set, tuple, frozenset)
+#: Of these, something can be exchanged while they stay the same object.
+_CHANGEABLE = (FunctionType, staticmethod, classmethod, property, functools.partial, *_CONTAINERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +133,10 @@ def _shadows(name: str, space: Any, marks: Mapping[str, _Mark]) -> Iterator[str]
     if not isinstance(space, type):
         return
     for key, value in list(vars(space).items()):
+        if key in marks or key in _LOOSE or key.startswith(("__", "_abc_")):
+            continue
         inherited = any(key in vars(base) for base in space.__mro__[1:])
-        is_new = key not in marks and key not in _LOOSE and not key.startswith(("__", "_abc_"))
-        if is_new and inherited and not _made_by_a_library(value, key):
+        if inherited and not _made_by_a_library(value, key):
             yield f"{name}.{key}"
 
 
@@ -149,8 +153,9 @@ def _inner(value: Any, *, deep: bool) -> object:
     if isinstance(value, functools.partial):
         value = value.func
     if isinstance(value, FunctionType):
-        return value.__code__, value.__defaults__, repr(value.__kwdefaults__)
-    if deep and isinstance(value, dict | list | set | tuple | frozenset) and _is_plain(value):
+        named = value.__kwdefaults__
+        return value.__code__, value.__defaults__, named and repr(named)
+    if deep and isinstance(value, _CONTAINERS) and _is_plain(value):
         return deepcopy(value)
     return None
 
@@ -168,7 +173,7 @@ def _same(mark: _Mark, now: Any, *, deep: bool) -> bool:
     if now is not mark.value:
         plain = isinstance(mark.value, _PLAIN) and type(now) is type(mark.value)
         return plain and bool(now == mark.value)
-    return bool(_inner(now, deep=deep) == mark.inner)
+    return not isinstance(now, _CHANGEABLE) or bool(_inner(now, deep=deep) == mark.inner)
 
 
 def _made_by_a_library(value: Any, key: str) -> bool:
