@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,9 @@ CASES = "tests/test_doubled.py"
 _PASSING = (".lock", ".lock-owner", "running.json")
 #: A plugin of the project that every process of a run gets first, where there is one.
 SCRIPT = "scripted.py"
+
+#: Names the directory of the devices' locks for processes with a scripted clock.
+LOCKS = "TESTS_LOCKS"
 
 _SECONDS = 900
 
@@ -57,6 +63,14 @@ class Run:
         assert len(found) == 1, self.text
         assert "Traceback" not in self.text and "INTERNALERROR" not in self.text, self.text
         return found[0]
+
+
+@cache
+def locks() -> Path:
+    """Return where sessions with a scripted clock lock devices, one place a process of tests."""
+    directory = tempfile.mkdtemp(prefix="locks-")
+    atexit.register(shutil.rmtree, directory)
+    return Path(directory)
 
 
 class Project:
@@ -143,6 +157,7 @@ class Project:
             "NO_COLOR": "1",
             "GIT_CONFIG_NOSYSTEM": "1",
             "OMP_NUM_THREADS": "1",
+            LOCKS: str(locks()),
             # Where there is a GPU, these sessions do not see it.
             **dict.fromkeys(MASKS, ""),
         }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .project import CAMPAIGN, CASES, KERNEL, SCRIPT, Project
+from .project import CAMPAIGN, CASES, KERNEL, LOCKS, SCRIPT, Project
 
 ROWS = (2, 4)
 
@@ -46,12 +46,18 @@ def now():
     return _now
 '''
 
-SCRIPTED = """\
+# By this clock nobody is in another's way: only sessions of one process of the tests take turns.
+SCRIPTED = f"""\
+import os
+from pathlib import Path
+
 import clock
+from pytest_kopt.devices import lock
 from pytest_kopt.measure import wall
 
 assert callable(wall.perf_counter)
 wall.perf_counter = clock.now
+lock.DIRECTORY = Path(os.environ.get("{LOCKS}", lock.DIRECTORY))
 """
 
 DOUBLED = '''\

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_kopt.devices.lock import DIRECTORY, timing_lock
+from pytest_kopt.devices import lock
 
 from .live import live, round_words
-from .project import CAMPAIGN, CASES, KERNEL, Project
+from .project import CAMPAIGN, CASES, KERNEL, Project, locks
 from .sources import doubled_kernel
 
 #: Says so once, then waits until it is told to go on.
@@ -140,20 +140,23 @@ def test_two_campaigns_with_branches_cannot_share_a_tree(fresh: Project) -> None
     assert fresh.contents() == before
 
 
-def locks() -> list[str]:
+def held() -> list[str]:
     """The locks of the machine; those that are waited for have an arrow."""
     return Path("/proc/locks").read_text().splitlines()
 
 
 @pytest.mark.long
-def test_waiting_for_the_device_is_no_hang(started: Project) -> None:
+def test_waiting_for_the_device_is_no_hang(
+    started: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever holds it may time for longer than a case may take."""
+    monkeypatch.setattr(lock, "DIRECTORY", locks())
     started.write(KERNEL, FASTER)
     with ExitStack() as holding:
-        holding.enter_context(timing_lock("cpu"))
-        inode = str((DIRECTORY / "cpu.lock").stat().st_ino)
+        holding.enter_context(lock.timing_lock("cpu"))
+        inode = str((locks() / "cpu.lock").stat().st_ino)
         with live(started, *round_words("--kopt-timeout", "3")) as session:
-            session.until(lambda: any("->" in line and inode in line for line in locks()))
+            session.until(lambda: any("->" in line and inode in line for line in held()))
             time.sleep(4)
             holding.close()
             assert session.finish().code == 0, session.text
