@@ -363,6 +363,31 @@ def test_a_backward_may_reuse_what_it_saved(
     assert any("consumes=('grad_out',)" in line for line in said) is takes_grad
 
 
+class HandsOn(torch.autograd.Function):
+    """Writes one gradient over the incoming one and returns that, as Liger's RMSNorm does."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        return 2 * a + b
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        given = grad.clone()
+        return grad.mul_(2.0), given
+
+
+@pytest.mark.parametrize(
+    ("function", "scale", "consumes"), [(torch.add, 1.0, ()), (HandsOn.apply, 2.0, ("grad_out",))]
+)
+def test_a_gradient_may_lie_where_the_incoming_one_does(
+    function: Any, scale: float, consumes: tuple[str, ...]
+) -> None:
+    """A sum hands the incoming gradient on: nothing was kept, and nothing overwritten."""
+    changes = SWIGLU | {"reference": lambda a, b: scale * a.double() + b.double()}
+    outcome = check(function, consumes=consumes, **changes)
+    assert (outcome.check, outcome.findings) == ("PASS", ())
+
+
 def test_a_kernel_gains_nothing_by_what_it_leaves_in_an_input() -> None:
     """Each call would find the answer of the one before, were its inputs not restored."""
     served: list[bool] = []

@@ -16,7 +16,7 @@ from pytest_kopt.honesty.inputs import changed, undeclared_write
 from pytest_kopt.honesty.outputs import taken
 from pytest_kopt.numerics.compare import Comparison, compare
 from pytest_kopt.numerics.determinism import bits
-from pytest_kopt.numerics.nested import flatten, tensors
+from pytest_kopt.numerics.nested import flatten, storages, tensors
 
 #: How the name of an input that is written to begins.
 INPUT = "input "
@@ -165,6 +165,13 @@ class Candidate:
             Pass(copies, dict(zip(wanted, kept, strict=True))),
             findings,
         )
+
+    def held(self, given: Sequence[Any]) -> frozenset[int]:
+        """Return the memory a result may lie in: the inputs' and the incoming gradients'.
+
+        A sum hands the gradient that it was given on to both of its inputs.
+        """
+        return storages([*given, *self._incoming.values()])
 
     def undeclared(self) -> list[Finding]:
         """Return a finding when the last backward wrote over what it was given."""

@@ -382,7 +382,7 @@ class Checking:
             second, other = self._count()
             saved.append(work.saves(second, first))
             self._work = second
-            self.found(outputs.shared(one, other, storages(self._used)))
+            self.found(outputs.shared(one, other, self._candidate.held(self._used)))
         if all(saved):
             self.found([work.cached(first, second)])
         for _ in range(_COUNTS):
@@ -391,7 +391,7 @@ class Checking:
                 break
         else:
             self.found([work.cached(first, second)])
-        held = storages(self._used)
+        held = self._candidate.held(self._used)
         self.found(outputs.recycled(lambda: tensors(self._plain()), held))
 
     def _work_in_the_end(self) -> tuple[work.Work, work.Work]:
@@ -527,7 +527,7 @@ class Checking:
         expected = self._expect(run, seed)
         before, wanted = self._last, self._expected
         self._judge(run, expected, what)
-        held = storages(self._used)
+        held = self._candidate.held(self._used)
         self.found(outputs.overwritten(before.live.results, before.kept.results, held))
         results = before.kept.all, run.kept.all, wanted.all, expected.all
         if outputs.any_stale(*results):
