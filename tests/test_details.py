@@ -11,6 +11,7 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.gates import checked_shape
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.numerics.compare import compare
+from pytest_kopt.trials import judging
 from tests.test_terminal import a_case
 
 RAISED = """\
@@ -42,6 +43,23 @@ def test_a_case_has_its_node_id_and_its_times() -> None:
     (shape,) = told(a_case(0, 1.5)).shapes
     assert (shape.nodeid, shape.forward_ms, shape.backward_ms) == ("t.py::test[0]", 1.5, 1.5)
     assert shape.diagnosis is None
+
+
+def test_two_functions_with_the_same_dims_are_two_cases() -> None:
+    """A pull request has cases of several functions; one once stood with the other's figures."""
+    first = a_case(0, 1.5)
+    other = replace(a_case(0, 2.5), nodeid="u.py::test[0]", label="other B=1")
+    same_label = replace(a_case(0, 3.5), nodeid="v.py::test[0]")
+    for results in ([first, other], [other, first]):
+        verdict = told(*results)
+        assert [(s.nodeid, s.forward_ms) for s in verdict.shapes] == [
+            (case.nodeid, case.cells["Forward Time (ms)"]) for case in results
+        ]
+    both = [first, same_label]
+    known = told(first).model_copy(
+        update={"shapes": judging.shapes(both, {c.nodeid for c in both})}
+    )
+    assert [s.forward_ms for s in with_details(known, both).shapes] == [1.5, 3.5]
 
 
 def test_a_failed_check_has_the_worst_element_as_figures() -> None:

@@ -92,6 +92,12 @@ def test_every_case_can_be_told_apart_and_shows_its_change() -> None:
     assert len({row.partition(" PASS")[0] for row in rows}) == 3
 
 
+def test_two_functions_with_the_same_dims_have_a_change_each() -> None:
+    cases = [a_case(0), replace(a_case(0), nodeid="u.py::test[0]", label="other B=1 M=8192")]
+    rows = list(result_lines(cases, a_closing(cases, [3.0, -4.0])))[2:4]
+    assert "+3.00 %" in rows[0] and "-4.00 %" in rows[1]
+
+
 def test_quiet_leaves_the_verdict_and_verbose_shows_every_column() -> None:
     cases = [a_case(0)]
     closing = a_closing(cases, [3.0])

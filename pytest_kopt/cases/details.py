@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pytest_kopt.cases.result import CaseResult
@@ -23,9 +23,21 @@ def with_details(
 
     `number` is that of the round, which the verdict does not have before it is recorded.
     """
-    known = {result.key: result for result in results}
-    shapes = [_detailed(shape, known) for shape in verdict.shapes]
+    shapes = [_detailed(shape, result) for shape, result in of_shapes(verdict.shapes, results)]
     return verdict.model_copy(update={"shapes": shapes, "next_action": verdict.action(number)})
+
+
+def of_shapes(
+    shapes: Iterable[Shape], results: Sequence[CaseResult]
+) -> Iterator[tuple[Shape, CaseResult | None]]:
+    """Yield each case of a verdict with its result, None where it has none.
+
+    Cases of a campaign differ in their dims; a pull request may have two functions with the same.
+    """
+    known = {(name, case.key): case for case in results for name in ("", case.label, case.nodeid)}
+    for shape in shapes:
+        key = tuple(cell(value) for value in shape.dims.values())
+        yield shape, known.get((shape.nodeid or shape.label, key), known.get(("", key)))
 
 
 def place_of(text: str) -> tuple[str, int] | None:
@@ -43,8 +55,7 @@ def diagnosis(result: CaseResult) -> Diagnosis | None:
     return Diagnosis(text=result.diagnosis, file=file, line=line, **first)
 
 
-def _detailed(shape: Shape, known: dict[tuple[str, ...], CaseResult]) -> Shape:
-    result = known.get(tuple(cell(value) for value in shape.dims.values()))
+def _detailed(shape: Shape, result: CaseResult | None) -> Shape:
     if result is None:
         return shape
     update = {

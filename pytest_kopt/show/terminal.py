@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from pytest_kopt.cases.details import of_shapes
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.figures import changed, figure, interval
 from pytest_kopt.schema.profile import Scalar
-from pytest_kopt.schema.table import cell
 from pytest_kopt.show.bars import Axis
 from pytest_kopt.show.profiles import profile_lines
 from pytest_kopt.show.rooflines import roofline_lines
@@ -142,10 +142,9 @@ def _case_table(
     results: Sequence[CaseResult], verdict: Verdict | None, verbosity: int
 ) -> Iterator[str]:
     """Yield the rows of one schema; what there is no room for is left out, SNRs first."""
-    shapes = {}
-    if verdict:
-        shapes = {tuple(cell(v) for v in s.dims.values()): s for s in verdict.shapes}
-    found = [shapes.get(result.key) for result in results]
+    told = of_shapes(verdict.shapes if verdict else (), results)
+    shapes = {result.nodeid: shape for shape, result in told if result}
+    found = [shapes.get(result.nodeid) for result in results]
     columns = _columns(results, found, verbosity)
     operation, labels = _labels(results)
     wanted = max(map(len, labels))

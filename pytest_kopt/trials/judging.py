@@ -61,7 +61,7 @@ def shapes(
     Both versions run the same code of those in `same`.
     """
     return [
-        checked_shape(r.row()).model_copy(update={"same": same.get(r.nodeid)})
+        checked_shape(r.row()).model_copy(update={"nodeid": r.nodeid, "same": same.get(r.nodeid)})
         for r in results
         if r.nodeid in ids
     ]
