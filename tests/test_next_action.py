@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.campaign.ledger import Final
+from pytest_kopt.clock import now
+from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.show.status import status
 from pytest_kopt.trials.harness import edited_harness
 from tests.crash import Steps
@@ -80,6 +82,20 @@ def test_a_repair_says_how_many_are_left_and_becomes_a_round_to_run(
     word, arguments = asked(project)
     assert word == "change_kernel" and "discard" in arguments, "to run it would be refused"
     assert shown(project)["next"].startswith("change the kernel: kernels: the same code")
+
+
+def test_an_ended_campaign_is_compared_once(tmp_path: Path) -> None:
+    """It asked for the final comparison again, whenever one was over."""
+    kernel = {KERNEL: b"OLD = 1\n"}
+    project = DrivenCampaign(tmp_path / "project", kernel, in_git=False, max_iterations=1)
+    play(project, "equal")
+    project.write(KERNEL, b"NEW = 1\n")
+    play(project, "faster")
+    for decision, word in (("INCOMPLETE", "run_final"), ("ACCEPTED", "stop")):
+        assert asked(project)[0] == "run_final"
+        done = Final(time=now(), best=2, decision=Decision(decision), reason="", evidence={})
+        project.opened().append(done)
+        assert asked(project)[0] == word
 
 
 def test_an_edited_harness_names_the_files_to_put_back(project: DrivenCampaign) -> None:

@@ -35,7 +35,7 @@ def next_action(campaign: Campaign, found: InTheWay, ends: Sequence[Stop], way: 
     """Return what is next as a word with its arguments; `way` brings one to where rounds run."""
     if stops.holding(ends):
         final = standing.final_command(campaign)
-        if not final:
+        if not final or _was_compared(campaign):
             return NextAction(action="stop")
         return NextAction(action="run_final", arguments={"command": f"{way}{final}"})
     if found.obstacle:
@@ -61,6 +61,13 @@ def next_action(campaign: Campaign, found: InTheWay, ends: Sequence[Stop], way: 
     if not found.same and lineage.edited(campaign.root, campaign.manifest, state):
         return NextAction(action="run_round", arguments=arguments)
     return NextAction(action="change_kernel", arguments=arguments)
+
+
+def _was_compared(campaign: Campaign) -> bool:
+    """Say whether a final comparison has decided on the last accepted version."""
+    last = campaign.state.finals[-1] if campaign.state.finals else None
+    best = campaign.state.incumbent_round
+    return last is not None and last.best == best and last.decision is not Decision.INCOMPLETE
 
 
 def _going_on(
