@@ -36,6 +36,7 @@ SLOW = {
         "docs/many-gpus.md",
     ),
     "docs/pull-requests.md",
+    "docs/unattended.md",
 }
 _STEP = re.compile(
     r"(?:<!-- (?P<order>[^\n]*?) -->\n)?(?:^```(?P<language>\w*)\n(?P<text>.*?)^```$)?",
