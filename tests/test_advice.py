@@ -99,8 +99,8 @@ def test_one_roll_back_is_no_stagnation(stuck: Campaign) -> None:
     document = advice(stuck)
     assert document["stagnation"] is None
     assert document["lessons"] == [
-        "v1 ACCEPTED: gemm-01 -> loads were narrow",
-        "v2 ROLLED_BACK: triton-01 -> it spills",
+        "round 2 ACCEPTED: gemm-01 -> loads were narrow",
+        "round 3 ROLLED_BACK: triton-01 -> it spills",
     ]
 
 

@@ -228,6 +228,20 @@ class TestACalibration:
         assert own == kept == json.loads(json.dumps(document))
 
 
+def test_a_case_that_the_change_does_not_reach_never_decides() -> None:
+    """A gain was rolled back since an untouched case was "−1.6 % [−9.5, +6.9]: not safe"."""
+    there = replicas(8, names="ab", gain=1.05)
+    for replica in there:
+        replica["z"] = CaseQuads("z", "", same="source")
+    metric = PairedMetric("Forward TFLOPS", "forward")
+    comparison = cast(Comparison, Measuring(there))
+    verdict = judge(comparison, results("abz"), [metric], PRIMUS, Known()).verdict
+    assert verdict.decision is Decision.ACCEPTED, verdict.reason
+    (far,) = [shape for shape in verdict.shapes if shape.label == "z"]
+    assert (far.same, far.status) == ("source", "unchanged")
+    assert far.change_pct is far.low_pct is far.high_pct is None
+
+
 def restless(shares: list[float]) -> list[Replica]:
     """Eleven cases that gain 5 %, and `z`, whose processes differ from one another by so much."""
     quiet = replicas(len(shares), names="abcdefghijk", gain=1.05)

@@ -128,6 +128,33 @@ def test_a_gate_says_how_fast_and_rolls_nothing_back(
     assert f"{words} (" in list(verdict_lines(verdict))[1]
 
 
+def test_cases_of_the_same_code_are_not_compared() -> None:
+    """In a round as in a gate, and in the same words wherever they are told."""
+    same = Shape(label="far", dims={}, check="PASS", status="unchanged", same="source")
+    near = Shape(label="near", dims={}, check="PASS", status="improved", change_pct=9.0)
+    verdict = a_verdict(Decision.ACCEPTED, round=2, attempt=1, shapes=[same, near])
+    said = "1 of 2 cases run the same code in both versions: not compared"
+    assert said in list(verdict_lines(verdict)) and f"{said}." in comment(verdict).splitlines()
+    (row,) = [line for line in comment(verdict).splitlines() if "| far" in line]
+    assert [cell.strip() for cell in row.split("|")[1:-1]] == ["far", "PASS", "—", "", "same code"]
+
+
+def test_how_sure_intervals_are_is_said_once() -> None:
+    total = Aggregate(metric="m", change_pct=9.0, low_pct=8.0, high_pct=10.0, confidence=0.9996)
+    shown = list(verdict_lines(a_verdict(Decision.ACCEPTED, aggregate=total, secondary=[total])))
+    said = "the interval of the whole is sure to 99.96 %, that of a case to 95 %"
+    assert [line for line in shown if "sure" in line or "confiden" in line] == [said]
+
+
+def test_a_time_that_falls_is_a_speed_that_rises() -> None:
+    """ "-50 % time improved: +100 %" contradicted itself."""
+    total = Aggregate(
+        metric="Time (ms)", better="lower", candidate=1.0, incumbent=1.2, change_pct=20.0
+    )
+    shown = list(verdict_lines(a_verdict(Decision.ACCEPTED, aggregate=total)))
+    assert "Time (ms): 1.200 -> 1.000  speed +20.0 %" in shown
+
+
 def test_a_comment_shows_foreign_text_as_it_is() -> None:
     evil = "<img src=x> @team [x](http://e.org) `a` **b** | c\n# d"
     shapes = [Shape(label=evil, dims={}, check="FAIL", status="failed")]

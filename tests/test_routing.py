@@ -66,7 +66,7 @@ def test_what_is_not_covered_is_said_with_the_nearest_area() -> None:
     found = route("topk", "sm_80", "MOJO", "MOJO")
     op, gpu, backend = found.gaps
     assert "'topk' is not covered" in op and "nearest area is normalisation" in op
-    assert "'sm_80' is not covered" in gpu and "`kopt calibrate`" in gpu
+    assert "'sm_80' is not covered" in gpu and "`kopt calibrate --ceilings`" in gpu
     assert "'MOJO'" in backend
     assert [item.path.split("/")[0] for item in found.readings] == ["workflow"] * 4
     (alone,) = route("fft", "sm_90", "TRITON", "TRITON").gaps

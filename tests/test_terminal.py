@@ -111,6 +111,24 @@ def test_quiet_leaves_the_verdict_and_verbose_shows_every_column() -> None:
     assert cases[0].label.removeprefix("gemm ") in loud
 
 
+def test_a_case_of_the_same_code_has_no_change() -> None:
+    cases = [a_case(i, backward=False) for i in range(2)]
+    closing = a_closing(cases, [3.0, 0.0])
+    same = closing.verdict.shapes[1].model_copy(
+        update={"same": "source", **dict.fromkeys(("change_pct", "low_pct", "high_pct"))}
+    )
+    closing.verdict.shapes[1] = same
+    row = next(line for line in result_lines(cases, closing) if "16384" in line.partition(" N")[0])
+    assert "same code" in row and "%" not in row and "●" not in row
+
+
+def test_milliseconds_stand_next_to_rates_unless_asked_for_less() -> None:
+    heading = next(iter(result_lines([a_case(0)], None)))
+    assert re.findall(r"(?:fwd|bwd) \S+", heading) == [
+        *("fwd TFLOPS", "bwd TFLOPS", "fwd ms", "bwd ms"),
+    ]
+
+
 def test_what_it_means_for_the_campaign_comes_last() -> None:
     cases = [a_case(0)]
     closing = replace(a_closing(cases, [3.0]), outlook=("Termination Check", "the end"))

@@ -56,7 +56,7 @@ class PairedCase:
 
     `placebo` are those of the incumbent against its own copy, from the same replicas. The shape
     gate guards the `core` cases. `values` are the candidate's and the incumbent's metric, for
-    display. Of a case that is the `same` in both versions nothing was timed.
+    display. A case that is the `same` in both versions was not compared.
     """
 
     name: str
@@ -295,13 +295,15 @@ class _Judged:
         status: Status = "improved" if low > 0 else "unchanged"
         if case.name in self.regressed or high < _slower_by(self.policy.shape_gate_pct):
             status = "regressed"
+        bounds = None if case.same else [percent(value) for value in (found.mean, low, high)]
+        change_pct, low_pct, high_pct = bounds or (None, None, None)
         return Shape(
             label=case.label,
             dims=dict(case.dims),
             check="PASS",
-            change_pct=percent(found.mean),
-            low_pct=percent(low),
-            high_pct=percent(high),
+            change_pct=change_pct,
+            low_pct=low_pct,
+            high_pct=high_pct,
             status=status,
             device=case.device,
             same=case.same,

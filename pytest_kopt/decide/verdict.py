@@ -110,7 +110,7 @@ class Shape(BaseModel):
     backward_ms: float | None = Field(default=None, description="the candidate's, per call")
     diagnosis: Diagnosis | None = Field(default=None, description="of a case that did not pass")
     same: Same | None = Field(
-        default=None, description="both versions run the same code: nothing was timed"
+        default=None, description="both versions run the same code: not compared"
     )
 
 

@@ -54,7 +54,7 @@ def route(op: str, gpu: str, backend: str, lang: str, root: Path | None = None) 
     if architecture is None:
         gaps.append(
             f"GPU {gpu!r} is not covered ({', '.join(index['hardware'])} are): its facts are "
-            "UNKNOWN; measure its ceilings with `kopt calibrate`"
+            "UNKNOWN; measure its ceilings with `kopt calibrate --ceilings`"
         )
     if language is None:
         gaps.append(

@@ -8,7 +8,7 @@ from typing import Any
 from pytest_kopt.campaign import tips
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import stagnation
-from pytest_kopt.campaign.history.memory import unmasked_rounds, version_of
+from pytest_kopt.campaign.history.memory import unmasked_rounds
 from pytest_kopt.campaign.history.stagnation import NEW_DIRECTIONS
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import device_model_of
@@ -132,7 +132,7 @@ def _lesson(item: Round) -> str:
     assert decided is not None
     learned = notes.lesson or notes.key_finding or notes.root_cause or decided.reason
     tried = notes.change or notes.hypothesis or notes.summary or "not described"
-    return f"v{version_of(item.number)} {decided.decision}: {tried} -> {learned.splitlines()[0]}"
+    return f"round {item.number} {decided.decision}: {tried} -> {learned.splitlines()[0]}"
 
 
 def _stagnation(rounds: list[Round], found: Route) -> dict[str, Any] | None:
@@ -170,7 +170,7 @@ def _roofline_text(document: dict[str, Any]) -> Iterator[str]:
     cited = sorted({text for item in found for text in item.sources})
     yield from (f"  {text}" for text in cited)
     if not cited and document["facts"]:
-        yield "hardware facts (ceilings measured by `kopt calibrate` are preferred)"
+        yield "hardware facts (measured ceilings are preferred)"
         yield from (f"  {text}" for text in document["facts"])
     if document["band"]:
         yield f"band {document['band']}: {document['band_advice']}"

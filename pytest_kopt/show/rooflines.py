@@ -27,7 +27,7 @@ def roofline_lines(rooflines: Sequence[Roofline]) -> Iterator[str]:
         yield f"hardware efficiency (T2): {efficiency(rooflines).why}"
     elif blocked:
         names = ", ".join(text.partition(":")[0] for text in blocked)
-        yield f"roofline: UNKNOWN until `kopt calibrate` measures {names}"
+        yield f"roofline: UNKNOWN until `kopt calibrate --ceilings` measures {names}"
 
 
 def target_table(rooflines: Sequence[Roofline]) -> str:

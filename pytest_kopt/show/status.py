@@ -22,7 +22,7 @@ from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.exit_codes import ExitCode
-from pytest_kopt.figures import changed, figure
+from pytest_kopt.figures import changed, changed_within, figure
 from pytest_kopt.show import standing
 from pytest_kopt.show.next_action import (
     InTheWay,
@@ -135,6 +135,8 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
         yield from (f"      {text}" for text in _story(item["notes"]))
     if document["same_code"]:
         yield f"of the last round {document['same_code']}"
+    if document["final"]:
+        yield from _final_text(document["final"])
     yield from (f"the chain is broken: {text}" for text in document["chain_breaks"])
     if document["quick"]["shapes"]:
         since = document["quick"]["frozen_since_round"]
@@ -221,6 +223,14 @@ def _story(notes: dict[str, Any]) -> Iterator[str]:
         yield f"tried: {str(tried).splitlines()[0]}"
     if learned:
         yield f"learned: {str(learned).splitlines()[0]}"
+
+
+def _final_text(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the last final comparison found."""
+    total = found["aggregate"] or {}
+    change = changed_within(*(total.get(name) for name in ("change_pct", "low_pct", "high_pct")))
+    yield f"final: round {found['best']} against the baseline: {found['decision']} {change}"
+    yield f"    {found['reason'].splitlines()[0]}"
 
 
 def _counter_text(document: dict[str, Any]) -> Iterator[str]:

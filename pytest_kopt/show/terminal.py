@@ -180,7 +180,10 @@ def _columns(
             columns[_short(name)] = [_cell(result.cells.get(name)) for result in results]
     if not compared:
         return columns
-    columns["change"] = [changed(shape.change_pct if shape else None) for shape in found]
+    columns["change"] = [
+        "same code" if shape and shape.same else changed(shape.change_pct if shape else None)
+        for shape in found
+    ]
     if verbosity >= 0:
         axis = Axis.of([shape for shape in found if shape])
         columns[axis.title] = [axis.bar(shape) if shape else "" for shape in found]

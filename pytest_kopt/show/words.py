@@ -54,9 +54,9 @@ def gate_outcome(verdict: Verdict) -> str:
 
 
 def same_code(verdict: Verdict) -> str:
-    """Return how many of the cases needed no clock, "" where every one did."""
+    """Return how many of the cases there is nothing to compare in, "" for none."""
     same = sum(shape.same is not None for shape in verdict.shapes)
-    text = f"{same} of {len(verdict.shapes)} cases run the same code in both versions: not timed"
+    text = f"{same} of {len(verdict.shapes)} cases run the same code in both versions: not compared"
     return text if same else ""
 
 

@@ -26,7 +26,7 @@ TITLES = {
     NO_IDLE_GPU: "",
 }
 _ANEW = "`kopt init NEW --from {name}` starts over from the best version"
-_NO_ROOFLINE = Efficiency(None, "UNKNOWN: no roofline (see `kopt calibrate`)")
+_NO_ROOFLINE = Efficiency(None, "UNKNOWN: no roofline (see `kopt calibrate --ceilings`)")
 _RUN_AGAIN = "such a session ends with exit code 10 and decides nothing; run it again"
 
 
