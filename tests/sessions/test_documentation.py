@@ -34,6 +34,7 @@ SLOW = {
         "docs/cases.md",
         "docs/languages.md",
         "docs/many-gpus.md",
+        "docs/races.md",
     ),
     "docs/pull-requests.md",
     "docs/unattended.md",
