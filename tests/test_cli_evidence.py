@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,18 @@ def test_a_reader_who_has_enough_is_no_error(here: Path, words: list[str]) -> No
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()
         assert (process.stderr.read(), process.wait()) == (b"", 0)
+
+
+def test_what_is_missing_is_said_within_two_seconds(here: Path) -> None:
+    """Of a processor: torch is not imported for a typing error. It took nine."""
+    words = ["init", "n", "--op", "softmax", "--kernel", "kernels/absent.py", "--tests", "tests"]
+    command = [sys.executable, "-m", "pytest_kopt.cli", *words, "--backend", "TORCH"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([*command, "--gpu", "cpu"], capture_output=True, text=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 4 and "'kernels/absent.py' does not exist" in done.stderr
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert spent <= 2.0, spent
 
 
 def test_memory_is_listed_shown_masked_and_unmasked(

@@ -11,6 +11,7 @@ from pytest_kopt import policies
 from pytest_kopt.campaign.choice import choose_campaign
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.cli.demo import _difference
+from pytest_kopt.cli.init import _in_short
 from pytest_kopt.cli.main import main
 from pytest_kopt.documents import validate
 from pytest_kopt.errors import BadInput
@@ -73,6 +74,26 @@ def test_no_command_needs_the_name_of_the_only_campaign(
 def test_without_a_campaign_it_says_how_to_begin_one(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="there is none yet"):
         choose_campaign(None, tmp_path, tmp_path / "agent/workspace")
+
+
+def test_init_tells_six_lines_of_the_manifest() -> None:
+    """Twenty-four, most of them null, hid the few that a campaign is about."""
+    given = validate(Manifest, manifest_document(), "manifest.yaml")
+    shown = list(_in_short(given))
+    assert [line.partition(":")[0] for line in shown] == [
+        *("kernel", "op", "gpu", "tests", "metric", "policy"),
+    ]
+    assert not any(word in line for line in shown for word in ("None", "null"))
+    assert sum(": null" in line or ": None" in line for line in given.to_yaml().splitlines()) > 6
+
+
+def test_nobody_trying_the_demo_reads_of_pip() -> None:
+    text = (DOCS.parent / "Makefile").read_text()
+    assert "\nexport PIP_DISABLE_PIP_VERSION_CHECK = 1\n" in text
+    assert "\nexport PIP_ROOT_USER_ACTION = ignore\n" in text
+    recipe = text.partition("$(VENV)/demo-installed:")[2].partition("\n\n")[0]
+    lines = [line for line in recipe.splitlines() if "pip install" in line and "#" not in line]
+    assert lines and all("--quiet" in line for line in lines)
 
 
 def test_an_unknown_backend_names_the_known_ones() -> None:

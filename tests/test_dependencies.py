@@ -37,6 +37,18 @@ def test_what_a_user_has_to_install_is_this_and_no_more() -> None:
     assert set(re.findall(r'"([\w-]+)>=', block[1])) == RUNTIME
 
 
+def test_all_is_every_extra_that_is_the_same_on_any_machine() -> None:
+    """As the README says, whose line for a project installs that."""
+    extras = ["xdist", "benchmark", "analysis", "report", "mcp"]
+    for name in extras:
+        assert re.search(rf'^{name} = \["', PROJECT, re.MULTILINE), name
+    assert f'\nall = ["pytest-kopt[{",".join(extras)}]"]' in PROJECT
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    assert "\npip install 'pytest-kopt[all]'\n" in readme
+    listed = readme.partition("The extras one by one:")[2].partition("`all`")[0]
+    assert re.findall(r"`(\w+)`", listed) == extras
+
+
 @pytest.mark.parametrize("name", FLOORS)
 def test_no_version_with_a_known_hole_is_allowed(name: str) -> None:
     first_good, advisory = FLOORS[name]

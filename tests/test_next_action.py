@@ -98,6 +98,38 @@ def test_an_ended_campaign_is_compared_once(tmp_path: Path) -> None:
         assert asked(project)[0] == word
 
 
+def test_each_state_has_its_word(tmp_path: Path) -> None:
+    project = DrivenCampaign(tmp_path / "new", {KERNEL: b"OLD = 1\n"}, in_git=False)
+    word, arguments = asked(project)
+    assert (word, arguments["round"]) == ("run_baseline", 1)
+    assert "--kopt-round 1" in arguments["command"]
+    play(project, "equal")
+    project.write(KERNEL, b"NEW = 1\n")
+    play(project, "interrupted")
+    assert (asked(project)[0], asked(project)[1]["round"]) == ("rerun", 2)
+    play(project, "faster")
+    project.end("stopped", Steps(project.root))
+    word, arguments = asked(project)
+    assert word == "run_final" and "--kopt-round final" in arguments["command"]
+
+
+def test_nothing_is_left_of_a_campaign_that_gained_nothing(project: DrivenCampaign) -> None:
+    project.end("stopped", Steps(project.root))
+    assert asked(project) == ("stop", {})
+
+
+def test_every_case_has_its_place_its_times_and_what_is_wrong(project: DrivenCampaign) -> None:
+    """As in verdict.json, for a program that reads nothing else."""
+    project.write(KERNEL, b"NEW = 1\n")
+    play(project, "wrong")
+    right, wrong, *_ = shown(project)["cases"]
+    assert right["nodeid"] == f"{CASES}::test[0]" and right["diagnosis"] is None
+    assert right["forward_ms"] == pytest.approx(1 / RATES[0], rel=0.5)
+    assert wrong["check"] == "FAIL" and {"worst_index", "snr_db", "file", "line"} <= {
+        *wrong["diagnosis"]
+    }
+
+
 def test_an_edited_harness_names_the_files_to_put_back(project: DrivenCampaign) -> None:
     project.write(KERNEL, b"NEW = 1\n")
     project.write(CASES, (project.root / CASES).read_bytes() + b"# a comment\n")

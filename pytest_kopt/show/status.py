@@ -230,7 +230,7 @@ def _final_text(found: Mapping[str, Any]) -> Iterator[str]:
     total = found["aggregate"] or {}
     change = changed_within(*(total.get(name) for name in ("change_pct", "low_pct", "high_pct")))
     yield f"final: round {found['best']} against the baseline: {found['decision']} {change}"
-    yield f"    {found['reason'].splitlines()[0]}"
+    yield from (f"    {line}" for line in found["reason"].splitlines()[:1])
 
 
 def _counter_text(document: dict[str, Any]) -> Iterator[str]:
