@@ -107,6 +107,25 @@ def test_a_history_without_a_loss_says_so_with_the_bound(bisected: Bisected) -> 
 
 
 @pytest.mark.long
+def test_commits_that_do_not_build_are_skipped_and_named(bisected: Bisected) -> None:
+    """One does not even parse, one lacks what it imports; the loss lies right behind them."""
+    project = bisected.project
+    same = commit(project, "Rewrite", kernel(OLD, "rewritten"))
+    unparsed = commit(project, "Half a line", kernel(OLD, "half") + "\nplain = (\n")
+    missing = commit(project, "No such module", kernel(OLD, "lost", imports="import nowhere"))
+    slower = commit(project, "Mend and slow down", kernel(SLOWER, "slow"))
+    commit(project, "Go on", kernel(SLOWER, "later"))
+    report = bisected.bisect(code=8)
+    first = report["first_slower"]
+    assert (first["commit"], first["previous"]) == (slower, same)
+    assert first["or_one_of"] == [unparsed, missing]
+    standing = {row["commit"]: row for row in report["commits"]}
+    for broken, says in ((unparsed, "SyntaxError"), (missing, "No module named 'nowhere'")):
+        assert standing[broken]["standing"] == "skipped", standing[broken]
+        assert says in standing[broken]["reason"], standing[broken]
+
+
+@pytest.mark.long
 def test_killed_it_goes_on_where_it_was(bisected: Bisected) -> None:
     """The session that ran goes with it, and its tree is removed by the next bisection."""
     project = bisected.project
