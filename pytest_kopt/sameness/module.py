@@ -79,9 +79,9 @@ class Module:
         if any(self.dotted(call) not in _QUIET_CALLS for call in calls):
             return False
         eager = {name for part in _at_definition(node) for name in names_in(part)}
-        return all(name in self.imports or self._is_fixed(name) for name in eager & {*self.bound})
+        return all(name in self.imports or self.is_fixed(name) for name in eager & {*self.bound})
 
-    def _is_fixed(self, name: str) -> bool:
+    def is_fixed(self, name: str) -> bool:
         """Say whether a name is given a constant, once."""
         return self.bound[name] == 1 and any(
             assigns_constant(node) and name in _binds(node) for node in self.body

@@ -75,9 +75,7 @@ def universe(start: str, changed: Iterable[Path], root: Path) -> dict[str, Path]
     folders = {
         folder for path in different if path.suffix in DATA_SUFFIXES for folder in path.parents
     }
-    modules = project_modules(root)
-    trees = {name: ast.parse(path.read_bytes()) for name, path in modules.items()}
-    imports = {name: set(_imported(name, trees[name], modules)) for name in modules}
+    modules, trees, imports = _imports_below(root)
     reached = _closure({start}, imports)
     dependents: dict[str, set[str]] = {name: set() for name in modules}
     for name, targets in imports.items():
@@ -99,6 +97,24 @@ def universe(start: str, changed: Iterable[Path], root: Path) -> dict[str, Path]
     for name in chosen:
         _refuse_registrations(name, trees[name])
     return chosen
+
+
+def imported_by(start: str, root: Path) -> set[Path]:
+    """Return the files below `root` that importing a module can run, packages above included."""
+    modules, _, imports = _imports_below(root)
+    for name in modules:
+        package = name.rpartition(".")[0]
+        imports[name] |= {package} & modules.keys()
+    return {modules[name] for name in _closure({start}, imports)}
+
+
+def _imports_below(
+    root: Path,
+) -> tuple[dict[str, Path], dict[str, ast.Module], dict[str, set[str]]]:
+    """Return the loaded modules below `root`, their trees, and what each of them imports there."""
+    modules = project_modules(root)
+    trees = {name: ast.parse(path.read_bytes()) for name, path in modules.items()}
+    return modules, trees, {name: set(_imported(name, trees[name], modules)) for name in modules}
 
 
 def _closure(start: set[str], edges: Mapping[str, set[str]]) -> set[str]:

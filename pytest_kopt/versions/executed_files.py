@@ -19,17 +19,22 @@ from pytest_kopt.versions.errors import NotLoadable
 
 def files_run(call: Callable[[], object]) -> set[str]:
     """Return the source files whose code ran during `call`, Triton's kernels included."""
-    seen: set[str] = set()
+    return {file for file, _ in functions_run(call)}
+
+
+def functions_run(call: Callable[[], object]) -> set[tuple[str, str]]:
+    """Return file and name of the functions that ran during `call`, Triton's kernels included."""
+    seen: set[tuple[str, str]] = set()
 
     def hook(frame: FrameType, event: str, argument: Any) -> None:
         if event != "call":
             return
-        seen.add(frame.f_code.co_filename)
+        seen.add((frame.f_code.co_filename, frame.f_code.co_name))
         if str(frame.f_globals.get("__name__", "")).startswith("triton."):
             launched = getattr(frame.f_locals.get("self"), "fn", None)
             code = getattr(launched, "__code__", None)
             if code is not None:
-                seen.add(code.co_filename)
+                seen.add((code.co_filename, code.co_name))
 
     with profile_hook(hook):
         call()

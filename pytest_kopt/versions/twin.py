@@ -27,8 +27,7 @@ def find(
     them. Raises Unreached when the change does not concern the function, NotLoadable for lambdas,
     closures and instances, and for what cannot be imported a second time.
     """
-    inner = _innermost(function)
-    module, name = _place(inner)
+    module, name = place(function)
     modules = universe(module, changed, root)
     if not modules:
         raise Unreached(f"the change does not reach {module!r} through its imports")
@@ -43,7 +42,7 @@ def find(
 
 def own_file(function: Callable[..., Any]) -> set[Path]:
     """Return the file in which a function stands, for a comparison of a version with itself."""
-    module, _ = _place(_innermost(function))
+    module, _ = place(function)
     return {Path(str(sys.modules[module].__file__)).resolve()}
 
 
@@ -127,6 +126,14 @@ def translating(
     for item in given:
         wrapped.translated(item)
     return wrapped
+
+
+def place(function: Callable[..., Any]) -> tuple[str, str]:
+    """Return the module and the dotted name under which a case's function can be had.
+
+    Raises NotLoadable for lambdas, closures and instances.
+    """
+    return _place(_innermost(function))
 
 
 def _innermost(function: Any) -> Any:

@@ -8,7 +8,7 @@ where two versions cannot live together, the one version of its own tree.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,9 @@ from pytest_kopt.measure.cold import InputPool, input_pool
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.numerics.nested import fresh_copies, tensors
+from pytest_kopt.sameness.reach import unreached
 from pytest_kopt.versions import executed_files, twin
+from pytest_kopt.versions.affected_modules import imported_by
 from pytest_kopt.versions.errors import NotLoadable, Unreached
 
 #: So many other shapes and inputs are tried however long they take, and more for so long.
@@ -230,6 +232,10 @@ def _versions(case: Case, order: ArmsOrder, seed: int) -> Mapping[str, Callable[
     # What a function imports only when it is called has to be loaded before it can be doubled.
     _one_call(case, case.function, given)()
     files: dict[str, set[str]] = {}
+    if order.changed and INCUMBENT in order.others:
+        base = Path(order.trees[order.others.index(INCUMBENT)])
+        if _runs_no_change(case, given, order.changed, root, base):
+            raise Unreached("the function runs none of the functions that changed")
     for name, tree in zip(order.others, order.trees, strict=True):
         try:
             functions[name], version = twin.find(case.function, changed, root, Path(tree))
@@ -245,6 +251,39 @@ def _versions(case: Case, order: ArmsOrder, seed: int) -> Mapping[str, Callable[
         others = set().union(*(found for other, found in files.items() if other != name))
         executed_files.check(_one_call(case, function, given), files[name], others, name)
     return functions
+
+
+def _runs_no_change(
+    case: Case, given: Sequence[Any], changed: Sequence[str], root: Path, tree: Path
+) -> bool:
+    """Say whether a case's function provably runs none of the functions that differ in two trees.
+
+    It is told from the sources; the call only shows that they tell the truth.
+    """
+    if not all(
+        path.endswith(".py") and (root / path).is_file() and (tree / path).is_file()
+        for path in changed
+    ):
+        return False
+    module, name = twin.place(case.function)
+
+    def found_in(paths: Iterable[str]) -> frozenset[tuple[str, str]] | None:
+        old, new = ({path: (top / path).read_bytes() for path in paths} for top in (tree, root))
+        return unreached(name.partition(".")[0], old, new, old.keys() & {*changed})
+
+    # Most changes are seen in the function's own file, and others only add to what may be run.
+    places = twin.own_file(case.function)
+    own = {str(path.relative_to(root)) for path in places if path.is_relative_to(root)}
+    if own <= {*changed} and found_in(own) is None:
+        return False
+    imported = {str(path.relative_to(root)) for path in imported_by(module, root)}
+    found = found_in(imported) if imported & {*changed} else None
+    if found is None:
+        return False
+    ran = executed_files.functions_run(_one_call(case, case.function, given))
+    strangers = {str(root / path) for path in {*changed} - imported}
+    functions = {(str(root / path), name) for path, name in found}
+    return functions.isdisjoint(ran) and strangers.isdisjoint(file for file, _ in ran)
 
 
 def _one_call(case: Case, function: Callable[..., Any], given: Sequence[Any]) -> Callable[[], Any]:
