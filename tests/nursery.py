@@ -147,15 +147,14 @@ def _popen(words: Sequence[str], **given: Any) -> Any:
     """Start a process of a session: a fork where it is one of the plugin's own."""
     if not _is_ours(words, given["env"]):
         return subprocess.Popen(words, **given)
-    passed = list(given["pass_fds"])
-    argv = [str(passed.index(int(word))) if word.isdecimal() else word for word in words[3:]]
+    passed = list(given.get("pass_fds", ()))
+    argv = [str(passed.index(int(w))) if passed and w.isdecimal() else w for w in words[3:]]
     with open(os.devnull, "r+b") as nothing:
-        streams = [
-            nothing if given[name] == subprocess.DEVNULL else given[name]
-            for name in ("stdout", "stderr")
-        ]
-        descriptors = [*(stream.fileno() for stream in streams), *passed]
-        return _enter(words, argv, given, descriptors)
+        out = nothing if given["stdout"] == subprocess.DEVNULL else given["stdout"]
+        err = {subprocess.DEVNULL: nothing, subprocess.STDOUT: out}.get(
+            given["stderr"], given["stderr"]
+        )
+        return _enter(words, argv, given, [out.fileno(), err.fileno(), *passed])
 
 
 def _run(words: Sequence[str], **given: Any) -> Any:
@@ -268,10 +267,20 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
         for target, source in ((1, out), (2, err)):
             os.dup2(source, target)
             os.close(source)
+        from pytest_kopt.bisect import session
         from pytest_kopt.campaign import prerequisites
         from pytest_kopt.processes import forking, launched, warm_parent
 
         forking._differ()
+        starting = SimpleNamespace(
+            Popen=_popen,
+            run=_run,
+            DEVNULL=subprocess.DEVNULL,
+            STDOUT=subprocess.STDOUT,
+            TimeoutExpired=subprocess.TimeoutExpired,
+        )
+        for module in (launched, warm_parent, prerequisites, session):
+            vars(module)["subprocess"] = starting
         if "worker" in order:
             os.dup2(passed[0], 0)
             sys.stdin = os.fdopen(0)
@@ -289,14 +298,6 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
             code = 0
         else:
             sys.path[:0] = [os.getcwd(), *added]
-            starting = SimpleNamespace(
-                Popen=_popen,
-                run=_run,
-                DEVNULL=subprocess.DEVNULL,
-                TimeoutExpired=subprocess.TimeoutExpired,
-            )
-            for module in (launched, warm_parent, prerequisites):
-                vars(module)["subprocess"] = starting
             _have_workers_forked()
             sys.argv[:] = [order["module"], *order["argv"]]
             runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
