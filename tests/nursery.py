@@ -66,8 +66,7 @@ def run(
     words: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout: float, check: bool = False
 ) -> subprocess.CompletedProcess[str]:
     """Run a command with its output captured: in a fork where it is pytest or kopt."""
-    if list(words[:2]) == [sys.executable, "-m"] and words[2] in _MODULES and fits(env):
-        order = {"module": words[2], "argv": list(words[3:]), "cwd": str(cwd), "env": dict(env)}
+    if order := _command(words, cwd, env):
         done = _completed(words, lambda *streams: _ask(_address(), order, streams), timeout)
         if check:
             done.check_returncode()
@@ -82,6 +81,18 @@ def run(
         timeout=timeout,
         check=check,
     )
+
+
+def tool(module: str) -> str:
+    """Return a shell script that runs pytest or kopt in a fork, for commands that are typed."""
+    return f'#!/bin/sh\n{_SOCKET}={_address()} exec {sys.executable} {__file__} {module} "$@"\n'
+
+
+def _command(words: Sequence[str], cwd: Path, env: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return the order of a fork that is pytest or kopt; None where no fork can be."""
+    if list(words[:2]) != [sys.executable, "-m"] or words[2] not in _MODULES or not fits(env):
+        return None
+    return {"module": words[2], "argv": list(words[3:]), "cwd": str(cwd), "env": dict(env)}
 
 
 def _completed(
@@ -164,6 +175,16 @@ def _run(words: Sequence[str], **given: Any) -> Any:
     return _completed(words, lambda *streams: _enter(words, words[3:], given, streams), None)
 
 
+def _call(words: Sequence[str], cwd: Path) -> int:
+    """Run a command with the streams of this process and return its exit code."""
+    order = _command(words, cwd, os.environ)
+    return (
+        _ask(os.environ[_SOCKET], order, (1, 2)).wait()
+        if order
+        else subprocess.call(words, cwd=cwd)
+    )
+
+
 def _have_workers_forked() -> None:
     """Start xdist's workers on this host as forks, where nothing leads their interpreters."""
     with suppress(ImportError):
@@ -201,7 +222,9 @@ def _enter(
 
 
 def main() -> None:
-    """Import, then fork for whoever asks."""
+    """Import, then fork for whoever asks; or be one of the commands."""
+    if sys.argv[1] in _MODULES:
+        sys.exit(_call([sys.executable, "-m", *sys.argv[1:]], Path.cwd()))
     from pytest_kopt.processes.forking import reap, wakes_when_forks_end
     from pytest_kopt.processes.parent_death import end_with_parent
 
@@ -269,17 +292,19 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
             os.close(source)
         from pytest_kopt.bisect import session
         from pytest_kopt.campaign import prerequisites
+        from pytest_kopt.cli import restore
         from pytest_kopt.processes import forking, launched, warm_parent
 
         forking._differ()
         starting = SimpleNamespace(
             Popen=_popen,
             run=_run,
+            call=_call,
             DEVNULL=subprocess.DEVNULL,
             STDOUT=subprocess.STDOUT,
             TimeoutExpired=subprocess.TimeoutExpired,
         )
-        for module in (launched, warm_parent, prerequisites, session):
+        for module in (launched, warm_parent, prerequisites, session, restore):
             vars(module)["subprocess"] = starting
         if "worker" in order:
             os.dup2(passed[0], 0)

@@ -18,6 +18,7 @@ import pytest
 
 from pytest_kopt.honesty.heldout import PATTERNS
 
+from .. import nursery
 from .project import Project
 from .sources import SETTINGS
 
@@ -88,10 +89,15 @@ def test_the_commands_of_a_page_run(page: str, empty: Project, tmp_path: Path) -
     if any("docs/campaigns" in step.text for step in found):
         (empty.root / "docs").mkdir()
         (empty.root / "docs" / "campaigns").symlink_to(ROOT / "docs" / "campaigns")
-    for name, module in {"pytest": "-m pytest", "kopt": "-m pytest_kopt.cli", "python": ""}.items():
+    python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
+    (tmp_path / "bin").mkdir()
+    for name, text in {
+        "pytest": nursery.tool("pytest"),
+        "kopt": nursery.tool("pytest_kopt.cli"),
+        "python": python,
+    }.items():
         tool = tmp_path / "bin" / name
-        tool.parent.mkdir(exist_ok=True)
-        tool.write_text(f'#!/bin/sh\nexec {sys.executable} {module} "$@"\n')
+        tool.write_text(text)
         tool.chmod(0o755)
     path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
     for place, step in enumerate(found):

@@ -317,7 +317,7 @@ def test_a_schema_says_what_a_row_holds(
     settings = "\n".join(line.strip() for line in SCHEMAS[name].splitlines())
     empty.write("pyproject.toml", SETTINGS)
     empty.write("tests/test_case.py", ONE_CASE.format(settings=settings))
-    run = empty.pytest("--summary-csv", "rows.csv", **FRESH)
+    run = empty.pytest("--summary-csv", "rows.csv")
     assert run.code == 1, run.text
     assert empty.read("rows.csv").splitlines()[0] == header
     row, rough = rows_of(empty.root / "rows.csv")
