@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,7 +23,7 @@ mcp = pytest.importorskip("mcp")
 
 TOOLS = {
     *("status", "advise", "init", "note", "round", "race", "gate", "verdict", "profile", "tips"),
-    "report",
+    *("report", "check", "discard", "stop"),
 }
 DEMO = "rmsnorm_torch_cpu_demo"
 
@@ -67,7 +68,14 @@ def test_an_agent_finds_tools_and_pages_and_one_message_for_bad_input(started: P
                 assert tool.output_schema and tool.description
             pages = {str(page.uri) for page in (await agent.list_resources()).resources}
             assert "kopt://skill" in pages
-            where = await called(agent, "status", campaign=CAMPAIGN)
+            progress: list[str | None] = []
+
+            async def hear(_: float, __: float | None, message: str | None) -> None:
+                progress.append(message)
+
+            await agent.call_tool("status", {"campaign": CAMPAIGN}, progress_callback=hear)
+            assert not progress
+            where = await called(agent, "status")
             assert where["next_round"] == 2 and where["incumbent_round"] == 1
             advice = await called(agent, "advise", campaign=CAMPAIGN)
             assert {f"kopt://knowledge/{item['page']}" for item in advice["reading"]} <= pages
@@ -76,6 +84,10 @@ def test_an_agent_finds_tools_and_pages_and_one_message_for_bad_input(started: P
             told = await refused(agent, "status", campaign="other")
             assert "'other' does not exist" in told and CAMPAIGN in told
             assert "Traceback" not in told and "ERROR" not in told
+            told = await refused(agent, "note", campaign=CAMPAIGN, round=2, notes={"sumary": "x"})
+            assert told.startswith("Error executing tool note: notes: key 'sumary' is unknown")
+            checked = await called(agent, "check", campaign=CAMPAIGN)
+            assert checked["exit_code"] == 0 and "nothing is timed" in checked["output"]
             assert "nothing to measure" in await refused(agent, "round", campaign=CAMPAIGN)
             assert "no verdict" in await refused(agent, "verdict", campaign=CAMPAIGN, round=7)
             kept = await called(agent, "verdict", campaign=CAMPAIGN, round=1)
@@ -125,13 +137,49 @@ def test_a_cancelled_round_leaves_what_ctrl_c_leaves(started: Project) -> None:
             with anyio.fail_after(60):
                 while owner.exists():
                     await anyio.sleep(0.1)
-            where = await called(agent, "status", campaign=CAMPAIGN)
+            progress: list[str | None] = []
+
+            async def hear(_: float, __: float | None, message: str | None) -> None:
+                progress.append(message)
+
+            await agent.call_tool("status", {"campaign": CAMPAIGN}, progress_callback=hear)
+            assert not progress
+            where = await called(agent, "status")
             assert where["next_round"] == 2 and where["rounds"][-1]["decision"] == "INCOMPLETE"
             started.write(KERNEL, FASTER)
             done = await called(agent, "round", campaign=CAMPAIGN)
         assert done["exit_code"] == 0 and done["verdict"]["decision"] == "ACCEPTED"
 
     anyio.run(play)
+
+
+def test_a_cancelled_command_ends_where_interrupts_are_ignored(tmp_path: Path) -> None:
+    """As below an agent that a shell started in its background; rounds were decided after all."""
+    from pytest_kopt.cli.agents import agent_commands
+
+    (tmp_path / "test_slow.py").write_text(
+        "import pathlib, time\n"
+        "def test_it():\n    pathlib.Path('began').touch()\n    time.sleep(60)\n"
+    )
+
+    async def play() -> float:
+        async with anyio.create_task_group() as group:
+            group.start_soon(agent_commands.pytest, ["test_slow.py"], tmp_path, told)
+            while not (tmp_path / "began").exists():
+                await anyio.sleep(0.1)
+            group.cancel_scope.cancel()
+            cancelled: float = anyio.current_time()
+        ended: float = anyio.current_time()
+        return ended - cancelled
+
+    async def told(_: str) -> None:
+        pass
+
+    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert anyio.run(play) < 10
+    finally:
+        signal.signal(signal.SIGINT, former)
 
 
 @pytest.mark.long

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,8 +18,6 @@ from pytest_kopt.exit_codes import ExitCode
 _PAUSE_SECONDS = 0.2
 #: How long an interrupted session may take to put back what it changed.
 _GRACE_SECONDS = 120
-#: How long it is waited for an interrupt to be heard.
-_PATIENCE_SECONDS = 15
 #: As much of the output as an agent has use for: the verdict is at its end.
 _MOST = 6000
 
@@ -41,18 +38,18 @@ class Finished:
         return (self.out + self.err)[-_MOST:]
 
 
-async def kopt(words: Sequence[str], root: Path, told: Told) -> Finished:
-    """Run `kopt`; see `_run`."""
-    return await _run(["pytest_kopt.cli", *words], root, told)
+async def kopt(words: Sequence[str], root: Path) -> Finished:
+    """Run `kopt`, which prints all it has to say at its end; see `_run`."""
+    return await _run(["pytest_kopt.cli", *words], root, None)
 
 
 async def pytest(words: Sequence[str], root: Path, told: Told) -> Finished:
-    """Run pytest; see `_run`."""
+    """Run pytest and tell each line that it prints; see `_run`."""
     return await _run(["pytest", *words], root, told)
 
 
-async def _run(words: Sequence[str], root: Path, told: Told) -> Finished:
-    """Run a module as a program and tell each line that it prints.
+async def _run(words: Sequence[str], root: Path, told: Told | None) -> Finished:
+    """Run a module as a program.
 
     Raises ToolError with its one message where the input cannot be used. Cancelled, it does what
     Ctrl-C does, and waits until the command has ended.
@@ -68,7 +65,7 @@ async def _run(words: Sequence[str], root: Path, told: Told) -> Finished:
             stderr=err.fileno(),
         )
         try:
-            await _follow(process, out.fileno(), told)
+            await (_follow(process, out.fileno(), told) if told else process.wait())
         finally:
             with anyio.CancelScope(shield=True):
                 await _ended(process)
@@ -93,16 +90,14 @@ async def _follow(process: anyio.abc.Process, out: int, told: Told) -> None:
 
 
 async def _ended(process: anyio.abc.Process) -> None:
-    """Interrupt what still runs, as Ctrl-C does, and wait for it.
+    """End what still runs, and wait for it.
 
-    What was started in the background of a shell ignores an interrupt, but no SIGTERM, which a
-    session takes for the same.
+    A session takes SIGTERM for Ctrl-C, which what a shell started in its background ignores.
     """
-    for number, patience in ((signal.SIGINT, _PATIENCE_SECONDS), (signal.SIGTERM, _GRACE_SECONDS)):
-        if process.returncode is None:
-            process.send_signal(number)
-            with anyio.move_on_after(patience):
-                await process.wait()
+    if process.returncode is None:
+        process.terminate()
+        with anyio.move_on_after(_GRACE_SECONDS):
+            await process.wait()
     if process.returncode is None:
         process.kill()
         await process.wait()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,11 +27,13 @@ from pytest_kopt.options.project import Project
 
 _INSTRUCTIONS = (
     "Optimise a GPU kernel in rounds: one hypothesis, one change in the kernel files, one measured "
-    "verdict. Read the resource kopt://skill first, then call status and do what its `next` says. "
+    "verdict. Read the resource kopt://skill first, then call status (where you know no name, "
+    "without) and do what its `next` says: `kopt stop` there is the tool stop here, and so on. "
     "Edit kernel files with tools of your own; never commit or restore them."
 )
 
 Name = Annotated[str, Field(description="the campaign")]
+AnyName = Annotated[str, Field(description="the campaign; default: the branch's or only one")]
 Options = Annotated[
     list[str], Field(description="further words of the command line, as --kopt-level=full")
 ]
@@ -65,12 +69,15 @@ class Recorded(BaseModel):
 
 def server() -> MCPServer:
     """Return the server, for the project around the current folder."""
-    found = MCPServer("kopt", instructions=_INSTRUCTIONS, log_level="WARNING")
-    for tool in (status, advise, init, note, verdict, profile, tips, report):
+    found = MCPServer(
+        "kopt", instructions=_INSTRUCTIONS, version=version("pytest-kopt"), log_level="WARNING"
+    )
+    for tool in (status, advise, init, note, verdict, profile, tips, report, discard, stop):
         found.add_tool(tool)
     # `round` is a function of Python's.
     found.add_tool(play_round, name="round")
     found.add_tool(race)
+    found.add_tool(check)
     found.add_tool(gate)
     skill = bundled("conftest_templates") / "SKILL.md"
     found.add_resource(
@@ -87,14 +94,14 @@ def server() -> MCPServer:
     return found
 
 
-async def status(campaign: Name, context: Context) -> dict[str, Any]:
+async def status(campaign: AnyName = "") -> dict[str, Any]:
     """Return where a campaign stands and what is next: `kopt status --json`."""
-    return await _document(["status", campaign, "--json"], context)
+    return await _document(["status", *filter(None, [campaign]), "--json"])
 
 
-async def advise(campaign: Name, context: Context) -> dict[str, Any]:
+async def advise(campaign: Name) -> dict[str, Any]:
     """Return what to read and try: `kopt advise --json`; pages are kopt://knowledge/ resources."""
-    return await _document(["advise", campaign, "--json"], context)
+    return await _document(["advise", campaign, "--json"])
 
 
 async def init(
@@ -103,26 +110,22 @@ async def init(
     kernel: list[str],
     backend: str,
     gpu: str,
-    context: Context,
     tests: str = "",
-    options: Options = [],  # noqa: B006 - only read
+    options: Annotated[
+        list[str], Field(description="further words of `kopt init`, as --max-iterations=20")
+    ] = [],  # noqa: B006 - only read
 ) -> Done:
     """Set a campaign up: `kopt init`. The baseline is round 1."""
     words = ["init", campaign, "--op", op, "--backend", backend, "--gpu", gpu]
     words += [word for path in kernel for word in ("--kernel", path)]
     words += ["--tests", tests] if tests else []
-    done = await agent_commands.kopt([*words, *options], Path.cwd(), _told(context))
-    return Done(exit_code=done.code, output=done.tail)
+    return await _done(*words, *options)
 
 
-async def note(campaign: Name, round: int, notes: dict[str, Any], context: Context) -> Done:
+async def note(campaign: Name, round: int, notes: dict[str, Any]) -> Done:
     """Add what is only known after a round, or plan the next one: `kopt note`."""
-    with tempfile.TemporaryDirectory() as directory:
-        file = Path(directory, "notes.yaml")
-        file.write_text(json.dumps(notes))
-        words = ["note", campaign, str(round), str(file)]
-        done = await agent_commands.kopt(words, Path.cwd(), _told(context))
-    return Done(exit_code=done.code, output=done.tail)
+    with _written(notes) as file:
+        return await _done("note", campaign, str(round), str(file))
 
 
 async def play_round(
@@ -151,6 +154,14 @@ async def race(
     words = ["--kopt-campaign", campaign, "--kopt-round", round]
     words += [f"--kopt-candidates={candidate}" for candidate in candidates]
     return await _judged(_campaign(campaign).root, [*words, *options], notes, context)
+
+
+async def check(campaign: Name, context: Context) -> Done:
+    """Check what the kernel files hold now, in seconds, without a round: `--kopt-check-only`."""
+    found = _campaign(campaign)
+    words = ["--kopt-check-only", *shlex.split(found.manifest.tests)]
+    done = await agent_commands.pytest(words, found.root, _told(context))
+    return Done(exit_code=done.code, output=done.tail)
 
 
 async def gate(
@@ -190,21 +201,33 @@ def profile(campaign: Name, round: int) -> dict[str, Any]:
     return document
 
 
-async def tips(campaign: Name, context: Context) -> Done:
+async def tips(campaign: Name) -> Done:
     """Return what campaigns on the same GPU, op and backend learned: `kopt tips show`."""
-    words = ["tips", "show", campaign]
-    done = await agent_commands.kopt(words, Path.cwd(), _told(context))
-    return Done(exit_code=done.code, output=done.tail)
+    return await _done("tips", "show", campaign)
 
 
-async def report(campaign: Name, context: Context) -> Done:
+async def report(campaign: Name) -> Done:
     """Write the campaign's HTML report and return where it lies: `kopt report`."""
-    done = await agent_commands.kopt(["report", campaign], Path.cwd(), _told(context))
+    return await _done("report", campaign)
+
+
+async def discard(campaign: Name) -> Done:
+    """End the open round: it is rolled back, and its version is kept: `kopt discard`."""
+    return await _done("discard", campaign)
+
+
+async def stop(campaign: Name) -> Done:
+    """End the campaign, where a person asked for that: `kopt stop`."""
+    return await _done("stop", campaign)
+
+
+async def _done(*words: str) -> Done:
+    done = await agent_commands.kopt(words, Path.cwd())
     return Done(exit_code=done.code, output=done.tail)
 
 
-async def _document(words: Sequence[str], context: Context) -> dict[str, Any]:
-    done = await agent_commands.kopt(words, Path.cwd(), _told(context))
+async def _document(words: Sequence[str]) -> dict[str, Any]:
+    done = await agent_commands.kopt(words, Path.cwd())
     if done.code:
         raise ToolError(done.tail)
     document: dict[str, Any] = json.loads(done.out)
@@ -214,15 +237,25 @@ async def _document(words: Sequence[str], context: Context) -> dict[str, Any]:
 async def _judged(
     root: Path, words: Sequence[str], notes: dict[str, Any] | None, context: Context
 ) -> Judged:
-    with tempfile.TemporaryDirectory() as directory:
-        written, file = Path(directory, "verdict.json"), Path(directory, "notes.yaml")
+    with _written(notes) as file:
+        written = file.with_name("verdict.json")
         words = [*words, f"--kopt-verdict={written}"]
-        if notes is not None:
-            file.write_text(json.dumps(notes))
-            words.append(f"--kopt-notes={file}")
+        words += [] if notes is None else [f"--kopt-notes={file}"]
         done: Finished = await agent_commands.pytest(words, root, _told(context))
         found = Verdict.model_validate_json(written.read_text()) if written.exists() else None
     return Judged(exit_code=done.code, verdict=found, output=done.tail)
+
+
+@contextmanager
+def _written(notes: dict[str, Any] | None) -> Iterator[Path]:
+    """Yield a file of notes in a folder that goes with it; a refusal of them calls them so."""
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory, "notes.yaml")
+        file.write_text(json.dumps(notes))
+        try:
+            yield file
+        except ToolError as error:
+            raise ToolError(str(error).replace(str(file), "notes")) from None
 
 
 def _told(context: Context) -> Told:
