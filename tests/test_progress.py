@@ -92,6 +92,11 @@ def test_a_terminal_shows_the_phase_and_what_is_left() -> None:
         "\rkopt: comparing, look 1 of 5: process 2 of at most 8, up to 18 s left",
         "\rkopt: comparing, look 2 of 5: process 3 of at most 8, up to 15 s left",
     ]
+    for _ in range(6):
+        clock.now += 3.0
+        progress.measured()
+    # Some cases alone, beyond the last look of all.
+    assert screen.written[-1].endswith("process 9 of at most 16, up to 21 s left")
     progress.stop()
 
 

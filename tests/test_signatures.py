@@ -16,6 +16,8 @@ from pytest_kopt.cases.running.check import check_case
 from pytest_kopt.errors import BadInput
 from pytest_kopt.numerics.gates import snr, tolerance
 from pytest_kopt.numerics.nested import flatten, fresh_copies, tensors
+from pytest_kopt.versions import twin
+from pytest_kopt.versions.errors import NotLoadable
 
 from .test_writes import case_of, check, timed
 
@@ -306,6 +308,8 @@ def test_what_a_module_holds_are_inputs_behind_its_own(
     more: dict[str, Any] = {"schema": "memory", "nbytes": 1.0, "backward": True}
     case = case_of(pick(module), inputs=one, reference=reference, **more)
     assert case.weights == (1, 2) and len(case.arguments()) == 3
+    with pytest.raises(NotLoadable, match=r"^Linear is an instance; one process asks for"):
+        twin.own_file(case.function)
     report = check_case(case, 1)
     assert (report.check, report.findings) == ("PASS", ()), report.diagnosis
     assert report.gradients.keys() == {1, 2}, "of weight and bias"

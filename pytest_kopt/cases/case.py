@@ -257,6 +257,7 @@ def _opened(
             reference, dict(zip(names, wide[count:], strict=True)), tuple(wide[:count])
         )
 
+    layer.__qualname__ = type(module).__qualname__
     same = exact if _holds_tensors(reference) else reference
     # Buffers are what a step finds, and leaves: running statistics.
     parameters = {name for name, _ in module.named_parameters()}

@@ -139,10 +139,11 @@ def table_of(results: Sequence[CaseResult], where: str = "this session") -> Tabl
     for result in results:
         if result.header != header:
             raise BadInput(
-                f"cases of one CSV have one schema: {result.nodeid} has the columns "
-                f"{','.join(result.header)}",
+                f"cases of one CSV have the same columns: {result.nodeid} has "
+                f"{','.join(result.header)}, {results[0].nodeid} {','.join(header)}",
                 where=f"case {result.nodeid}",
-                legal=",".join(header),
+                legal="a session and a CSV for each function: --summary-csv rows.csv "
+                f"{result.nodeid.partition('::')[0]}",
             )
     table = Table(header, tuple(result.row() for result in results))
     table.check_unique(where)

@@ -13,6 +13,7 @@ import pytest
 from pytest_kopt.campaign import running
 from pytest_kopt.clock import now
 from pytest_kopt.decide.inference import LOOKS
+from pytest_kopt.decide.looks import ALONE_LOOKS
 
 #: Seconds after which a line is printed where there is no terminal, whatever has happened.
 QUIET_SECONDS = 10.0
@@ -73,6 +74,9 @@ class Progress:
         """Note that another process has been measured; may be called from any thread."""
         with self._lock:
             self._done += 1
+            if self._done > self._total:
+                # Beyond the last look of all cases some are measured alone.
+                self._total = self._lanes * max(ALONE_LOOKS)
             self._counted = self._clock()
             self._step(says=self._is_terminal or self._done == 1 or self._verbosity > 0)
 

@@ -14,7 +14,7 @@ from pytest_kopt.versions.affected_modules import home, universe
 from pytest_kopt.versions.errors import NotLoadable, Unreached
 from pytest_kopt.versions.loader import SecondVersion
 
-_ADVICE = "write it as a plain function at module level"
+_ADVICE = "one process asks for a plain function at module level"
 
 
 def find(
@@ -162,5 +162,6 @@ def _place(function: Any) -> tuple[str, str]:
             if value is function:
                 return module_.__name__, name
     shown = getattr(function, "__qualname__", repr(function))
-    kind = "a lambda" if shown.endswith("<lambda>") else "defined inside a function or an instance"
+    inside = "defined inside a function" if "<locals>" in shown else "an instance"
+    kind = "a lambda" if shown.endswith("<lambda>") else inside
     raise NotLoadable(f"{shown} is {kind}; {_ADVICE}")
