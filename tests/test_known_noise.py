@@ -83,6 +83,7 @@ class Measuring:
     how: str = "one process"
     why_two: str = ""
     why_fresh: str = ""
+    why_open: str = ""
     device_seconds: float = 0.0
     tried: tuple[Tried, ...] = ()
     died_nearby: str = ""

@@ -258,7 +258,8 @@ def test_processes_that_hold_one_arm_each_come_to_one_engine() -> None:
 
 def test_the_verdict_says_why_a_case_is_timed_by_events() -> None:
     class Measuring:
-        how, why_two, why_fresh, device_seconds = "one process", "", "", 0.0
+        how, why_two, device_seconds = "one process", "", 0.0
+        why_fresh = why_open = ""
         tried, died_nearby = (), ""
 
         def replicas(self, count: int) -> list[dict[str, CaseQuads]]:

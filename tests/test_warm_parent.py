@@ -28,7 +28,7 @@ def parent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmParent]:
 
 
 def forked(parent: WarmParent, env: dict[str, str], directory: Path) -> Launched:
-    fork = parent.fork(env, str(directory), "")
+    fork = parent.fork(env, str(directory))
     assert fork is not None
     return fork
 
@@ -79,7 +79,7 @@ def test_waiting_has_a_limit(parent: WarmParent, tmp_path: Path) -> None:
 def test_what_libraries_read_as_they_load_needs_an_interpreter_of_its_own(
     parent: WarmParent, tmp_path: Path
 ) -> None:
-    assert parent.fork({**ENV, "LD_LIBRARY_PATH": "/elsewhere"}, str(tmp_path), "") is None
+    assert parent.fork({**ENV, "LD_LIBRARY_PATH": "/elsewhere"}, str(tmp_path)) is None
 
 
 def test_a_mask_does_not(parent: WarmParent, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_an_unfit_parent_is_not_asked_again(
 ) -> None:
     asked: list[Any] = []
 
-    def fork(self: Any, env: Any, directory: str, rouse: str) -> None:
+    def fork(self: Any, env: Any, directory: str) -> None:
         asked.append(env)
         raise NoFork("the parent of its processes has 2 threads")
 
@@ -191,7 +191,7 @@ def test_too_little_memory_for_the_parent_is_named(why: str, tmp_path: Path) -> 
     (tmp_path / "sitecustomize.py").write_text(SITES[why])
     parent = WarmParent({**ENV, "PYTHONPATH": str(tmp_path)}, str(tmp_path))
     with pytest.raises(NoFork) as refused:
-        parent.fork({**ENV, "PYTHONPATH": str(tmp_path)}, str(tmp_path), "")
+        parent.fork({**ENV, "PYTHONPATH": str(tmp_path)}, str(tmp_path))
     assert str(refused.value) == f"the parent of its processes {why}"
     parent.end()
 

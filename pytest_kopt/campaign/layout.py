@@ -123,6 +123,13 @@ class Layout:
         return self.directory / "final" / f"attempt-{attempt}"
 
 
+def kept_records(workspace: Path) -> list[Path]:
+    """Return what kernel code has no reason to read: the campaigns' evidence and ledgers."""
+    names = ("rounds", "final", "replaced", "memory", "profiles", "logs", "ledger.jsonl")
+    found = [workspace / campaign / name for campaign in campaigns(workspace) for name in names]
+    return [path.resolve() for path in found]
+
+
 def check_name(name: str) -> str:
     """Return a legal campaign name; BadInput for one that could leave the workspace."""
     if not _LEGAL_NAME.fullmatch(name) or ".." in name:

@@ -56,7 +56,7 @@ def rouse(kind: str) -> None:
 
 
 def begin_to_rouse(kind: str) -> None:
-    """Do so in a thread that `rouse` waits for; torch has been imported."""
+    """Do so in a thread that `rouse` waits for."""
     _waking(kind).begin()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 PROCESSES = ("forked", "fresh")
+ISOLATION = ("on", "off")
 GATES = ("no-regression", "improve")
 LEVELS = ("quick", "full")
 ENGINES = ("auto", "graph", "events", "wall", "do_bench")
@@ -21,6 +22,7 @@ INI = {
     "kopt_gate": "no-regression or improve (--kopt-gate)",
     "kopt_rebuild_command": "builds compiled kernels in place, for --kopt-base",
     "kopt_processes": "forked (default) or fresh: how what runs kernel code is started",
+    "kopt_isolation": "on (default) or off: whether kernel code is kept to its own files",
     "kopt_timeout": "seconds a case may take (--kopt-timeout)",
     "kopt_seed": "session seed, to repeat a recorded session (default: a fresh secret)",
 }

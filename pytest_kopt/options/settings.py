@@ -12,7 +12,7 @@ import pytest
 
 from pytest_kopt.campaign.git.worktrees import keeper
 from pytest_kopt.errors import BadInput
-from pytest_kopt.options.declare import ENGINES, GATES, PROCESSES
+from pytest_kopt.options.declare import ENGINES, GATES, ISOLATION, PROCESSES
 
 Gate = Literal["no-regression", "improve"]
 Suite = Literal["standard", "deterministic", "multigpu"]
@@ -61,6 +61,7 @@ class Settings:
     repeats: int | None
     iterations: int | None
     forks: bool
+    isolates: bool
 
     @property
     def active(self) -> bool:
@@ -110,7 +111,8 @@ class Settings:
             seed=_seed(config),
             repeats=_count("--kopt-repeats", option.kopt_repeats),
             iterations=_count("--kopt-iters-per-repeat", option.kopt_iters_per_repeat),
-            forks=_forks(config),
+            forks=_first_of(config, "kopt_processes", PROCESSES),
+            isolates=_first_of(config, "kopt_isolation", ISOLATION),
         )
         settings._check(option)
         if settings.round is not None:
@@ -267,11 +269,11 @@ def _gate(config: pytest.Config) -> Gate:
     return "improve" if value == "improve" else "no-regression"
 
 
-def _forks(config: pytest.Config) -> bool:
-    value = config.getini("kopt_processes") or PROCESSES[0]
-    if value not in PROCESSES:
-        raise BadInput(f"kopt_processes is {value!r}", where="ini", legal=PROCESSES)
-    return bool(value == PROCESSES[0])
+def _first_of(config: pytest.Config, name: str, legal: tuple[str, str]) -> bool:
+    value = config.getini(name) or legal[0]
+    if value not in legal:
+        raise BadInput(f"{name} is {value!r}", where="ini", legal=legal)
+    return bool(value == legal[0])
 
 
 def _timeout(config: pytest.Config) -> float:

@@ -23,7 +23,7 @@ from pytest_kopt.decide.inference import LOOKS
 from pytest_kopt.devices.vendor import Device
 from pytest_kopt.honesty.heldout import Tried, merged
 from pytest_kopt.paired.replica import CaseQuads, Died, DiedNearby, Refused, Replica
-from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child
+from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child, why_open
 from pytest_kopt.processes.site import Site
 from pytest_kopt.processes.toolchain import Toolchain
 from pytest_kopt.processes.worker_orders import WorkerOrders
@@ -129,6 +129,11 @@ class Comparison:
     def why_fresh(self) -> str:
         """Why the processes were not forked, "" where they were."""
         return next((why for lane in self._lanes if (why := lane.site.starter.why_fresh)), "")
+
+    @property
+    def why_open(self) -> str:
+        """Why the processes were not kept to their own files, "" where they were."""
+        return why_open(self._config)
 
     @property
     def tried(self) -> list[Tried]:

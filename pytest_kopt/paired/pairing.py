@@ -263,6 +263,8 @@ def _flags(
             f"compared in two processes (a bias of up to {KNOWN_BIAS_PCT:g} % is known): "
             f"{comparison.why_two}"
         )
+    if comparison.why_open:
+        found.append(comparison.why_open)
     if comparison.why_fresh:
         found.append(f"each process was an interpreter of its own: {comparison.why_fresh}")
     flags: dict[str, tuple[str, ...]] = {}

@@ -16,11 +16,21 @@ import pytest
 
 from pytest_kopt.honesty.watching.clock import Span
 from pytest_kopt.processes.channel import Message
+from pytest_kopt.processes.isolation import lacking
 from pytest_kopt.processes.launcher import Starter, launcher_of
 from pytest_kopt.processes.worker_orders import WorkerOrders
 
 _GRACE_SECONDS = 10
 _TIMEOUT, _FATAL = "Timeout (", "Fatal Python error"
+#: What processes that run kernel code for a verdict may not read; absent where nothing is refused.
+HIDDEN: pytest.StashKey[tuple[Path, ...]] = pytest.StashKey()
+
+
+def why_open(config: pytest.Config) -> str:
+    """Return why kernel code is not kept to its own files and processes, "" where it is."""
+    if HIDDEN not in config.stash:
+        return "kopt_isolation is off: kernel code may write wherever you may"
+    return lacking()
 
 
 def mover(config: pytest.Config, root: Path, tree: Path) -> Callable[[str], str]:
@@ -74,8 +84,8 @@ class Child:
         launched = starter.start(
             moved_environment({**starter.environ, **env}, moved),
             moved(str(config.invocation_params.dir)),
-            orders.device if orders.device == "cuda" else "",
         )
+        hidden = config.stash.get(HIDDEN, None) if orders.cases_only else None
         self.spans: dict[str, list[Span]] = {}
         self._launched = launched
         self._process, self._channel = launched.process, launched.channel
@@ -86,6 +96,7 @@ class Child:
             argv=sys.argv,
             pytest_args=[moved(str(arg)) for arg in config.invocation_params.args],
             orders=orders.to_json(),
+            hidden=None if hidden is None else [str(path) for path in hidden],
             args=None
             if args is None
             else [moved(os.path.join(config.rootpath, arg)) for arg in args],

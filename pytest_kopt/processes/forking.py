@@ -18,6 +18,7 @@ import struct
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_kopt.processes.parent_death import end_with_parent
@@ -159,12 +160,9 @@ def _become(order: Mapping[str, Any], parent: int, reader: int, writer: int, log
                 os.environ[name] = value
         os.chdir(order["directory"])
         _differ()
-        from pytest_kopt.devices.context import begin_to_rouse
         from pytest_kopt.processes.served import serve
 
-        if order["rouse"]:
-            begin_to_rouse(order["rouse"])
-        serve(reader, writer)
+        serve(reader, writer, Path(order["scratch"]))
     except BaseException:
         sys.excepthook(*sys.exc_info())
         sys.stderr.flush()

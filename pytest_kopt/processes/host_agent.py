@@ -67,9 +67,9 @@ class HostAgent:
             "pins": {device.uuid: self._host.pin(device) for device in self._host.devices},
         }
 
-    def start(self, number: int, env: Mapping[str, str], directory: str, rouse: str) -> Any:
+    def start(self, number: int, env: Mapping[str, str], directory: str) -> Any:
         """Start a process, from now on known by this number; hand on what it writes."""
-        launched = self._launcher.start(env, directory, rouse)
+        launched = self._launcher.start(env, directory)
         self._running[number] = launched
         threading.Thread(target=self._follow, args=(number, launched), daemon=True).start()
         return {"pid": launched.process.pid, "why_fresh": self._launcher.why_fresh}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,9 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from pytest_kopt.processes.channel import Channel
+
+#: How the folders for what a process writes are called, before the id of who started it.
+SCRATCH = "kopt-scratch-"
 
 
 class Process(Protocol):
@@ -41,15 +45,17 @@ def sweep_group(pid: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A started process, the channel to it, and the file that takes its output.
+    """A started process, the channel to it, the file that takes its output, and its scratch.
 
     It leads a process group of its own, so that what kernel code starts or forks ends with it:
-    `sweep` ends that group, given the process's id.
+    `sweep` ends that group, given the process's id. The scratch folder goes with the process; None
+    where that is another host's.
     """
 
     process: Process
     channel: Channel
     log: IO[bytes]
+    scratch: Path | None = None
     sweep: Callable[[int], None] = sweep_group
 
     def kill(self) -> None:
@@ -63,37 +69,42 @@ class Launched:
         self.sweep(self.process.pid)
         self.channel.close()
         self.log.close()
+        if self.scratch is not None:
+            shutil.rmtree(self.scratch, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Both ends of a channel, and a log: the descriptors with `their` end go to the process."""
+    """Both ends of a channel, a log and a scratch folder: `their` ends go to the process."""
 
     ours: Channel
     their_reader: int
     their_writer: int
     log: IO[bytes]
+    scratch: Path
 
     @classmethod
     def make(cls) -> Ends:
-        """Open two pipes and a log."""
+        """Open two pipes and a log, and make a folder."""
         to_us, to_them = os.pipe(), os.pipe()
         channel = Channel(
             Connection(to_us[0], writable=False), Connection(to_them[1], readable=False)
         )
         log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        return cls(channel, to_them[0], to_us[1], log)
+        scratch = Path(tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-")).resolve()
+        return cls(channel, to_them[0], to_us[1], log, scratch)
 
     def hand_over(self, process: Process) -> Launched:
         """Close what the process has by now, and return it."""
         self._close_theirs()
-        return Launched(process, self.ours, self.log)
+        return Launched(process, self.ours, self.log, self.scratch)
 
     def drop(self) -> None:
         """Close everything: there is no process."""
         self._close_theirs()
         self.ours.close()
         self.log.close()
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
     def _close_theirs(self) -> None:
         os.close(self.their_reader)
@@ -113,17 +124,13 @@ def boot(entry: str, python: Path | None = None) -> list[str]:
     return [sys.executable, "-c", f"{path}; from {module} import {function}; {function}()"]
 
 
-def interpreter(
-    env: Mapping[str, str], directory: str, rouse: str, python: Path | None = None
-) -> Launched:
-    """Start a fresh interpreter that waits for orders; it wakes the device `rouse` first.
-
-    It is this one's own, or `python`.
-    """
+def interpreter(env: Mapping[str, str], directory: str, python: Path | None = None) -> Launched:
+    """Start a fresh interpreter, this one's own or `python`, that waits for orders."""
     ends = Ends.make()
     descriptors = (ends.their_reader, ends.their_writer)
+    given = (*map(str, descriptors), str(ends.scratch))
     process = subprocess.Popen(
-        [*boot("pytest_kopt.processes.served:main", python), *map(str, descriptors), rouse],
+        [*boot("pytest_kopt.processes.served:main", python), *given],
         cwd=directory,
         env=env,
         stdin=subprocess.DEVNULL,

@@ -28,11 +28,8 @@ class Starter(Protocol):
     def why_fresh(self) -> str:
         """Why processes were not forked, "" as long as they were."""
 
-    def start(self, env: Mapping[str, str], directory: str, rouse: str = "") -> Launched:
-        """Return a process with this environment, all of it, that waits for orders.
-
-        It wakes the device `rouse` ("cuda"; "": none) first.
-        """
+    def start(self, env: Mapping[str, str], directory: str) -> Launched:
+        """Return a process with this environment, all of it, that waits for orders."""
 
 
 class Launcher:
@@ -79,18 +76,18 @@ class Launcher:
         self._parent = self._parent or WarmParent(wanted, directory)
         self._parent.load(modules)
 
-    def start(self, env: Mapping[str, str], directory: str, rouse: str = "") -> Launched:
+    def start(self, env: Mapping[str, str], directory: str) -> Launched:
         parent = self._parent
         if parent is not None and not self.why_fresh:
             try:
-                forked = parent.fork(env, directory, rouse)
+                forked = parent.fork(env, directory)
             except NoFork as error:
                 # What it has forked goes on, and so the parent stays until the end.
                 self._why_fresh = str(error)
             else:
                 if forked is not None:
                     return forked
-        return interpreter(env, directory, rouse)
+        return interpreter(env, directory)
 
     def end(self) -> None:
         """End the parent, and whoever is left of its forks; safe to repeat."""

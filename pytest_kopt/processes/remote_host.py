@@ -116,12 +116,11 @@ class RemoteHost:
             self._trees[tree] = Path(made)
         return self._trees[tree]
 
-    def start(self, env: Mapping[str, str], directory: str, rouse: str = "") -> Launched:
+    def start(self, env: Mapping[str, str], directory: str) -> Launched:
         """Return a process with this environment, all of it, that waits for orders."""
         number = next(self._numbers)
         process = self._processes[number] = RemoteProcess(self, number)
-        given = {"env": dict(env), "directory": directory, "rouse": rouse}
-        told = self.ask("start", number=number, **given)
+        told = self.ask("start", number=number, env=dict(env), directory=directory)
         process.pid, self.why_fresh = told["pid"], told["why_fresh"]
         # What it leaves running there, the agent ends.
         return Launched(process, process.channel, process.log, sweep=lambda pid: None)

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -16,8 +17,10 @@ from pytest_kopt.decide.verdict import KernelChange, Same
 from pytest_kopt.devices import context
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
+from pytest_kopt.honesty.watching.audit_hook import Bounds
 from pytest_kopt.options.declare import SERVE
 from pytest_kopt.processes.channel import Channel
+from pytest_kopt.processes.isolation import isolate
 from pytest_kopt.processes.parent_death import end_with_parent
 from pytest_kopt.processes.worker_orders import WorkerOrders
 
@@ -25,10 +28,17 @@ from pytest_kopt.processes.worker_orders import WorkerOrders
 class Serve:
     """Collects, then runs the node ids it is sent and streams their reports."""
 
-    def __init__(self, channel: Channel, orders: WorkerOrders, args: list[str] | None) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        orders: WorkerOrders,
+        args: list[str] | None,
+        bounds: Bounds | None = None,
+    ) -> None:
         # The name under which pluggy registers a plugin given to pytest.main.
         self.__name__ = SERVE
         self.orders = orders
+        self.bounds = bounds
         self._channel = channel
         self._args = args
         self._config: pytest.Config | None = None
@@ -49,6 +59,7 @@ class Serve:
             ("tx", []),
             ("xmlpath", None),
             ("usepdb", False),
+            ("basetemp", None),
         ):
             if hasattr(option, name):
                 setattr(option, name, value)
@@ -178,14 +189,12 @@ class Leave:
 
 
 def main() -> None:
-    """Enter a fresh interpreter: its arguments are two descriptors and the device to wake."""
+    """Enter a fresh interpreter: its arguments are two descriptors and its scratch folder."""
     end_with_parent()
-    if sys.argv[3]:
-        context.rouse(sys.argv[3])
-    serve(int(sys.argv[1]), int(sys.argv[2]))
+    serve(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
 
 
-def serve(reader: int, writer: int) -> NoReturn:
+def serve(reader: int, writer: int, scratch: Path) -> NoReturn:
     """Wait for orders on a pair of pipes and run cases."""
     _keep_from_children(reader, writer)
     channel = Channel(Connection(reader, writable=False), Connection(writer, readable=False))
@@ -197,6 +206,12 @@ def serve(reader: int, writer: int) -> NoReturn:
         raise SystemExit("no orders")
     sys.path[:] = hello["sys_path"]
     sys.argv[:] = hello["argv"]
-    plugin = Serve(channel, WorkerOrders.from_json(hello["orders"]), hello["args"])
+    orders, bounds = WorkerOrders.from_json(hello["orders"]), None
+    if hello["hidden"] is not None:
+        # Before anything else begins a thread, which would not be bound.
+        bounds = isolate(scratch, [*map(Path, hello["hidden"])])
+    if orders.device == "cuda":
+        context.begin_to_rouse(orders.device)
+    plugin = Serve(channel, orders, hello["args"], bounds)
     # A session that began ends in its own last hook; this is for one that could not.
     os._exit(int(pytest.main(hello["pytest_args"], plugins=[plugin, Leave()])))

@@ -91,12 +91,9 @@ class Toolchain:
         ours = [p for p in below if not Path(p or ".").resolve().is_relative_to(prefix)]
         return [*ours, *(entry for entry in self.path if entry not in ours)]
 
-    def start(self, env: Mapping[str, str], directory: str, rouse: str = "") -> Launched:
+    def start(self, env: Mapping[str, str], directory: str) -> Launched:
         """Return a process of that interpreter that waits for orders."""
-        return interpreter(env, directory, rouse, self.python)
-
-    def prestart(self, count: int, env: Mapping[str, str], directory: str, rouse: str) -> None:
-        """Start nothing early."""
+        return interpreter(env, directory, self.python)
 
 
 def _environment() -> dict[str, str]:

@@ -69,8 +69,8 @@ class WarmParent:
                 start_new_session=True,
             )
 
-    def fork(self, env: Mapping[str, str], directory: str, rouse: str) -> Launched | None:
-        """Return a fork with this environment that waits for orders; it wakes `rouse` first.
+    def fork(self, env: Mapping[str, str], directory: str) -> Launched | None:
+        """Return a fork with this environment that waits for orders.
 
         None where the environment needs an interpreter of its own. Raises NoFork.
         """
@@ -79,8 +79,9 @@ class WarmParent:
         if any(name not in _OWN and not name.startswith("PYTEST_") for name in changed):
             return None
         own = {name: wanted.get(name) for name in changed}
-        order = json.dumps({"env": own, "directory": directory, "rouse": rouse}).encode()
         ends = Ends.make()
+        given = {"env": own, "directory": directory, "scratch": str(ends.scratch)}
+        order = json.dumps(given).encode()
         status, their_status = os.pipe()
         descriptors = [ends.their_reader, ends.their_writer, ends.log.fileno(), their_status]
         try:

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_kopt.campaign.layout import kept_records
 from pytest_kopt.cases.seeds import fresh_session_seed
 from pytest_kopt.devices.choice import choose
 from pytest_kopt.options.declare import BELOW, SERVE, WORKERINPUT
+from pytest_kopt.processes.child import HIDDEN
 from pytest_kopt.processes.parent_death import end_with_parent
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.session.worker import Worker
@@ -76,6 +78,8 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
     trial = None if config.option.collectonly else _trial(config, settings, orders)
     if trial is not None:
         orders = trial.orders(orders)
+        if settings.isolates:
+            config.stash[HIDDEN] = tuple(kept_records(settings.workspace))
     controller = Controller(config, settings, orders, trial)
     manager.register(controller, _CONTROLLER)
     if controller.is_settled:

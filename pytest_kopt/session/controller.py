@@ -16,6 +16,7 @@ from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.errors import BadInput, CannotFinish, storage_told
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.settings import Settings
+from pytest_kopt.processes.child import why_open
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.session.arguments import NARROWED
 from pytest_kopt.session.interruption import Interruption
@@ -114,6 +115,7 @@ class Controller:
         from pytest_kopt.show.words import printed
 
         lines = [f"kopt: {self.trial.title}, {self.orders.device}", *self.trial.preface]
+        lines += [f"kopt: {why}"] if (why := why_open(self._config)) else []
         return [piece for line in lines for piece in printed(line)]
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:

@@ -22,7 +22,8 @@ def watch_of(config: pytest.Config) -> Watch:
     if _WATCH not in config.stash:
         from pytest_kopt.honesty.watching.watch import Watch
 
-        config.stash[_WATCH] = Watch.start(config.rootpath)
+        serve = config.pluginmanager.get_plugin(SERVE)
+        config.stash[_WATCH] = Watch.start(config.rootpath, serve.bounds if serve else None)
     return config.stash[_WATCH]
 
 

@@ -16,6 +16,7 @@ from pytest_kopt.campaign import commands
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.paired.comparison import NotComparable, Versions
+from pytest_kopt.processes.launched import SCRATCH
 from pytest_kopt.versions import overlay
 
 _PREFIX = "kopt-incumbent-"
@@ -115,11 +116,13 @@ def _build(command: str, tree: Path, env: Mapping[str, str]) -> None:
 
 
 def _sweep() -> None:
-    """Remove the trees of processes that were killed before they could."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        owner = path.name.removeprefix(_PREFIX).partition("-")[0]
-        if path.lstat().st_uid == os.getuid() and owner.isdecimal() and not _is_alive(int(owner)):
-            shutil.rmtree(path, ignore_errors=True)
+    """Remove what processes left that were killed before they could."""
+    for prefix in (_PREFIX, SCRATCH):
+        for path in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+            owner = path.name.removeprefix(prefix).partition("-")[0]
+            is_ours = path.lstat().st_uid == os.getuid() and owner.isdecimal()
+            if is_ours and not _is_alive(int(owner)):
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_alive(process: int) -> bool:

@@ -208,6 +208,8 @@ class Gate:
             "PYTHONPATH": str(beside),
             "TMPDIR": str(self.tmp),
             "TRACE": str(self.trace),
+            # Kernel code may write to caches, and so to the trace.
+            "TRACE_CACHE_DIR": str(self.private),
             "TORCHINDUCTOR_CACHE_DIR": str(self.private / "inductor"),
         }
 

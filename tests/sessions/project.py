@@ -28,7 +28,7 @@ _PASSING = (".lock", ".lock-owner", "running.json")
 SCRIPT = "scripted.py"
 
 #: Names the directory of the devices' locks for processes with a scripted clock.
-LOCKS = "TESTS_LOCKS"
+LOCKS = "TESTS_LOCKS_CACHE_DIR"
 
 _SECONDS = 900
 
@@ -158,6 +158,8 @@ class Project:
             "GIT_CONFIG_NOSYSTEM": "1",
             "OMP_NUM_THREADS": "1",
             LOCKS: str(locks()),
+            # Kernel code may write to caches, and so to the scripted clock's log.
+            "MEASURED_CACHE_DIR": str(self.root / "measured"),
             # Where there is a GPU, these sessions do not see it.
             **dict.fromkeys(MASKS, ""),
         }
@@ -229,11 +231,11 @@ class Project:
     @property
     def was_measured(self) -> bool:
         """Whether the scripted kernel has run since `forget_measuring`."""
-        return (self.root / "measured.log").exists()
+        return (self.root / "measured/log").exists()
 
     def forget_measuring(self) -> None:
         """Start watching for kernel calls anew."""
-        (self.root / "measured.log").unlink(missing_ok=True)
+        (self.root / "measured/log").unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ import os
 from pathlib import Path
 
 _now = 0.0
-_log = Path(__file__).with_name("measured.log")
+_log = Path(__file__).parent / "measured" / "log"
 _slip = Path(__file__).with_name("slip.txt")
 
 
@@ -39,6 +39,7 @@ def spend(milliseconds):
     if _slip.exists() and "PYTEST_XDIST_WORKER" not in os.environ:
         milliseconds *= float(_slip.read_text())
     _now += milliseconds * 1e-3
+    _log.parent.mkdir(exist_ok=True)
     _log.touch()
 
 
@@ -107,7 +108,7 @@ def test_doubled(kopt, rows):
     )
 """
 
-IGNORED = "__pycache__/\nmeasured.log\n*.yaml\nout/\n"
+IGNORED = "__pycache__/\nmeasured/\n*.yaml\nout/\n"
 
 
 def doubled_kernel(

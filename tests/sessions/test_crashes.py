@@ -111,7 +111,7 @@ import threading
 
 
 def plain(x, _unharmed=plain):
-    with open("calls.log", "a+") as calls:
+    with open("measured/calls.log", "a+") as calls:
         calls.write("x")
         calls.flush()
         if calls.tell() > {most}:
@@ -154,7 +154,7 @@ import os
 import signal
 from pathlib import Path
 
-_mark = Path(__file__).with_name("killed.log")
+_mark = Path("measured/killed.log")
 _unharmed = doubled
 
 
@@ -172,7 +172,7 @@ def test_a_worker_that_was_killed_decides_nothing(started: Project, mode: tuple[
     started.write(KERNEL, version)
     head = started.head()
     run = started.round(2, *mode)
-    assert (started.root / "kernels/killed.log").exists(), "the worker did die"
+    assert (started.root / "measured/killed.log").exists(), "the worker did die"
     assert run.code == 11, run.text
     verdict = started.verdict(2)
     assert verdict["decision"] == "INCOMPLETE"

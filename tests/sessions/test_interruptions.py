@@ -25,8 +25,8 @@ from .sources import doubled_kernel
 
 #: The first call with four rows says so and then stays.
 HANGS_ONCE = (
-    "x.shape[0] == 4 and not __import__('os').path.exists('hangs.log') "
-    "and (open('hangs.log', 'w'), __import__('time').sleep(120))"
+    "x.shape[0] == 4 and not __import__('os').path.exists('measured/hangs.log') "
+    "and (open('measured/hangs.log', 'w'), __import__('time').sleep(120))"
 )
 VERSION = doubled_kernel(187.5, first=HANGS_ONCE)
 LONG = pytest.mark.long
@@ -91,7 +91,7 @@ def test_while_a_kernel_hangs_in_its_check(
     started.write(KERNEL, VERSION)
     before = started.ledger()
     with live(started, *round_words(*words)) as session:
-        session.until(lambda: (started.root / "hangs.log").exists())
+        session.until(lambda: (started.root / "measured/hangs.log").exists())
         interrupt(session)
         run = session.finish(40)
         assert run.code in codes, run.text
@@ -147,7 +147,7 @@ def test_a_terminal_that_is_closed(started: Project) -> None:
     )
     os.close(theirs)
     fcntl.fcntl(ours, fcntl.F_SETFL, os.O_NONBLOCK)
-    while not (started.root / "hangs.log").exists():
+    while not (started.root / "measured/hangs.log").exists():
         assert process.poll() is None
         try:
             os.read(ours, 4096)

@@ -34,7 +34,7 @@ from pytest_kopt.devices import context
 def is_lost(kind):
     gone = sys.modules["kernels.doubled"].lost
     if gone:
-        with open("lost.log", "a") as log:
+        with open("measured/lost.log", "a") as log:
             print("lost", file=log)
     return gone
 
@@ -63,6 +63,6 @@ def test_a_sticky_error_costs_one_case(
     assert gone == f"doubled rows=2 columns=8,2,8,{ERROR_CELLS}"
     assert healthy.startswith("doubled rows=4 columns=8,4,8,PASS,16.0,0.0,8.0,0.0,")
     assert "illegal memory access" in started.evidence(2)["results"][0]["diagnosis"]
-    assert started.read("lost.log").split() == ["lost"], "it was run once"
+    assert started.read("measured/lost.log").split() == ["lost"], "it was run once"
     session = started.evidence(2)["session"]
     assert session["lost"] == [] and session["dead"] == {}

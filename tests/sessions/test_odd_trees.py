@@ -220,10 +220,11 @@ def test_a_full_disk_ends_the_session_and_loses_nothing(
         (disk / "filling").unlink()
 
         project.write(KERNEL, doubled_kernel(312.5, first=FILLS))
-        run = project.round("next", FILL=str(disk / "filling"))
+        filling = project.root / "measured/filling"
+        run = project.round("next", FILL=str(filling))
         assert run.code == 11 and "No space left on device" in run.text
         assert "the next session finishes" in run.text and "INTERNALERROR" not in run.text
-        (disk / "filling").unlink()
+        filling.unlink()
         is_rolled_back(project, doubled_kernel().encode())
 
 

@@ -18,7 +18,7 @@ from .sources import doubled_kernel
 
 #: Says so once, then waits until it is told to go on.
 WAITS = (
-    "x.shape[0] == 4 and (open('waits.log', 'w'), [__import__('time').sleep(0.02) "
+    "x.shape[0] == 4 and (open('measured/waits.log', 'w'), [__import__('time').sleep(0.02) "
     "for _ in range(3000) if not __import__('os').path.exists('go')])"
 )
 FASTER = doubled_kernel(187.5)
@@ -32,7 +32,7 @@ def test_a_campaign_has_one_session_at_a_time(started: Project) -> None:
     started.commit_all("Another kernel")
     started.write(KERNEL, version)
     with live(started, *round_words()) as first:
-        first.until(lambda: (started.root / "waits.log").exists())
+        first.until(lambda: (started.root / "measured/waits.log").exists())
         before = started.contents()
         second = started.round("next")
         assert second.code == 4, second.text
@@ -54,7 +54,7 @@ def test_a_branch_that_was_switched_meanwhile_gets_no_commit(started: Project) -
     started.write(KERNEL, version)
     main = started.git("rev-parse", "main")
     with live(started, *round_words()) as session:
-        session.until(lambda: (started.root / "waits.log").exists())
+        session.until(lambda: (started.root / "measured/waits.log").exists())
         started.git("switch", "--quiet", "main")
         (started.root / "go").touch()
         run = session.finish()

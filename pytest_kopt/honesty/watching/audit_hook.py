@@ -2,14 +2,18 @@
 
 It hears of files opened for writing, whatever library the call goes through, cannot be taken away
 again, and is silent for what installed packages do on their own. The records of a
-campaign, and bytecode that no source has, it keeps from being written at all.
+campaign, and bytecode that no source has, it keeps from being written at all. Of what the system
+refuses to this process it tells who tried.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import sys
-from collections.abc import Callable
+import sysconfig
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,21 +22,77 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.watching.guards import is_library
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
-_MOVED = {"os.rename": 1, "os.remove": 0, "os.truncate": 0, "os.link": 1, "os.symlink": 1}
+#: Where a path stands among an event's arguments, and the folder that it is relative to.
+_MOVED = {
+    "os.rename": (1, 3),
+    "os.remove": (0, 1),
+    "os.truncate": (0, None),
+    "os.link": (1, 3),
+    "os.symlink": (1, 2),
+}
 _HARNESS = ("conftest.py", "pyproject.toml", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg")
 _LEDGER = "ledger.jsonl"
+_SIGNALS = {"os.kill": os.kill, "os.killpg": os.killpg}
+_BOUNDED = {"open", "socket.__new__", *_SIGNALS}
 _IMPORTER = "<frozen importlib._bootstrap>"
 _PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
+_STANDARD = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What this process may write to, and what it may not read: folders and files, resolved."""
+
+    writable: tuple[Path, ...]
+    hidden: tuple[Path, ...]
+
+    def refuses(self, event: str, arguments: tuple[Any, ...]) -> tuple[str, str] | None:
+        """Return the check and what an event tried, None where the system does not refuse it."""
+        if event == "socket.__new__" and arguments[1] != socket.AF_UNIX:
+            return "network", "open a socket"
+        if event in _SIGNALS and not _may_signal(_SIGNALS[event], arguments[0]):
+            return "foreign-signal", "signal another process"
+        if (event == "open" or event in _MOVED) and (name := _place(event, arguments)):
+            place = Path(name)
+            if _is_below(place, self.hidden):
+                return "records-read", "open the campaign's records"
+            is_write = event in _MOVED or bool((arguments[2] or 0) & _WRITING)
+            if is_write and not _is_below(place, (*self.writable, Path("/dev"))):
+                return "outside-write", f"write to {place}"
+        return None
+
+
+def _place(event: str, arguments: tuple[Any, ...]) -> str:
+    """Return the path that an event is about, "" where it is about a descriptor."""
+    where, beside = _MOVED.get(event, (0, None))
+    path, folder = arguments[where], -1 if beside is None else arguments[beside]
+    if not isinstance(path, str | bytes | os.PathLike):
+        return ""
+    start = "" if folder < 0 else f"/proc/self/fd/{folder}"
+    return os.path.realpath(os.path.join(start, os.fsdecode(path)))
+
+
+def _is_below(place: Path, folders: Sequence[Path]) -> bool:
+    return any(place.is_relative_to(folder) for folder in folders)
+
+
+def _may_signal(kill: Callable[[int, int], None], to: int) -> bool:
+    try:
+        kill(to, 0)
+    except OSError as error:
+        return not isinstance(error, PermissionError)
+    return True
 
 
 class Tripwire:
     """Hears what the process does from its installation on; `findings` tells and forgets."""
 
-    def __init__(self, root: Path) -> None:
-        """Watch the files below a project's root."""
+    def __init__(self, root: Path, bounds: Bounds | None = None) -> None:
+        """Watch the files below a project's root; with `bounds`, what lies beyond them as well."""
         self._root = str(root.resolve()) + os.sep
         self._heard: dict[tuple[str, str], Finding] = {}
         self._is_busy = False
+        self._bounds = bounds
 
     def install(self) -> None:
         """Start to listen, for as long as the process lives."""
@@ -49,22 +109,35 @@ class Tripwire:
             return
         action: Callable[[], None] | None = None
         if event == "open":
-            path, _, flags = arguments
+            flags = arguments[2]
             if isinstance(flags, int) and flags & _WRITING:
-                action = lambda: self._written(path)  # noqa: E731
+                action = lambda: self._written(_place(event, arguments))  # noqa: E731
         elif event in _MOVED:
-            action = lambda: self._written(arguments[_MOVED[event]])  # noqa: E731
-        if action is not None:
+            action = lambda: self._written(_place(event, arguments))  # noqa: E731
+        if action is not None or (self._bounds and event in _BOUNDED):
             self._is_busy = True
             try:
-                action()
+                if self._bounds:
+                    self._refused(self._bounds, event, arguments)
+                if action is not None:
+                    action()
             finally:
                 self._is_busy = False
 
-    def _written(self, path: Any) -> None:
-        if not isinstance(path, str | bytes | os.PathLike):
-            return
-        name = os.path.realpath(os.fsdecode(path))
+    def _refused(self, bounds: Bounds, event: str, arguments: tuple[Any, ...]) -> None:
+        author = _own_author(sys._getframe(2))
+        if author and (refused := bounds.refuses(event, arguments)):
+            check, what = refused
+            self._heard[refused] = Finding(
+                check,
+                f"project code tried to {what}, which the system refused",
+                where=author,
+                advice="a kernel writes to its outputs, temporary files and compilers' caches",
+                # What files and libraries beside the kernel may do as well is only told.
+                rejects=check in ("records-read", "foreign-signal"),
+            )
+
+    def _written(self, name: str) -> None:
         if not name.startswith(self._root):
             return
         is_bytecode = _is_bytecode(Path(name))
@@ -129,6 +202,25 @@ def _author(frame: FrameType | None) -> str:
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+def _own_author(frame: FrameType | None) -> str:
+    """Return the place in project code that did it by itself, if through the standard library.
+
+    An import writes bytecode of its own accord.
+    """
+    if frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
+        return ""
+    while frame is not None and _is_standard(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None or _is_ours(frame) or not _author_here(frame):
+        return ""
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _is_standard(filename: str) -> bool:
+    packages = f"{os.sep}site-packages{os.sep}"
+    return filename.startswith(("<frozen", *_STANDARD)) and packages not in filename
 
 
 def _author_here(frame: FrameType) -> bool:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.watching.audit_hook import Tripwire
+from pytest_kopt.honesty.watching.audit_hook import Bounds, Tripwire
 from pytest_kopt.honesty.watching.guards import Guards
 from pytest_kopt.honesty.watching.state import changes, look
 
@@ -31,9 +31,9 @@ class Watch:
         self._told: dict[str, Finding] = {}
 
     @classmethod
-    def start(cls, root: Path) -> Watch:
+    def start(cls, root: Path, bounds: Bounds | None = None) -> Watch:
         """Import what measures, torch included, remember all of it and begin to listen."""
-        tripwire = Tripwire(root)
+        tripwire = Tripwire(root, bounds)
         tripwire.install()
         return cls(Guards.take(_MEASURING), tripwire)
 

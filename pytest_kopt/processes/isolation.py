@@ -1,0 +1,203 @@
+"""Keeps a process that runs kernel code to what is its own, by Landlock and seccomp on Linux.
+
+It writes to its scratch folder, to compilers' caches and to device files; it neither reads the
+campaigns' records, nor opens a socket, nor signals or traces a process that it did not start. What
+is refused raises PermissionError there. The kernel's own call is used, as no kept library has it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import getpass
+import os
+import platform
+import struct
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from pytest_kopt.devices.lock import DIRECTORY, open_lock
+from pytest_kopt.honesty.watching.audit_hook import Bounds
+
+#: System calls, the same on every architecture since Linux 5.1.
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF, _IO_URING_SETUP = 444, 445, 446, 425
+#: Of an architecture: what seccomp calls it, and the numbers of seccomp(2) and socket(2).
+_ARCHITECTURES = {"x86_64": (0xC000003E, 317, 41), "aarch64": (0xC00000B7, 277, 198)}
+_X32 = 0x40000000
+_PR_SET_NO_NEW_PRIVS = 38
+_SIGNALS = 1 << 1
+#: Rights of Landlock: on what is there, on what a folder holds, and since its second and third ABI
+#: renames across folders and truncating.
+_WRITE_FILE, _READ_FILE = 1 << 1, 1 << 2
+_IN_FOLDERS = sum(1 << bit for bit in range(4, 13))
+_REFER, _TRUNCATE = 1 << 13, 1 << 14
+#: Below these names in /dev lies what drivers and the C library write to.
+_DEVICES = ("nvidia*", "kfd", "dri", "dxg", "null", "zero", "full", "*random", "tty", "pts")
+#: Variables that name a compiler's cache end in one of these.
+_NAMES_A_CACHE = ("_CACHE_DIR", "_CACHE_PATH", "_CACHE_HOME", "TORCH_EXTENSIONS_DIR")
+
+
+def lacking() -> str:
+    """Return what this system cannot refuse to a process of ours, "" where it can refuse all."""
+    version = _landlock()
+    if version < 2:
+        return "this system has no Landlock (Linux 5.19): kernel code may write wherever you may"
+    lacks = []
+    if version < 6:
+        lacks.append("signals to other processes are not refused (Linux 6.12)")
+    if platform.machine() not in _ARCHITECTURES:
+        lacks.append(f"sockets are not refused on {platform.machine()}")
+    return ", ".join(lacks)
+
+
+def isolate(scratch: Path, hidden: Sequence[Path]) -> Bounds | None:
+    """Keep this process, and all that it starts, to `scratch` and the caches; not to be undone.
+
+    Temporary files go to `scratch`, records at `hidden` are out of reach. It has one thread yet:
+    others would stay free. None where the system lacks what is needed.
+    """
+    if (version := _landlock()) < 2:
+        return None
+    caches = [_prepared(path) for path in _caches()]
+    os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
+    own = [scratch, Path("/dev/shm"), Path("/proc/self")]  # noqa: S108 - torch shares by it
+    with suppress(OSError):
+        os.close(open_lock("cpu"))  # For the folder, where processes announce themselves.
+    places = [*own, *caches, DIRECTORY, *_found("/tmp", ("nvidia-mps",))]  # noqa: S108
+    bounds = Bounds(
+        tuple(path.resolve() for path in places), tuple(path.resolve() for path in hidden)
+    )
+    try:
+        _refuse_files(bounds, version)
+        if platform.machine() in _ARCHITECTURES:
+            _refuse_sockets(*_ARCHITECTURES[platform.machine()])
+    except OSError:
+        # What is around us, a container, leaves no room for more.
+        return None
+    return bounds
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _call(number: int, *arguments: object) -> int:
+    """Make a system call; OSError where it fails."""
+    result = int(_libc().syscall(number, *arguments))
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result
+
+
+@cache
+def _landlock() -> int:
+    """Return the version of Landlock's ABI, 0 where there is none."""
+    try:
+        return _call(_CREATE_RULESET, None, ctypes.c_size_t(0), 1)
+    except (OSError, AttributeError):
+        return 0
+
+
+def _caches() -> Iterator[Path]:
+    """Yield where compilers keep what they made: the usual places, and those in variables.
+
+    Inductor's is below the temporary files: it stays where it was.
+    """
+    home = Path.home()
+    inductor = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(inductor))
+    for name, value in os.environ.items():
+        if name.endswith(_NAMES_A_CACHE) and os.path.isabs(value):
+            yield Path(value)
+    yield from (home / ".cache", Path(os.environ.get("TRITON_HOME") or home) / ".triton")
+    for name in (".nv", ".cupy", ".tilelang", ".config/miopen"):
+        if (home / name).is_dir():
+            yield home / name
+
+
+def _prepared(path: Path) -> Path:
+    """Return a folder that is there, if it can be: a rule needs something to stand on."""
+    with suppress(OSError):
+        path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _found(folder: str, names: Sequence[str]) -> Iterator[Path]:
+    for name in names:
+        yield from Path(folder).glob(name)
+
+
+def _refuse_files(bounds: Bounds, version: int) -> None:
+    truncate = _TRUNCATE if version >= 3 else 0
+    on_files = _WRITE_FILE | truncate
+    writing = on_files | _IN_FOLDERS | _REFER
+    reading = _READ_FILE if bounds.hidden else 0
+    attributes = struct.pack("QQQ", writing | reading, 0, _SIGNALS if version >= 6 else 0)
+    attributes = attributes[: 24 if version >= 6 else 8]
+    ruleset = _call(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0)
+    for path in bounds.writable:
+        _allow(ruleset, path, writing | reading)
+    for path in _found("/dev", _DEVICES):
+        _allow(ruleset, path, on_files | reading)
+    if reading:
+        secret = {str(path) for path in bounds.hidden}
+        ancestors = {str(folder) for path in bounds.hidden for folder in path.parents}
+        for folder in ancestors:
+            for name in _names_in(folder):
+                entry = os.path.join(folder, name)
+                if entry not in secret and entry not in ancestors:
+                    _allow(ruleset, entry, reading)
+    _libc().prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    _call(_RESTRICT_SELF, ruleset, 0)
+    os.close(ruleset)
+
+
+def _names_in(folder: str) -> list[str]:
+    """Return what a folder holds; of one that only lets pass nothing else can be read."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _allow(ruleset: int, path: str | Path, rights: int) -> None:
+    """Allow rights below a path; one that is a link, or gone, has none of its own."""
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        if not os.path.isdir(path):
+            rights &= _WRITE_FILE | _READ_FILE | _TRUNCATE
+        rule = struct.pack("=Qi", rights, descriptor)
+        # What it cannot hold, a socket or a file of the kernel's own, is refused.
+        with suppress(OSError):
+            _call(_ADD_RULE, ruleset, 1, rule, 0)
+    finally:
+        os.close(descriptor)
+
+
+def _refuse_sockets(architecture: int, seccomp: int, socket: int) -> None:
+    """Have seccomp refuse sockets but those of this machine (AF_UNIX), and io_uring's too."""
+    load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06
+    allow, refuse = 0x7FFF0000, 0x00050000 | 13
+    program = [
+        (load, 0, 0, 4),  # The architecture of the call: another one numbers its calls otherwise.
+        (equal, 0, 7, architecture),
+        (load, 0, 0, 0),
+        (at_least, 5, 0, _X32),
+        (equal, 4, 0, _IO_URING_SETUP),
+        (equal, 0, 2, socket),
+        (load, 0, 0, 16),
+        (equal, 0, 1, 1),
+        (give, 0, 0, allow),
+        (give, 0, 0, refuse),
+    ]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in program))
+    filters = struct.pack("HxxxxxxP", len(program), ctypes.addressof(code))
+    # Without the brake that a filter puts on speculation: what is timed shall be as fast as ever.
+    _call(seccomp, 1, 4, filters)

@@ -1,0 +1,81 @@
+"""A kernel that leaves its bounds in a session that judges it: refused, nothing changed, told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_kopt.processes.isolation import lacking
+
+from .paired import PLAIN, Gate, kernel, project_at
+
+needs_landlock = pytest.mark.skipif(bool(lacking()), reason="this system cannot refuse all of it")
+
+ATTEMPT = """
+import contextlib
+import os
+import socket
+from pathlib import Path
+
+for attempt in ({attempts}):
+    with contextlib.suppress(PermissionError):
+        attempt()
+"""
+LOOKS = (
+    'lambda: Path("agent/workspace/camp/rounds/verdict.json").read_text(), '
+    "lambda: os.kill(os.getppid(), 0)"
+)
+LEAVES = 'lambda: Path("README.md").write_text("A better project."), socket.socket'
+
+
+@needs_landlock
+@pytest.mark.parametrize(
+    ("attempts", "decision", "told"),
+    [
+        (
+            LOOKS,
+            "REJECTED_OVERFIT",
+            (
+                "records-read: project code tried to open the campaign's records, which",
+                "foreign-signal: project code tried to signal another process, which",
+            ),
+        ),
+        (
+            LEAVES,
+            "ACCEPTED",
+            (
+                "outside-write: project code tried to write to {root}/README.md, which",
+                "network: project code tried to open a socket, which",
+            ),
+        ),
+    ],
+)
+def test_a_kernel_that_leaves_its_bounds_is_told_of(
+    attempts: str, decision: str, told: tuple[str, ...], tmp_path: Path
+) -> None:
+    project = project_at(tmp_path / "project")
+    for name in ("manifest.yaml", "ledger.jsonl", "rounds/verdict.json"):
+        project.write(f"agent/workspace/camp/{name}", "{}")
+    project.commit_all("Have records")
+    imports = ATTEMPT.format(attempts=attempts)
+    project.write(PLAIN, kernel(cost=187.5, who="plain new", imports=imports))
+    done = Gate(project)()
+    assert done.judged["decision"] == decision, done.run.text
+    for text in told:
+        said = text.format(root=project.root)
+        assert any(said in flag for flag in done.judged["flags"]), (said, done.judged["flags"])
+    assert project.read("README.md") == "A project.\n"
+
+
+def test_where_it_is_off_the_session_and_its_verdict_say_so(tmp_path: Path) -> None:
+    project = project_at(tmp_path / "project")
+    project.write(PLAIN, kernel(cost=187.5, who="plain new", imports="open('seen', 'w').close()"))
+    project.write(".gitignore", "__pycache__/\nseen\n")
+    gate = Gate(project)
+    (project.root / "seen").write_text("")
+    done = gate("-o", "kopt_isolation=off")
+    said = "kopt_isolation is off: kernel code may write wherever you may"
+    assert done.run.code == 0, done.run.text
+    assert f"kopt: {said}" in done.run.out
+    assert done.judged["flags"] == [said]

@@ -1,0 +1,130 @@
+"""What the system refuses to a process that runs kernel code, and what is said where it cannot."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_kopt.processes import isolation
+
+needs_landlock = pytest.mark.skipif(
+    bool(isolation.lacking()), reason="this system cannot refuse all of it"
+)
+
+#: Isolates itself, then tries; prints what each attempt came to.
+TRIES = """
+import ctypes, json, os, socket, subprocess, sys, tempfile
+from pathlib import Path
+
+from pytest_kopt.processes.isolation import isolate
+
+base = Path(sys.argv[1])
+isolate(base / "scratch", [base / "camp/rounds", base / "camp/ledger.jsonl"])
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def traced():
+    if libc.ptrace(16, os.getppid(), None, None) < 0:
+        raise OSError(ctypes.get_errno(), "ptrace")
+
+
+def compiled():
+    source = Path(tempfile.mkdtemp()) / "a.c"
+    source.write_text("int main() { return 7; }")
+    subprocess.run(["cc", source, "-o", source.parent / "a"], check=True)
+    assert subprocess.run([source.parent / "a"]).returncode == 7
+
+
+def own_child():
+    child = subprocess.Popen(["sleep", "60"])
+    child.kill()
+    child.wait()
+
+
+camp, ring = base / "camp", 425
+tries = {
+    "read the ledger": lambda: (camp / "ledger.jsonl").read_text(),
+    "read evidence": lambda: (camp / "rounds/round-1/verdict.json").read_text(),
+    "read it by a link": lambda: (base / "link/round-1/verdict.json").read_text(),
+    "write a test": lambda: (base / "test_kernel.py").write_text("assert True"),
+    "truncate a test": lambda: os.truncate(base / "test_kernel.py", 0),
+    "remove a test": lambda: (base / "test_kernel.py").unlink(),
+    "make a file": lambda: (base / "conftest.py").write_text(""),
+    "leave by a child": lambda: subprocess.run(
+        [sys.executable, "-c", f"open({str(base / 'x')!r}, 'w')"], check=True, stderr=-3
+    ),
+    "signal": lambda: os.kill(os.getppid(), 0),
+    "trace": traced,
+    "read memory": lambda: open(f"/proc/{os.getppid()}/mem", "rb"),
+    "inet": socket.socket,
+    "inet6": lambda: socket.socket(socket.AF_INET6),
+    "read its source": lambda: (base / "test_kernel.py").read_text(),
+    "write scratch": lambda: tempfile.NamedTemporaryFile().write(b"x"),
+    "write a cache": lambda: (Path(os.environ["MINE_CACHE_DIR"]) / "x").write_text("x"),
+    "write /dev/null": lambda: open("/dev/null", "w").write("x"),
+    "compile": compiled,
+    "end a child": own_child,
+    "talk here": socket.socketpair,
+}
+came_to = {}
+for name, attempt in tries.items():
+    try:
+        attempt()
+        came_to[name] = "done"
+    except (PermissionError, subprocess.CalledProcessError):
+        came_to[name] = "refused"
+print(json.dumps(came_to))
+"""
+HARMLESS = (
+    *("read its source", "write scratch", "write a cache", "write /dev/null", "compile"),
+    *("end a child", "talk here"),
+)
+
+
+@needs_landlock
+def test_what_is_refused_and_what_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evidence = tmp_path / "camp/rounds/round-1"
+    evidence.mkdir(parents=True)
+    (evidence / "verdict.json").write_text("{}")
+    (tmp_path / "camp/ledger.jsonl").write_text("{}")
+    (tmp_path / "test_kernel.py").write_text("assert False")
+    (tmp_path / "link").symlink_to(tmp_path / "camp/rounds")
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("MINE_CACHE_DIR", str(tmp_path / "mine"))
+    done = subprocess.run(
+        [sys.executable, "-c", TRIES, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    came_to = json.loads(done.stdout)
+    assert {name for name, what in came_to.items() if what == "done"} == {*HARMLESS}
+    assert (tmp_path / "test_kernel.py").read_text() == "assert False"
+
+
+@pytest.mark.parametrize(
+    ("version", "machine", "said"),
+    [
+        (0, "x86_64", "this system has no Landlock"),
+        (1, "x86_64", "this system has no Landlock"),
+        (5, "x86_64", "signals to other processes are not refused"),
+        (7, "riscv64", "sockets are not refused on riscv64"),
+        (7, "aarch64", ""),
+    ],
+)
+def test_what_a_system_lacks_is_said(
+    version: int, machine: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolation, "_landlock", lambda: version)
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    assert said in isolation.lacking()
+    assert bool(said) == bool(isolation.lacking())
+
+
+def test_without_landlock_a_process_goes_on_unbound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolation, "_landlock", lambda: 0)
+    assert isolation.isolate(tmp_path, []) is None
+    (tmp_path / "file").write_text("written")
