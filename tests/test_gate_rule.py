@@ -10,7 +10,8 @@ from pytest_kopt import policies
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, log_ratio
 from pytest_kopt.decide.noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.paired import PairedCase, PairedEvidence, decide_paired
-from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.trials.pull_request.gate import _without
 
 PRIMUS = policies.load("primus")
 
@@ -67,3 +68,12 @@ def test_a_case_is_called_regressed_where_its_interval_lies_beyond_the_gate() ->
         assert verdict is not None
         assert verdict.decision == "INCONCLUSIVE"
         assert verdict.shapes[0].status == status, verdict.shapes[0]
+
+
+def test_a_renamed_case_is_named_by_both_names() -> None:
+    kept = judged("no-regression", FINAL_LOOK, 2.0)
+    assert kept is not None and kept.decision.keeps
+    refused = _without(["t.py::test_old"], ["t.py::test_new"], kept)
+    assert (refused.decision, refused.removed) == (Decision.ROLLED_BACK, ["t.py::test_old"])
+    assert "new name (t.py::test_new)" in refused.next_step
+    assert "new name" not in _without(["t.py::test_old"], [], kept).next_step

@@ -233,8 +233,9 @@ def test_a_report_carries_figures_and_not_our_json() -> None:
 
 
 def test_the_suite_tells_the_verdict() -> None:
-    found = dict(verdict_properties(a_verdict(campaign="c", round=3, flags=["f"])))
-    assert found["kopt.decision"] == "ROLLED_BACK"
+    told = a_verdict(campaign="c", round=3, flags=["f"], outcome="slower")
+    found = dict(verdict_properties(told))
+    assert (found["kopt.decision"], found["kopt.outcome"]) == ("ROLLED_BACK", "slower")
     assert found["kopt.change: Forward TFLOPS"] == "-3.00 %"
     assert found["kopt.interval: Forward TFLOPS"] == "[-3.25, -2.75]"
     assert (found["kopt.round"], found["kopt.flag"]) == ("3", "f")

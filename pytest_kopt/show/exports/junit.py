@@ -54,6 +54,7 @@ def verdict_properties(verdict: Verdict) -> Iterator[Property]:
     yield "kopt.decision", str(verdict.decision)
     yield "kopt.reason", verdict.reason
     for name, value in (
+        ("outcome", verdict.outcome),
         ("campaign", verdict.campaign),
         ("round", verdict.round),
         ("attempt", verdict.attempt),

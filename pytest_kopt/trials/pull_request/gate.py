@@ -207,7 +207,8 @@ class Change:
             verdict, detail = self._nothing(results, f"{why} {self.base}"), ""
         verdict = judging.flagged(verdict, [f"removed case: {nodeid}" for nodeid in gone])
         verdict = judging.flagged(verdict, found)
-        return verdict if self.settings.allow_removed else _without(gone, verdict), detail
+        new = [result.nodeid for result in results if result.nodeid not in self.then.ids]
+        return verdict if self.settings.allow_removed else _without(gone, new, verdict), detail
 
     def _audit(self, results: Sequence[CaseResult], changed: Sequence[str]) -> list[Finding]:
         """Audit the changed sources that the cases have loaded, and no other script's."""
@@ -317,17 +318,23 @@ def _content(path: Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
 
 
-def _without(gone: Sequence[str], verdict: Verdict) -> Verdict:
+def _without(gone: Sequence[str], new: Sequence[str], verdict: Verdict) -> Verdict:
     """Return the verdict on a change that removes cases: refused, unless it is worse as it is."""
     if not gone or not (verdict.decision.keeps or verdict.decision is Decision.INCONCLUSIVE):
         return verdict
-    names = ", ".join(gone[:3]) + (", …" if len(gone) > 3 else "")
+    names = _some(gone)
+    renamed = f" or have a new name ({_some(new)})" if new else ""
     return verdict.model_copy(
         update={
             "decision": Decision.ROLLED_BACK,
             "reason": f"{len(gone)} case(s) of the base are gone or skipped, and nothing says that "
             f"their shapes are not slower: {names}; of the others: {verdict.reason}",
-            "next_step": "bring them back, or pass --kopt-allow-removed if they are meant to go",
+            "next_step": "bring them back, or pass --kopt-allow-removed if they are meant to go"
+            + renamed,
             "removed": list(gone),
         }
     )
+
+
+def _some(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:3]) + (", …" if len(ids) > 3 else "")
