@@ -8,7 +8,7 @@ takes time too, so the floor is max(F/P, Q/W, launch), and its largest term name
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,9 +19,6 @@ TARGET_PCT = 90.0
 #: Beyond this share of the attainable rate less was done than is declared: no measured ceiling is
 #: that far off.
 POSSIBLE_PCT = 105.0
-#: How many times what can be counted the declared work may be: every byte is counted, and of FLOPs
-#: those of products, convolutions and attention.
-_BYTES_SLACK, _FLOPS_SLACK = 1.05, 1.25
 
 Bound = Literal["compute", "memory", "launch", "UNKNOWN"]
 Way = Literal["forward", "backward"]
@@ -193,54 +190,3 @@ def band(pct: float) -> Band:
     if pct < 80 - 1e-9:
         return "50 to 80 %"
     return "80 to 100 %" if pct <= 100 + 1e-9 else "above 100 %"
-
-
-def of_evidence(label: str, evidence: Mapping[str, Any], limits: Limits) -> list[Roofline]:
-    """Return the rooflines of a measured case, one a direction, from the evidence in its result.
-
-    Bytes are the declared ones, or the sizes of inputs, outputs and gradients as they were where
-    these are less; a roofline says where flops or nbytes is over-declared.
-    """
-    found = []
-    ways: tuple[Way, Way] = ("forward", "backward")
-    for way in ways:
-        times: list[float] = list(evidence.get(f"{way}_samples_ms") or ())
-        if times:
-            found.append(_of_way(label, way, math.fsum(times) / len(times), evidence, limits))
-    return found
-
-
-def _of_way(
-    label: str, way: Way, time_ms: float, evidence: Mapping[str, Any], limits: Limits
-) -> Roofline:
-    place = int(way == "backward")
-    pairs = evidence.get("flops"), evidence.get("nbytes")
-    flops, nbytes = (float(pair[place]) if pair else None for pair in pairs)
-    counted = evidence.get("io_bytes", {}).get(way)
-
-    def with_bytes(moved: float | None) -> Roofline:
-        return roofline(label, way, flops=flops, nbytes=moved, time_ms=time_ms, limits=limits)
-
-    least = with_bytes(min((n for n in (nbytes, counted) if n), default=None))
-    doubts = []
-    if nbytes and counted and nbytes > _BYTES_SLACK * counted:
-        pct = with_bytes(nbytes).achieved_pct or 0.0
-        # A backward counts double where nothing else is said, which mostly is a little much.
-        if pct > POSSIBLE_PCT or not place or nbytes != 2 * evidence["nbytes"][0]:
-            doubts.append(_doubt("nbytes", nbytes, f"its tensors hold {counted:.4g}"))
-            doubts.append("the roofline counts these")
-    products = evidence.get("counted_flops")
-    if flops and products and not place and flops > _FLOPS_SLACK * products:
-        doubts.append(_doubt("flops", flops, f"torch counts {products:.4g} in the reference"))
-    if least.is_impossible:
-        what = {"compute": "flops", "memory": "nbytes"}.get(least.bound, "the work")
-        doubts.append(
-            f"{least.achieved_pct:.0f} % of the attainable rate is impossible and counts as no "
-            f"efficiency: {what} is over-declared, or {' and '.join(least.sources)} is wrong"
-        )
-    doubt = f"{label} {way}: {'; '.join(doubts)}" if doubts else ""
-    return least.model_copy(update={"over_declared": doubt})
-
-
-def _doubt(name: str, declared: float, counted: str) -> str:
-    return f"{name} is over-declared: the case says {declared:.4g}, {counted}"

@@ -13,6 +13,7 @@ from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.recording import AttemptRecord, record_attempt
+from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.gates import checked_shape
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
@@ -42,7 +43,7 @@ def record(
     *,
     rates: Sequence[float] = (100.0, 200.0),
     change_pct: float = 1.0,
-    measured: Mapping[str, Any] | None = None,
+    measured: CaseEvidence | None = None,
     rooflines: Sequence[Roofline] = (),
     comparison: Mapping[str, Any] | None = None,
     **notes: Any,
@@ -67,7 +68,7 @@ def record(
             level="full",
             evidence=Evidence(
                 kernel=campaign.candidate(),
-                results=_results(table, dict(measured or {})),
+                results=_results(table, measured or CaseEvidence()),
                 table=table,
                 session={"skipped": [], "comparison": dict(comparison or {})},
             ),
@@ -80,7 +81,7 @@ def record(
     projections.refresh(campaign)
 
 
-def _results(table: Table, evidence: dict[str, Any]) -> list[CaseResult]:
+def _results(table: Table, evidence: CaseEvidence) -> list[CaseResult]:
     return [
         CaseResult(
             nodeid=f"tests/test_gemm.py::test[{row.label}]",

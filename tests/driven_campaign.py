@@ -25,6 +25,7 @@ from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.cases.collector import Collector
+from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.cli import lifecycle, note, restore
 from pytest_kopt.decide.kernel_time import ProfilePair
@@ -337,7 +338,7 @@ def results(outcome: Outcome, rates: Sequence[float]) -> list[CaseResult]:
                     "Forward Time (ms)": 1.0 / shown,
                     "out_snr": 40.0,
                 },
-                evidence={"engine": "wall"},
+                evidence=CaseEvidence(engine="wall"),
                 findings=(finding,) if bad and outcome.cheats else (),
             )
         )

@@ -6,6 +6,7 @@ import pytest
 
 from pytest_kopt import policies
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.knowledge import ceilings
 from pytest_kopt.show import standing
@@ -13,14 +14,14 @@ from pytest_kopt.show.advice import COMMANDS, advice, lines
 from tests.campaigns import campaign_at, record
 from tests.test_ceilings import measured
 
-EVIDENCE = {
-    "device_model": "NVIDIA H200",
-    "dtype": "bfloat16",
-    "engine": "graph",
-    "forward_samples_ms": [0.216],
-    "flops": [2.0 * 4096**3, 4.0 * 4096**3],
-    "io_bytes": {"forward": 3 * 2 * 4096**2},
-}
+EVIDENCE = CaseEvidence(
+    device_model="NVIDIA H200",
+    dtype="bfloat16",
+    engine="graph",
+    forward_samples_ms=(0.216,),
+    flops=(2.0 * 4096**3, 4.0 * 4096**3),
+    io_bytes={"forward": 3 * 2 * 4096**2},
+)
 
 
 def text_of(campaign: Campaign) -> str:

@@ -13,6 +13,7 @@ import pytest
 
 import pytest_kopt
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cli.main import main
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.devices.conditions import Conditions
@@ -138,7 +139,7 @@ def test_pairs_are_those_of_the_file(here: Path) -> None:
 def test_conditions_of_rows_and_of_pairs(here: Path) -> None:
     around = Conditions(Reading(sm_mhz=1980.0), Reading(sm_mhz=1500.0, throttle=("hw_slowdown",)))
     own = campaign_at(here)
-    record(own, 1, Decision.BASELINE, measured={"conditions": around.to_document(), "device": "G"})
+    record(own, 1, Decision.BASELINE, measured=CaseEvidence(conditions=around, device="G"))
     comparison = {"measured": [{"label": "x", "round_of_inference": 2, **around.to_document()}]}
     record(own, 2, Decision.ROLLED_BACK, comparison=comparison)
     frame = pytest_kopt.load("c").conditions

@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 
 from pytest_kopt.cases.details import place_of, with_details
+from pytest_kopt.cases.evidence import CaseEvidence, Failure
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.gates import checked_shape
 from pytest_kopt.decide.verdict import Decision, Verdict
@@ -70,7 +71,7 @@ def test_a_failed_check_has_the_worst_element_as_figures() -> None:
         a_case(0),
         check="FAIL",
         diagnosis=found.diagnosis(),
-        evidence={"failed": [found.to_document()]},
+        evidence=CaseEvidence(failed=(Failure.of(found),)),
     )
     (shape,) = told(failed).shapes
     diagnosis = shape.diagnosis

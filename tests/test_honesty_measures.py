@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -20,11 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.running.runner import Bench
 from pytest_kopt.honesty import inputs, memory, outputs, physics, work
+from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.controls import passing_controls
-from pytest_kopt.honesty.precision import Accuracy, downgrades, least_snr, terms
+from pytest_kopt.honesty.precision import accuracy_of, downgrades, least_snr, terms
 from pytest_kopt.numerics.compare import compare
 from pytest_kopt.numerics.gates import Tolerance
 from pytest_kopt.numerics.nested import storages
@@ -263,11 +264,11 @@ def test_ways_to_add_up_float32_are_honest_and_narrower_ones_not(
 ) -> None:
     x = torch.randn(32, columns, generator=torch.Generator().manual_seed(columns))
     ref = x.double().sum(1)
-    base = {"out": Accuracy.of(ref, SUMS[baseline](x))}
+    base = {"out": accuracy_of(ref, SUMS[baseline](x))}
     for name, kernel in {**SUMS, **NARROW}.items():
         out = kernel(x)
         counts = {"out": terms([x], out)}
-        checks = [f.check for f in downgrades({"out": Accuracy.of(ref, out)}, base, counts)]
+        checks = [f.check for f in downgrades({"out": accuracy_of(ref, out)}, base, counts)]
         assert checks == (["precision-downgrade"] if name in NARROW else []), name
 
 
@@ -279,22 +280,22 @@ def test_narrow_outputs_are_held_to_their_own_rounding() -> None:
     chained = torch.zeros(64, 64, dtype=torch.bfloat16)
     for part, other in zip(a.split(4, 1), b.split(4, 0), strict=True):
         chained += part @ other
-    base = {"out": Accuracy.of(ref, honest)}
+    base = {"out": accuracy_of(ref, honest)}
     counts = {"out": terms([a, b], honest)}
-    assert downgrades({"out": Accuracy.of(ref, honest)}, base, counts) == []
+    assert downgrades({"out": accuracy_of(ref, honest)}, base, counts) == []
     split = ((a.float() @ b.float()) + 0.004 * ref.abs().float()).bfloat16()
-    assert downgrades({"out": Accuracy.of(ref, split)}, base, counts) == []
+    assert downgrades({"out": accuracy_of(ref, split)}, base, counts) == []
     coarse = (a.float().mul(8).round().div(8) @ b.float().mul(8).round().div(8)).bfloat16()
-    assert downgrades({"out": Accuracy.of(ref, coarse)}, base, counts) != []
+    assert downgrades({"out": accuracy_of(ref, coarse)}, base, counts) != []
 
 
 def test_another_dtype_than_the_baselines_is_named_and_a_poor_baseline_excuses() -> None:
     x = torch.randn(16, 64)
     ref = x.double().tanh()
-    base = {"out": Accuracy.of(ref, x.tanh())}
-    found = downgrades({"out": Accuracy.of(ref, x.tanh().half())}, base, {"out": 1.0})
+    base = {"out": accuracy_of(ref, x.tanh())}
+    found = downgrades({"out": accuracy_of(ref, x.tanh().half())}, base, {"out": 1.0})
     assert [f.check for f in found] == ["output-dtype"]
-    poor = Accuracy.of(ref, x.half().tanh().float())
+    poor = accuracy_of(ref, x.half().tanh().float())
     assert downgrades({"out": poor}, {"out": poor}, {"out": 1.0}) == []
     assert downgrades({"out": poor}, {}, {"out": 1.0}) == []
 
@@ -304,22 +305,22 @@ def test_a_reference_that_is_rounded_itself_asks_for_no_bits_of_its_own() -> Non
     exact = (x.double() * grad.double()).sum(0).bfloat16()
     another_order = exact.clone()
     another_order[17] = torch.nextafter(exact[17], torch.tensor(9e9).bfloat16())
-    base = {"dw": Accuracy.of(exact, exact)}
-    found = Accuracy.of(exact, another_order)
+    base = {"dw": accuracy_of(exact, exact)}
+    found = accuracy_of(exact, another_order)
     assert base["dw"].snr_db == math.inf > found.snr_db
     assert downgrades({"dw": found}, base, {"dw": 512.0}) == []
-    coarse = Accuracy.of(exact, (exact.float() / 4).round().bfloat16() * 4)
+    coarse = accuracy_of(exact, (exact.float() / 4).round().bfloat16() * 4)
     assert [f.check for f in downgrades({"dw": coarse}, base, {"dw": 512.0})] != []
 
 
 def test_a_reference_in_the_results_dtype_tells_only_narrower_arithmetic() -> None:
     x = torch.rand(64, 512) + 3.0
     library = x.var(1, unbiased=False)
-    base = {"out": Accuracy.of(library, library, torch.float32)}
+    base = {"out": accuracy_of(library, library, torch.float32)}
     moments = x.square().mean(1) - x.mean(1).square()
     halved = x.half().float().var(1, unbiased=False)
     for out, checks in ((moments, []), (halved, ["precision-downgrade"])):
-        narrow = {"out": Accuracy.of(library, out, torch.float32)}
+        narrow = {"out": accuracy_of(library, out, torch.float32)}
         assert [f.check for f in downgrades(narrow, base, {"out": 512.0})] == checks
 
 
@@ -344,7 +345,7 @@ def test_zeros_cost_no_rounding_and_tiny_values_that_of_the_smallest_normal_one(
 
 def test_the_baselines_accuracy_comes_back_from_the_record_to_where_cases_run() -> None:
     reached = Accuracy("torch.float32", 140.0, math.inf)
-    evidence = {"engine": "wall", "accuracy": {"out": asdict(reached)}}
+    evidence = CaseEvidence(engine="wall", accuracy={"out": reached})
     result = CaseResult("t.py::test_x", header=("label", "Check"), evidence=evidence)
     document = json.loads(json.dumps(ExpectedCase.of(result).to_document()))
     bench = Bench("cpu", "wall", 1, {"t.py::test_x": ExpectedCase.from_document(document)})

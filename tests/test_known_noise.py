@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 
 from pytest_kopt import policies
+from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.cli.main import main
@@ -69,7 +70,12 @@ def replicas(
 def results(names: str = "abc") -> list[CaseResult]:
     return [
         CaseResult(
-            name, name, ("label", "n"), {"n": name}, "PASS", evidence={"device_model": MODEL}
+            name,
+            name,
+            ("label", "n"),
+            {"n": name},
+            "PASS",
+            evidence=CaseEvidence(device_model=MODEL),
         )
         for name in names
     ]
@@ -189,7 +195,7 @@ class TestACalibration:
         assert noise.prior(["z"]).freedom == DEVICE_TIMED.freedom
         other = known.noise("forward", replicas(1, engine="wall")[0])
         assert other.prior(["a"]) == HOST_TIMED
-        elsewhere = [CaseResult("a", "a", evidence={"device_model": "NVIDIA B200"})]
+        elsewhere = [CaseResult("a", "a", evidence=CaseEvidence(device_model="NVIDIA B200"))]
         assert Known.here(tmp_path, elsewhere) == Known()
 
     @pytest.mark.parametrize(

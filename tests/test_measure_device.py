@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from pytest_kopt.cases.evidence import ColdCache
 from pytest_kopt.errors import BadInput
 from pytest_kopt.measure import choice, cold, device, do_bench
 from pytest_kopt.measure.choice import prepare
@@ -195,7 +197,7 @@ def test_the_pool_is_twice_the_cache_or_flushed(
     pool = input_pool(make, "cuda", lambda *given: None)
     assert set(made) == set(range(sets)) and len(pool.sets) == sets
     assert (pool.flush is not None) == flushed
-    assert pool.to_document() == {
+    assert asdict(ColdCache.of(pool)) == {
         "sets": sets,
         "set_bytes": 4 * floats,
         "l2_bytes": 1000,

@@ -289,7 +289,7 @@ def frozen(engine: str) -> dict[str, ExpectedCase]:
 @pytest.mark.usefixtures("fake_gpu")
 def test_a_baseline_that_cannot_be_captured_says_so() -> None:
     outcome = run_case(case_of(reads_back), Bench("cpu", "auto", 1, cpu=FAST))
-    assert (outcome.result.check, outcome.result.evidence["engine"]) == ("PASS", "events")
+    assert (outcome.result.check, outcome.result.evidence.engine) == ("PASS", "events")
     (found,) = outcome.result.findings
     assert found.check == "not-captured" and not found.rejects
     assert "(operation not permitted when stream is capturing)" in found.message
@@ -300,10 +300,10 @@ def test_a_candidate_that_cannot_be_captured_is_no_error() -> None:
     """The baseline chose a graph by itself."""
     bench = Bench("cpu", "auto", 1, frozen("graph"), cpu=FAST)
     outcome = run_case(case_of(reads_back), bench)
-    assert (outcome.result.check, outcome.result.evidence["engine"]) == ("PASS", "events")
-    assert run_case(case_of(clean), bench).result.evidence["engine"] == "graph"
+    assert (outcome.result.check, outcome.result.evidence.engine) == ("PASS", "events")
+    assert run_case(case_of(clean), bench).result.evidence.engine == "graph"
     bench = Bench("cpu", "auto", 1, frozen("events"), cpu=FAST)
-    assert run_case(case_of(clean), bench).result.evidence["engine"] == "events"
+    assert run_case(case_of(clean), bench).result.evidence.engine == "events"
 
 
 @pytest.mark.usefixtures("fake_gpu")

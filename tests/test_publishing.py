@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import PROPERTY, CaseResult
 from pytest_kopt.decide.verdict import Aggregate, Decision, Shape, Verdict
 from pytest_kopt.honesty.finding import Finding
@@ -65,12 +66,12 @@ def a_result(label: str = "bad", **changes: Any) -> CaseResult:
         dims={"M": 64},
         check="PASS",
         cells={"Time (ms)": 2.0, "Time (ms)_stddev": None, "out_snr": math.inf},
-        evidence={
-            "engine": "graph",
-            "device": "GPU-0",
-            "calls_per_sample": 7,
-            "forward_samples_ms": [2.0, 2.5, 1.5],
-        },
+        evidence=CaseEvidence(
+            engine="graph",
+            device="GPU-0",
+            calls_per_sample=7,
+            forward_samples_ms=(2.0, 2.5, 1.5),
+        ),
     )
     return replace(result, **changes)
 
@@ -248,7 +249,7 @@ def test_statistics_are_pytest_benchmarks_own(samples: list[float]) -> None:
     theirs = stats.Stats()
     for sample in samples:
         theirs.update(sample / 1e3)
-    result = a_result(evidence={"forward_samples_ms": samples})
+    result = a_result(evidence=CaseEvidence(forward_samples_ms=tuple(samples)))
     ours = json.loads(benchmark_json([result], NOW))["benchmarks"][0]["stats"]
     assert set(ours) == {*theirs.fields, "data", "iterations"}
     for name in ("min", "max", "mean", "stddev", "rounds", "median", "total", "ops"):
@@ -258,9 +259,12 @@ def test_statistics_are_pytest_benchmarks_own(samples: list[float]) -> None:
 
 def test_cases_without_times_are_left_out() -> None:
     results = [
-        a_result(evidence={}),
-        a_result(evidence={"forward_samples_ms": [1.0], "interpreted": True}),
-        a_result("both", evidence={"forward_samples_ms": [1.0], "backward_samples_ms": [2.0, 4.0]}),
+        a_result(evidence=CaseEvidence()),
+        a_result(evidence=CaseEvidence(forward_samples_ms=(1.0,), interpreted=True)),
+        a_result(
+            "both",
+            evidence=CaseEvidence(forward_samples_ms=(1.0,), backward_samples_ms=(2.0, 4.0)),
+        ),
     ]
     document = json.loads(benchmark_json(results, NOW, "abc"))
     assert [(e["name"], e["group"]) for e in document["benchmarks"]] == [

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,13 +9,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_kopt.cases.evidence import CaseEvidence
+from pytest_kopt.cases.rooflines import of_evidence
 from pytest_kopt.cases.running.check import check_case
 from pytest_kopt.roofline import (
     Limits,
     Roofline,
     band,
     efficiency,
-    of_evidence,
     roofline,
 )
 from pytest_kopt.show.rooflines import roofline_lines
@@ -148,53 +150,51 @@ def test_bands(pct: float, name: str) -> None:
 
 
 def test_evidence_gives_both_directions_declared_bytes_first() -> None:
-    evidence = {
-        "forward_samples_ms": [1.0, 3.0],
-        "backward_samples_ms": [4.0],
-        "flops": [2e12, 4e12],
-        "nbytes": None,
-        "io_bytes": {"forward": 1000, "backward": 3000},
-    }
+    evidence = CaseEvidence(
+        forward_samples_ms=(1.0, 3.0),
+        backward_samples_ms=(4.0,),
+        flops=(2e12, 4e12),
+        io_bytes={"forward": 1000, "backward": 3000},
+    )
     forward, backward = of_evidence("x", evidence, H200)
     assert (forward.way, forward.flops, forward.nbytes) == ("forward", 2e12, 1000)
     assert forward.achieved == pytest.approx(1000.0), "2 TFLOP in the mean of 2 ms"
     assert (backward.way, backward.flops, backward.nbytes) == ("backward", 4e12, 3000)
-    declared = of_evidence("x", {**evidence, "nbytes": [7.0, 9.0]}, H200)
+    declared = of_evidence("x", replace(evidence, nbytes=(7.0, 9.0)), H200)
     assert [line.nbytes for line in declared] == [7.0, 9.0]
 
 
-def softmax(nbytes: list[float] | None, **more: object) -> list[Roofline]:
+def softmax(nbytes: tuple[float, float] | None, **more: Any) -> list[Roofline]:
     """16384 x 8192 in bf16, forward and backward at 95 % and 85.5 % of an H200's 4.3 TB/s."""
     tensor = 2 * 16384 * 8192
-    evidence = {
-        "forward_samples_ms": [2 * tensor / 4.3e9 / 0.95],
-        "backward_samples_ms": [3 * tensor / 4.3e9 / 0.855],
-        "nbytes": nbytes,
-        "io_bytes": {"forward": 2 * tensor, "backward": 3 * tensor},
-        **more,
-    }
-    return of_evidence("s", evidence, H200)
+    evidence = CaseEvidence(
+        forward_samples_ms=(2 * tensor / 4.3e9 / 0.95,),
+        backward_samples_ms=(3 * tensor / 4.3e9 / 0.855,),
+        nbytes=nbytes,
+        io_bytes={"forward": 2 * tensor, "backward": 3 * tensor},
+    )
+    return of_evidence("s", replace(evidence, **more), H200)
 
 
 def test_a_backward_that_counts_double_is_told_by_what_its_tensors_hold() -> None:
     """Declared it ran at 114 % of what the device can do, and ended its campaign with T2."""
     tensor = 2.0 * 16384 * 8192
-    forward, backward = softmax([2 * tensor, 4 * tensor])
+    forward, backward = softmax((2 * tensor, 4 * tensor))
     assert not forward.over_declared and not backward.is_impossible
     assert backward.achieved_pct == pytest.approx(85.5)
     assert "s backward: nbytes is over-declared" in backward.over_declared
     assert "its tensors hold 8.053e+08" in backward.over_declared
     assert efficiency([forward, backward]).pct == pytest.approx(90.1, abs=0.1)
-    assert not any(line.over_declared for line in softmax([2 * tensor, 3 * tensor]))
+    assert not any(line.over_declared for line in softmax((2 * tensor, 3 * tensor)))
     assert not any(line.over_declared for line in softmax(None))
-    slow = softmax([2 * tensor, 4 * tensor], backward_samples_ms=[3 * tensor / 4.3e9 / 0.5])
+    slow = softmax((2 * tensor, 4 * tensor), backward_samples_ms=(3 * tensor / 4.3e9 / 0.5,))
     assert not slow[1].over_declared, "double by default, and not impossible"
-    both = softmax([4 * tensor, 3 * tensor])
+    both = softmax((4 * tensor, 3 * tensor))
     assert "s forward: nbytes is over-declared" in both[0].over_declared
 
 
 def test_what_is_impossible_is_no_efficiency_and_ends_no_campaign() -> None:
-    found = softmax(None, forward_samples_ms=[0.05])
+    found = softmax(None, forward_samples_ms=(0.05,))
     assert found[0].is_impossible and "impossible" in found[0].over_declared
     assert not efficiency(found).reaches() and efficiency(found).why.startswith(
         "UNKNOWN: s forward"
@@ -203,10 +203,10 @@ def test_what_is_impossible_is_no_efficiency_and_ends_no_campaign() -> None:
 
 
 def test_flops_are_held_against_what_torch_counts_in_the_reference() -> None:
-    evidence = {"forward_samples_ms": [1.0], "flops": [4e9, 8e9], "counted_flops": 2e9}
-    (found,) = of_evidence("g", {**evidence, "io_bytes": {"forward": 1e6}}, H200)
+    evidence = CaseEvidence(forward_samples_ms=(1.0,), flops=(4e9, 8e9), counted_flops=2 * 10**9)
+    (found,) = of_evidence("g", replace(evidence, io_bytes={"forward": 10**6}), H200)
     assert "flops is over-declared: the case says 4e+09, torch counts 2e+09" in found.over_declared
-    (found,) = of_evidence("g", {**evidence, "counted_flops": 0}, H200)
+    (found,) = of_evidence("g", replace(evidence, counted_flops=0), H200)
     assert found.over_declared == "", "nothing of it can be counted"
 
 
@@ -225,7 +225,7 @@ def test_a_check_counts_the_references_flops() -> None:
 
 
 def test_a_case_that_was_not_timed_has_no_roofline() -> None:
-    assert of_evidence("x", {"flops": [1.0, 2.0]}, H200) == []
+    assert of_evidence("x", CaseEvidence(flops=(1.0, 2.0)), H200) == []
 
 
 def test_the_table_shows_bound_and_target_and_the_blocked_say_why() -> None:

@@ -13,6 +13,7 @@ import torch
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.running.training_check import Rehearsal, rehearse
 from pytest_kopt.honesty import training
+from pytest_kopt.honesty.transfer import Trace
 from pytest_kopt.honesty.work import Work, saves
 
 USUAL_DB = 120.0
@@ -45,6 +46,11 @@ def rehearsed(function: Callable[..., Any], *, backward: bool = False, seed: int
 
 def checks(found: Rehearsal) -> list[str]:
     return [finding.check for finding in found.findings]
+
+
+def trace_of(found: Rehearsal) -> Trace:
+    assert found.evidence.trace is not None
+    return found.evidence.trace
 
 
 # Honest kernels.
@@ -137,12 +143,12 @@ def test_the_loop_runs_where_the_audit_notes_a_cache(
     path.write_text(f"kept = {{}}\ndef plain(a, w):\n    {cache or 'pass'}\n    return a @ w\n")
     space: dict[str, Any] = {}
     exec(compile(path.read_text(), path, "exec"), space)
-    assert (rehearsed(space["plain"]).evidence["trace"] is not None) == runs
+    assert (rehearsed(space["plain"]).evidence.trace is not None) == runs
 
 
 def test_the_loop_finds_nothing_in_a_kernel_without_a_cache(suspicious: None) -> None:
     found = rehearse(case_of(plain), 7, "cpu", USUAL_DB, timed=False)
-    assert found.evidence["trace"]["cached"] == ()
+    assert trace_of(found).cached == ()
     assert found.findings == ()
 
 
@@ -168,11 +174,11 @@ def test_a_weight_cache_that_follows_its_version_is_a_note() -> None:
     found = rehearsed(Packed(lambda w: (id(w), w._version)))
     (finding,) = found.findings
     assert (finding.check, finding.bucket, finding.rejects) == ("weight-cache", "W1", False)
-    trace = found.evidence["trace"]
-    assert trace["rates"] == {"weight": 0.5}
-    assert len(trace["steps"]) == 4
-    assert all(step["weight"] == (1, 2) for step in trace["steps"])
-    assert all(step["activation"] == (0, 2) for step in trace["steps"])
+    trace = trace_of(found)
+    assert trace.rates == {"weight": 0.5}
+    assert len(trace.steps) == 4
+    assert all(step["weight"] == (1, 2) for step in trace.steps)
+    assert all(step["activation"] == (0, 2) for step in trace.steps)
 
 
 @pytest.mark.parametrize("same", [id, torch.Tensor.data_ptr, lambda w: w.shape])
@@ -218,7 +224,7 @@ def content(a: torch.Tensor, w: torch.Tensor) -> tuple[str, str]:
 def test_memoised_results_are_refused(key: Callable[..., object]) -> None:
     found = rehearsed(Memo(key))
     assert "activation-cache" in checks(found)
-    assert found.evidence["trace"]["rates"]["activation"] == 0.0
+    assert trace_of(found).rates["activation"] == 0.0
 
 
 class Scales:
@@ -299,7 +305,7 @@ def refuses_counting(inner: Callable[..., Any]) -> Callable[..., Any]:
 def test_what_cannot_be_counted_is_still_held_against_the_reference() -> None:
     honest = rehearsed(refuses_counting(plain))
     assert honest.findings == ()
-    assert "not under a dispatch mode" in honest.evidence["uncounted"]
+    assert "not under a dispatch mode" in honest.evidence.uncounted
     assert "stale-weight" in checks(rehearsed(refuses_counting(Packed(id))))
 
 

@@ -15,6 +15,7 @@ from pytest_kopt.honesty.transfer import (
     Claim,
     Credit,
     Shown,
+    Trace,
     attribute,
     bucket_findings,
     credited_pct,
@@ -30,7 +31,7 @@ NAMES = [
     *("Workload distribution robustness", "Benchmark gain", "Estimated real-training gain"),
     "Decision",
 ]
-WEIGHTS = {"cached": ["weight"], "rates": {"weight": 0.5}, "steps": []}
+WEIGHTS = Trace(("weight",), ({"weight": (1, 2)},))
 
 
 def shown(change: float | None = 10.0, **more: object) -> Shown:
@@ -84,7 +85,7 @@ def test_the_lines_say_what_was_seen() -> None:
 def test_traces_in_words() -> None:
     assert trace_text(None) == "not measured"
     assert trace_text({"x": None}).startswith("no cache seen")
-    low = {"cached": ["weight"], "rates": {"weight": 0.25, "activation": 0.0}, "steps": []}
+    low = Trace(("weight", "activation"), ({"weight": (1, 4), "activation": (0, 4)},))
     assert trace_text({"x": WEIGHTS, "y": low}) == "activation 0%, weight 25%"
 
 

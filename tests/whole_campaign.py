@@ -19,6 +19,7 @@ from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.recording import AttemptRecord, record_attempt
+from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import (
     Aggregate,
@@ -167,13 +168,13 @@ def _result(place: int, label: str, rate: float) -> CaseResult:
         dims=dims,
         check="PASS",
         cells=cells,
-        evidence={
-            "engine": "graph",
-            "device": "GPU-0",
-            "torch": "2.11.0",
-            "calls_per_sample": 3,
-            "forward_samples_ms": [milliseconds * (1 + i / 1000) for i in range(5)],
-        },
+        evidence=CaseEvidence(
+            engine="graph",
+            device="GPU-0",
+            torch="2.11.0",
+            calls_per_sample=3,
+            forward_samples_ms=tuple(milliseconds * (1 + i / 1000) for i in range(5)),
+        ),
     )
 
 

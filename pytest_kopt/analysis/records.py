@@ -137,9 +137,10 @@ class Source:
             document = json.loads(text)
             found = document["session"].get("comparison", {}).get("measured", [])
             for result in reversed([CaseResult.from_json(case) for case in document["results"]]):
-                own = {"label": result.label, "device": result.evidence.get("device")}
-                around = result.evidence.get("conditions", {})
-                found.insert(0, {**around, **own, "round_of_inference": 0})
+                own = {"label": result.label, "device": result.evidence.device}
+                around = result.evidence.conditions
+                known = around.to_document() if around else {}
+                found.insert(0, {**known, **own, "round_of_inference": 0})
             for each in found:
                 for moment in ("before", "after"):
                     known = {**each, **each.get(moment, {}), "moment": moment}

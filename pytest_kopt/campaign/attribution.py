@@ -16,11 +16,11 @@ from pytest_kopt.honesty.transfer import Credit, Shown, caches_weights
 def shown(campaign: Campaign, item: Round, verdict: Verdict) -> Shown:
     """Return what was found and measured in a round."""
     results = campaign.results(item.number)
-    traces = {result.label: result.trace for result in results if "training" in result.evidence}
+    traces = {result.label: result.trace for result in results if result.evidence.training}
     before = campaign.state.incumbent_as_of(item.number - 1)
     old = [] if before is None else campaign.results(before)
     labels = [shape.label for shape in verdict.shapes]
-    drawn = [result.evidence["groups"] for result in results if "groups" in result.evidence]
+    drawn = [result.evidence.groups for result in results if result.evidence.groups is not None]
     name = f"{verdict.aggregate.metric if verdict.aggregate else ''} {UNDER_SKEW}"
     gain = verdict.aggregate.change_pct if verdict.aggregate else None
     gap = (

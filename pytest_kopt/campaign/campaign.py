@@ -25,6 +25,7 @@ from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.state import Attempt, CampaignState, Round, fold
+from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.clock import now
 from pytest_kopt.decide.policy import STOP_LIMITS, Policy
@@ -155,8 +156,8 @@ class Campaign:
         return {
             result.nodeid: replace(
                 ExpectedCase.of(result),
-                seconds=float(lately.get(result.nodeid, {}).get("seconds", 0.0)),
-                device=str(lately.get(result.nodeid, {}).get("device", "")),
+                seconds=lately.get(result.nodeid, CaseEvidence()).seconds or 0.0,
+                device=lately.get(result.nodeid, CaseEvidence()).device or "",
             )
             for result in self.results(1)
         }

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.errors import BadInput
 from pytest_kopt.measure.engine import Timing, time_block
@@ -92,13 +93,13 @@ def result(
         check="UNCHECKED",
         diagnosis=NO_REFERENCE,
         cells=cells,
-        evidence={
-            "schema": SINGLE.name,
-            "engine": timing.engine,
-            "forward_samples_ms": list(timing.samples_ms),
-            "calls_per_sample": timing.calls_per_sample,
-            "note": "pytest-benchmark was switched off: timed by the wall clock" if timed else "",
-        },
+        evidence=CaseEvidence(
+            schema=SINGLE.name,
+            engine=timing.engine,
+            forward_samples_ms=timing.samples_ms,
+            calls_per_sample=timing.calls_per_sample,
+            note="pytest-benchmark was switched off: timed by the wall clock" if timed else "",
+        ),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from pytest_kopt.cases.result import CaseResult
@@ -50,7 +51,8 @@ def diagnosis(result: CaseResult) -> Diagnosis | None:
     """Return what went wrong in a case, None where nothing did."""
     if result.check == "PASS":
         return None
-    first: dict[str, Any] = next(iter(result.evidence.get("failed", ())), {})
+    failed = result.evidence.failed
+    first: dict[str, Any] = asdict(failed[0]) if failed else {}
     file, line = place_of(result.diagnosis) or (None, None)
     return Diagnosis(text=result.diagnosis, file=file, line=line, **first)
 

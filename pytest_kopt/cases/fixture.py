@@ -146,8 +146,9 @@ class Kopt:
             message = str(error) if nodeid in str(error) else f"case {nodeid}: {error}"
             send(self._item, CaseResult(nodeid, refusal=message))
             raise pytest.fail.Exception(message, pytrace=False) from None
-        files = sorted(set(loaded_files(self._item.config.rootpath)))
-        result = replace(outcome.result, evidence={**outcome.result.evidence, "loaded": files})
+        files = tuple(sorted({*loaded_files(self._item.config.rootpath)}))
+        evidence = replace(outcome.result.evidence, loaded=files)
+        result = replace(outcome.result, evidence=evidence)
         send(self._item, result)
         if result.check != "PASS":
             pytest.fail(f"{result.check} {result.label}\n{result.diagnosis}", pytrace=False)

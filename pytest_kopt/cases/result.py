@@ -6,14 +6,20 @@ survives the death of its worker; a numpy scalar or a Path in there would kill a
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from pydantic import TypeAdapter, ValidationError
+
+from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.transfer import Trace
 from pytest_kopt.schema.profile import Scalar, Schema
 from pytest_kopt.schema.table import Row, Table, cell, make_row
 
@@ -46,7 +52,7 @@ class CaseResult:
     check: Check = "ERROR"
     cells: dict[str, Scalar | None] = field(default_factory=dict)
     diagnosis: str = ""
-    evidence: dict[str, Any] = field(default_factory=dict)
+    evidence: CaseEvidence = field(default_factory=CaseEvidence)
     findings: tuple[Finding, ...] = ()
     refusal: str = ""
 
@@ -63,29 +69,34 @@ class CaseResult:
     @property
     def schema(self) -> str:
         """The name of its schema, "" where it is not known."""
-        return str(self.evidence.get("schema", ""))
+        return self.evidence.schema or ""
 
     @property
-    def trace(self) -> dict[str, Any] | None:
+    def trace(self) -> Trace | None:
         """What the simulated training loop saw of caches, None where it did not run."""
-        trace: dict[str, Any] | None = self.evidence.get("training", {}).get("trace")
-        return trace
+        return self.evidence.training.trace if self.evidence.training else None
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form; evidence that is None is left out."""
+        document: dict[str, Any] = _wire().dump_python(self, exclude_none=True, warnings=False)
+        return document
 
     def to_json(self) -> str:
         """Return the wire form; Infinity and NaN are written as Python's json does."""
-        return json.dumps({"v": WIRE_VERSION, **asdict(self)})
+        return json.dumps({"v": WIRE_VERSION, **self.to_document()})
 
     @classmethod
     def from_json(cls, text: str) -> CaseResult:
-        """Read the wire form; ValueError for another version or another shape."""
+        """Read the wire form; ValueError for another version or another shape.
+
+        Evidence that only another version of the package knows is left out.
+        """
         document = json.loads(text)
         if not isinstance(document, dict) or document.pop("v", None) != WIRE_VERSION:
             raise ValueError("a kopt result of another version")
         try:
-            document["header"] = tuple(document["header"])
-            document["findings"] = tuple(Finding(**found) for found in document["findings"])
-            return cls(**document)
-        except (KeyError, TypeError) as error:
+            return _wire().validate_python(document)
+        except ValidationError as error:
             raise ValueError(f"not a kopt result: {error}") from None
 
     @classmethod
@@ -109,13 +120,11 @@ class CaseResult:
             header=schema.header(tuple(dims)),
             dims=dims,
             cells={c.name: math.nan for c in schema.columns if backward or not c.is_backward},
-            evidence={"schema": schema.name, "guessed": guessed},
+            evidence=CaseEvidence(schema=schema.name, guessed=guessed),
         )
 
     @classmethod
-    def failed(
-        cls, nodeid: str, expected: ExpectedCase, diagnosis: str, evidence: dict[str, Any]
-    ) -> CaseResult:
+    def failed(cls, nodeid: str, expected: ExpectedCase, diagnosis: str) -> CaseResult:
         """Return the ERROR result of a case that could not speak for itself."""
         return cls(
             nodeid=nodeid,
@@ -124,8 +133,12 @@ class CaseResult:
             dims=dict(expected.dims),
             cells=dict.fromkeys(expected.metrics, math.nan),
             diagnosis=diagnosis,
-            evidence=evidence,
         )
+
+
+@functools.cache
+def _wire() -> TypeAdapter[CaseResult]:
+    return TypeAdapter(CaseResult)
 
 
 def table_of(results: Sequence[CaseResult], where: str = "this session") -> Table | None:
@@ -155,15 +168,16 @@ def reuse_log_ratios(results: Iterable[CaseResult]) -> list[float]:
     return [
         ratio
         for result in results
-        for ratio in result.evidence.get("training", {}).get("reuse_log_ratios", [])
+        if result.evidence.training
+        for ratio in result.evidence.training.reuse_log_ratios or ()
     ]
 
 
 def device_model_of(results: Iterable[CaseResult]) -> str:
     """Return the model of the device that timed the cases; "" for none, several, and no times."""
-    timed = (found.evidence for found in results if not found.evidence.get("interpreted"))
-    models = {evidence["device_model"] for evidence in timed if evidence.get("device_model")}
-    return str(models.pop()) if len(models) == 1 else ""
+    timed = (found.evidence for found in results if not found.evidence.interpreted)
+    models = {evidence.device_model for evidence in timed if evidence.device_model}
+    return models.pop() if len(models) == 1 else ""
 
 
 def named(nodeid: str, dims: Mapping[str, Scalar]) -> str:
@@ -177,8 +191,8 @@ class ExpectedCase:
     """A case as the baseline froze it.
 
     The incumbent was measured on `device` (its UUID), in `seconds`; "" and 0 where not known.
-    `accuracy` is what the baseline's results reached, by name, in the form of its evidence;
-    `by_torch` tells which operators of torch alone made them.
+    `accuracy` is what the baseline's results reached, by name; `by_torch` tells
+    which operators of torch alone made them.
     """
 
     nodeid: str
@@ -189,7 +203,7 @@ class ExpectedCase:
     engine: str = ""
     seconds: float = 0.0
     device: str = ""
-    accuracy: dict[str, dict[str, Any]] = field(default_factory=dict)
+    accuracy: dict[str, Accuracy] = field(default_factory=dict)
     by_torch: str = ""
 
     @property
@@ -219,9 +233,9 @@ class ExpectedCase:
             result.header,
             dict(result.dims),
             empty,
-            str(result.evidence.get("engine", "")),
-            accuracy=result.evidence.get("accuracy", {}),
-            by_torch=result.evidence.get("by_torch", ""),
+            result.evidence.engine or "",
+            accuracy=result.evidence.accuracy or {},
+            by_torch=result.evidence.by_torch or "",
         )
 
     def to_document(self) -> dict[str, Any]:
@@ -231,9 +245,4 @@ class ExpectedCase:
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> ExpectedCase:
         """Read the JSON form."""
-        fields = {
-            **document,
-            "header": tuple(document["header"]),
-            "empty": tuple(document["empty"]),
-        }
-        return cls(**fields)
+        return TypeAdapter(cls).validate_python(document)

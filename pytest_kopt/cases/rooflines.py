@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.knowledge import ceilings
 from pytest_kopt.knowledge.ceilings import Ceilings
-from pytest_kopt.roofline import Limits, Roofline, of_evidence
+from pytest_kopt.roofline import POSSIBLE_PCT, Limits, Roofline, Way, roofline
+
+#: How many times what can be counted the declared work may be: every byte is counted, and of FLOPs
+#: those of products, convolutions and attention.
+_BYTES_SLACK, _FLOPS_SLACK = 1.05, 1.25
 
 
 def rooflines(results: Sequence[CaseResult], workspace: Path) -> list[Roofline]:
@@ -20,16 +26,14 @@ def rooflines(results: Sequence[CaseResult], workspace: Path) -> list[Roofline]:
     found = []
     for result in results:
         evidence = result.evidence
-        device = evidence.get("device_model")
-        if not device or evidence.get("interpreted"):
+        device = evidence.device_model
+        if not device or evidence.interpreted:
             continue
         if device not in known:
             known[device] = ceilings.known(workspace, device)
-        engine = str(evidence.get("engine", "")).split("+")[0]
-        moved = evidence.get("nbytes") or list(evidence.get("io_bytes", {}).values())
-        limits = limits_of(
-            known[device], str(evidence.get("dtype")), engine, moved[0] if moved else 0.0
-        )
+        engine = (evidence.engine or "").split("+")[0]
+        moved = evidence.nbytes or [*(evidence.io_bytes or {}).values(), 0.0]
+        limits = limits_of(known[device], str(evidence.dtype), engine, moved[0])
         found += of_evidence(result.label, evidence, limits)
     return found
 
@@ -39,3 +43,52 @@ def limits_of(known: Ceilings, dtype: str, engine: str, nbytes: float) -> Limits
     rate, bandwidth = known.rate(dtype), known.bandwidth_for(nbytes)
     launch = known.launch_us.get(engine, 0.0)
     return Limits(rate.value, bandwidth.value, launch, (rate.source, bandwidth.source))
+
+
+def of_evidence(label: str, evidence: CaseEvidence, limits: Limits) -> list[Roofline]:
+    """Return the rooflines of a measured case, one a direction, from the evidence in its result.
+
+    Bytes are the declared ones, or the sizes of inputs, outputs and gradients as they were where
+    these are less; a roofline says where flops or nbytes is over-declared.
+    """
+    ways: tuple[Way, Way] = ("forward", "backward")
+    return [
+        _of_way(label, way, math.fsum(times) / len(times), evidence, limits)
+        for way in ways
+        if (times := evidence.samples_ms(way))
+    ]
+
+
+def _of_way(
+    label: str, way: Way, time_ms: float, evidence: CaseEvidence, limits: Limits
+) -> Roofline:
+    place = int(way == "backward")
+    flops, nbytes = (pair[place] if pair else None for pair in (evidence.flops, evidence.nbytes))
+    counted = (evidence.io_bytes or {}).get(way)
+
+    def with_bytes(moved: float | None) -> Roofline:
+        return roofline(label, way, flops=flops, nbytes=moved, time_ms=time_ms, limits=limits)
+
+    least = with_bytes(min((n for n in (nbytes, counted) if n), default=None))
+    doubts = []
+    if nbytes and counted and nbytes > _BYTES_SLACK * counted:
+        pct = with_bytes(nbytes).achieved_pct or 0.0
+        # A backward counts double where nothing else is said, which mostly is a little much.
+        if pct > POSSIBLE_PCT or not place or evidence.nbytes != (nbytes / 2, nbytes):
+            doubts.append(_doubt("nbytes", nbytes, f"its tensors hold {counted:.4g}"))
+            doubts.append("the roofline counts these")
+    products = evidence.counted_flops
+    if flops and products and not place and flops > _FLOPS_SLACK * products:
+        doubts.append(_doubt("flops", flops, f"torch counts {products:.4g} in the reference"))
+    if least.is_impossible:
+        what = {"compute": "flops", "memory": "nbytes"}.get(least.bound, "the work")
+        doubts.append(
+            f"{least.achieved_pct:.0f} % of the attainable rate is impossible and counts as no "
+            f"efficiency: {what} is over-declared, or {' and '.join(least.sources)} is wrong"
+        )
+    doubt = f"{label} {way}: {'; '.join(doubts)}" if doubts else ""
+    return least.model_copy(update={"over_declared": doubt})
+
+
+def _doubt(name: str, declared: float, counted: str) -> str:
+    return f"{name} is over-declared: the case says {declared:.4g}, {counted}"

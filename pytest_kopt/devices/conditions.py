@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from pydantic import computed_field
+
 from pytest_kopt.devices.vendor import Reading
 
 _T = TypeVar("_T")
@@ -25,6 +27,7 @@ class Conditions:
     after: Reading
     measurement: int = 1
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def flags(self) -> tuple[str, ...]:
         """What is wrong with the conditions, in words."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.numerics.snr import compute_snr, rounding_snr
 
@@ -31,31 +31,12 @@ _HALF_BELOW_SINGLE = -20 * math.log10(2**13)
 _CHECKED = (torch.float32, torch.float16, torch.bfloat16)
 
 
-@dataclass(frozen=True, slots=True)
-class Accuracy:
-    """How exact one result was: its dtype, its SNR and that of one rounding to it, in dB.
-
-    `is_told` unless the reference computed in no wider a dtype than the result's: what it got wrong
-    itself is unknown then, and any other order of the same operations differs from it.
-    """
-
-    dtype: str
-    snr_db: float
-    rounding_db: float
-    is_told: bool = True
-
-    @classmethod
-    def of(
-        cls, ref: torch.Tensor, out: torch.Tensor, computed_in: torch.dtype = torch.float64
-    ) -> Accuracy:
-        """Measure a result of the reference's shape; the reference was `computed_in` a dtype."""
-        is_told = torch.finfo(computed_in).eps < torch.finfo(out.dtype).eps
-        return cls(str(out.dtype), compute_snr(ref, out), rounding_snr(ref, out.dtype), is_told)
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Accuracy:
-        """Read the JSON form."""
-        return cls(**document)
+def accuracy_of(
+    ref: torch.Tensor, out: torch.Tensor, computed_in: torch.dtype = torch.float64
+) -> Accuracy:
+    """Measure a result of the reference's shape; the reference was `computed_in` a dtype."""
+    is_told = torch.finfo(computed_in).eps < torch.finfo(out.dtype).eps
+    return Accuracy(str(out.dtype), compute_snr(ref, out), rounding_snr(ref, out.dtype), is_told)
 
 
 def terms(given: Sequence[Any], out: torch.Tensor) -> float:

@@ -9,7 +9,7 @@ parameter that has not changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ import torch
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import restore
 from pytest_kopt.honesty.outputs import taken
+from pytest_kopt.honesty.transfer import ACTIVATION, GRAD_OUT, WEIGHT, Trace
 from pytest_kopt.honesty.work import Work, saves, work_of
 from pytest_kopt.numerics.nested import fresh_copies, fresh_copy, tensors
 
@@ -26,7 +27,6 @@ LEAST_HIT_RATE = 0.5
 #: How much worse than usual (dB of SNR) an output has to be to be wrong for another reason than
 #: an unlucky draw of inputs: rounding moves by a few dB between draws, a stale result by dozens.
 WORSE_DB = 20.0
-ACTIVATION, GRAD_OUT, WEIGHT = "activation", "grad_out", "weight"
 
 Judge = Callable[[dict[str, Any], dict[int, Any], Sequence[Any], int], tuple[str, float]]
 
@@ -69,27 +69,6 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
-    """The last four steps of the loop, and for which kinds something is cached.
-
-    A step maps a kind to its hits and the calls that could have hit.
-    """
-
-    cached: tuple[str, ...]
-    steps: tuple[dict[str, tuple[int, int]], ...]
-
-    def rate(self, kind: str) -> float:
-        """Return a kind's hits per lookup over these steps."""
-        pairs = [step[kind] for step in self.steps if kind in step]
-        lookups = sum(pair[1] for pair in pairs)
-        return sum(pair[0] for pair in pairs) / lookups if lookups else 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form, with the rates."""
-        return {**asdict(self), "rates": {kind: self.rate(kind) for kind in self.cached}}
-
-
-@dataclass(frozen=True, slots=True)
 class Simulation:
     """What the loop found.
 
@@ -100,13 +79,6 @@ class Simulation:
     findings: tuple[Finding, ...] = ()
     trace: Trace | None = None
     uncounted: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the evidence."""
-        return {
-            "trace": self.trace.to_json() if self.trace else None,
-            "uncounted": self.uncounted,
-        }
 
 
 def simulate(

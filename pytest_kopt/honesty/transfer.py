@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from pydantic import computed_field
 
 from pytest_kopt.decide.skewed import is_mostly_lost
 from pytest_kopt.figures import changed
@@ -16,6 +17,7 @@ BOUNDED = "W1"
 OVERFIT = ("W2", "W3")
 ACCEPT_REAL, ACCEPT_ASTERISK = "ACCEPT-as-real", "ACCEPT-with-asterisk"
 REJECT, UNCLASSIFIED = "REJECT-as-overfit", "not classified"
+ACTIVATION, GRAD_OUT, WEIGHT = "activation", "grad_out", "weight"
 UNSTATED, NO_CACHE_KEY = "_not stated; `kopt note` adds it_", "none declared"
 
 
@@ -37,6 +39,29 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class Trace:
+    """The last four steps of the training loop, and for which kinds something is cached.
+
+    A step maps a kind to its hits and the calls that could have hit.
+    """
+
+    cached: tuple[str, ...]
+    steps: tuple[dict[str, tuple[int, int]], ...]
+
+    def rate(self, kind: str) -> float:
+        """Return a kind's hits per lookup over these steps."""
+        pairs = [step[kind] for step in self.steps if kind in step]
+        lookups = sum(pair[1] for pair in pairs)
+        return sum(pair[0] for pair in pairs) / lookups if lookups else 0.0
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def rates(self) -> dict[str, float]:
+        """The rates of what is cached."""
+        return {kind: self.rate(kind) for kind in self.cached}
+
+
+@dataclass(frozen=True, slots=True)
 class Shown:
     """What was found and measured.
 
@@ -51,7 +76,7 @@ class Shown:
     overfit: bool
     change_pct: float | None
     findings: tuple[str, ...] = ()
-    traces: Mapping[str, Mapping[str, Any] | None] | None = None
+    traces: Mapping[str, Trace | None] | None = None
     distributions: tuple[str, ...] = ()
     drawn: tuple[str, ...] = ()
     skew_pct: float | None = None
@@ -137,22 +162,22 @@ def transfer_lines(claim: Claim, shown: Shown) -> list[tuple[str, str]]:
     ]
 
 
-def trace_text(traces: Mapping[str, Mapping[str, Any] | None] | None) -> str:
+def trace_text(traces: Mapping[str, Trace | None] | None) -> str:
     """Say what the simulated training loop showed, the worst case of each kind of cache."""
     if traces is None:
         return "not measured"
     rates: dict[str, float] = {}
     for trace in traces.values():
-        for kind, rate in (trace["rates"] if trace else {}).items():
+        for kind, rate in (trace.rates if trace else {}).items():
             rates[kind] = min(rate, rates.get(kind, 1.0))
     if not rates:
         return "no cache seen in a simulated training loop"
     return ", ".join(f"{kind} {rate:.0%}" for kind, rate in sorted(rates.items()))
 
 
-def caches_weights(traces: Iterable[Mapping[str, Any] | None]) -> bool:
+def caches_weights(traces: Iterable[Trace | None]) -> bool:
     """Say whether the simulation saw a weight cache in any of these cases."""
-    return any(trace and "weight" in trace["cached"] for trace in traces)
+    return any(trace and WEIGHT in trace.cached for trace in traces)
 
 
 @dataclass(frozen=True, slots=True)

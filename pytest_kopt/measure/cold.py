@@ -45,15 +45,6 @@ class InputPool:
         """Return what pushes everything out of a GPU's cache, None on the CPU."""
         return _flusher(CACHES * self.l2_bytes) if self.l2_bytes else None
 
-    def to_document(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "sets": len(self.sets),
-            "set_bytes": self.set_bytes,
-            "l2_bytes": self.l2_bytes,
-            "flushed": self.flush is not None,
-        }
-
 
 def input_pool(
     make: Callable[[int], tuple[Any, ...]], device: str, *calls: Callable[..., object]

@@ -32,20 +32,6 @@ class Comparison:
         """SNR in dB, NaN where nothing could be compared."""
         return self.figures.snr_db if self.figures else math.nan
 
-    def to_document(self) -> dict[str, object]:
-        """Return the figures as JSON-able data, by the names that verdict.json has for them."""
-        found: dict[str, object] = {"output": self.name, "reason": self.reason, "gate": self.gate}
-        if self.figures:
-            f = self.figures
-            found |= {
-                "snr_db": f.snr_db,
-                "max_abs_error": f.max_abs,
-                "worst_index": list(f.worst_index),
-                "worst_reference": f.worst_ref,
-                "worst_output": f.worst_out,
-            }
-        return found
-
     def diagnosis(self) -> str:
         """Return what a person needs to find the fault, one figure a line."""
         lines = [f"{self.name}: {self.reason} (gate: {self.gate})"]

@@ -87,7 +87,7 @@ class Known:
         cls, workspace: Path, results: Sequence[CaseResult], campaign: Campaign | None = None
     ) -> Known:
         """Return what is known of the noise of these cases; BadInput for a damaged file."""
-        model = next((m for r in results if (m := r.evidence.get("device_model"))), None)
+        model = next((m for r in results if (m := r.evidence.device_model)), None)
         path = path_of(workspace, model) if model else None
         calibrated = _read(path) if path and path.is_file() else None
         return cls(_of_campaign(campaign) if campaign else (), calibrated)

@@ -181,7 +181,7 @@ class HostMeasurements:
     def _lanes(self, ids: Sequence[str]) -> list[Lane]:
         """Return measured cases by the host and device that measured them."""
         results = self._collector.results
-        devices = {nodeid: results[nodeid].evidence.get("device") for nodeid in ids}
+        devices = {nodeid: results[nodeid].evidence.device for nodeid in ids}
         return self.sites.lanes(devices, measured=True)
 
     def reach(

@@ -283,7 +283,7 @@ class Worker:
         """
         frozen = {case.nodeid: case for case in self.orders.expected or ()}.get(item.nodeid)
         if frozen is not None:
-            return CaseResult.failed(item.nodeid, frozen, "", {})
+            return CaseResult.failed(item.nodeid, frozen, "")
         try:
             return error_from_parameters(item)
         except BadInput:

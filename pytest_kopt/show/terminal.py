@@ -70,11 +70,11 @@ def result_lines(
     if verbosity >= 0:
         yield from roofline_lines(rooflines)
     for result in results:
-        if result.evidence.get("interpreted"):
+        if result.evidence.interpreted:
             text = "Triton's interpreter ran these cases: a time from there means nothing."
             yield Line(text, yellow=True)
             break
-    yield from sorted({note for result in results if (note := result.evidence.get("note"))})
+    yield from sorted({note for result in results if (note := result.evidence.note)})
     if closing:
         yield from profile_lines(closing.profiles)
         yield from closing.detail.splitlines()[-20:]

@@ -60,7 +60,7 @@ def calibration(
     spread = statistics.stdev(totals)
     return {
         "schema_version": 1,
-        "device": next(str(result.evidence.get("device_model")) for result in results),
+        "device": next(str(result.evidence.device_model) for result in results),
         "compared_in": how,
         "processes": len(replicas),
         "engines": sorted({quads.engine for quads in replicas[0].values()}),

@@ -216,7 +216,7 @@ def _with_notes(judged: Judged, examination: Examination) -> Judged:
     assert gathered.harness is not None
     found = [*examination.found(results), *judged.nearby]
     found += opened.asked.watch.undeclared(gathered.harness)
-    less = {word for result in results for word in result.evidence.get("domain", ())}
+    less = {word for result in results for word in result.evidence.domain or ()}
     narrow = [f"the cases declare less than the incumbent's domain: {', '.join(sorted(less))}"]
     told = [item for item in found if not item.rejects]
     judged = judged.flagged(*told, *(narrow if less else []))

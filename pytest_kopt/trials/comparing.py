@@ -82,7 +82,7 @@ def compare_stored(gathered: Gathered) -> Verdict:
         extra_benefit=opened.notes.extra_benefit,
         core=None if core is None else frozenset(opened.frozen[name].key for name in core),
         classes=opened.classes,
-        devices={result.key: result.evidence.get("device", "") for result in results},
+        devices={result.key: result.evidence.device or "" for result in results},
     )
     verdict = decide_stored(evidence, policy)
     if asks_for_full(opened.level, verdict, policy):
@@ -96,9 +96,9 @@ def compare_stored(gathered: Gathered) -> Verdict:
         repeats = (*evidence.remeasurements, repeat.only(known))
         evidence = replace(evidence, remeasurements=repeats)
         verdict = decide_stored(evidence, policy)
-    if verdict.decision.keeps and any(result.evidence.get("groups") for result in results):
+    if verdict.decision.keeps and any(result.evidence.groups for result in results):
         return judging.incomplete(policy, *judging.SKEW_NOT_TIMED)
-    engines = sorted({str(result.evidence.get("engine", "-")) for result in results})
+    engines = sorted({result.evidence.engine or "-" for result in results})
     flags = [*verdict.flags, *judging.device_flags(results, opened.expected)]
     flags += judging.machine_flags(campaign.incumbent_session())
     alone = [row for row in table.rows if row.key not in known]
@@ -115,7 +115,7 @@ def compare_stored(gathered: Gathered) -> Verdict:
 def _same_engines(opened: Opened, results: Sequence[CaseResult]) -> None:
     for result in results:
         frozen = opened.expected[result.nodeid].engine
-        engine = result.evidence.get("engine", frozen)
+        engine = result.evidence.engine or frozen
         if engine != frozen:
             raise BadInput(
                 f"timed by {engine}, but the baseline by {frozen}: stored times of two engines "

@@ -59,5 +59,5 @@ def add_error_rows(collector: Collector, expected: Mapping[str, ExpectedCase]) -
         error = collector.dead.get(nodeid) or judging.under(nodeid, collector.collect_errors)
         error = error or collector.startup_death or collector.failures.get(nodeid)
         if error:
-            collector.results[nodeid] = CaseResult.failed(nodeid, case, error, {})
+            collector.results[nodeid] = CaseResult.failed(nodeid, case, error)
     collector.collected(list(expected))

@@ -91,7 +91,7 @@ class HarnessWatch:
             else (campaign.layout.workspace,),
         )
         recorded = list(self._baseline.files) if self._baseline else []
-        loaded = {file for result in results for file in result.evidence.get("loaded", ())}
+        loaded = {file for result in results for file in result.evidence.loaded or ()}
         first = self._baseline is None
         known = self._baseline.settings if self._baseline else {}
         options = {key: text for key, text in known.items() if key.startswith("--")}

@@ -152,19 +152,19 @@ def damning(results: Sequence[CaseResult], found: Sequence[Finding]) -> list[Fin
 
 def is_interpreted(results: Sequence[CaseResult]) -> bool:
     """Say whether a Triton kernel ran in Triton's interpreter."""
-    return any(result.evidence.get("interpreted") for result in results)
+    return any(result.evidence.interpreted for result in results)
 
 
 def on_cpu(results: Sequence[CaseResult]) -> bool:
     """Say whether a case was measured on a CPU."""
-    return any(result.evidence.get("device") == CPU.uuid for result in results)
+    return any(result.evidence.device == CPU.uuid for result in results)
 
 
 def with_directions(policy: Policy, results: Sequence[CaseResult]) -> Policy:
     """Return the policy with the directions that a schema of the user's declares."""
     declared: dict[str, Any] = {}
     for result in results:
-        declared |= result.evidence.get("better", {})
+        declared |= result.evidence.better or {}
     return policy.model_copy(update={"directions": {**declared, **policy.directions}})
 
 
@@ -218,8 +218,8 @@ def device_flags(results: Sequence[CaseResult], expected: Mapping[str, ExpectedC
     for result in results:
         frozen = expected.get(result.nodeid)
         before = frozen.device if frozen else ""
-        now = str(result.evidence.get("device", ""))
+        now = result.evidence.device or ""
         if before and now and before != now:
             flags.append(f"{result.label}: measured on {now}, the incumbent on {before}")
-    around = {r.label: r.evidence.get("conditions", {}).get("flags", []) for r in results}
-    return [*flags, *by_kind(around)]
+    around = {r.label: r.evidence.conditions for r in results}
+    return [*flags, *by_kind({label: c.flags if c else () for label, c in around.items()})]

@@ -9,13 +9,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.evidence import Failure
 from pytest_kopt.cases.result import Check
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.steps import PURPOSES, Checking
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.precision import Accuracy, downgrades
+from pytest_kopt.honesty.precision import downgrades
 from pytest_kopt.honesty.watching.state import changes, look
 from pytest_kopt.numerics.compare import Comparison, InvalidReference
 
@@ -56,7 +58,7 @@ class CheckReport:
     dtype: str | None = None
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     case: Case | None = None
-    failed: tuple[dict[str, object], ...] = ()
+    failed: tuple[Failure, ...] = ()
     by_torch: str = ""
 
 
@@ -146,7 +148,7 @@ def _report(checking: Checking, seeds: dict[str, int]) -> CheckReport:
         dtype=checking.dtype,
         groups=checking.groups,
         case=checking.case,
-        failed=tuple(item.to_document() for item in failed),
+        failed=tuple(map(Failure.of, failed)),
     )
 
 

@@ -6,12 +6,13 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from pytest_kopt.cases.case import Case, function_name
+from pytest_kopt.cases.evidence import CaseEvidence, ColdCache
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.running.check import CheckReport, check_case, kernel_traceback
 from pytest_kopt.cases.running.execution import grad_out, make_inputs
@@ -30,10 +31,10 @@ from pytest_kopt.devices.lock import Waiting, checking_lock, timing_lock
 from pytest_kopt.devices.model import device_model
 from pytest_kopt.devices.vendor import Reading
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.honesty.physics import too_fast
-from pytest_kopt.honesty.precision import Accuracy
 from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.honesty.watching.background import taken_threads
 from pytest_kopt.honesty.watching.watch import Watch
@@ -42,7 +43,7 @@ from pytest_kopt.measure.cold import InputPool, input_pool, launch_stream
 from pytest_kopt.measure.engine import Block, CaptureFailed, Timing, by_events, time_block
 from pytest_kopt.measure.wall import WallEngine, one_thread
 from pytest_kopt.schema.classes import NO_CLASSES, Classes
-from pytest_kopt.schema.profile import Scalar, gate_holds, parse_gate
+from pytest_kopt.schema.profile import gate_holds, parse_gate
 from pytest_kopt.schema.table import describe_header_drift
 
 #: How far below its SNR in the check a timed result may lie, in dB, before it is plainly wrong.
@@ -89,8 +90,7 @@ class Bench:
     def accuracy(self, nodeid: str) -> dict[str, Accuracy]:
         """Return what the baseline's results of a case reached, by name."""
         frozen = (self.expected or {}).get(nodeid)
-        documents = frozen.accuracy if frozen else {}
-        return {name: Accuracy.from_document(found) for name, found in documents.items()}
+        return frozen.accuracy if frozen else {}
 
     def left_to_torch(self, nodeid: str) -> str | None:
         """Return which operators of torch alone made a case's result at the baseline."""
@@ -150,7 +150,7 @@ def run_case(case: Case, bench: Bench, tampering: Callable[[], list[Finding]] = 
                 timed=is_timed and not report.interpreted,
             )
         findings += rehearsal.findings
-        evidence["training"] = rehearsal.evidence
+        evidence = replace(evidence, training=rehearsal.evidence)
     if is_timed and check == "PASS" and not any(found.rejects for found in findings):
         try:
             with one_thread(), timing_lock(bench.uuid, bench.waiting):
@@ -164,18 +164,18 @@ def run_case(case: Case, bench: Bench, tampering: Callable[[], list[Finding]] = 
     if timed:
         findings += timed.findings
         findings += [new for new in bench.watched() if new not in findings]
-        evidence |= {
-            "engine": "+".join(t.engine for t in (timed.forward, timed.backward) if t),
-            "threads": 1,
-            "cold_cache": timed.cold_cache,
-            "queue_full": timed.queue_full,
-            "conditions": timed.conditions.to_document(),
-            "timed": list(timed.interval),
-            "forward_samples_ms": list(timed.forward.samples_ms),
-            "calls_per_sample": timed.forward.calls_per_sample,
-        }
-        if backward:
-            evidence["backward_samples_ms"] = list(backward.samples_ms)
+        evidence = replace(
+            evidence,
+            engine="+".join(t.engine for t in (timed.forward, timed.backward) if t),
+            threads=1,
+            cold_cache=timed.cold_cache,
+            queue_full=timed.queue_full,
+            conditions=timed.conditions,
+            timed=timed.interval,
+            forward_samples_ms=timed.forward.samples_ms,
+            calls_per_sample=timed.forward.calls_per_sample,
+            backward_samples_ms=timed.backward.samples_ms if timed.backward else None,
+        )
     findings += tampering()
     rejecting = [found for found in findings if found.rejects]
     if rejecting:
@@ -183,7 +183,7 @@ def run_case(case: Case, bench: Bench, tampering: Callable[[], list[Finding]] = 
         check, forward, backward = "FAIL" if check == "PASS" else check, None, None
     if findings and check != "PASS":
         diagnosis = "\n".join([*map(str, findings), diagnosis]).rstrip()
-    evidence["seconds"] = time.perf_counter() - start
+    evidence = replace(evidence, seconds=time.perf_counter() - start)
     figures = _figures(case, report, forward, backward)
     cells = {
         column.name: figures.get(column.quantity, math.nan)
@@ -250,7 +250,7 @@ class Timed:
     forward: Timing
     backward: Timing | None
     conditions: Conditions
-    cold_cache: dict[str, Any]
+    cold_cache: ColdCache
     interval: tuple[float, float]
     queue_full: bool | None
     findings: list[Finding]
@@ -299,7 +299,7 @@ def time_case(case: Case, bench: Bench, report: CheckReport) -> Timed:
         timing,
         back,
         conditions,
-        pool.to_document(),
+        ColdCache.of(pool),
         (since, time.time()),
         all(queues) if queues else None,
         findings,
@@ -426,29 +426,28 @@ def _figures(
     return figures
 
 
-def _evidence(case: Case, bench: Bench, report: CheckReport) -> dict[str, Any]:
-    dims: dict[str, Scalar] = case.dims
-    return {
-        "schema": case.schema.name,
-        "function": f"{getattr(case.function, '__module__', '?')}.{function_name(case.function)}",
-        "dims": dims,
-        "device": bench.uuid,
-        "gate": report.gate,
-        **({"failed": report.failed} if report.failed else {}),
-        "interpreted": report.interpreted,
-        "session_seed": bench.session_seed,
-        "seeds": report.seeds,
-        "flops": list(case.flops) if case.flops else None,
-        "nbytes": list(case.nbytes) if case.nbytes else None,
-        "io_bytes": report.io_bytes,
-        "counted_flops": report.counted_flops,
-        "by_torch": report.by_torch,
-        "dtype": report.dtype,
-        "device_model": device_model(bench.device),
-        "weights": list(case.weights),
-        **({"domain": list(case.domain)} if case.domain else {}),
-        **({"groups": report.groups} if case.is_grouped else {}),
-        "better": {c.name: c.better for c in case.schema.columns if c.better},
-        "torch": torch.__version__,
-        "accuracy": {name: asdict(found) for name, found in report.accuracy.items()},
-    }
+def _evidence(case: Case, bench: Bench, report: CheckReport) -> CaseEvidence:
+    return CaseEvidence(
+        schema=case.schema.name,
+        function=f"{getattr(case.function, '__module__', '?')}.{function_name(case.function)}",
+        dims=case.dims,
+        device=bench.uuid,
+        gate=report.gate,
+        failed=report.failed or None,
+        interpreted=report.interpreted,
+        session_seed=bench.session_seed,
+        seeds=report.seeds,
+        flops=case.flops,
+        nbytes=case.nbytes,
+        io_bytes=report.io_bytes,
+        counted_flops=report.counted_flops,
+        by_torch=report.by_torch,
+        dtype=report.dtype,
+        device_model=device_model(bench.device),
+        weights=case.weights,
+        domain=case.domain or None,
+        groups=report.groups if case.is_grouped else None,
+        better={c.name: c.better for c in case.schema.columns if c.better},
+        torch=torch.__version__,
+        accuracy=report.accuracy,
+    )

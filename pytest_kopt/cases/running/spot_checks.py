@@ -28,9 +28,9 @@ from pytest_kopt.cases.running.execution import (
 )
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.honesty import inputs
+from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.outputs import taken
-from pytest_kopt.honesty.precision import Accuracy
 from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.honesty.reuse import known_content_gain, reuse_finding
 from pytest_kopt.measure.engine import Block

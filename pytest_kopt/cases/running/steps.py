@@ -36,9 +36,10 @@ from pytest_kopt.cases.running.traffic import computing_dtype, io_bytes
 from pytest_kopt.cases.seeds import drawn_so_far
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty import inputs, language, memory, outputs, physics, work
+from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.controls import passing_controls
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.precision import Accuracy, least_exact, terms
+from pytest_kopt.honesty.precision import accuracy_of, least_exact, terms
 from pytest_kopt.honesty.skew import DISTRIBUTIONS, uneven_groups
 from pytest_kopt.honesty.watching import background
 from pytest_kopt.numerics.compare import Comparison, InvalidReference, compare
@@ -210,7 +211,7 @@ class Checking:
         computed_in = least_exact(list(expected.outputs.values()))
         for name, ref, out in pairs(expected, run.kept):
             if isinstance(out, torch.Tensor) and out.dtype.is_floating_point:
-                self.accuracy[name] = Accuracy.of(ref, out, computed_in)
+                self.accuracy[name] = accuracy_of(ref, out, computed_in)
                 self.counts[name] = terms(tensors(self._given), out)
         # Of what is written in place, what changed; it may be far less than what is there.
         own, changes = self._written(run, expected)

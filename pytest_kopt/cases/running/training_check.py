@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.evidence import Training
 from pytest_kopt.cases.running.execution import Pass, grad_out, judge, make_inputs, results_of
 from pytest_kopt.cases.running.reference import Reference, code_of
 from pytest_kopt.cases.seeds import derive
@@ -25,8 +26,8 @@ from pytest_kopt.numerics.nested import fresh_copies
 class Rehearsal:
     """What the training loop says of a case, and the evidence for it."""
 
-    findings: tuple[Finding, ...] = ()
-    evidence: dict[str, Any] = field(default_factory=dict)
+    findings: tuple[Finding, ...]
+    evidence: Training
 
 
 def rehearse(
@@ -47,7 +48,7 @@ def rehearse(
         return derive(session_seed, case.nodeid, f"training {purpose}")
 
     found = simulate(_subject(case, usual_db), seeds, suspected=_is_suspected(case))
-    findings, evidence = list(found.findings), found.to_json()
+    findings, ratios = list(found.findings), None
     if timed and not any(finding.rejects for finding in findings):
         pairs = _pairs(case, seeds("reuse"), device)
         if cached(pairs):
@@ -55,8 +56,8 @@ def rehearse(
             pairs += again
             if cached(again):
                 findings.append(reuse_finding([pair.log_ratio for pair in pairs]))
-        evidence["reuse_log_ratios"] = [pair.log_gain for pair in pairs]
-    return Rehearsal(tuple(findings), evidence)
+        ratios = tuple(pair.log_gain for pair in pairs)
+    return Rehearsal(tuple(findings), Training(found.trace, found.uncounted, ratios))
 
 
 def _is_suspected(case: Case) -> bool:

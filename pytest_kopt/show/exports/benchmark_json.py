@@ -52,8 +52,8 @@ def benchmark_json(results: Sequence[CaseResult], when: str, commit: str | None 
 
 def _entries(result: CaseResult) -> Iterator[dict[str, Any]]:
     for way in ("forward", "backward"):
-        samples = result.evidence.get(f"{way}_samples_ms")
-        if not samples or result.evidence.get("interpreted"):
+        samples = result.evidence.samples_ms(way)
+        if not samples or result.evidence.interpreted:
             continue
         cells = {
             name: value
@@ -68,10 +68,10 @@ def _entries(result: CaseResult) -> Iterator[dict[str, Any]]:
             "params": result.dims,
             "param": None,
             "extra_info": {"label": result.label, "check": result.check, **cells},
-            "options": {"timer": str(result.evidence.get("engine", ""))},
+            "options": {"timer": result.evidence.engine or ""},
             "stats": _stats(
                 [sample / 1e3 for sample in samples],
-                int(result.evidence.get("calls_per_sample", 1)),
+                result.evidence.calls_per_sample or 1,
             ),
         }
 

@@ -42,9 +42,9 @@ def case_properties(result: CaseResult) -> Iterator[Property]:
     for name, value in {**result.dims, **result.cells}.items():
         if value is not None:
             yield f"kopt.{name}", str(value)
-    for key in ("engine", "device"):
-        if key in result.evidence:
-            yield f"kopt.{key}", str(result.evidence[key])
+    for key, found in (("engine", result.evidence.engine), ("device", result.evidence.device)):
+        if found is not None:
+            yield f"kopt.{key}", found
     for finding in result.findings:
         yield "kopt.finding", str(finding)
 

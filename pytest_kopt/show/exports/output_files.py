@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from pytest_kopt.cases.result import CaseResult, table_of
@@ -34,15 +33,15 @@ def write_all_rows(path: Path, results: Sequence[CaseResult], *, per_schema: boo
 
 def _fitting(results: Sequence[CaseResult]) -> list[CaseResult]:
     """Leave out rows of tests that failed early whose dims were guessed, and guessed wrong."""
-    sure = [result for result in results if not result.evidence.get("guessed")]
+    sure = [result for result in results if not result.evidence.guessed]
     header = (sure or list(results) or [CaseResult("")])[0].header
-    return [r for r in results if not r.evidence.get("guessed") or r.header == header]
+    return [r for r in results if not r.evidence.guessed or r.header == header]
 
 
 def write_rows(path: Path, table: Table, results: Sequence[CaseResult]) -> None:
     """Write the CSV, the cases' evidence, and pytest-benchmark's JSON."""
     write_atomically(path, format_csv(table.header, table.rows))
-    evidence = json.dumps([asdict(result) for result in results], indent=1) + "\n"
+    evidence = json.dumps([result.to_document() for result in results], indent=1) + "\n"
     write_atomically(path.with_name(f"{path.name}.evidence.json"), evidence)
     benchmark = path.with_name(f"{path.name}.benchmark.json")
     write_atomically(benchmark, benchmark_json(results, now()))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.figures import figure
 from pytest_kopt.roofline import Roofline, efficiency
@@ -29,8 +30,8 @@ def baseline_report(campaign: Campaign, table: Table) -> str:
 
 
 def _measured(campaign: Campaign, results: Sequence[CaseResult], session: dict[str, object]) -> str:
-    def seen(key: str) -> str:
-        found = {str(result.evidence[key]) for result in results if result.evidence.get(key)}
+    def seen(of: Callable[[CaseEvidence], str | None]) -> str:
+        found = {text for result in results if (text := of(result.evidence))}
         return ", ".join(sorted(found)) or "not recorded"
 
     def said(key: str) -> object:
@@ -39,9 +40,9 @@ def _measured(campaign: Campaign, results: Sequence[CaseResult], session: dict[s
     frozen = campaign.manifest.csv_schema
     lines = [
         f"Time: {said('started')} to {said('ended')}, host {said('host')}",
-        f"Device: {seen('device_model')} ({seen('device')})",
-        f"Engine: {seen('engine')}",
-        f"Versions: Python {said('python')}, torch {seen('torch')}, "
+        f"Device: {seen(lambda e: e.device_model)} ({seen(lambda e: e.device)})",
+        f"Engine: {seen(lambda e: e.engine)}",
+        f"Versions: Python {said('python')}, torch {seen(lambda e: e.torch)}, "
         f"pytest-kopt {said('pytest_kopt')}",
         f"Schema: `{frozen.header}`" if frozen else "Schema: not frozen",
         "Evidence: `rounds/round-1/artifacts/`",
@@ -56,7 +57,7 @@ def _cases(table: Table) -> str:
 
 
 def _rooflines(found: Sequence[Roofline], results: Sequence[CaseResult]) -> str:
-    if not found and any(result.evidence.get("interpreted") for result in results):
+    if not found and any(result.evidence.interpreted for result in results):
         return "Triton's interpreter ran the cases: their times mean nothing."
     if not found:
         return "No case declares FLOPs or bytes."

@@ -9,6 +9,7 @@ from typing import Any
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history.chain import over_baseline
 from pytest_kopt.campaign.state import Round
+from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Aggregate, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed, figure, interval
@@ -86,10 +87,17 @@ def environment(campaign: Campaign, item: Round) -> list[tuple[str, str]]:
     session = dict(evidence["session"])
     found: dict[str, set[str]] = {}
     for text in evidence["results"]:
-        result = json.loads(text)
-        for key in ("device", "device_model", "engine", "torch", "threads"):
-            if key in result["evidence"]:
-                found.setdefault(key, set()).add(str(result["evidence"][key]))
+        own = CaseResult.from_json(text).evidence
+        told = {
+            "device": own.device,
+            "device_model": own.device_model,
+            "engine": own.engine,
+            "torch": own.torch,
+            "threads": own.threads,
+        }
+        for key, value in told.items():
+            if value is not None:
+                found.setdefault(key, set()).add(str(value))
     names = ("started", "ended", "host", "python", "pytest_kopt")
     rows = [(name, str(session[name])) for name in names if name in session]
     rows += [(name, ", ".join(sorted(values))) for name, values in found.items()]

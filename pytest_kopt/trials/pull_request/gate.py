@@ -212,7 +212,7 @@ class Change:
 
     def _audit(self, results: Sequence[CaseResult], changed: Sequence[str]) -> list[Finding]:
         """Audit the changed sources that the cases have loaded, and no other script's."""
-        loaded = {file for result in results for file in result.evidence.get("loaded", ())}
+        loaded = {file for result in results for file in result.evidence.loaded or ()}
         paths = sorted(set(changed) & {self._in_tree(file) for file in loaded})
         now = {path: (self.base.root / path).read_bytes() for path in paths}
         then = {path: self.base.old[path] or b"" for path in paths}

@@ -76,7 +76,7 @@ def removed(
         with tree_of(base) as copy:
             told = measurements.run_in(copy, skipped, check_only=True).undecided
         # What a test only has parameters for is no sign that it came to its case.
-        ran = {nodeid for nodeid, row in told.items() if not row.evidence["guessed"]}
+        ran = {nodeid for nodeid, row in told.items() if not row.evidence.guessed}
     return [nodeid for nodeid in then.ids if nodeid not in now.order or nodeid in ran]
 
 

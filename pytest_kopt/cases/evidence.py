@@ -1,0 +1,124 @@
+"""What is known of a case besides its row: typed here, JSON by these names in every file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_kopt.devices.conditions import Conditions
+from pytest_kopt.honesty.accuracy import Accuracy
+from pytest_kopt.honesty.transfer import Trace
+from pytest_kopt.schema.profile import Better, Scalar
+
+if TYPE_CHECKING:
+    from pytest_kopt.measure.cold import InputPool
+    from pytest_kopt.numerics.compare import Comparison
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A result outside its gate, by the names that verdict.json has for it."""
+
+    output: str
+    reason: str
+    gate: str
+    snr_db: float | None = None
+    max_abs_error: float | None = None
+    worst_index: list[int] | None = None
+    worst_reference: float | None = None
+    worst_output: float | None = None
+
+    @classmethod
+    def of(cls, found: Comparison) -> Failure:
+        """Return the figures of a comparison that failed."""
+        named = cls(found.name, found.reason, found.gate)
+        if found.figures is None:
+            return named
+        f = found.figures
+        worst = list(f.worst_index), f.worst_ref, f.worst_out
+        return cls(named.output, named.reason, named.gate, f.snr_db, f.max_abs, *worst)
+
+
+@dataclass(frozen=True, slots=True)
+class ColdCache:
+    """The sets of inputs that timed calls went round, in bytes, and whether a cache was flushed."""
+
+    sets: int
+    set_bytes: int
+    l2_bytes: int
+    flushed: bool
+
+    @classmethod
+    def of(cls, pool: InputPool) -> ColdCache:
+        """Return how a pool kept its inputs out of the cache."""
+        return cls(len(pool.sets), pool.set_bytes, pool.l2_bytes, pool.flush is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What the simulated training loop showed.
+
+    `trace` is None where no cache was suspected and the loop did not run; `uncounted` says why work
+    could not be counted. `reuse_log_ratios` are log-ratios of time with fresh tensors over that
+    with known ones, one a pair; None where calls were not timed.
+    """
+
+    trace: Trace | None = None
+    uncounted: str = ""
+    reuse_log_ratios: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseEvidence:
+    """All fields are None where they do not apply, or where an older version did not record them.
+
+    `guessed`: the dims are, since the test failed before it declared them. `device` is a UUID.
+    `seeds` are those of the check, by purpose. Pairs are forward and backward: `flops` and `nbytes`
+    as declared, `io_bytes` by direction as counted; `counted_flops` is what torch counts in the
+    reference. `by_torch` names the operators that make the result alone; `dtype` is what products
+    are taken in; `groups` are group sizes by their distribution. `accuracy` is by name of the
+    result. `timed` is from when to when the device was the case's, in seconds since the epoch,
+    `seconds` the whole case. `loaded` are the project's files that the process had imported.
+    """
+
+    schema: str | None = None
+    guessed: bool | None = None
+    function: str | None = None
+    dims: dict[str, Scalar] | None = None
+    device: str | None = None
+    gate: str | None = None
+    failed: tuple[Failure, ...] | None = None
+    interpreted: bool | None = None
+    session_seed: int | None = None
+    seeds: dict[str, int] | None = None
+    flops: tuple[float, float] | None = None
+    nbytes: tuple[float, float] | None = None
+    io_bytes: dict[str, int] | None = None
+    counted_flops: int | None = None
+    by_torch: str | None = None
+    dtype: str | None = None
+    device_model: str | None = None
+    weights: tuple[int, ...] | None = None
+    domain: tuple[str, ...] | None = None
+    groups: dict[str, tuple[int, ...]] | None = None
+    better: dict[str, Better] | None = None
+    torch: str | None = None
+    accuracy: dict[str, Accuracy] | None = None
+    training: Training | None = None
+    engine: str | None = None
+    threads: int | None = None
+    cold_cache: ColdCache | None = None
+    queue_full: bool | None = None
+    conditions: Conditions | None = None
+    timed: tuple[float, float] | None = None
+    forward_samples_ms: tuple[float, ...] | None = None
+    calls_per_sample: int | None = None
+    backward_samples_ms: tuple[float, ...] | None = None
+    seconds: float | None = None
+    loaded: tuple[str, ...] | None = None
+    note: str | None = None
+
+    def samples_ms(self, way: str) -> tuple[float, ...]:
+        """Return the samples of a direction, none where it was not timed."""
+        found = self.forward_samples_ms if way == "forward" else self.backward_samples_ms
+        return found or ()

@@ -1,0 +1,19 @@
+"""How exact a result was, as it is kept; `precision` measures and judges it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """How exact one result was: its dtype, its SNR and that of one rounding to it, in dB.
+
+    `is_told` unless the reference computed in no wider a dtype than the result's: what it got wrong
+    itself is unknown then, and any other order of the same operations differs from it.
+    """
+
+    dtype: str
+    snr_db: float
+    rounding_db: float
+    is_told: bool = True
