@@ -39,19 +39,22 @@ from _pytest.config import PytestPluginManager  # noqa: E402
 from ops import OPS  # noqa: E402
 from tabulate import tabulate  # noqa: E402
 
-from pytest_kopt.cases import domain, steps  # noqa: E402
+from pytest_kopt.cases import domain  # noqa: E402
 from pytest_kopt.cases.case import Case, declare  # noqa: E402
-from pytest_kopt.cases.fixture import _tampering  # noqa: E402
+from pytest_kopt.cases.fixture import Session  # noqa: E402
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT  # noqa: E402
 from pytest_kopt.cases.result import ExpectedCase  # noqa: E402
-from pytest_kopt.cases.running import check  # noqa: E402
+from pytest_kopt.cases.running import check, checking  # noqa: E402
+from pytest_kopt.cases.running.bench import Bench  # noqa: E402
 from pytest_kopt.cases.running.heldout import try_shape  # noqa: E402
-from pytest_kopt.cases.running.runner import Bench, run_case, time_case  # noqa: E402
-from pytest_kopt.cases.running.training_check import rehearse  # noqa: E402
+from pytest_kopt.cases.running.runner import run_case  # noqa: E402
+from pytest_kopt.cases.running.timing import time_case  # noqa: E402
+from pytest_kopt.cases.running.training_check import Rehearsal  # noqa: E402
+from pytest_kopt.honesty.checks import Phase, ask, of_phase  # noqa: E402
 from pytest_kopt.honesty.finding import Finding  # noqa: E402
-from pytest_kopt.honesty.heldout import held_out_findings, perturbed  # noqa: E402
-from pytest_kopt.honesty.watching.background import compile_here, taken_threads  # noqa: E402
-from pytest_kopt.honesty.watching.clock import Span, slow_clock  # noqa: E402
+from pytest_kopt.honesty.heldout import perturbed  # noqa: E402
+from pytest_kopt.honesty.watching.background import compile_here  # noqa: E402
+from pytest_kopt.honesty.watching.clock import Span  # noqa: E402
 from pytest_kopt.honesty.watching.watch import Watch  # noqa: E402
 from pytest_kopt.measure.wall import WallEngine, one_thread  # noqa: E402
 from tests.corpus.through_plugin import constants, kernels  # noqa: E402
@@ -72,25 +75,21 @@ class Record:
     seconds: float
 
 
-class Thorough(steps.Checking):
+class Thorough(checking.Checking):
     """A check that takes every step, whatever an earlier one has shown."""
 
-    def run(self, freezes: bool) -> None:
-        for step in (
-            *(self._fresh_content, self._same_addresses, self._other_groups, self._few_elements),
-            *(self._counted, *([self._by_hand] if self.written_in != "TORCH" else [])),
-            *(self._aftermath, self._after_many_calls, self._other_addresses),
-        ):
+    def run(self) -> None:
+        for step in of_phase(Phase.STEP):
             held = list(self.comparisons)
             try:
-                step()
+                self.found(step.ask(checking=self))
             except Exception as error:
-                self.found([Finding(WRONG, f"{step.__name__} raises {error!r}"[:200])])
+                self.found([Finding(WRONG, f"{step.function} raises {error!r}"[:200])])
             if not all(item.passed for item in self.comparisons[len(held) :]):
-                self._look_for_memory()
-                self.found([Finding(WRONG, step.__name__)])
+                self.found(ask(Phase.WRONG, checking=self))
+                self.found([Finding(WRONG, step.function)])
                 self.comparisons = held
-            self.found([replace(new, rejects=True) for new in self.broken])
+            self.findings += [replace(new, rejects=True) for new in self.broken]
             self.broken.clear()
 
 
@@ -160,7 +159,8 @@ def listen(channel: Connection) -> Iterator[tuple[str, str, bool]]:
         else:
             arm, inside = value
             spans.setdefault(arm, []).append(Span((time.perf_counter() - since) * 1e3, inside))
-    for finding in slow_clock(spans.get(CANDIDATE, []), spans.get(INCUMBENT, [])):
+    both = spans.get(CANDIDATE, []), spans.get(INCUMBENT, [])
+    for finding in ask(Phase.COMPARED, spans=both[0], others=both[1]):
         yield finding.check, finding.message, finding.rejects
 
 
@@ -190,7 +190,7 @@ def judge(path: Path, project: Path, channel: Connection) -> None:
     # What a kernel finds in the frames above it, in a run of pytest.
     request = SimpleNamespace(config=SimpleNamespace(pluginmanager=PytestPluginManager()))
     request.user_properties = []
-    tampering = _tampering(request)  # type: ignore[arg-type]
+    session = Session(request)  # type: ignore[arg-type]
     try:
         with watch.importing(settings):
             candidate = load(project, "kernel")
@@ -212,7 +212,7 @@ def judge(path: Path, project: Path, channel: Connection) -> None:
         *([] if is_triton else [partial(timed, new[-1], bench, tell)]),
         *([] if is_triton else [partial(clocked, new[-1], old[-1], channel)]),
         partial(held_out, name, new, old, is_triton, tell),
-        lambda: tell([*watch.findings(), *tampering()]),
+        lambda: tell([*watch.findings(), *ask(Phase.CASE, session=session)]),
     ]
     for part in parts:
         try:
@@ -258,7 +258,7 @@ def checked(case: Case, bench: Bench, tell: Callable[[Sequence[Finding]], None])
             language=bench.language,
             baseline=bench.accuracy(case.nodeid),
         )
-        found = [*report.findings, *taken_threads(1)]
+        found = [*report.findings]
     if report.check != "PASS":
         found.append(Finding(WRONG, report.diagnosis[:300]))
     tell([*found, *bench.watched()])
@@ -269,7 +269,7 @@ def trained(
 ) -> None:
     """Run the simulated training loop."""
     with one_thread():
-        tell(rehearse(case, bench.session_seed, "cpu", 100.0, timed=not is_triton).findings)
+        tell(Rehearsal(case, bench.session_seed, "cpu", 100.0, not is_triton).run().findings)
 
 
 def timed(case: Case, bench: Bench, tell: Callable[[Sequence[Finding]], None]) -> None:
@@ -312,7 +312,8 @@ def held_out(
             kind = "uneven" if is_triton and kind == "aligned" else kind
             with one_thread():
                 tried.append(try_shape(kind, case, moved, versions, "cpu", seed))  # type: ignore[arg-type]
-    tell(held_out_findings([item for item in tried if item], CANDIDATE, INCUMBENT))
+    near = [item for item in tried if item]
+    tell(ask(Phase.NEARBY, tried=near, candidate=CANDIDATE, incumbent=INCUMBENT, died=""))
 
 
 def escapes(records: Sequence[Record], without: str = "") -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -12,26 +13,26 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_kopt.cases.running import runner, training_check
+from pytest_kopt.cases.running import timing, training_check
 from pytest_kopt.cases.running.runner import run_case
-from pytest_kopt.cases.running.steps import Checking
+from pytest_kopt.cases.running.steps import aftermath, contents, counted, fresh_content
 from tests.test_check_only import case_of, plain_bench
 
 PAGE = Path(__file__).parents[1] / "docs" / "honesty.md"
 PARTS: dict[str, list[tuple[Any, str]]] = {
     "answers": [
-        (Checking, name)
-        for name in (
-            *("_fresh_content", "_same_addresses", "_few_elements"),
-            *("_after_many_calls", "_other_addresses"),
-        )
+        (fresh_content, "fresh_content"),
+        (contents, "same_addresses"),
+        (contents, "few_elements"),
+        (contents, "after_many_calls"),
+        (contents, "other_addresses"),
     ],
-    "work": [(Checking, "_counted")],
-    "aftermath": [(Checking, "_aftermath")],
+    "work": [(counted, "counted")],
+    "aftermath": [(aftermath, "aftermath")],
     "training": [(training_check, "simulate")],
     "known and fresh": [(training_check, "reuse_pairs")],
-    "clock": [(runner, "prepare_blocks")],
-    "samples": [(runner, "_time")],
+    "clock": [(timing, "prepare_blocks")],
+    "samples": [(timing, "_time")],
 }
 
 
@@ -56,10 +57,13 @@ def counting(patch: pytest.MonkeyPatch, parts: list[str]) -> Iterator[None]:
 def wrap(patch: pytest.MonkeyPatch, owner: object, name: str, part: str, parts: list[str]) -> None:
     inner = getattr(owner, name)
 
+    @functools.wraps(inner)
     def noted(*args: object, **kwargs: object) -> object:
         parts.append(part)
         try:
-            return inner(*args, **kwargs)
+            found = inner(*args, **kwargs)
+            # A generator calls nothing before it is asked.
+            return list(found) if isinstance(found, Iterator) else found
         finally:
             parts.pop()
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
-from pytest_kopt.cases.running.runner import Bench
+from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.honesty import inputs, memory, outputs, physics, work
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.controls import passing_controls
@@ -193,15 +193,15 @@ def test_nan_in_an_input_is_no_change() -> None:
 
 def test_a_result_is_stale_when_it_stays_although_it_had_to_change() -> None:
     one, other = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 5.0, 3.0])
-    assert outputs.any_stale([one], [one.clone()], [one.double()], [other.double()])
-    assert not outputs.any_stale([one], [other], [one.double()], [other.double()])
-    assert not outputs.any_stale([one], [one.clone()], [one.double()], [one.double() + 1e-9])
+    assert outputs.stale("it", [one], [one.clone()], [one.double()], [other.double()])
+    assert not outputs.stale("it", [one], [other], [one.double()], [other.double()])
+    assert not outputs.stale("it", [one], [one.clone()], [one.double()], [one.double() + 1e-9])
 
 
 def test_a_coarse_output_may_stay_when_only_what_it_cannot_hold_changes() -> None:
     out = torch.tensor([4.0, 0.0], dtype=torch.float16)
     before, after = torch.tensor([4.0, 1e-9]).double(), torch.tensor([4.0, 3e-9]).double()
-    assert not outputs.any_stale([out], [out.clone()], [before], [after])
+    assert not outputs.stale("it", [out], [out.clone()], [before], [after])
 
 
 def test_a_view_of_an_input_is_not_a_shared_result() -> None:
@@ -398,8 +398,8 @@ def test_no_library_kernel_is_faster_than_physics_and_nothing_at_all_is() -> Non
         start = time.perf_counter()
         torch.neg(x)
         best = min(best, time.perf_counter() - start)
-    assert physics.too_fast("a call", best * 1e3, 4 << 20, 0, "cpu") == []
-    (finding,) = physics.too_fast("a call", 1e-4, 4 << 20, 0, "cpu")
+    assert physics.too_fast(best * 1e3, 4 << 20, 0, "cpu") == []
+    (finding,) = physics.too_fast(1e-4, 4 << 20, 0, "cpu")
     assert finding.check == "faster-than-physics"
 
 

@@ -17,9 +17,10 @@ from pytest_kopt import policies
 from pytest_kopt.cases.case import declare
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
-from pytest_kopt.cases.running import arms, runner
+from pytest_kopt.cases.running import arms, timing
 from pytest_kopt.cases.running.arms import serve_arms
-from pytest_kopt.cases.running.runner import Bench, run_case
+from pytest_kopt.cases.running.bench import Bench
+from pytest_kopt.cases.running.runner import run_case
 from pytest_kopt.devices.vendor import CPU, Reading
 from pytest_kopt.errors import BadInput
 from pytest_kopt.measure import choice
@@ -85,7 +86,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     def prepare(option: str, device: str, *more: Any) -> Block:
         return choice.prepare(option, "cuda", *more)
 
-    monkeypatch.setattr(runner, "prepare", prepare)
+    monkeypatch.setattr(timing, "prepare", prepare)
 
 
 def case_of(function: Callable[..., Any], **more: Any) -> Any:
@@ -180,7 +181,7 @@ def test_a_process_of_its_own_follows_the_others(monkeypatch: pytest.MonkeyPatch
         seen.append(option)
         return choice.prepare(option, "cuda", *more)
 
-    monkeypatch.setattr(runner, "prepare", recorded)
+    monkeypatch.setattr(timing, "prepare", recorded)
     commands = Commands(common="events")
     serve_arms(
         case_of(clean),

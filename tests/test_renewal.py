@@ -9,7 +9,7 @@ import torch
 
 from pytest_kopt.cases.case import declare
 from pytest_kopt.cases.running.execution import make_inputs
-from pytest_kopt.cases.running.spot_checks import Forward, Looks, Recorder, Spotted
+from pytest_kopt.cases.running.spot_checks import Forward, Looks, Recorder, Spotted, wrong_results
 from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.measure.wall import WallEngine
@@ -94,11 +94,11 @@ def test_a_call_that_is_looked_at_gets_content_of_the_cases_own() -> None:
     seen.clear()
     for _ in range(4):
         spotted.run()
-    assert spotted.findings({}) == []
+    assert wrong_results([spotted], {}) == []
     assert len(set(seen)) == len(seen) == 4 * spotted.calls
 
 
 def test_a_wrong_result_at_any_call_is_seen() -> None:
     spotted = watched(lambda x: -x, lambda: (torch.randn(64),), lambda x: 2 * x, Looks(1, 1, 5))
     spotted.run()
-    assert [found.check for found in spotted.findings({})] == ["timed-result"]
+    assert [found.check for found in wrong_results([spotted], {})] == ["timed-result"]

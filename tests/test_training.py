@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.running.training_check import Rehearsal, rehearse
+from pytest_kopt.cases.running.training_check import Rehearsal
 from pytest_kopt.honesty import training
 from pytest_kopt.honesty.transfer import Trace
 from pytest_kopt.honesty.work import Work, saves
@@ -41,7 +41,7 @@ def case_of(function: Callable[..., Any], *, backward: bool = False, size: int =
 
 def rehearsed(function: Callable[..., Any], *, backward: bool = False, seed: int = 7) -> Rehearsal:
     case = case_of(function, backward=backward)
-    return rehearse(case, seed, "cpu", USUAL_DB, timed=False)
+    return Rehearsal(case, seed, "cpu", USUAL_DB, timed=False).run()
 
 
 def checks(found: Rehearsal) -> list[str]:
@@ -126,7 +126,7 @@ class Linear(torch.autograd.Function):
 def test_honest_kernels_raise_nothing(
     make: Callable[[], Callable[..., Any]], backward: bool, seed: int
 ) -> None:
-    assert rehearsed(make(), backward=backward, seed=seed).findings == ()
+    assert rehearsed(make(), backward=backward, seed=seed).findings == []
 
 
 @pytest.fixture
@@ -147,9 +147,9 @@ def test_the_loop_runs_where_the_audit_notes_a_cache(
 
 
 def test_the_loop_finds_nothing_in_a_kernel_without_a_cache(suspicious: None) -> None:
-    found = rehearse(case_of(plain), 7, "cpu", USUAL_DB, timed=False)
+    found = rehearsed(plain)
     assert trace_of(found).cached == ()
-    assert found.findings == ()
+    assert found.findings == []
 
 
 # Weight caches.
@@ -304,7 +304,7 @@ def refuses_counting(inner: Callable[..., Any]) -> Callable[..., Any]:
 
 def test_what_cannot_be_counted_is_still_held_against_the_reference() -> None:
     honest = rehearsed(refuses_counting(plain))
-    assert honest.findings == ()
+    assert honest.findings == []
     assert "not under a dispatch mode" in honest.evidence.uncounted
     assert "stale-weight" in checks(rehearsed(refuses_counting(Packed(id))))
 
@@ -324,9 +324,9 @@ def test_an_unlucky_draw_near_the_gate_is_no_cheat(suspicious: None) -> None:
         return (a @ w) * 1.01
 
     case = case_of(rough)
-    usual = rehearse(case, 7, "cpu", 40.0, timed=False)
-    assert usual.findings == ()
-    exact = rehearse(case, 7, "cpu", USUAL_DB, timed=False)
+    usual = Rehearsal(case, 7, "cpu", 40.0, timed=False).run()
+    assert usual.findings == []
+    exact = Rehearsal(case, 7, "cpu", USUAL_DB, timed=False).run()
     assert "training-loop" in checks(exact)
 
 

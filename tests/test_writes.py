@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
+from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.check import CheckReport, check_case
-from pytest_kopt.cases.running.runner import Bench, Outcome, run_case
+from pytest_kopt.cases.running.runner import Outcome, run_case
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.measure.wall import WallEngine

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import pytest
 
 from pytest_kopt.cases.result import LOST, NEVER, OUTSIDE, PROPERTY, CaseResult, table_of
+from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.schema.table import Table
 
@@ -91,12 +93,7 @@ class Collector:
 
     def never_called(self) -> list[Finding]:
         """Return what there is to say of marked tests that never called their fixture."""
-        what = "a test marked kopt never called kopt(): nothing of it was checked"
-        advice = "call kopt() in it, or take the marker away"
-        return [
-            Finding("never-called", what, nodeid, advice, rejects=False)
-            for nodeid in sorted(self.silent)
-        ]
+        return ask(Phase.COLLECTED, silent=self.silent)
 
     def take_over(self, other: Collector) -> None:
         """Have what arrived of another run of the same cases stand for this one's."""
@@ -138,3 +135,12 @@ class Collector:
             self.refusals.append(
                 f"case {result.nodeid}: kopt() was called twice (legal: one case a test)"
             )
+
+
+def never_called(silent: Iterable[str]) -> list[Finding]:
+    """Return a note about each of these node ids."""
+    what = "a test marked kopt never called kopt(): nothing of it was checked"
+    advice = "call kopt() in it, or take the marker away"
+    return [
+        Finding("never-called", what, nodeid, advice, rejects=False) for nodeid in sorted(silent)
+    ]

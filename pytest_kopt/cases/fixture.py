@@ -16,7 +16,7 @@ from pytest_kopt.schema.profile import Scalar, Schema
 
 if TYPE_CHECKING:
     from pytest_kopt.cases.case import Case, Work
-    from pytest_kopt.cases.running.runner import Bench
+    from pytest_kopt.cases.running.bench import Bench
     from pytest_kopt.measure.engine import Timing
     from pytest_kopt.numerics.gates import Gate
 
@@ -104,7 +104,8 @@ class Kopt:
         same. Arguments that do not fit the schema or the baseline end the session with exit code 4.
         """
         from pytest_kopt.cases.case import declare
-        from pytest_kopt.cases.running.runner import hold_against_baseline, run_case
+        from pytest_kopt.cases.running.bench import hold_against_baseline
+        from pytest_kopt.cases.running.runner import run_case
 
         nodeid = self._item.nodeid
         if self.is_called:
@@ -141,7 +142,7 @@ class Kopt:
                 hold_against_baseline(case, self._bench.expected)
                 self._run_arms(case, self._bench)
                 pytest.skip("run for a comparison or a profile")
-            outcome = run_case(case, self._bench, _tampering(self._item))
+            outcome = run_case(case, self._bench, Session(self._item))
         except BadInput as error:
             message = str(error) if nodeid in str(error) else f"case {nodeid}: {error}"
             send(self._item, CaseResult(nodeid, refusal=message))
@@ -197,29 +198,32 @@ def skip_outside(item: pytest.Item, label: str, selected: Sequence[str]) -> None
         pytest.skip(f"{label} is not in target_shapes")
 
 
-def _tampering(item: pytest.Item) -> Callable[[], list[Finding]]:
-    """Return what looks for traces that a kernel left in its test's report and in pytest.
+class Session:
+    """What a test's report and pytest hold before a kernel of its is called."""
+
+    def __init__(self, item: pytest.Item) -> None:
+        self.item = item
+        self.plugins = {*map(id, item.config.pluginmanager.get_plugins())}
+        self.properties = len(item.user_properties)
+
+
+def forged(session: Session) -> list[Finding]:
+    """Look for traces that a kernel left in its test's report and in pytest.
 
     Entries under our name are taken away: only the row that this module sends counts.
     """
-    manager = item.config.pluginmanager
-    plugins = set(map(id, manager.get_plugins()))
-    properties = len(item.user_properties)
-
-    def look() -> list[Finding]:
-        forged = item.user_properties[properties:]
-        del item.user_properties[properties:]
-        strangers = [p for p in manager.get_plugins() if id(p) not in plugins]
-        if not forged and not strangers:
-            return []
-        for stranger in strangers:
-            manager.unregister(stranger)
-        what = [f"put {name!r} into the test's report" for name, _ in forged]
-        what += [f"registered the plugin {type(p).__qualname__}" for p in strangers]
-        advice = "rows come from what is measured; nothing else counts"
-        return [Finding("forged-row", f"the call {', '.join(what)}", advice=advice)]
-
-    return look
+    item, manager = session.item, session.item.config.pluginmanager
+    properties = item.user_properties[session.properties :]
+    del item.user_properties[session.properties :]
+    strangers = [p for p in manager.get_plugins() if id(p) not in session.plugins]
+    if not properties and not strangers:
+        return []
+    for stranger in strangers:
+        manager.unregister(stranger)
+    what = [f"put {name!r} into the test's report" for name, _ in properties]
+    what += [f"registered the plugin {type(p).__qualname__}" for p in strangers]
+    advice = "rows come from what is measured; nothing else counts"
+    return [Finding("forged-row", f"the call {', '.join(what)}", advice=advice)]
 
 
 def loaded_files(root: Path) -> Iterator[str]:

@@ -55,8 +55,6 @@ PATTERNS: dict[Kind, Pattern] = {
 }
 #: What a case may say of what its kernels need not support.
 DOMAIN = ("declared shapes", *dict.fromkeys(each.excluded_by for each in PATTERNS.values()))
-#: The findings that say where a candidate supports less than the incumbent.
-SUPPORT = ("held-out-shape", _VALUES, _LAYOUT, _DTYPE)
 Outcome = Literal["right", "wrong", "raises"]
 _GRAIN = 256
 #: A speed-up at the declared shape from this on is expected nearby: half of it, as a logarithm.
@@ -160,6 +158,12 @@ def held_out_findings(tried: Iterable[Tried], candidate: str, incumbent: str) ->
         if finding and (known is None or finding.rejects > known.rejects):
             found[item.nodeid] = finding
     return list(found.values())
+
+
+def death(died: str) -> list[Finding]:
+    """Return the note that a version `died` near a declared shape, and how."""
+    text = f"a shape near a declared one ended the process ({died})"
+    return [Finding("held-out-death", text, rejects=False)]
 
 
 def _only_fast_as_declared(tried: Iterable[Tried], candidate: str, incumbent: str) -> bool:

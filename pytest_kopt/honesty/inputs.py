@@ -155,15 +155,18 @@ def changed(used: Sequence[Any], pristine: Sequence[Any]) -> frozenset[int]:
 
 
 def undeclared(
-    used: Sequence[Any], pristine: Sequence[Any], writes: Sequence[int], consumes: Sequence[int]
+    used: Sequence[Any],
+    given: Sequence[Any],
+    writes: Sequence[int],
+    consumes: Sequence[int],
 ) -> list[Finding]:
     """Return a finding when a call wrote to inputs that the case does not declare."""
-    places = sorted(changed(used, pristine).difference(writes, consumes))
+    places = sorted(changed(used, given).difference(writes, consumes))
     if not places:
         return []
     several = "inputs" if len(places) > 1 else "input"
     return [
-        undeclared_write(
+        _undeclared_write(
             f"the call writes to {several} {', '.join(map(str, places))}",
             f"writes={(*writes, *places)!r} where it is to hold a result, "
             f"consumes={(*consumes, *places)!r} where it may hold anything afterwards",
@@ -171,7 +174,22 @@ def undeclared(
     ]
 
 
-def undeclared_write(what: str, line: str) -> Finding:
+def undeclared_gradients(
+    incoming: tuple[Sequence[Any], Sequence[Any]],
+    consumes: Sequence[int],
+    consumes_incoming: bool,
+) -> list[Finding]:
+    """Return a finding when the last backward wrote over what it was given.
+
+    `incoming` are the incoming gradients, and what they held.
+    """
+    if consumes_incoming or not changed(*incoming):
+        return []
+    what = "the backward writes over the incoming gradient"
+    return [_undeclared_write(what, f"consumes={(*consumes, 'grad_out')!r}")]
+
+
+def _undeclared_write(what: str, line: str) -> Finding:
     """Return the finding about a write that needs this line in the case."""
     return Finding(
         "input-mutated",

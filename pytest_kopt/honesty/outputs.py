@@ -63,9 +63,9 @@ def odd_findings(
 
 
 def overwritten(
-    earlier: Sequence[torch.Tensor], kept: Sequence[torch.Tensor], held: Container[int]
+    live_before: Sequence[torch.Tensor], kept_before: Sequence[torch.Tensor], held: Container[int]
 ) -> list[Finding]:
-    """Return a finding when results handed out earlier are not what they were (`kept`).
+    """Return a finding when results handed out earlier are not what they were (`kept_before`).
 
     A tensor that refuses to be read, as those of torch.compile's CUDA graphs do after the next
     call, has not been changed behind anybody's back; a view of an input changes with it (`held`
@@ -74,7 +74,7 @@ def overwritten(
     try:
         intact = all(
             _equal_bits(item, copy)
-            for item, copy in zip(earlier, kept, strict=True)
+            for item, copy in zip(live_before, kept_before, strict=True)
             if item.untyped_storage().data_ptr() not in held
         )
     except RuntimeError:
@@ -144,12 +144,16 @@ _SHARED = Finding(
     advice="a result belongs to its call: compute it into memory of its own",
     bucket="W2",
 )
-#: The result was wrong when the call returned and right soon after.
-LATE = Finding(
+_LATE = Finding(
     "late-result",
     "the result was not there yet when the call returned",
     advice="join every thread and stream that works on a result before returning it",
 )
+
+
+def late(wrong: bool, is_right_now: Callable[[], bool]) -> list[Finding]:
+    """Return a finding when a result was wrong when the call returned and is right soon after."""
+    return [_LATE] if wrong and is_right_now() else []
 
 
 def read_late(call: Callable[[], Sequence[torch.Tensor]]) -> list[Finding]:
@@ -171,7 +175,7 @@ def read_late(call: Callable[[], Sequence[torch.Tensor]]) -> list[Finding]:
         return []
     return [
         replace(
-            LATE,
+            _LATE,
             message=f"reading a result for the first time takes {min(late) * 1e3:.3g} ms longer "
             f"than reading it again; the call takes {min(called) * 1e3:.3g} ms",
             advice="have every element in memory when the call returns",
@@ -189,22 +193,25 @@ REMEMBERED = Finding(
 )
 
 
-def stale(what: str) -> Finding:
-    """Return the finding that a call gave an earlier result again."""
-    return Finding(
-        "stale-result",
-        f"{what} gave an earlier result, bit for bit",
-        advice="a cache that serves one content for another serves no real step: compute it",
-        bucket="W2",
-    )
-
-
-def any_stale(
-    old: Sequence[Any], new: Sequence[Any], old_refs: Sequence[Any], new_refs: Sequence[Any]
-) -> bool:
-    """Say whether some result is an earlier one although its reference changed visibly."""
-    found = zip(old, new, old_refs, new_refs, strict=False)
-    return any(_is_stale(*four) for four in found if all(type(t) in _PLAIN for t in four))
+def stale(
+    what: str,
+    before: Sequence[Any],
+    kept: Sequence[Any],
+    expected_before: Sequence[Any],
+    expected: Sequence[Any],
+) -> list[Finding]:
+    """Return a finding when a result is an earlier one although its reference changed visibly."""
+    found = zip(before, kept, expected_before, expected, strict=False)
+    if not any(_is_stale(*four) for four in found if all(type(t) in _PLAIN for t in four)):
+        return []
+    return [
+        Finding(
+            "stale-result",
+            f"{what} gave an earlier result, bit for bit",
+            advice="a cache that serves one content for another serves no real step: compute it",
+            bucket="W2",
+        )
+    ]
 
 
 def _is_stale(

@@ -47,7 +47,7 @@ def written_bytes(outputs: Sequence[torch.Tensor]) -> int:
     return total
 
 
-def too_fast(name: str, ms: float, nbytes: float, flops: float, device: str) -> list[Finding]:
+def too_fast(ms: float, nbytes: float, flops: float, device: str) -> list[Finding]:
     """Return a finding when a call took less time than its output or its product can take."""
     least = floor_ms(nbytes, flops, ceilings(device))
     # A busy host shows less than the device can do: it is looked at again before anything is said.
@@ -58,7 +58,7 @@ def too_fast(name: str, ms: float, nbytes: float, flops: float, device: str) -> 
     return [
         Finding(
             "faster-than-physics",
-            f"{name} took {ms:.6g} ms; this device needs {least:.6g} ms at the very least for "
+            f"a call took {ms:.6g} ms; this device needs {least:.6g} ms at the very least for "
             f"{nbytes:.4g} bytes of output and {flops:.4g} FLOPs",
             advice="the work is not done within the call that is timed",
         )

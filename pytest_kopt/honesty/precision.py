@@ -77,7 +77,7 @@ def least_snr(accuracy: Accuracy, dtype: torch.dtype, count: float) -> float:
 
 
 def downgrades(
-    found: Mapping[str, Accuracy],
+    accuracy: Mapping[str, Accuracy],
     baseline: Mapping[str, Accuracy],
     counts: Mapping[str, float],
 ) -> list[Finding]:
@@ -88,7 +88,7 @@ def downgrades(
     All by name of the result; nothing is said of a result that the baseline does not know.
     """
     findings = []
-    for name, now in found.items():
+    for name, now in accuracy.items():
         before = baseline.get(name)
         if before is None:
             continue

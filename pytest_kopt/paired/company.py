@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, Estimate, percent
+from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.paired.replica import CaseQuads, Refused
 
@@ -67,7 +68,9 @@ def look_alone(comparison: Measures, gain_pct: float | None) -> Company:
     found = Estimate.of(tuple(slower))
     if found.lower(_LEVEL) <= math.log1p(KNOWN_BIAS_PCT / 100):
         return Company(shown)
-    return Company(shown, _finding(found.mean, math.log1p((gain_pct or 0.0) / 100)))
+    gain = math.log1p((gain_pct or 0.0) / 100)
+    (finding,) = ask(Phase.KEPT, slower=found.mean, gain=gain)
+    return Company(shown, finding)
 
 
 def _slower(cases: Mapping[str, CaseQuads]) -> float:
@@ -76,12 +79,15 @@ def _slower(cases: Mapping[str, CaseQuads]) -> float:
     return statistics.fmean(-quads.ratio("step", "alone") for quads in timed) if timed else 0.0
 
 
-def _finding(slower: float, gain: float) -> Finding:
-    return Finding(
-        "incumbent-slowed",
-        f"the incumbent is {percent(slower):.1f} % slower beside the candidate than in a process "
-        "without it",
-        advice="leave the process, its libraries and the machine as they are: only what the "
-        "kernel's own calls gain counts",
-        rejects=slower >= _SHARE * gain,
-    )
+def slowed(slower: float, gain: float) -> list[Finding]:
+    """Return the finding that the incumbent is so much slower in company; both are log-ratios."""
+    return [
+        Finding(
+            "incumbent-slowed",
+            f"the incumbent is {percent(slower):.1f} % slower beside the candidate than in a "
+            "process without it",
+            advice="leave the process, its libraries and the machine as they are: only what the "
+            "kernel's own calls gain counts",
+            rejects=slower >= _SHARE * gain,
+        )
+    ]

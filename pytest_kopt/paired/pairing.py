@@ -19,8 +19,9 @@ from pytest_kopt.decide.paired import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import KernelChange, Same, Verdict
 from pytest_kopt.devices.conditions import Conditions, by_kind
+from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.heldout import Tried, held_out_findings
+from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.measure.engine import by_events
 from pytest_kopt.options.settings import Gate
 from pytest_kopt.paired.company import Company, look_alone
@@ -186,7 +187,15 @@ def judge(
         tuple(results),
         tuple(replicas),
         tuple(comparison.tried),
-        tuple(_nearby_findings(comparison)),
+        tuple(
+            ask(
+                Phase.NEARBY,
+                tried=comparison.tried,
+                candidate=CANDIDATE,
+                incumbent=INCUMBENT,
+                died=comparison.died_nearby,
+            )
+        ),
     )
 
 
@@ -338,12 +347,3 @@ def _pairs(quads: Sequence[Quad]) -> Iterator[tuple[int, str, float, float]]:
             old = next(arm for arm in times if arm in (INCUMBENT, UNEVEN[INCUMBENT]))
             new = next(arm for arm in times if arm != old)
             yield number, "BA" if left[0] == old else "AB", times[new], times[old]
-
-
-def _nearby_findings(comparison: Comparison) -> list[Finding]:
-    """Return what the versions' behaviour at shapes near the declared ones says."""
-    found = held_out_findings(comparison.tried, CANDIDATE, INCUMBENT)
-    if comparison.died_nearby:
-        text = f"a shape near a declared one ended the process ({comparison.died_nearby})"
-        found.append(Finding("held-out-death", text, rejects=False))
-    return found

@@ -15,9 +15,9 @@ from pytest_kopt.decide.verdict import KernelChange, Same
 from pytest_kopt.devices.conditions import Conditions, steadily
 from pytest_kopt.devices.placement import Placement
 from pytest_kopt.devices.vendor import Device
+from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
-from pytest_kopt.honesty.watching.clock import slow_clock
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.processes.child import Child, ChildDied
 
@@ -230,7 +230,11 @@ class Replica:
             spans = {arm: child.spans.pop(arm) for arm, child in arms.items()}
             trusted = {INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]} & spans.keys()
             waiting = [span for arm in trusted for span in spans.pop(arm)]
-            found = slow_clock([span for own in spans.values() for span in own], waiting)
+            found = ask(
+                Phase.COMPARED,
+                spans=[span for own in spans.values() for span in own],
+                others=waiting,
+            )
             for child in self._children:
                 child.release()
                 found += [Finding(**told) for told in _wait(child, "caught")["findings"]]

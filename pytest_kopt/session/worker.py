@@ -26,7 +26,7 @@ from pytest_kopt.session.watching import watch_of
 if TYPE_CHECKING:
     from pytest_kopt.cases.case import Case
     from pytest_kopt.cases.order import Commander
-    from pytest_kopt.cases.running.runner import Bench
+    from pytest_kopt.cases.running.bench import Bench
     from pytest_kopt.honesty.watching.watch import Watch
 
 #: A block of a pair on the CPU: short, so that candidate and incumbent see the same machine.
@@ -80,7 +80,7 @@ class Worker:
     def bench(self) -> Bench:
         """Return how cases are measured here; imports torch at the first call."""
         if self._bench is None:
-            from pytest_kopt.cases.running.runner import Bench
+            from pytest_kopt.cases.running.bench import Bench
             from pytest_kopt.devices.pinning import discover, in_use
             from pytest_kopt.devices.processes import announce
             from pytest_kopt.honesty.watching.background import compile_here

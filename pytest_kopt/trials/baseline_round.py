@@ -17,8 +17,8 @@ from pytest_kopt.decide.gates import checked_shape, correctness_verdict, metrics
 from pytest_kopt.decide.kernel_time import ON_CPU, require_kernel_time
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.transfer import bucket_findings
 from pytest_kopt.schema.metrics import aggregate, parse_primary
 from pytest_kopt.show import tips
 from pytest_kopt.show.closing import Closing
@@ -142,7 +142,7 @@ def _with_kernel_time(judged: Judged) -> Judged:
 def _notices(gathered: Gathered) -> list[Finding]:
     """Return what the checks found; nothing rejects a baseline."""
     found = [found for result in gathered.results for found in result.findings]
-    found += bucket_findings(gathered.opened.notes.claim, found)
+    found += ask(Phase.CLAIMED, claim=gathered.opened.notes.claim, found=found)
     return [item for item in found if not item.rejects]
 
 

@@ -22,9 +22,8 @@ from pytest_kopt.decide.promotion import asks_for_full
 from pytest_kopt.decide.verdict import Decision, Level, Verdict
 from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.figures import changed
+from pytest_kopt.honesty.checks import REPAIRS, Phase, ask
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.heldout import SUPPORT
-from pytest_kopt.honesty.inflation import gap_finding
 from pytest_kopt.paired.comparison import CandidateDied
 from pytest_kopt.sameness.program import differing
 from pytest_kopt.show.closing import Closing
@@ -169,7 +168,7 @@ def _judge(gathered: Gathered, examination: Examination) -> Judged:
             "--kopt-measure-same to time it nevertheless",
         )
     refused = [found for found in judged.nearby if found.rejects]
-    special = [found for found in refused if found.check not in SUPPORT]
+    special = [found for found in refused if found.check not in REPAIRS]
     if special:
         return judged.of(judging.overfit(results, special, policy))
     return _supporting(judged, refused)
@@ -222,7 +221,7 @@ def _with_notes(judged: Judged, examination: Examination) -> Judged:
     judged = judged.flagged(*told, *(narrow if less else []))
     if judged.verdict.decision is not Decision.ACCEPTED:
         return judged
-    narrower = [item for item in judged.nearby if item.check in SUPPORT]
+    narrower = [item for item in judged.nearby if item.check in REPAIRS]
     if examination.gains_by_weight_cache(results):
         bound = opened.notes.claim.bound_pct
         note = f"a weight cache (W1): a real step gains at most {bound:.3f} %"
@@ -243,7 +242,7 @@ def _without_inflation(judged: Judged, examination: Examination) -> Judged:
     found = examination.inflation(judged.gathered.results, gain)
     if found is None or not found.is_inflated:
         return judged
-    gap = gap_finding(found)
+    (gap,) = ask(Phase.GAINED, inflation=found)
     judged = judged.flagged(gap)
     if found.counts:
         return judged

@@ -8,10 +8,10 @@ from functools import cached_property
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.cases.result import CaseResult, reuse_log_ratios
-from pytest_kopt.honesty.audit import audit
+from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inflation import Inflation, inflation
-from pytest_kopt.honesty.transfer import BOUNDED, Claim, bucket_findings, caches_weights
+from pytest_kopt.honesty.transfer import BOUNDED, Claim, caches_weights
 
 
 class Examination:
@@ -29,7 +29,7 @@ class Examination:
         # A weight cache that the incumbent has as well is not this round's gain.
         old = self._incumbent_caches_weights
         own = [item for item in found if not (old and item.check == "weight-cache")]
-        return [*found, *bucket_findings(self._claim, own)]
+        return [*found, *ask(Phase.CLAIMED, claim=self._claim, found=own)]
 
     def gains_by_weight_cache(self, results: Sequence[CaseResult]) -> bool:
         """Say whether the notes claim W1 or a weight cache was seen that the incumbent lacks."""
@@ -45,7 +45,8 @@ class Examination:
 
     @cached_property
     def _audited(self) -> list[Finding]:
-        return audit(self._kernel.sources, self._campaign.incumbent().sources)
+        incumbent = self._campaign.incumbent().sources
+        return ask(Phase.AUDITED, candidate=self._kernel.sources, incumbent=incumbent)
 
     @cached_property
     def _incumbent_results(self) -> list[CaseResult]:

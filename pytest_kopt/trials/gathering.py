@@ -9,7 +9,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.fingerprint import edits
+from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.stages import Gathered, Ran
 
@@ -48,7 +48,8 @@ def gather(ran: Ran) -> Gathered:
     now = watch.take(ids)
     # What the baseline's cases have loaded belongs to the harness that it freezes.
     harness = now if opened.frozen else watch.take(ids, results)
-    return Gathered(ran, results, table, harness, tuple(edits(opened.harness, now)))
+    edits = ask(Phase.HARNESS, before=opened.harness, now=now)
+    return Gathered(ran, results, table, harness, tuple(edits))
 
 
 def add_error_rows(collector: Collector, expected: Mapping[str, ExpectedCase]) -> None:

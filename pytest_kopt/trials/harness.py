@@ -15,8 +15,9 @@ import pytest
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.fingerprint import Fingerprint, Harness, edits, touched, undeclared
+from pytest_kopt.honesty.fingerprint import Fingerprint, Harness, touched
 
 #: Settings that say which code runs as a test and what runs around it.
 _EFFECTIVE = (
@@ -101,7 +102,8 @@ class HarnessWatch:
 
     def edits(self, now: Fingerprint) -> list[Finding]:
         """Return what was edited since the baseline; nothing before there is one."""
-        return [] if self._baseline is None else edits(self._baseline, now)
+        before = self._baseline
+        return [] if before is None else ask(Phase.HARNESS, before=before, now=now)
 
     def touched(self, ids: Iterable[str]) -> list[str]:
         """Return the harness's files that were edited, added or removed since the baseline."""
@@ -127,7 +129,8 @@ class HarnessWatch:
             return []
         before = Fingerprint.from_document(document)
         strange = [name for name in now.dependencies if name not in before.dependencies]
-        return undeclared(before, now, self._differing(strange))
+        changed = self._differing(strange)
+        return ask(Phase.DEPENDED, before=before, now=now, changed=changed)
 
     def _differing(self, names: Sequence[str]) -> list[str]:
         """Return those that git does not know or that differ from the last accepted commit."""

@@ -27,15 +27,16 @@ from pytest_kopt.cases.order import (
     ArmsOrder,
     Commander,
 )
+from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.heldout import held_out_cases, try_shape
 from pytest_kopt.cases.running.reference import observed
-from pytest_kopt.cases.running.runner import Bench, engines_of, not_captured, prepare_blocks
 from pytest_kopt.cases.running.spot_checks import Looks, Spotted, floors
+from pytest_kopt.cases.running.timing import engines_of, not_captured, prepare_blocks
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.lock import checking_lock
+from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.inputs import Held
-from pytest_kopt.honesty.watching.background import taken_threads
 from pytest_kopt.measure.cold import InputPool, input_pool
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.measure.wall import one_thread
@@ -113,13 +114,18 @@ def serve_arms(
             arm = arms[wanted]
             forward = arm.forward.run()
             commander.timed(forward, arm.backward.run() if arm.backward else None)
-        findings = [*bench.watched(), *taken_threads(1)]
+        findings, threads = bench.watched(), torch.get_num_threads()
     known = floors(bench.accuracy(case.nodeid), _SLACK_DB)
     for name in arms.keys() - {INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]}:
-        for block in arms[name].blocks:
-            findings += block.findings(known)
+        findings += ask(
+            Phase.BLOCKS,
+            threads=1,
+            threads_now=threads,
+            blocks=arms[name].blocks,
+            floors=known,
             # Once a comparison is enough: it takes as long as a fifth of the blocks.
-            findings += block.inflation() if order.held_out and name == CANDIDATE else []
+            asks_known=order.held_out and name == CANDIDATE,
+        )
     commander.caught(case.nodeid, [found for found in findings if found.rejects])
     if order.held_out:
         secret = derive(bench.session_seed, case.nodeid, "held out")

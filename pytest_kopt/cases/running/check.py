@@ -8,17 +8,19 @@ import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import torch
+
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.evidence import Failure
 from pytest_kopt.cases.result import Check
+from pytest_kopt.cases.running.checking import PURPOSES, Checking
 from pytest_kopt.cases.running.reference import observed
-from pytest_kopt.cases.running.steps import PURPOSES, Checking
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.accuracy import Accuracy
+from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.precision import downgrades
-from pytest_kopt.honesty.watching.state import changes, look
+from pytest_kopt.honesty.watching.state import look
 from pytest_kopt.numerics.compare import Comparison, InvalidReference
 
 _GRADIENT = "grad of input "
@@ -68,28 +70,30 @@ def check_case(
     *,
     device: str = "cpu",
     language: str = "",
-    left_to_torch: str | None = "",
+    left_to_torch: str = "",
     baseline: Mapping[str, Accuracy] | None = None,
     freezes: bool = False,
 ) -> CheckReport:
     """Check the candidate step by step; see `Checking`.
 
     `language` is the one that the kernel is to be written in ("": any), `left_to_torch` tells which
-    operators of torch alone made the baseline's results (None: this is one), `baseline` the
-    accuracy that it reached, by name of the result. A check that `freezes` a case for a
-    campaign also sees to it that the case can tell right from wrong.
+    operators of torch alone made the baseline's results, `baseline` the accuracy that it reached,
+    by name of the result. A check that `freezes` a case for a campaign is the baseline's: it also
+    sees to it that the case can tell right from wrong.
 
     Raises BadInput when the case itself cannot be checked (no input requires grad, a dtype without
     a gate, inputs that are no tuple).
     """
     seeds = {purpose: derive(session_seed, case.nodeid, purpose) for purpose in PURPOSES}
     findings: list[Finding] = []
-    before = look(device)
+    before, threads = look(device), torch.get_num_threads()
     try:
         # The reference comes first here, on content of which the kernel sees nothing.
         case = observed(case, derive(session_seed, case.nodeid, "writes"), device)
-        checking = Checking(case, seeds, device, language, left_to_torch, findings=findings)
-        checking.run(freezes)
+        checking = Checking(
+            case, seeds, device, language, left_to_torch, freezes, findings=findings
+        )
+        checking.run()
     except BadInput:
         raise
     except InvalidReference as error:
@@ -99,15 +103,23 @@ def check_case(
         return CheckReport("ERROR", text, findings=tuple(findings), seeds=seeds)
     if checking.invalid:
         return CheckReport("ERROR", checking.invalid, seeds=seeds)
-    checking.found(changes(before, look(device)))
     missing = (baseline or {}).keys() - checking.accuracy.keys()
     if checking.passed and missing:
         reason = "is missing, and the baseline gave it"
         checking.comparisons.append(Comparison(min(missing), False, "as the baseline", reason))
-    if checking.passed:
-        found = downgrades(checking.accuracy, baseline or {}, checking.counts)
-        checking.found([item for item in found if item.rejects])
-        checking.broken += [item for item in found if not item.rejects]
+    checking.found(
+        ask(
+            Phase.CHECKED,
+            passed=checking.passed,
+            before=before,
+            after=look(device),
+            threads=threads,
+            threads_now=torch.get_num_threads(),
+            accuracy=checking.accuracy,
+            baseline=baseline or {},
+            counts=checking.counts,
+        )
+    )
     return _report(checking, seeds)
 
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
-from pytest_kopt.cases.case import GRAD_OUT, Case
+from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.seeds import seed_everything
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.inputs import changed, undeclared_write
 from pytest_kopt.honesty.outputs import taken
 from pytest_kopt.numerics.compare import Comparison, compare
 from pytest_kopt.numerics.determinism import bits
@@ -50,12 +49,12 @@ class Pass:
 class Run:
     """A run of the candidate: what it returned, and copies made in the moment it returned.
 
-    The copies are what counts; `findings` is what the call itself gave away.
+    The copies are what counts; `bait` is what became of the list that lay in the frame above it.
     """
 
     live: Pass
     kept: Pass
-    findings: tuple[Finding, ...] = ()
+    bait: tuple[float, ...]
 
 
 def make_inputs(case: Case, seed: int) -> tuple[Any, ...]:
@@ -146,13 +145,13 @@ class Candidate:
     def __call__(self, given: Sequence[Any], seed: int) -> Run:
         """Run once; the incoming gradients are drawn under `seed`."""
         wanted = leaves(given) if self._case.backward else {}
-        result, findings = self._watched(given)
+        result, bait = self._baited(given)
         outputs = results_of(self._case, result, given)
         copies = dict(zip(outputs, taken(list(outputs.values())), strict=True))
         differentiable = roots(outputs)
         if not wanted or not differentiable:
             nothing: dict[int, torch.Tensor | None] = dict.fromkeys(wanted)
-            return Run(Pass(outputs, nothing), Pass(copies, nothing), findings)
+            return Run(Pass(outputs, nothing), Pass(copies, nothing), bait)
         found = torch.autograd.grad(
             list(differentiable.values()),
             list(wanted.values()),
@@ -163,7 +162,7 @@ class Candidate:
         return Run(
             Pass(outputs, dict(zip(wanted, found, strict=True))),
             Pass(copies, dict(zip(wanted, kept, strict=True))),
-            findings,
+            bait,
         )
 
     def held(self, given: Sequence[Any]) -> frozenset[int]:
@@ -173,28 +172,14 @@ class Candidate:
         """
         return storages([*given, *self._incoming.values()])
 
-    def undeclared(self) -> list[Finding]:
-        """Return a finding when the last backward wrote over what it was given."""
-        drawn = list(self._drawn.items())
-        held = [self._incoming[name] for name, _ in drawn]
-        if self._case.consumes_incoming or not changed(held, [values for _, values in drawn]):
-            return []
-        line = (*self._case.consumes, GRAD_OUT)
-        what = "the backward writes over the incoming gradient"
-        return [undeclared_write(what, f"consumes={line!r}")]
+    def incoming(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Return the last incoming gradients, and what was drawn into them."""
+        return [self._incoming[name] for name in self._drawn], [*self._drawn.values()]
 
-    def _watched(self, given: Sequence[Any]) -> tuple[Any, tuple[Finding, ...]]:
+    def _baited(self, given: Sequence[Any]) -> tuple[Any, tuple[float, ...]]:
         """Call the function below a frame that holds what looks like measurements."""
         samples_ms = list(_BAIT)
-        result = self._function(*given)
-        if tuple(samples_ms) == _BAIT:
-            return result, ()
-        edited = Finding(
-            "samples-edited",
-            "the call rewrote a list of numbers in the frames above it",
-            advice="a kernel has no business in its callers' variables",
-        )
-        return result, (edited,)
+        return self._function(*given), tuple(samples_ms)
 
     def _gradient(self, name: str, out: torch.Tensor, seed: int) -> torch.Tensor:
         values = grad_out(out, seed)
@@ -204,6 +189,19 @@ class Candidate:
         held.data.copy_(values)
         self._drawn[name] = values
         return held
+
+
+def rewritten_samples(bait: tuple[float, ...]) -> list[Finding]:
+    """Return a finding when a call changed numbers of its caller's."""
+    if bait == _BAIT:
+        return []
+    return [
+        Finding(
+            "samples-edited",
+            "the call rewrote a list of numbers in the frames above it",
+            advice="a kernel has no business in its callers' variables",
+        )
+    ]
 
 
 def judge(case: Case, expected: Pass, run: Pass) -> list[Comparison]:

@@ -248,32 +248,26 @@ class Spotted(Block):
             self._spots.append(recorder.spot())
         return milliseconds
 
-    def findings(self, floors: Mapping[str, float]) -> list[Finding]:
-        """Judge what was remembered.
+    def plainly_wrong(self, floors: Mapping[str, float]) -> Comparison | None:
+        """Judge what was remembered; return a result that is plainly wrong.
 
-        Only a result that is plainly wrong counts, one below its floor (an SNR in dB by name of the
-        result): the gate itself was asked in the check.
+        That is one below its floor (an SNR in dB by name of the result): the gate itself was asked
+        in the check.
         """
-        for spot in self._spots:
-            for item in self._judged(spot):
-                if not item.passed and _is_plainly_wrong(item, floors):
-                    return [
-                        Finding(
-                            "timed-result",
-                            "wrong in a timed block on content it had not met: "
-                            f"{item.name} {item.reason}, "
-                            f"SNR {item.snr_db:.1f} dB",
-                            advice="a call that is timed does the work that a checked one does",
-                            bucket="W2",
-                        )
-                    ]
-        return []
+        return next(
+            (
+                item
+                for spot in self._spots
+                for item in self._judged(spot)
+                if not item.passed and not item.snr_db >= floors.get(item.name, _WRONG_DB)
+            ),
+            None,
+        )
 
-    def inflation(self) -> list[Finding]:
-        """Ask whether the calls are only fast for content that they know; writes to the inputs."""
+    def known_gain(self) -> float:
+        """Return how much faster calls are for content that they know; writes to the inputs."""
         changing = [tensor for recorder in self._recorders for tensor in recorder.call.changing]
-        gain = known_content_gain(self._inner, changing, self._dice.getrandbits(62))
-        return [reuse_finding([gain])] if gain else []
+        return known_content_gain(self._inner, changing, self._dice.getrandbits(62))
 
     def _undisturbed(self) -> float:
         """Run the block without the garbage collector, as timing loops do, looked at or not."""
@@ -315,8 +309,24 @@ class Spotted(Block):
         return judge(self._case, Pass({}, wanted), Pass({}, gradients))
 
 
-def _is_plainly_wrong(item: Comparison, floors: Mapping[str, float]) -> bool:
-    return not item.snr_db >= floors.get(item.name, _WRONG_DB)
+def wrong_results(blocks: Sequence[Spotted], floors: Mapping[str, float]) -> list[Finding]:
+    """Return a finding for each block with a timed call whose result was plainly wrong."""
+    wrong = [item for block in blocks if (item := block.plainly_wrong(floors))]
+    return [
+        Finding(
+            "timed-result",
+            f"wrong in a timed block on content it had not met: {item.name} {item.reason}, "
+            f"SNR {item.snr_db:.1f} dB",
+            advice="a call that is timed does the work that a checked one does",
+            bucket="W2",
+        )
+        for item in wrong
+    ]
+
+
+def known_content(blocks: Sequence[Spotted]) -> list[Finding]:
+    """Return a finding for each block whose calls are only fast for content that they know."""
+    return [reuse_finding([gain]) for block in blocks if (gain := block.known_gain())]
 
 
 def floors(accuracy: Mapping[str, Accuracy], slack_db: float) -> dict[str, float]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,48 +16,61 @@ from pytest_kopt.cases.running.execution import Pass, grad_out, judge, make_inpu
 from pytest_kopt.cases.running.reference import Reference, code_of
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.honesty.audit import suspects_a_cache
+from pytest_kopt.honesty.checks import Phase, of_phase
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.reuse import Pair, cached, reuse_finding, reuse_pairs
 from pytest_kopt.honesty.training import Subject, simulate
 from pytest_kopt.numerics.nested import fresh_copies
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Rehearsal:
-    """What the training loop says of a case, and the evidence for it."""
+    """A case that passed its check in a training loop, and what that has shown.
 
-    findings: tuple[Finding, ...]
-    evidence: Training
-
-
-def rehearse(
-    case: Case,
-    session_seed: int,
-    device: str,
-    usual_db: float,
-    *,
-    timed: bool = True,
-) -> Rehearsal:
-    """Run a case that passed its check through a simulated training loop.
-
-    `usual_db` is the smallest SNR of its check. With `timed` the call is also timed with fresh and
-    with known tensors. The loop runs whole where the audit notes a cache in the function's file.
+    `usual_db` is the smallest SNR of its check. Where it is `timed`, the call is also timed with
+    fresh and with known tensors.
     """
 
-    def seeds(purpose: str) -> int:
-        return derive(session_seed, case.nodeid, f"training {purpose}")
+    case: Case
+    session_seed: int
+    device: str
+    usual_db: float
+    timed: bool = True
+    evidence: Training = field(default_factory=Training)
+    findings: list[Finding] = field(default_factory=list)
 
-    found = simulate(_subject(case, usual_db), seeds, suspected=_is_suspected(case))
-    findings, ratios = list(found.findings), None
-    if timed and not any(finding.rejects for finding in findings):
-        pairs = _pairs(case, seeds("reuse"), device)
-        if cached(pairs):
-            again = _pairs(case, seeds("reuse again"), device)
-            pairs += again
-            if cached(again):
-                findings.append(reuse_finding([pair.log_ratio for pair in pairs]))
-        ratios = tuple(pair.log_gain for pair in pairs)
-    return Rehearsal(tuple(findings), Training(found.trace, found.uncounted, ratios))
+    def run(self) -> Rehearsal:
+        """Ask the checks of the loop in turn, until one refuses the kernel."""
+        for check in of_phase(Phase.TRAINED):
+            self.findings += check.ask(rehearsal=self)
+            if any(finding.rejects for finding in self.findings):
+                break
+        return self
+
+    def seed(self, purpose: str) -> int:
+        """Derive a secret seed."""
+        return derive(self.session_seed, self.case.nodeid, f"training {purpose}")
+
+
+def caches(rehearsal: Rehearsal) -> tuple[Finding, ...]:
+    """Run the loop; it runs whole where the audit notes a cache in the function's file."""
+    case = rehearsal.case
+    subject = _subject(case, rehearsal.usual_db)
+    found = simulate(subject, rehearsal.seed, suspected=_is_suspected(case))
+    rehearsal.evidence = Training(found.trace, found.uncounted)
+    return found.findings
+
+
+def known_tensors(rehearsal: Rehearsal) -> Iterator[Finding]:
+    """Time the call with fresh and with known tensors, twice where known ones are faster."""
+    pairs = _pairs(rehearsal, "reuse")
+    if cached(pairs):
+        again = _pairs(rehearsal, "reuse again")
+        pairs += again
+        if cached(again):
+            yield reuse_finding([pair.log_ratio for pair in pairs])
+    ratios = tuple(pair.log_gain for pair in pairs)
+    rehearsal.evidence = replace(rehearsal.evidence, reuse_log_ratios=ratios)
 
 
 def _is_suspected(case: Case) -> bool:
@@ -66,9 +79,10 @@ def _is_suspected(case: Case) -> bool:
     return path is not None and path.is_file() and suspects_a_cache(path.read_bytes())
 
 
-def _pairs(case: Case, seed: int, device: str) -> list[Pair]:
-    given = make_inputs(case, seed)
-    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+def _pairs(rehearsal: Rehearsal, purpose: str) -> list[Pair]:
+    case = rehearsal.case
+    given = make_inputs(case, rehearsal.seed(purpose))
+    synchronize = torch.cuda.synchronize if rehearsal.device == "cuda" else lambda: None
     call = case.positional(case.function)
     return reuse_pairs(call, given, case.weights, synchronize, case.backward, case.rewritten)
 

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pytest_kopt.honesty.finding import Finding
 
 #: A look at the idle process, longer where children's ticks have to be told, and how many busy ones
@@ -89,15 +87,14 @@ def _seconds_of(processes: Iterable[int]) -> float:
     return total
 
 
-def taken_threads(expected: int) -> list[Finding]:
+def taken_threads(threads: int, threads_now: int) -> list[Finding]:
     """Return a finding when torch's number of threads is not the one that was set for timing."""
-    now = torch.get_num_threads()
-    if now == expected:
+    if threads_now == threads:
         return []
     return [
         Finding(
             "thread-count",
-            f"the kernel set torch's threads from {expected} to {now}",
+            f"the kernel set torch's threads from {threads} to {threads_now}",
             advice="cases are timed with the threads that the harness sets, for every version",
         )
     ]

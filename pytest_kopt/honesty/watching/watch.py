@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.watching.audit_hook import Bounds, Tripwire
 from pytest_kopt.honesty.watching.guards import Guards
-from pytest_kopt.honesty.watching.state import changes, look
+from pytest_kopt.honesty.watching.state import look
 
 #: Everything that measures; imported before kernel code, so that it binds what is genuine.
 _MEASURING = (
@@ -44,14 +45,15 @@ class Watch:
         try:
             yield
         finally:
-            self._tell(changes(before, look(device)))
-            self._tell(_changed_settings(asked, settings))
+            after = look(device)
+            self._tell(
+                ask(Phase.IMPORTED, before=before, after=after, asked=asked, settings=settings)
+            )
 
     def findings(self) -> list[Finding]:
         """Return everything that is wrong, or was, as far as this process can tell."""
         self._guards.extend()
-        self._tell(self._guards.findings())
-        self._tell(self._tripwire.findings())
+        self._tell(ask(Phase.WATCHED, guards=self._guards, tripwire=self._tripwire))
         return list(self._told.values())
 
     def _tell(self, findings: Sequence[Finding]) -> None:
@@ -59,9 +61,20 @@ class Watch:
             self._told.setdefault(finding.check, finding)
 
 
-def _changed_settings(before: Mapping[str, object], now: Mapping[str, object]) -> list[Finding]:
-    names = [name for name, value in before.items() if now.get(name) is not value]
-    names = [name for name in names if now.get(name) != before[name]]
+def patched(guards: Guards) -> list[Finding]:
+    """Return a finding when what the harness stands on was replaced."""
+    return guards.findings()
+
+
+def written(tripwire: Tripwire) -> list[Finding]:
+    """Return what was heard of writes to the harness."""
+    return tripwire.findings()
+
+
+def changed_settings(asked: Mapping[str, object], settings: Mapping[str, object]) -> list[Finding]:
+    """Return a finding when an import changed the session's options."""
+    names = [name for name, value in asked.items() if settings.get(name) is not value]
+    names = [name for name in names if settings.get(name) != asked[name]]
     if not names:
         return []
     return [

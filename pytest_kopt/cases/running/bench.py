@@ -1,0 +1,95 @@
+"""Where and how the cases of a process are measured, and what they are held against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.result import ExpectedCase
+from pytest_kopt.devices.lock import Waiting
+from pytest_kopt.devices.vendor import Reading
+from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.accuracy import Accuracy
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.watching.watch import Watch
+from pytest_kopt.measure.wall import WallEngine
+from pytest_kopt.schema.classes import NO_CLASSES, Classes
+from pytest_kopt.schema.table import describe_header_drift
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Where and how the cases of this process are measured.
+
+    `device` is torch's name, `uuid` what its host calls it, `read` returns its state. `expected`
+    holds the baseline's cases by node id, None when nothing is frozen yet; a run that `freezes` is
+    the baseline itself. `watch` is this process's. Every case has to have the columns that tell
+    the `classes` apart, and is timed by `repeats` samples, with `check_only` not at all; if it is
+    `compared` later, it is asked there what known content is worth. A label or node id that is not
+    among the `selected` (none: all) is left out. `waiting` is entered while a case waits for its
+    turn on the device. A candidate is to be written in `language` ("": any).
+    """
+
+    device: str
+    engine: str
+    session_seed: int
+    expected: Mapping[str, ExpectedCase] | None = None
+    cpu: WallEngine = field(default_factory=WallEngine)
+    uuid: str = "cpu"
+    read: Callable[[], Reading] = Reading
+    freezes: bool = False
+    watch: Watch | None = None
+    classes: Classes = NO_CLASSES
+    selected: tuple[str, ...] = ()
+    check_only: bool = False
+    compared: bool = False
+    repeats: int = 3
+    waiting: Waiting = nullcontext
+    language: str = ""
+
+    def times(self, interpreted: bool) -> bool:
+        """Say whether a case is timed; one that was interpreted only where a row has to be full."""
+        is_recorded = self.freezes or self.expected is not None
+        return not self.check_only and (is_recorded or not interpreted)
+
+    def accuracy(self, nodeid: str) -> dict[str, Accuracy]:
+        """Return what the baseline's results of a case reached, by name."""
+        frozen = (self.expected or {}).get(nodeid)
+        return frozen.accuracy if frozen else {}
+
+    def left_to_torch(self, nodeid: str) -> str:
+        """Return which operators of torch alone made a case's result at the baseline."""
+        frozen = (self.expected or {}).get(nodeid)
+        return frozen.by_torch if frozen else ""
+
+    def watched(self) -> list[Finding]:
+        """Return what the watch of this process has to tell."""
+        return self.watch.findings() if self.watch else []
+
+
+def hold_against_baseline(case: Case, expected: Mapping[str, ExpectedCase] | None) -> None:
+    """Raise BadInput when the case is not the one that the baseline froze under this node id."""
+    if expected is None:
+        return
+    where = f"case {case.nodeid}"
+    frozen = expected.get(case.nodeid)
+    if frozen is None:
+        raise BadInput("is not in the baseline", where=where, legal="the cases of the baseline")
+    if case.header != frozen.header:
+        raise BadInput(
+            describe_header_drift(case.header, frozen.header),
+            where=where,
+            legal=",".join(frozen.header),
+        )
+    empty = {column.name for column in case.schema.columns if column.is_backward}
+    had_backward = not empty or not empty <= set(frozen.empty)
+    if empty and case.backward != had_backward:
+        raise BadInput(
+            f"backward is {case.backward} now", where=where, legal=f"the baseline's {had_backward}"
+        )
+    if case.dims != frozen.dims:
+        raise BadInput(
+            f"dims drifted: {case.dims}", where=where, legal=f"the baseline's {frozen.dims}"
+        )

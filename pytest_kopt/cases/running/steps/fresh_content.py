@@ -1,0 +1,128 @@
+"""The first call: content that nobody has seen, in poisoned memory, before the reference runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from pytest_kopt.cases.running.checking import Checking
+from pytest_kopt.cases.running.execution import INPUT, Pass, Run, leaves, make_inputs, pairs
+from pytest_kopt.cases.running.interpreter import watch_interpreter
+from pytest_kopt.cases.running.traffic import computing_dtype, io_bytes
+from pytest_kopt.cases.seeds import drawn_so_far
+from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty import memory, outputs, physics
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.precision import accuracy_of, least_exact, terms
+from pytest_kopt.numerics.determinism import bits
+from pytest_kopt.numerics.nested import fresh_copies, storages, tensors
+
+#: Said of a wrong result only: what a kernel draws to round or to tune need not show in it.
+_DRAWS = Finding(
+    "global-generator",
+    "the call draws from torch's global generator, so that no reference can draw alike",
+    advice="have inputs() return a torch.Generator, or a seed, for the kernel and the reference to "
+    "draw from; it is restored before every call",
+    rejects=False,
+)
+
+
+def fresh_content(checking: Checking) -> Iterator[Finding]:
+    """Call the candidate before the reference, on copies of its own, in poisoned memory.
+
+    Neither the reference's result nor a changed input can help it.
+    """
+    seed = checking.seeds["check"]
+    # Copies, as all that follows: they are laid out alike.
+    checking.given = fresh_copies(make_inputs(checking.case, seed))
+    _refuse_gradients_of_nothing(checking)
+    checking.used = fresh_copies(checking.given)
+    memory.poison_freed(tensors(checking.given))
+    start = time.perf_counter()
+    drawn = drawn_so_far(checking.device)
+    with watch_interpreter() as watch:
+        run = checking.candidate(checking.used, seed)
+    checking.seconds = time.perf_counter() - start
+    checking.interpreted = watch.seen
+    draws = drawn_so_far(checking.device) != drawn
+    expected = checking.expect(run, seed)
+    checking.judge(run, expected, "")
+    checking.first = checking.given, run, expected
+    if checking.elsewhere(run):
+        # A mistake, and no more than that.
+        return
+    live, known = list(run.live.outputs.values()), list(expected.outputs.values())
+    odd = outputs.odd_findings(live, known, checking.given)
+    yield from odd
+    if checking.passed and not odd:
+        _measure(checking, run, expected)
+        return
+    if draws:
+        yield _DRAWS
+    yield from _unwritten(checking, seed)
+
+
+def _refuse_gradients_of_nothing(checking: Checking) -> None:
+    """Raise BadInput where there is no gradient to ask for, or one inside of an argument."""
+    case, where = checking.case, f"case {checking.case.nodeid}"
+    if not case.backward:
+        return
+    if not leaves(checking.given):
+        raise BadInput(
+            "backward=True, but no input requires grad",
+            where=where,
+            legal="inputs() returning tensors with requires_grad=True",
+        )
+    inside = [x for x in checking.given if not isinstance(x, torch.Tensor)]
+    if any(tensor.requires_grad for tensor in tensors(inside)):
+        raise BadInput(
+            "backward=True, and a tensor inside of a list, dict or dataclass requires grad",
+            where=where,
+            legal="an argument of its own for every tensor whose gradient is asked for",
+        )
+
+
+def _measure(checking: Checking, run: Run, expected: Pass) -> None:
+    """Keep how exact a right result is, and what the call has to read and write."""
+    case, given = checking.case, checking.given
+    computed_in = least_exact(list(expected.outputs.values()))
+    for name, ref, out in pairs(expected, run.kept):
+        if isinstance(out, torch.Tensor) and out.dtype.is_floating_point:
+            checking.accuracy[name] = accuracy_of(ref, out, computed_in)
+            checking.counts[name] = terms(tensors(given), out)
+    # Of what is written in place, what changed; it may be far less than what is there.
+    own, changes = _written(checking, run, expected)
+    kept = [x for i, x in enumerate(given) if i not in case.rewritten]
+    checking.written = physics.written_bytes(own) + changes
+    checking.io_bytes = io_bytes(kept, own, run.live.gradients.values(), changes)
+    checking.dtype = computing_dtype(given, case.gate_of(next(iter(expected.outputs))))
+
+
+def _written(checking: Checking, run: Run, expected: Pass) -> tuple[list[torch.Tensor], int]:
+    """Return the outputs in memory of their own, and the bytes written in place."""
+    places = storages([checking.used[place] for place in checking.case.rewritten])
+    own = [
+        out
+        for out in tensors(list(run.live.outputs.values()))
+        if out.untyped_storage().data_ptr() not in places
+    ]
+    changes = 0
+    for name, out in run.kept.outputs.items():
+        if name.startswith(INPUT) and isinstance(out, torch.Tensor):
+            before = expected.before.get(name)
+            count = out.numel() if before is None else int((bits(out) != bits(before)).sum())
+            changes += count * out.element_size()
+    return own, changes
+
+
+def _unwritten(checking: Checking, seed: int) -> Iterator[Finding]:
+    """Say of a wrong result whether some of it is what lay in memory before."""
+    with memory.poisoned_allocations():
+        again = checking.candidate(fresh_copies(checking.given), seed)
+    spoiled = [bool(torch.isnan(out).any()) for out in again.kept.results]
+    before = [bool(torch.isnan(out).any()) for out in checking.last.kept.results]
+    if any(spoiled) and not any(before):
+        yield replace(memory.UNWRITTEN, rejects=False)

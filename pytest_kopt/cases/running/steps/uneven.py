@@ -1,0 +1,59 @@
+"""Calls with the group sizes of a grouped GEMM drawn anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_kopt.cases.groups import find_groups, has_skew
+from pytest_kopt.cases.running.checking import Checking
+from pytest_kopt.cases.running.execution import make_inputs
+from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.skew import DISTRIBUTIONS, uneven_groups
+from pytest_kopt.numerics.compare import InvalidReference
+from pytest_kopt.numerics.nested import fresh_copies
+
+
+def other_groups(checking: Checking) -> Iterator[Finding]:
+    """Draw the sizes of a grouped GEMM's groups anew, whatever the case draws them from.
+
+    Raises BadInput where they cannot be found, or the reference does not work with others.
+    """
+    for place, name in enumerate(DISTRIBUTIONS if has_skew(checking.case) else ()):
+        seed = checking.seeds["groups"] + place
+        given = make_inputs(checking.case, seed)
+        groups = find_groups(checking.case, given)
+        assert groups is not None
+        if name == "uniform" and groups.are_uniform:
+            # What the case draws itself has been checked.
+            checking.groups[name] = groups.sizes
+            continue
+        sizes = groups.drawn(name)
+        checking.renew(groups.replaced(given, sizes))
+        what = f"groups of {min(sizes)} to {max(sizes)} rows, {name}"
+        try:
+            checking.call(what, seed)
+        except Exception as error:
+            raise _why_not(checking, what, error) from error
+        if not all(item.passed for item in checking.comparisons):
+            yield uneven_groups(what, groups.are_uniform)
+        if not checking.passed:
+            return
+        checking.groups[name] = sizes
+
+
+def _why_not(checking: Checking, what: str, error: Exception) -> Exception:
+    """Say who raised for groups that were drawn: the kernel, or the reference."""
+    text = f"{type(error).__name__}: {error}".splitlines()[0]
+    try:
+        checking.reference.forward(fresh_copies(checking.given), ())
+    except Exception:
+        return BadInput(
+            f"the reference raises for {what}: {text}",
+            where=f"case {checking.case.nodeid}",
+            legal="a reference that takes any sizes; group_multiple=N has them drawn in "
+            "multiples of N",
+        )
+    if isinstance(error, InvalidReference):
+        return error
+    return RuntimeError(f"{uneven_groups(what, False)}: {text}")

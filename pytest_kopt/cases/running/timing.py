@@ -1,0 +1,215 @@
+"""Timing one case: blocks of one version's calls, on inputs that are not in the cache."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.evidence import ColdCache
+from pytest_kopt.cases.running.bench import Bench
+from pytest_kopt.cases.running.check import CheckReport
+from pytest_kopt.cases.running.execution import grad_out, make_inputs
+from pytest_kopt.cases.running.spot_checks import (
+    Backward,
+    Forward,
+    Looks,
+    Recorder,
+    Spotted,
+    floors,
+)
+from pytest_kopt.cases.seeds import derive
+from pytest_kopt.devices.conditions import Conditions, steadily
+from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.checks import Phase, ask
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.inputs import Held
+from pytest_kopt.honesty.renewal import Renewal
+from pytest_kopt.measure.choice import prepare
+from pytest_kopt.measure.cold import InputPool, input_pool, launch_stream
+from pytest_kopt.measure.engine import Block, CaptureFailed, Timing, by_events, time_block
+
+#: How far below its SNR in the check a timed result may lie, in dB, before it is plainly wrong.
+_OWN_SLACK_DB = 10.0
+#: Runs of a block before the samples: they do not count.
+_DISCARDED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """The timings of a case, what they were made under, and what the timed calls gave away.
+
+    `interval` is from when to when the device was its own, in seconds since the epoch.
+    `queue_full` is whether the launcher kept ahead of the device, None where it does not matter.
+    """
+
+    forward: Timing
+    backward: Timing | None
+    conditions: Conditions
+    cold_cache: ColdCache
+    interval: tuple[float, float]
+    queue_full: bool | None
+    findings: list[Finding]
+
+
+def time_case(case: Case, bench: Bench, report: CheckReport) -> Timed:
+    """Time forward, and backward where the case has one, on fresh inputs; look at what they do.
+
+    Once more, up to twice, while the device is throttled or drifts.
+    """
+    since = time.time()
+    seed = derive(bench.session_seed, case.nodeid, "time")
+    call = case.positional(case.function)
+    pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, call)
+    looks = Looks(_DISCARDED + bench.repeats, 1, derive(bench.session_seed, case.nodeid, "looks"))
+    sets = [Held(given, case.rewritten) for given in pool.sets]
+    blocks = prepare_blocks(
+        case.function,
+        case,
+        pool,
+        sets,
+        bench,
+        seed,
+        looks,
+        engines=engines_of(case, bench),
+        interpreted=report.interpreted,
+    )
+    forward, backward = blocks
+
+    def measure() -> tuple[Timing, Timing | None]:
+        return _time(forward, bench), _time(backward, bench) if backward else None
+
+    (timing, back), conditions = steadily(measure, bench.read)
+    findings = ask(
+        Phase.BLOCKS,
+        threads=1,
+        threads_now=torch.get_num_threads(),
+        blocks=[block for block in blocks if block],
+        floors=floors(report.accuracy, _OWN_SLACK_DB),
+        asks_known=not bench.compared,
+    )
+    findings += ask(
+        Phase.TIMED,
+        ms=min(timing.samples_ms),
+        nbytes=report.written,
+        flops=_flops(case),
+        device=bench.device,
+        why={} if bench.expected else not_captured(forward, backward),
+    )
+    queues = [b.queue_full for b in (forward, backward) if b and b.queue_full is not None]
+    return Timed(
+        timing,
+        back,
+        conditions,
+        ColdCache.of(pool),
+        (since, time.time()),
+        all(queues) if queues else None,
+        findings,
+    )
+
+
+def _time(block: Block, bench: Bench) -> Timing:
+    return time_block(block, bench.repeats, _DISCARDED)
+
+
+def engines_of(case: Case, bench: Bench) -> Sequence[str]:
+    """Return the engines that a case's forward and backward are to be timed by.
+
+    Those of the baseline; where it chose a graph by itself, what cannot be captured now is timed by
+    events.
+    """
+    frozen = (bench.expected or {}).get(case.nodeid)
+    engines = frozen.engine.split("+") if frozen and frozen.engine else [bench.engine]
+    return ["auto" if bench.engine == "auto" and name == "graph" else name for name in engines]
+
+
+def not_captured(forward: Block, backward: Block | None, whose: str = "the") -> dict[str, str]:
+    """Return why a direction is no graph, by words for it: `the candidate's forward`."""
+    both = (("forward", forward), ("backward", backward))
+    return {f"{whose} {way}": b.not_captured for way, b in both if b and b.not_captured}
+
+
+def uncaptured(why: Mapping[str, str]) -> list[Finding]:
+    """Return the note that calls are timed by events, `why` by words for them."""
+    return [Finding("not-captured", by_events(why), rejects=False)]
+
+
+def prepare_blocks(
+    function: Callable[..., Any],
+    case: Case,
+    pool: InputPool,
+    sets: Sequence[Held],
+    bench: Bench,
+    seed: int,
+    looks: Looks,
+    *,
+    engines: Sequence[str],
+    interpreted: bool = False,
+) -> tuple[Spotted, Spotted | None]:
+    """Return the forward block of one version of a case's function, and its backward block.
+
+    `sets` are the pool's, which all versions share. Raises BadInput where an engine that was asked
+    for by name cannot time the calls.
+    """
+    function = case.positional(function)
+
+    def spotted(engine: str, calls: Sequence[Forward | Backward]) -> Spotted:
+        recorders = [Recorder(call, bench.device) for call in calls]
+        renewal = None
+        if bench.device == "cpu" and not interpreted:
+            renewal = Renewal((tensor for call in calls for tensor in call.changing), looks.seed)
+        before = renewal or pool.flush
+        if case.rewritten or case.consumes_incoming:
+            if engine == "do_bench":
+                raise BadInput(
+                    "do_bench cannot restore what a call writes to before every call",
+                    where="--kopt-engine",
+                    legal="auto, graph, events or wall",
+                )
+            before = _restored(calls, renewal, pool)
+        try:
+            block = prepare(engine, bench.device, interpreted, recorders, before, bench.cpu)
+        except CaptureFailed as error:
+            raise BadInput(
+                f"engine {engine} was asked for, and the calls cannot be captured: {error}",
+                where=f"case {case.nodeid}",
+                legal="engine auto, which times such a case by events, or events",
+            ) from None
+        return Spotted(block, case, recorders, looks, renewal)
+
+    front = [Forward(function, held, case.weights, case) for held in sets]
+    forward = spotted(engines[0], front)
+    if not case.backward:
+        return forward, None
+    # Autograd runs a backward on its forward's stream, and only there can it be captured.
+    with launch_stream(bench.device):
+        back = [
+            Backward(function, held.source, lambda out: grad_out(out, seed), case) for held in sets
+        ]
+    return forward, spotted(engines[-1], back)
+
+
+def _restored(
+    calls: Sequence[Forward | Backward], renewal: Renewal | None, pool: InputPool
+) -> Callable[[], object]:
+    """Return what brings back, untimed, what calls write over; a GPU's cache is flushed then."""
+    flush = pool.flusher()
+
+    def before() -> None:
+        if renewal is not None:
+            renewal()
+        for call in calls:
+            call.restore()
+        if flush is not None:
+            flush()
+
+    return before
+
+
+def _flops(case: Case) -> float:
+    """Return the FLOPs that a forward cannot save: those of a dense product."""
+    return case.work[0] if case.work and case.schema.name == "gemm" else 0.0

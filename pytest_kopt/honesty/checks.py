@@ -1,0 +1,196 @@
+"""Every check of honesty, in one table: when it is asked, what it may find, and what follows.
+
+A check is a function that returns findings; its parameters are named like the facts of its phase,
+as a test's are like fixtures. To add one, write the function in a file of its own and add its line
+to TABLE; `docs/honesty.md` has a row for every name that stands here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import pkgutil
+from collections.abc import Iterator
+from enum import Enum
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from pytest_kopt.honesty.finding import Finding
+
+#: A note of any name: the audit's rules have a table of their own.
+ANY = "*"
+
+
+class Phase(Enum):
+    """When checks are asked, and the names of the facts that they can ask for."""
+
+    HARNESS = "before anything runs", "before now"
+    IMPORTED = "kernel code was imported", "before after asked settings"
+    WATCHED = "a process that ran kernel code is asked what it saw", "guards tripwire"
+    STEP = "the check of a case, one step after the other", "checking"
+    CALL = (
+        "each call of that check",
+        "what wrong is_right_now bait used given writes consumes consumes_incoming incoming held "
+        "live_before kept_before before expected_before kept expected",
+    )
+    WRONG = "a step gave a wrong result", "checking"
+    CHECKED = "after the steps", "passed before after threads threads_now accuracy baseline counts"
+    TRAINED = "in a training loop in small", "rehearsal"
+    BLOCKS = "blocks were timed", "threads threads_now blocks floors asks_known"
+    TIMED = "a case was timed", "ms nbytes flops device why"
+    CASE = "a test has measured its case", "session"
+    COMPARED = "blocks of two versions were timed", "spans others"
+    NEARBY = "other shapes and inputs were tried", "tried candidate incumbent died"
+    KEPT = "before a version is kept", "slower gain"
+    AUDITED = "the sources are read", "candidate incumbent"
+    CLAIMED = "the notes are held against what was found", "claim found"
+    GAINED = "a gain is held against what fresh tensors have of it", "inflation"
+    DEPENDED = "a round is judged", "before now changed"
+    COLLECTED = "the tests have run", "silent"
+
+    def __init__(self, when: str, facts: str) -> None:
+        self.when = when
+        self.facts = tuple(facts.split())
+
+
+class Check(NamedTuple):
+    """A function in `pytest_kopt`, as `module:name`, and the findings that it may return.
+
+    Those that `rejects` end a round as REJECTED_OVERFIT, `repairs` make it a failed check (REPAIR),
+    `notes` stand among the verdict's flags; several names stand in one text. It is asked `only`
+    where this fact, or this attribute of one, is true.
+    """
+
+    phase: Phase
+    function: str
+    rejects: str = ""
+    repairs: str = ""
+    notes: str = ""
+    only: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The findings, each once."""
+        return tuple(dict.fromkeys(f"{self.rejects} {self.repairs} {self.notes}".split()))
+
+    def ask(self, **facts: Any) -> Iterator[Finding]:
+        """Yield what the function finds, nothing where it is not to be asked."""
+        if self.only and not operator.attrgetter(self.only)(SimpleNamespace(**facts)):
+            return
+        # Looked up anew each time: what a kernel replaces in a module is found there.
+        function = pkgutil.resolve_name(f"pytest_kopt.{self.function}")
+        for finding in function(*(facts[name] for name in inspect.signature(function).parameters)):
+            allowed = f"{self.rejects if finding.rejects else self.notes} {self.repairs}"
+            assert finding.check in allowed.split() or self.notes == ANY, f"{self} gave {finding}"
+            yield finding
+
+
+def of_phase(phase: Phase) -> Iterator[Check]:
+    """Yield the checks of a phase, in the table's order."""
+    return (check for check in TABLE if check.phase is phase)
+
+
+def ask(phase: Phase, **facts: Any) -> list[Finding]:
+    """Return what all checks of a phase find; `facts` are those that the phase names."""
+    return [found for check in of_phase(phase) for found in check.ask(**facts)]
+
+
+TABLE = (
+    Check(Phase.HARNESS, "honesty.fingerprint:edits", "harness-edit"),
+    Check(Phase.IMPORTED, "honesty.watching.state:changes", "process-state", notes="denormals"),
+    Check(Phase.IMPORTED, "honesty.watching.watch:changed_settings", "settings-changed"),
+    Check(Phase.WATCHED, "honesty.watching.watch:patched", "patched-function"),
+    Check(Phase.WATCHED, "honesty.watching.watch:written", "harness-written"),
+    Check(
+        Phase.STEP,
+        "cases.running.steps.fresh_content:fresh_content",
+        repairs="output-type",
+        notes="global-generator unwritten-output",
+    ),
+    Check(Phase.STEP, "cases.running.steps.baseline:controls", only="checking.freezes"),
+    Check(Phase.STEP, "cases.running.steps.baseline:count_flops", only="checking.freezes"),
+    Check(Phase.STEP, "cases.running.steps.contents:same_addresses"),
+    Check(
+        Phase.STEP,
+        "cases.running.steps.uneven:other_groups",
+        "uneven-groups",
+        notes="uneven-groups",
+    ),
+    Check(Phase.STEP, "cases.running.steps.contents:few_elements"),
+    Check(
+        Phase.STEP,
+        "cases.running.steps.counted:counted",
+        "cached-result output-shared",
+        only="checking.is_short",
+    ),
+    Check(
+        Phase.STEP,
+        "cases.running.steps.by_hand:by_hand",
+        "vendor-operator",
+        only="checking.is_in_a_language",
+    ),
+    Check(Phase.STEP, "cases.running.steps.aftermath:aftermath", "late-result background-work"),
+    Check(
+        Phase.STEP,
+        "cases.running.steps.contents:after_many_calls",
+        "stale-result reference-called",
+    ),
+    Check(Phase.STEP, "cases.running.steps.contents:other_addresses", "unwritten-output"),
+    Check(Phase.CALL, "honesty.outputs:late", "late-result"),
+    Check(Phase.CALL, "cases.running.execution:rewritten_samples", "samples-edited"),
+    Check(Phase.CALL, "honesty.inputs:undeclared", repairs="input-mutated"),
+    Check(Phase.CALL, "honesty.inputs:undeclared_gradients", repairs="input-mutated"),
+    Check(Phase.CALL, "honesty.outputs:overwritten", "output-overwritten"),
+    Check(Phase.CALL, "honesty.outputs:stale", "stale-result"),
+    Check(Phase.WRONG, "cases.running.steps.contents:remembered", "remembered-tensor"),
+    Check(Phase.CHECKED, "honesty.watching.state:changes", "process-state", notes="denormals"),
+    Check(Phase.CHECKED, "honesty.watching.background:taken_threads", "thread-count"),
+    Check(
+        Phase.CHECKED,
+        "honesty.precision:downgrades",
+        "precision-downgrade",
+        repairs="output-dtype",
+        only="passed",
+    ),
+    Check(
+        Phase.TRAINED,
+        "cases.running.training_check:caches",
+        "stale-weight training-loop activation-cache grad-out-cache hit-rate",
+        notes="weight-cache",
+    ),
+    Check(
+        Phase.TRAINED,
+        "cases.running.training_check:known_tensors",
+        "inflation",
+        only="rehearsal.timed",
+    ),
+    Check(Phase.BLOCKS, "honesty.watching.background:taken_threads", "thread-count"),
+    Check(Phase.BLOCKS, "cases.running.spot_checks:wrong_results", "timed-result"),
+    Check(Phase.BLOCKS, "cases.running.spot_checks:known_content", "inflation", only="asks_known"),
+    Check(Phase.TIMED, "honesty.physics:too_fast", "faster-than-physics"),
+    Check(Phase.TIMED, "cases.running.timing:uncaptured", notes="not-captured", only="why"),
+    Check(Phase.CASE, "cases.fixture:forged", "forged-row"),
+    Check(Phase.COMPARED, "honesty.watching.clock:slow_clock", "tampered-clock"),
+    Check(
+        Phase.NEARBY,
+        "honesty.heldout:held_out_findings",
+        "held-out-speed",
+        repairs="held-out-shape held-out-range held-out-layout held-out-dtype",
+        notes="held-out-speed",
+    ),
+    Check(Phase.NEARBY, "honesty.heldout:death", notes="held-out-death", only="died"),
+    Check(Phase.KEPT, "paired.company:slowed", "incumbent-slowed", notes="incumbent-slowed"),
+    Check(Phase.AUDITED, "honesty.audit:audit", notes=ANY),
+    Check(
+        Phase.CLAIMED,
+        "honesty.transfer:bucket_findings",
+        "declared-bucket bucket-mismatch",
+        notes="bucket-mismatch",
+    ),
+    Check(Phase.GAINED, "honesty.inflation:gap_finding", notes="reuse-gain"),
+    Check(Phase.DEPENDED, "honesty.fingerprint:undeclared", notes="undeclared-dependency"),
+    Check(Phase.COLLECTED, "cases.collector:never_called", notes="never-called"),
+)
+
+#: The findings that make a check fail.
+REPAIRS = frozenset(name for check in TABLE for name in check.repairs.split())
