@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import pkgutil
 import re
+import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
@@ -30,6 +31,18 @@ STEADY = Check(Phase.COLLECTED, "cases.collector:never_called", notes="never-cal
 def test_every_function_is_there_and_asks_for_facts_of_its_phase(check: Check) -> None:
     function = pkgutil.resolve_name(f"pytest_kopt.{check.function}")
     assert {*inspect.signature(function).parameters} <= {*check.phase.facts}
+
+
+def test_all_of_them_are_loaded_before_a_kernel_is() -> None:
+    """So that the guards remember them, and a fork of the warm parent need not load them."""
+    program = (
+        "import sys; import pytest_kopt.cases.running.runner; "
+        "from pytest_kopt.honesty.checks import TABLE; "
+        "print([c.function for c in TABLE if 'pytest_kopt.' + c.function.partition(':')[0] "
+        "not in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
 
 
 def test_every_phase_has_a_check_and_every_fact_is_asked_for() -> None:

@@ -22,8 +22,6 @@ from pytest_kopt.paired.replica import CaseQuads, Refused
 _SUSPECT_PCT, _TIMES = 2.0, 4
 #: One-sided level of the bound on how much slower it is.
 _LEVEL = 0.005
-#: A gain of which so much is the incumbent's loss is no gain; less is told.
-_SHARE = 0.5
 
 
 class Measures(Protocol):
@@ -77,17 +75,3 @@ def _slower(cases: Mapping[str, CaseQuads]) -> float:
     """Return how much longer the incumbent takes in company, as a log-ratio over all cases."""
     timed: Sequence[CaseQuads] = [quads for quads in cases.values() if not quads.is_same]
     return statistics.fmean(-quads.ratio("step", "alone") for quads in timed) if timed else 0.0
-
-
-def slowed(slower: float, gain: float) -> list[Finding]:
-    """Return the finding that the incumbent is so much slower in company; both are log-ratios."""
-    return [
-        Finding(
-            "incumbent-slowed",
-            f"the incumbent is {percent(slower):.1f} % slower beside the candidate than in a "
-            "process without it",
-            advice="leave the process, its libraries and the machine as they are: only what the "
-            "kernel's own calls gain counts",
-            rejects=slower >= _SHARE * gain,
-        )
-    ]
