@@ -113,7 +113,7 @@ def test_torch_in_its_place_is_seen(function: Callable[..., Tensor]) -> None:
 
 
 def test_what_the_baseline_left_to_torch_may_be_left_to_it_alike() -> None:
-    baseline = checked(by_torch, language="TRITON", left_to_torch=None)
+    baseline = checked(by_torch, language="TRITON", freezes=True)
     assert baseline.by_torch and not baseline.findings
     assert checked(wholly, language="TRITON").by_torch == ""
     assert found(by_torch, "TRITON", left_to_torch=baseline.by_torch) == set()
