@@ -49,7 +49,7 @@ class Checking:
     products are taken in. `groups` are the group sizes that a grouped GEMM was right for, by the
     distribution they were drawn from. Of the content, `used` are the candidate's own tensors,
     which keep their addresses, and `given` a pristine copy of what they should hold; `first` and
-    `last` are the runs on the first content and on the last.
+    `last` are the runs on the first content and on the last, `truth` is the reference.
     """
 
     case: Case
@@ -72,7 +72,7 @@ class Checking:
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     by_torch: str = ""
     candidate: Candidate = field(init=False)
-    reference: Reference = field(init=False)
+    truth: Reference = field(init=False)
     generator: torch.Generator = field(init=False)
     used: list[Any] = field(init=False)
     given: list[Any] = field(init=False)
@@ -86,7 +86,7 @@ class Checking:
 
     def __post_init__(self) -> None:
         self.candidate = Candidate(self.case, self.case.function)
-        self.reference = Reference(self.case)
+        self.truth = Reference(self.case)
         self.generator = torch.Generator().manual_seed(self.seeds["disturb"])
 
     @property
@@ -129,11 +129,11 @@ class Checking:
 
     def expected_of(self, given: Sequence[Any]) -> Pass:
         """Return the reference's results on some inputs, with the last run's gradients."""
-        return self.reference(fresh_copies(given), self.last.kept, self.seeds["check"])
+        return self.truth(fresh_copies(given), self.last.kept, self.seeds["check"])
 
     def expect(self, run: Run, seed: int) -> Pass:
         """Return what a run on the content should have given."""
-        return self.reference(fresh_copies(self.given), run.live, seed)
+        return self.truth(fresh_copies(self.given), run.live, seed)
 
     def renew(self, fresh: Sequence[Any]) -> None:
         """Write new content into the candidate's own tensors."""

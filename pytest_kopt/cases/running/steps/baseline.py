@@ -43,5 +43,5 @@ def count_flops(checking: Checking) -> list[Finding]:
     """Count the reference's FLOPs, where the case declares some."""
     if checking.case.flops:
         like = checking.first[1].kept
-        checking.counted_flops = checking.reference.flops(fresh_copies(checking.given), like)
+        checking.counted_flops = checking.truth.flops(fresh_copies(checking.given), like)
     return []

@@ -23,7 +23,7 @@ def by_hand(checking: Checking) -> Iterator[Finding]:
             return
         returned, after, operators = found
         outputs = results_of(case, returned, after)
-        expected = checking.reference.forward(fresh_copies(given), list(outputs))
+        expected = checking.truth.forward(fresh_copies(given), list(outputs))
         judged = judge(replace(case, backward=False), expected, Pass(outputs, {}))
         if not all(item.passed for item in judged):
             return

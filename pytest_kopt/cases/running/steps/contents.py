@@ -67,7 +67,7 @@ def after_many_calls(checking: Checking) -> Iterator[Finding]:
     last, wanted = checking.last.kept, checking.expected
     yield from outputs.stale(what, first.kept.all, last.all, expected.all, wanted.all)
     if checking.work:
-        yield from checking.reference.called(checking.work.code, last, wanted)
+        yield from checking.truth.called(checking.work.code, last, wanted)
 
 
 def other_addresses(checking: Checking) -> Iterator[Finding]:

@@ -46,7 +46,7 @@ def _why_not(checking: Checking, what: str, error: Exception) -> Exception:
     """Say who raised for groups that were drawn: the kernel, or the reference."""
     text = f"{type(error).__name__}: {error}".splitlines()[0]
     try:
-        checking.reference.forward(fresh_copies(checking.given), ())
+        checking.truth.forward(fresh_copies(checking.given), ())
     except Exception:
         return BadInput(
             f"the reference raises for {what}: {text}",
