@@ -140,8 +140,10 @@ def test_a_kernel_that_did_not_import_is_told_until_it_is_edited(project: Driven
     )
     asked = document["next_action"]
     assert (asked["action"], asked["arguments"]["error"]["line"]) == ("mend_kernel", 1)
-    later = project.layout.running.stat().st_mtime + 1
-    os.utime(project.root / KERNEL, (later, later))
+    # As `cp -p` puts an older version back.
+    earlier = project.layout.running.stat().st_mtime - 60
+    project.write(KERNEL, b"NEW = 1\n")
+    os.utime(project.root / KERNEL, (earlier, earlier))
     document = shown(project)
     assert document["running"] is None and document["next_action"]["action"] == "run_round"
 

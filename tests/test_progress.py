@@ -7,6 +7,7 @@ import json
 import os
 import re
 import threading
+from datetime import datetime
 from pathlib import Path
 from typing import Any, get_args
 
@@ -174,6 +175,23 @@ def test_whoever_polls_finds_the_phase_and_the_seconds_left(tmp_path: Path) -> N
     progress.measured()
     found = json.loads(file.read_text())
     assert (found["phase"], found["exit_code"], found["error"]) == ("ended", 9, None)
+
+
+def test_a_session_that_waits_is_no_longer_the_one_before(tmp_path: Path) -> None:
+    """It may wait an hour for a GPU, and the file said that all was over."""
+    file = tmp_path / "running.json"
+    running.write(file, phase="ended", exit_code=1, pid=os.getppid())
+    progress = Progress(None, file)
+    progress.starting()
+    found = json.loads(file.read_text())
+    assert (found["phase"], found["pid"], found["exit_code"]) == ("starting", os.getpid(), None)
+    assert (datetime.now().astimezone() - datetime.fromisoformat(found["updated"])).seconds < 60
+    running.write(file, phase="checking", pid=os.getppid())
+    progress.starting()
+    assert json.loads(file.read_text())["phase"] == "checking", "another session has the campaign"
+    progress.checking(1)
+    assert json.loads(file.read_text())["pid"] == os.getpid()
+    assert "starting" not in progress.line()
 
 
 def test_why_a_session_ended_stays_to_be_read(tmp_path: Path) -> None:

@@ -6,11 +6,11 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from pytest_kopt.cases.details import place_of
-from pytest_kopt.clock import now
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.errors import BadInput, CannotFinish, KernelError
 from pytest_kopt.exit_codes import ExitCode
@@ -45,6 +45,12 @@ def is_live(document: dict[str, Any]) -> bool:
     return bool(document["phase"] != ENDED)
 
 
+def is_anothers(file: Path) -> bool:
+    """Say whether another session has the file that still runs."""
+    document = read(file)
+    return bool(document and is_live(document) and document["pid"] != os.getpid())
+
+
 def write(file: Path, **known: Any) -> None:
     """Write the document; what is not known is None.
 
@@ -56,7 +62,7 @@ def write(file: Path, **known: Any) -> None:
         "phase": None,
         **dict.fromkeys(("case", "done", "total", "look", "looks", "seconds_left")),
         **dict.fromkeys(("exit_code", "error", "started")),
-        "updated": now(),
+        "updated": datetime.now().astimezone().isoformat(timespec="seconds"),
     }
     with suppress(OSError):
         write_atomically(file, json.dumps(document | known, indent=1) + "\n")
@@ -67,8 +73,7 @@ def end(file: Path, exit_code: int | None, error: Exception | None = None, **kno
 
     `exit_code` is None where pytest itself broke.
     """
-    document = read(file)
-    if document and is_live(document) and document["pid"] != os.getpid():
+    if is_anothers(file):
         return
     told = None
     if error is not None:

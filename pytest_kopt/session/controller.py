@@ -122,6 +122,7 @@ class Controller:
         self.measurements.session = session
         if self.trial:
             self._interruption.take_over()
+            self.progress.starting()
         with told("nothing was measured or changed", self):
             if not self.is_settled:
                 self.measurements.take_place(

@@ -47,6 +47,11 @@ class Progress:
         self._lanes = 1
         self._since = self._counted = self._shown = self._written = clock()
 
+    def starting(self) -> None:
+        """Begin to wait for a device, to run the manifest's commands and to collect."""
+        self._begin("starting", 0)
+        self._beat()
+
     def checking(self, total: int) -> None:
         """Begin with the checks of so many cases."""
         self._begin("checking", total)
@@ -112,8 +117,8 @@ class Progress:
 
     def line(self) -> str:
         """Return where the session is and what is left."""
-        if self._phase == "deciding":
-            return "kopt: deciding"
+        if self._phase in ("starting", "deciding"):
+            return f"kopt: {self._phase}"
         left = self._seconds_left
         if self._phase == "comparing":
             until = "" if left is None else f", up to {left:.0f} s left"
@@ -171,7 +176,10 @@ class Progress:
     def _step(self, *, says: bool) -> None:
         if self._ended.is_set():
             return
-        if self._file is not None:
+        # Whoever starts does not hold the campaign yet.
+        if self._file is not None and not (
+            self._phase == "starting" and running.is_anothers(self._file)
+        ):
             running.write(self._file, **self.document())
         reporter = self._reporter
         if not says or reporter is None or reporter.verbosity < 0:

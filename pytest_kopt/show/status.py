@@ -343,5 +343,6 @@ def _session(campaign: Campaign) -> dict[str, Any] | None:
         return None
     sources = campaign.manifest.kernel_source
     files = [path for source in sources for path in files_of(campaign.root / source)]
-    edited = max((path.stat().st_mtime for path in files), default=0.0)
+    # A version that was copied back with its times is an edit, too.
+    edited = max((path.stat().st_ctime for path in files), default=0.0)
     return None if file.stat().st_mtime < edited else document
