@@ -59,6 +59,19 @@ class Clock:
         return self.now
 
 
+def test_what_starts_for_long_is_told_on_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal too: the header that follows would stand behind it."""
+    monkeypatch.setattr(module, "_TICK_SECONDS", 0.01)
+    screen, clock, told = Screen(tty=True), Clock(), threading.Event()
+    monkeypatch.setattr(screen, "flush", told.set)
+    progress = Progress(on(screen), clock=clock)
+    progress.starting()
+    clock.now += module.QUIET_SECONDS
+    assert told.wait(10)
+    progress.stop()
+    assert screen.written == ["kopt: starting"]
+
+
 def test_a_slow_process_does_not_make_more_be_left() -> None:
     clock = Clock()
     progress = Progress(None, clock=clock)

@@ -185,7 +185,8 @@ class Progress:
         if not says or reporter is None or reporter.verbosity < 0:
             return
         self._shown = self._clock()
-        if reporter.isatty:
+        # pytest's header comes behind what starts, and begins no line of its own.
+        if reporter.isatty and self._phase != "starting":
             reporter.rewrite(self.line(), erase=True)
             return
         _begin_line(reporter)
