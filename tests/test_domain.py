@@ -129,7 +129,7 @@ def said_of(candidate: Callable[..., Any], **changes: Any) -> list[tuple[str, bo
         found = try_shape(kind, case, near, versions, "cpu", 7)
         tried += [found] if found else []
     assert {item.kind for item in tried} >= {"outlier", "masked", "strided", "wider"}
-    found_of = held_out_findings(tried, CANDIDATE, INCUMBENT)
+    found_of = held_out_findings(tried, CANDIDATE, INCUMBENT, {})
     return [(finding.check, finding.rejects) for finding in found_of]
 
 

@@ -41,7 +41,7 @@ class Phase(Enum):
     TIMED = "a case was timed", "ms nbytes flops device why"
     CASE = "a test has measured its case", "session"
     COMPARED = "blocks of two versions were timed", "spans others"
-    NEARBY = "other shapes and inputs were tried", "tried candidate incumbent died"
+    NEARBY = "other shapes and inputs were tried", "tried candidate incumbent gains died"
     KEPT = "before a version is kept", "slower gain"
     AUDITED = "the sources are read", "candidate incumbent"
     CLAIMED = "the notes are held against what was found", "claim found"

@@ -97,14 +97,20 @@ class Tried:
             self.declared_seconds | other.declared_seconds,
         )
 
-    def speedups(self, candidate: str, incumbent: str) -> tuple[float, float] | None:
-        """Return the incumbent's time over the candidate's at the declared shape and here."""
+    def speedups(
+        self, candidate: str, incumbent: str, gains: Mapping[str, float]
+    ) -> tuple[float, float] | None:
+        """Return the incumbent's time over the candidate's at the declared shape and here.
+
+        The declared shape's is at most the comparison's (`gains` by node id): these are a few
+        calls, and alone they may see a gain that is not there.
+        """
         both = []
         for times in (self.declared_seconds, self.seconds):
             if candidate not in times or incumbent not in times:
                 return None
             both.append(times[incumbent] / times[candidate])
-        return both[0], both[1]
+        return min(both[0], gains.get(self.nodeid, both[0])), both[1]
 
 
 def nearby(value: int, kind: Kind, dice: random.Random) -> int:
@@ -138,22 +144,27 @@ def perturbed(
     return {name: _replaced(item, moved) for name, item in parameters.items()}
 
 
-def held_out_findings(tried: Iterable[Tried], candidate: str, incumbent: str) -> list[Finding]:
+def held_out_findings(
+    tried: Iterable[Tried], candidate: str, incumbent: str, gains: Mapping[str, float]
+) -> list[Finding]:
     """Return what the shapes say about the candidate, at most one finding a case.
 
+    `gains` are the speed-ups of a forward that the comparison found, as ratios of times by node id.
     Wrong where the incumbent is right is to be repaired; raising is a note, since a kernel may say
     what it does not support. A speed-up that is gone nearby is a note: dispatching by shape is
     honest. A candidate that is slower than the incumbent near every shape where it was to be faster
     rejects.
     """
     comparable = [item for item in tried if item.outcomes.get(incumbent) == "right"]
-    slower = _only_fast_as_declared(comparable, candidate, incumbent)
+    slower = _only_fast_as_declared(comparable, candidate, incumbent, gains)
     found: dict[str, Finding] = {}
     for item in comparable:
         if candidate not in item.outcomes:
             continue
         finding = _finding(item, item.outcomes[candidate], item.what.get(candidate, ""))
-        finding = finding or _lost_speed(item, candidate, incumbent, rejects=slower)
+        finding = finding or _lost_speed(
+            item, item.speedups(candidate, incumbent, gains), rejects=slower
+        )
         known = found.get(item.nodeid)
         if finding and (known is None or finding.rejects > known.rejects):
             found[item.nodeid] = finding
@@ -166,8 +177,10 @@ def death(died: str) -> list[Finding]:
     return [Finding("held-out-death", text, rejects=False)]
 
 
-def _only_fast_as_declared(tried: Iterable[Tried], candidate: str, incumbent: str) -> bool:
-    measured = [item.speedups(candidate, incumbent) for item in tried]
+def _only_fast_as_declared(
+    tried: Iterable[Tried], candidate: str, incumbent: str, gains: Mapping[str, float]
+) -> bool:
+    measured = [item.speedups(candidate, incumbent, gains) for item in tried]
     nearby = [near for declared, near in filter(None, measured) if declared >= _SPEEDUP]
     return len(nearby) >= _CASES and max(nearby) < _SLOWER
 
@@ -205,8 +218,9 @@ def _finding(item: Tried, outcome: Outcome, what: str) -> Finding | None:
     )
 
 
-def _lost_speed(item: Tried, candidate: str, incumbent: str, *, rejects: bool) -> Finding | None:
-    measured = item.speedups(candidate, incumbent)
+def _lost_speed(
+    item: Tried, measured: tuple[float, float] | None, *, rejects: bool
+) -> Finding | None:
     if measured is None or measured[0] < _SPEEDUP:
         return None
     declared, near = measured

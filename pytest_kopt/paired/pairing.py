@@ -193,6 +193,7 @@ def judge(
                 tried=comparison.tried,
                 candidate=CANDIDATE,
                 incumbent=INCUMBENT,
+                gains=_gains(replicas),
                 died=comparison.died_nearby,
             )
         ),
@@ -347,3 +348,11 @@ def _pairs(quads: Sequence[Quad]) -> Iterator[tuple[int, str, float, float]]:
             old = next(arm for arm in times if arm in (INCUMBENT, UNEVEN[INCUMBENT]))
             new = next(arm for arm in times if arm != old)
             yield number, "BA" if left[0] == old else "AB", times[new], times[old]
+
+
+def _gains(replicas: Sequence[Mapping[str, CaseQuads]]) -> dict[str, float]:
+    """Return each case's speed-up of a forward, by node id."""
+    return {
+        nodeid: math.exp(statistics.fmean(r[nodeid].ratio("forward") for r in replicas))
+        for nodeid in replicas[0]
+    }
