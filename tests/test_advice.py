@@ -125,7 +125,7 @@ def test_the_review_stands_below_the_round_that_made_it_due(stuck: Campaign) -> 
     record(stuck, 4, Decision.REPAIR)
     assert below() == [], "the round is still open"
     record(stuck, 4, Decision.ROLLED_BACK)
-    assert below()[0] == "stagnation: 2 roll-backs in a row; this is no stop."
+    assert below()[0] == "stagnation: 2 rounds in a row were not kept; this is no stop."
     assert below()[1].startswith("now: diagnose: ")
     record(stuck, 5, Decision.REPAIR)
     assert below() == []

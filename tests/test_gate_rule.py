@@ -58,7 +58,9 @@ def test_what_could_be_slower_by_more_is_not_let_through() -> None:
     for change, code in ((0.0, 9), (-4.9, 8)):
         verdict = judged("no-regression", FINAL_LOOK, change, spread=2.5 if change else 8.0)
         assert verdict is not None and verdict.exit_code == code
-        assert ("not safe for case 'case0', " in verdict.reason) == (code == 9)
+        assert ("case 'case0' may have lost more than is allowed, " in verdict.reason) == (
+            code == 9
+        )
 
 
 def test_a_case_is_called_regressed_where_its_interval_lies_beyond_the_gate() -> None:
@@ -68,6 +70,26 @@ def test_a_case_is_called_regressed_where_its_interval_lies_beyond_the_gate() ->
         assert verdict is not None
         assert verdict.decision == "INCONCLUSIVE"
         assert verdict.shapes[0].status == status, verdict.shapes[0]
+        assert verdict.next_step == "case0 got slower: try another hypothesis"
+
+
+def test_an_undecided_gain_names_the_case_that_stands_in_its_way() -> None:
+    """It said "not shown to be slower", below an interval of -6.05 % [-7.01, -5.08]."""
+    verdict = judged("improve", FINAL_LOOK, -6.0, 9.0, 9.0, spread=2.5)
+    assert verdict is not None and verdict.decision == "INCONCLUSIVE"
+    assert "case 'case0' may have lost more than is allowed, -6" in verdict.reason
+    kept = "keep the gain for the cases that have it, or try another hypothesis"
+    assert verdict.next_step == f"case0 got slower: {kept}"
+    noise = judged("improve", FINAL_LOOK, 0.0, 0.0, spread=8.0)
+    assert noise is not None and noise.next_step == (
+        "not shown to be slower; look for a larger effect"
+    )
+
+
+def test_the_gate_says_what_it_excludes() -> None:
+    verdict = judged("no-regression", FINAL_LOOK, 1.0, 0.0)
+    assert verdict is not None
+    assert verdict.reason.startswith("no case is slower by 5 % or more, at 97.5 %; step speed ")
 
 
 def test_a_renamed_case_is_named_by_both_names() -> None:

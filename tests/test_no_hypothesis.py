@@ -50,6 +50,7 @@ def test_the_incumbents_kernel_needs_no_round(project: DrivenCampaign) -> None:
     ran = play(project, "faster")
     assert "kernels: the same code as round 1: nothing to measure" in ran.refusal
     assert files_below(project.root, project.root) == before
+    assert "discard" not in ran.refusal, "no round is open"
     document = shown(project)
     assert document["nothing_to_measure"] == ran.refusal
     assert not any("--kopt-round 2" in command for command in document["allowed"])

@@ -142,4 +142,4 @@ def test_a_review_is_due_though_the_next_round_is_noted(campaign: Campaign) -> N
     from pytest_kopt import policies
 
     text = "\n".join(standing(campaign, policies.load("primus")))
-    assert "2 roll-backs in a row" in text
+    assert "2 rounds in a row were not kept" in text

@@ -38,9 +38,10 @@ def check_differs(campaign: Campaign, extra_benefit: str | None) -> int | None:
         return None
     if extra_benefit:
         return number
+    is_open = campaign.state.has_begun(campaign.state.next_round)
     raise BadInput(
         f"the same code as round {number}: nothing to measure",
         where=", ".join(campaign.manifest.kernel_source),
         legal="an edit of these files that is more than comments and names (saved?), notes with "
-        "extra_benefit, or `kopt discard` to end an open round",
+        "extra_benefit" + ", or `kopt discard` to end the open round" * is_open,
     )

@@ -169,7 +169,7 @@ def decide_paired(evidence: PairedEvidence, policy: Policy) -> Verdict | None:
         Decision.INCONCLUSIVE,
         f"after {most} processes {judged.goal_name} changed by {judged.shown(judged.goal)}: "
         f"{judged.why_open}",
-        "not shown to be slower; look for a larger effect",
+        judged.step_when_open(),
     )
 
 
@@ -206,6 +206,23 @@ class _Judged:
         metric = self.evidence.speed
         return f"{metric} of {self.target!r}" if self.target else metric
 
+    def step_when_open(self) -> str:
+        """Return what to do where nothing is decided; a case that is shown to lose is named."""
+        lost = [
+            case.label
+            for case in self.evidence.cases
+            if case.name in self.open_shapes and self.shapes[case.name].upper(case.level) < 0
+        ]
+        if lost:
+            then = after_regression(some_gained=self.some_gained)
+            return f"{', '.join(lost)} got slower: {then}"
+        return "not shown to be slower; look for a larger effect"
+
+    @property
+    def some_gained(self) -> bool:
+        """Whether a case's interval lies above zero."""
+        return any(found.lower(SHAPE_LEVEL) > 0 for found in self.shapes.values())
+
     @property
     def why_open(self) -> str:
         """Why nothing is decided: a case or class that may have lost, or that nothing is clear."""
@@ -218,7 +235,8 @@ class _Judged:
                 at = levels if kind == "case" else dict.fromkeys(names, SHAPE_LEVEL)
                 worst = min(names, key=lambda name: found[name].lower(at[name]))
                 label = self._label(worst) if kind == "case" else worst
-                return f"not safe for {kind} {label!r}, {_shown(found[worst], at[worst])}"
+                shown = _shown(found[worst], at[worst])
+                return f"{kind} {label!r} may have lost more than is allowed, {shown}"
         return "neither faster nor slower"
 
     def shown(self, found: Estimate) -> str:
@@ -440,9 +458,7 @@ def _decide(judged: _Judged, evidence: PairedEvidence, policy: Policy) -> Verdic
             Decision.ROLLED_BACK,
             f"{judged.worst(judged.regressed)}, beyond the gate of {policy.shape_gate_pct:g} %; "
             f"{evidence.speed} {shown}",
-            after_regression(
-                some_gained=any(found.lower(SHAPE_LEVEL) > 0 for found in judged.shapes.values())
-            ),
+            after_regression(some_gained=judged.some_gained),
         )
     is_harmless = evidence.gate == "no-regression" and not judged.open_shapes
     # Also a round about one class may not lower the whole, as the chain of rounds never falls.
@@ -459,7 +475,7 @@ def _decide(judged: _Judged, evidence: PairedEvidence, policy: Policy) -> Verdic
         return None
     if is_harmless:
         safe = (
-            f"≥ {policy.shape_gate_pct:g} % excluded for every case at "
+            f"no case is slower by {policy.shape_gate_pct:g} % or more, at "
             f"{100 * (1 - SHAPE_LEVEL):g} %; {evidence.speed} {shown}"
         )
         if judged.slower:

@@ -180,9 +180,10 @@ def _stagnation_text(review: dict[str, Any] | None) -> Iterator[str]:
     if review is None:
         return
     yield ""
-    yield f"stagnation: {review['rollbacks_in_a_row']} roll-backs in a row; this is no stop."
+    lost = review["rollbacks_in_a_row"]
+    yield f"stagnation: {lost} rounds in a row were not kept; this is no stop."
     yield f"now: {review['action']}"
-    yield "disproved:"
+    yield "they were:"
     yield from (f"  {text}" for text in review["disproved"])
     if len(review["untried"]) < NEW_DIRECTIONS:
         yield (

@@ -57,6 +57,6 @@ def review_lines(review: Review | None, name: str) -> Iterator[str]:
     """Yield the stagnation review that is due; nothing when none is."""
     if review is None:
         return
-    yield f"stagnation: {review.rollbacks_in_a_row} roll-backs in a row; this is no stop."
+    yield f"stagnation: {review.rollbacks_in_a_row} rounds in a row were not kept; this is no stop."
     yield f"now: {review.action}"
     yield f"at least {NEW_DIRECTIONS} new directions first: `kopt advise {name}` names untried ones"

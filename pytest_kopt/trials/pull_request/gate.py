@@ -40,7 +40,7 @@ _STEP = PairedMetric("step speed", "step")
 _COMPUTE = "compute what the cases ask for"
 _NEXT = {
     Decision.ACCEPTED_WITH_NOTE: "mind the slower case",
-    Decision.ROLLED_BACK: "the change makes a case slower; mend it, or ask for less",
+    Decision.ROLLED_BACK: "mend the slower cases, or leave them the base's code",
     Decision.INCONCLUSIVE: "not decided: run it again, on a quieter machine if there is one",
 }
 
