@@ -59,6 +59,22 @@ def autotuned(x: Tensor) -> Tensor:
     raise RuntimeError("0 active drivers ([]). There should only be one.")
 
 
+class InterpreterError(Exception):
+    """As Triton's is: the error of the kernel's line is its cause."""
+
+
+def _kernel(eps: Any) -> None:
+    eps.to(torch.float32)
+
+
+def interpreted(x: Tensor) -> Tensor:
+    try:
+        _kernel(1e-6)
+    except AttributeError as error:
+        raise InterpreterError(repr(error)) from error
+    return x
+
+
 #: What was written, and what the message has to say: the mistake, and the way out.
 MISTAKES: dict[str, tuple[Callable[..., Any] | Tensor, dict[str, Any], str]] = {
     "no reference": (doubled, {"reference": None}, r"reference is missing.*higher precision"),
@@ -133,6 +149,11 @@ MISTAKES: dict[str, tuple[Callable[..., Any] | Tensor, dict[str, Any], str]] = {
         autotuned,
         {},
         r"Triton's interpreter cannot autotune.*one config where TRITON_INTERPRET is set",
+    ),
+    "what Triton's interpreter does not know": (
+        interpreted,
+        {},
+        r"run it on a GPU.*in _kernel\n.*no attribute 'to'$",
     ),
     "a gate by name of a format": (doubled, {"gate": "e4m3"}, r"gate is 'e4m3'.*snr\("),
     "a gate of an output that is not there": (

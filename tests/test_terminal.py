@@ -6,6 +6,7 @@ import io
 import math
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,11 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_kopt.cases.result import CaseResult, named
-from pytest_kopt.decide.verdict import Aggregate, Decision, Shape, Verdict
+from pytest_kopt.decide.verdict import Aggregate, Applied, Decision, Shape, Verdict
 from pytest_kopt.schema.profile import GEMM, MEMORY
+from pytest_kopt.session.controller import Controller
 from pytest_kopt.show.bars import WIDTH, Axis
 from pytest_kopt.show.closing import Closing
 from pytest_kopt.show.terminal import Line, result_lines, verdict_lines, write
+from pytest_kopt.show.words import told_once
 from tests.builders import few_examples
 
 percents = st.floats(-500, 500)
@@ -256,3 +259,37 @@ def test_one_large_gain_does_not_flatten_the_rest() -> None:
 )
 def test_the_axis_is_a_round_number(bounds: list[float], title: str) -> None:
     assert Axis.of([a_shape(bound) for bound in bounds]).title == title
+
+
+@pytest.mark.parametrize(
+    ("closing", "status", "told"), [(None, 2, True), (None, 4, False), (object(), 2, False)]
+)
+def test_an_interrupt_before_the_verdict_says_what_became_of_the_round(
+    closing: object, status: int, told: bool
+) -> None:
+    """A table of cases that passed stood above pytest's KeyboardInterrupt, and no word more."""
+    lines: list[str] = []
+    session = SimpleNamespace(trial=object(), _closing=closing, _show_results=lambda _: None)
+    reporter = SimpleNamespace(write_line=lines.append)
+    Controller.pytest_terminal_summary(session, reporter, status)  # type: ignore[arg-type]
+    assert len(lines) == told
+    assert all(line.startswith("interrupted before a verdict: nothing") for line in lines)
+
+
+def test_what_many_cases_fail_of_is_told_once() -> None:
+    """One wrong line of a kernel was a traceback for every case."""
+    told: dict[str, str] = {}
+    traceback = "Traceback\n" + "  a frame\n" * 20
+    assert told_once(f"ERROR rms n=1\n{traceback}", told) == f"ERROR rms n=1\n{traceback}"
+    assert told_once(f"ERROR rms n=2\n{traceback}", told) == (
+        "ERROR rms n=2\nthe same as 'ERROR rms n=1'"
+    )
+    assert told_once("FAIL rms n=3\nout: 3 dB", told) == told_once("FAIL rms n=3\nout: 3 dB", told)
+    assert told_once("FAIL rms n=4\nout: 3 dB", told) == "FAIL rms n=4\nout: 3 dB"
+
+
+def test_a_roll_back_says_how_to_get_the_attempt_again() -> None:
+    applied = Applied(restored=["kernels/rms.py"])
+    verdict = a_closing([a_case(0)], [-9.0]).verdict
+    shown = list(verdict_lines(verdict.model_copy(update={"round": 3, "applied": applied})))
+    assert "restored: kernels/rms.py (`kopt restore 3` brings the attempt back)" in shown

@@ -54,6 +54,8 @@ class Controller:
         )
         self._config = config
         self._closing: Closing | None = None
+        #: What failures said, with the first line of the one that said it first.
+        self._told: dict[str, str] = {}
         self.noise: dict[str, Any] | None = None
         self._rooflines: Sequence[Roofline] = ()
         self._interruption = Interruption()
@@ -166,6 +168,10 @@ class Controller:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take over a case's result; every later reader of the report finds plain properties."""
         self.collector.add_report(report)
+        if isinstance(report.longrepr, str):
+            from pytest_kopt.show.words import told_once
+
+            report.longrepr = told_once(report.longrepr, self._told)
         if report.user_properties:
             from pytest_kopt.show.exports.junit import unpack
 
@@ -178,7 +184,17 @@ class Controller:
             session.exitstatus = int(self._closing.verdict.exit_code)
         self.progress.end(int(session.exitstatus))
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter, exitstatus: int
+    ) -> None:
+        self._show_results(terminalreporter)
+        if self.trial and not self._closing and exitstatus == pytest.ExitCode.INTERRUPTED:
+            terminalreporter.write_line(
+                "interrupted before a verdict: nothing is decided, the kernel is as it was; the "
+                "same command measures it again"
+            )
+
+    def _show_results(self, terminalreporter: pytest.TerminalReporter) -> None:
         from pytest_kopt.show import terminal
 
         results = self.collector.in_order()

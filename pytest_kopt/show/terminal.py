@@ -110,7 +110,9 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
     if verdict.applied.git_commit and verdict.decision.keeps:
         yield f"commit: {verdict.applied.git_commit[:12]}"
     if verdict.applied.restored:
-        yield f"restored: {', '.join(verdict.applied.restored)}"
+        words = ("kopt restore", verdict.campaign or "", str(verdict.round))
+        again = f"`{' '.join(filter(None, words))}` brings the attempt back"
+        yield f"restored: {', '.join(verdict.applied.restored)} ({again})"
     if verdict.next_step:
         yield f"next: {verdict.next_step}"
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
         Verdict,
     )
 
+#: Characters from which on a failure's text is not told for every case.
+_LONG = 160
 CANDIDATES = ("Place", "Candidate", "Decision", "vs incumbent", "Interval", "Reason")
 
 
@@ -167,3 +169,13 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def one_line(text: str) -> str:
     """Return text that fits a Markdown table cell."""
     return " ".join(text.split()).replace("|", "\\|")
+
+
+def told_once(text: str, told: dict[str, str]) -> str:
+    """Return a failure's text; where an earlier one said the same, its first line and whose it was.
+
+    `told` maps what was said below the first line to that line; what is new is added.
+    """
+    head, _, rest = text.partition("\n")
+    first = told.setdefault(rest, head)
+    return text if first == head or len(rest) < _LONG else f"{head}\nthe same as {first!r}"

@@ -233,8 +233,10 @@ def test_in_the_middle_of_the_comparison(
     with live(compared, "--kopt-round", "next", *words, **variables) as session:
         session.until(lambda: trace.exists() and "old" in trace.read_text())
         interrupt(session)
-        session.finish()
+        run = session.finish()
         session.is_gone()
+    said = "interrupted before a verdict: nothing is decided, the kernel is as it was"
+    assert (said in run.text) == (interrupt is not sigkill), run.text
     assert ledger.read_text() == before, "nothing is decided"
     assert compared.read(PLAIN) == kernel(FASTER, "new")
     if interrupt is not sigkill:

@@ -170,11 +170,17 @@ def _worst(values: Iterable[float]) -> float:
 
 
 def kernel_traceback(error: BaseException) -> str:
-    """Return the innermost frames of an error that kernel code raised, without those of ours."""
+    """Return the innermost frames of an error that kernel code raised, without those of ours.
+
+    Of an error that Triton's interpreter wraps it is the one inside that names the kernel's line.
+    """
+    hint = _of_interpreter(error)
+    if type(error).__name__ == "InterpreterError" and error.__cause__:
+        error = error.__cause__
     told = traceback.TracebackException.from_exception(error, limit=-_FRAMES)
     frames = [frame for frame in told.stack if not frame.filename.startswith(_PACKAGE)]
     told.stack = traceback.StackSummary.from_list(frames or told.stack)
-    return f"{_of_interpreter(error)}{''.join(told.format(chain=False))}".rstrip()
+    return f"{hint}{''.join(told.format(chain=False))}".rstrip()
 
 
 def _of_interpreter(error: BaseException) -> str:
