@@ -68,6 +68,7 @@ _SETTINGS: dict[str, Any] = {
     "csv_per_schema": False,
     "allow_removed": False,
     "measure_same": False,
+    "isolates": False,
     "candidates": (),
     "check_only": False,
     "gate": "no-regression",
