@@ -107,7 +107,12 @@ TABLE = (
     Check(Phase.IMPORTED, "honesty.watching.state:changes", "process-state", notes="denormals"),
     Check(Phase.IMPORTED, "honesty.watching.watch:changed_settings", "settings-changed"),
     Check(Phase.WATCHED, "honesty.watching.watch:patched", "patched-function"),
-    Check(Phase.WATCHED, "honesty.watching.watch:written", "harness-written"),
+    Check(
+        Phase.WATCHED,
+        "honesty.watching.watch:written",
+        "harness-written records-read foreign-signal",
+        notes="network outside-write",
+    ),
     Check(
         Phase.STEP,
         "cases.running.steps.fresh_content:fresh_content",
