@@ -204,6 +204,8 @@ def _have_workers_forked() -> None:
             super(master, ways).__init__(*streams, execmodel=execmodel)
 
         master.__init__ = fork
+        # As at the start of an interpreter: workers import from here.
+        vars(importlib.import_module("xdist.workermanage"))["_sys_path"] = list(sys.path)
 
 
 def _is_ours(words: Sequence[str], env: Mapping[str, str]) -> bool:
@@ -285,6 +287,7 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
         os.environ.clear()
         os.environ.update(order["env"])
         os.environ[_SOCKET] = own
+        tempfile.tempdir = None
         os.chdir(order["cwd"])
         added = [entry for entry in order["env"].get("PYTHONPATH", "").split(os.pathsep) if entry]
         for target, source in ((1, out), (2, err)):
