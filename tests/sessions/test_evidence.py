@@ -62,7 +62,7 @@ def test_what_a_kept_round_taught_goes_from_campaign_to_campaign(fresh: Project)
 
     run = fresh.kopt("advise", CAMPAIGN)
     assert run.code == 0, run.text
-    assert "v1 ACCEPTED: half the cost" in run.out
+    assert "round 2 ACCEPTED: half the cost" in run.out, run.text
     assert "halving pays" in run.out
     assert fresh.kopt("memory", "mask", CAMPAIGN, "v1").code == 0
     assert "half the cost" not in fresh.kopt("advise", CAMPAIGN).out

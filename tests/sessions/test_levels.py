@@ -210,7 +210,7 @@ def test_a_paired_promotion_compares_all_cases_in_fresh_processes(tmp_path: Path
     variables = Gate(project).variables()
     run = project.round(1, **variables)
     assert run.code == 0, run.text
-    assert manifest(project)["representative_shapes"] == ["rows1", "rows4", "rows6"]
+    assert manifest(project)["representative_shapes"] == [f"p{n} rows={n}" for n in (1, 4, 6)]
 
     write(242.1875, SLOWER, "new")
     run = project.round("next", **variables)
