@@ -18,7 +18,7 @@ from .project import CAMPAIGN, Project, Run
 _MARK = "SESSION_MARK"
 
 
-def _hear_signals() -> None:
+def hear_signals() -> None:
     """Begin as at a terminal: what a shell starts in the background ignores Ctrl-C for good."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -39,7 +39,7 @@ class Live:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_hear_signals,
+                preexec_fn=hear_signals,
             )
 
     def until(self, condition: Callable[[], bool], seconds: float = 120) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .live import hear_signals
 from .project import SCRIPT, Project, Run
 from .sources import SCRIPTED
 
@@ -256,6 +257,7 @@ class Gate:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            preexec_fn=hear_signals,
         )
         try:
             _until(lambda: when() or process.poll() is not None)
