@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import pkgutil
 import re
@@ -72,6 +73,22 @@ def test_the_documentation_names_what_the_table_names() -> None:
         said = " ".join(kinds)
         assert ("REPAIR" in said) == (name in repairs), name
         assert ("note" in said) or (name in rejects | repairs), name
+
+
+def test_the_table_names_every_finding_of_the_package() -> None:
+    """And none that nothing can find."""
+    made, words = set(), set()
+    for path in Path(checks.__file__).parents[1].rglob("*.py"):
+        # The table itself, and the audit's rules, which have one of their own.
+        if path.name in ("checks.py", "audit.py"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant):
+                words.add(node.value)
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
+                made |= {each.value for each in node.args[:1] if isinstance(each, ast.Constant)}
+    known = {name for check in TABLE for name in check.names} - {ANY}
+    assert made <= known <= words
 
 
 def test_a_finding_that_the_table_does_not_allow_is_a_mistake(

@@ -13,6 +13,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.knowledge.facts import Facts, Product
 
 ROOT = bundled("knowledge")
+SPECIFIED = [path.parent.name for path in sorted(ROOT.glob("hardware/*/spec.yaml"))]
 #: Where AMD and NVIDIA publish; a reseller's copy is no source.
 VENDORS = (
     *("amd.com", "nvidia.com", "github.com", "nvdam.widen.net"),  # nvdam is NVIDIA's own store
@@ -69,7 +70,7 @@ def test_only_the_whole_name_of_a_device_is_a_product() -> None:
 
 def test_the_index_and_the_manifest_agree_on_architectures() -> None:
     facts = Facts()
-    known = {product: arch for arch in facts.architectures() for product in facts.products(arch)}
+    known = {product: arch for arch in SPECIFIED for product in facts.products(arch)}
     assert known == ARCHITECTURES
 
 
@@ -96,7 +97,7 @@ def test_a_number_without_a_resolvable_source_is_refused(
 
 def test_every_spec_file_is_answered_from() -> None:
     facts = Facts()
-    for architecture in facts.architectures():
+    for architecture in SPECIFIED:
         for product in facts.products(architecture):
             assert facts.fact("hbm_bandwidth", architecture, product).unit == "TB/s"
 

@@ -109,9 +109,9 @@ TABLE = (
     Check(Phase.WATCHED, "honesty.watching.watch:patched", "patched-function"),
     Check(
         Phase.WATCHED,
-        "honesty.watching.watch:written",
+        "honesty.watching.watch:heard",
         "harness-written records-read foreign-signal",
-        notes="network outside-write",
+        notes="outside-write network",
     ),
     Check(
         Phase.STEP,

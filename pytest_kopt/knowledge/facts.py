@@ -99,10 +99,6 @@ class Facts:
         self._index: dict[str, Any] | None = None
         self._files: dict[str, _SpecFile | None] = {}
 
-    def architectures(self) -> list[str]:
-        """Return the architectures that have a spec file."""
-        return sorted(self._hardware())
-
     def products(self, architecture: str) -> list[str]:
         """Return the products that an architecture's spec file knows."""
         document = self._file(architecture)

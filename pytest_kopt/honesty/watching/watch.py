@@ -66,8 +66,8 @@ def patched(guards: Guards) -> list[Finding]:
     return guards.findings()
 
 
-def written(tripwire: Tripwire) -> list[Finding]:
-    """Return what was heard of writes to the harness."""
+def heard(tripwire: Tripwire) -> list[Finding]:
+    """Return what was heard of writes to the harness, and of what the system refused."""
     return tripwire.findings()
 
 
