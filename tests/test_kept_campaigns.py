@@ -63,3 +63,12 @@ def test_a_page_that_is_not_the_ledgers_verdict_is_refused(tmp_path: Path) -> No
     page.write_text(page.read_text().replace('"ACCEPTED"', '"ROLLED_BACK"'))
     with pytest.raises(BadInput, match="is not the verdict the ledger names"):
         document(campaign)
+
+
+@pytest.mark.parametrize("campaign", KEPT, ids=lambda path: path.name)
+def test_the_kept_report_has_the_pairs_of_every_compared_round(campaign: Path) -> None:
+    text = (campaign / "report.html").read_text()
+    pages = [json.loads(page.read_text()) for page in campaign.glob("rounds/*/verdict.json")]
+    compared = {page["round"] for page in pages if page["compare"] == "paired"}
+    assert {int(number) for number in re.findall(r'id="pairs-(\d+)"', text)} == compared
+    assert "<th>device_model</th><td>NVIDIA H200</td>" in text
