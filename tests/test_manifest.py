@@ -412,7 +412,7 @@ def test_a_campaign_is_found_by_its_manifest(tmp_path: Path) -> None:
     (tmp_path / "no-campaign").mkdir()
     assert campaigns(tmp_path) == ["a", "b"]
     assert find(tmp_path, "a").directory == tmp_path / "a"
-    with pytest.raises(BadInput, match=r"'c' does not exist .*legal: a, b"):
+    with pytest.raises(BadInput, match=r"^campaign: 'c' does not exist .*legal: a, b"):
         find(tmp_path, "c")
 
 

@@ -134,8 +134,8 @@ def check_name(name: str) -> str:
     """Return a legal campaign name; BadInput for one that could leave the workspace."""
     if not _LEGAL_NAME.fullmatch(name) or ".." in name:
         raise BadInput(
-            f"campaign name {name!r} is not usable",
-            where="--kopt-campaign",
+            f"the name {name!r} is not usable",
+            where="campaign",
             legal="letters, digits, '.', '_', '-', starting with a letter or digit, without '..'",
         )
     return name
@@ -152,8 +152,8 @@ def find(workspace: Path, name: str) -> Layout:
     layout = Layout(workspace / check_name(name))
     if not layout.manifest.is_file():
         raise BadInput(
-            f"campaign {name!r} does not exist in {workspace}",
-            where="--kopt-campaign",
+            f"{name!r} does not exist in {workspace}",
+            where="campaign",
             legal=campaigns(workspace) or "none yet; `kopt init NAME …` makes one",
         )
     return layout
