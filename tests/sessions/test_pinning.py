@@ -51,7 +51,9 @@ def test_something(n):
 def gpus(project: Project, count: int) -> tuple[FakeDriver, dict[str, str]]:
     found = FakeDriver(project.root.parent / "driver", count)
     mask = ",".join(str(i) for i in reversed(range(count)))
-    return found, found.variables(dict(os.environ)) | {"CUDA_VISIBLE_DEVICES": mask}
+    variables = found.variables(dict(os.environ)) | {"CUDA_VISIBLE_DEVICES": mask}
+    # With devices of its own a session is no fork: it loads no more than it needs.
+    return found, variables | {"PYTEST_ADDOPTS": "-p no:hypothesispytest -p no:anyio"}
 
 
 def places(project: Project) -> dict[str, tuple[str, str]]:
@@ -64,7 +66,7 @@ def test_workers_and_their_replacements_keep_their_gpus(empty: Project) -> None:
     empty.write("tests/conftest.py", NOTE)
     empty.write("tests/test_plain.py", PLAIN)
     found, variables = gpus(empty, 2)
-    run = empty.pytest("-p", "no:hypothesispytest", *TWO_WORKERS, *ON_GPUS, **variables)
+    run = empty.pytest(*TWO_WORKERS, *ON_GPUS, **variables)
     assert run.code == 1 and "crashed" in run.out, run.text
     seen = places(empty)
     assert seen["gw0"] == (found.uuids[1], "False")
