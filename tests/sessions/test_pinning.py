@@ -124,6 +124,7 @@ def test_no_idle_gpu_ends_with_10_and_is_recorded_and_no_more(
 def test_a_gpu_freed_meanwhile_is_taken(empty: Project) -> None:
     """The line that says what is waited for is on the terminal while it waits."""
     empty.write("tests/test_plain.py", f"{NOTE}\n\ndef test_nothing():\n    pass\n")
+    empty.write(SCRIPT, "from pytest_kopt.devices import idle\n\nidle.POLL_SECONDS = 0.5\n")
     found, variables = gpus(empty, 2)
     for i in range(2):
         found.set(i, utilisation=97)
