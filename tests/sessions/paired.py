@@ -146,6 +146,16 @@ def write_paired(project: Project) -> None:
     project.write("README.md", "A project.\n")
 
 
+def traced(beside: Path) -> dict[str, str]:
+    """Return the variables by which kernels write their trace, `traced/trace` in a folder.
+
+    Kernel code may write to caches alone, so that the trace lies in one.
+    """
+    folder = beside / "traced"
+    folder.mkdir(exist_ok=True)
+    return {"TRACE": str(folder / "trace"), "TRACE_CACHE_DIR": str(folder)}
+
+
 @dataclass(frozen=True, slots=True)
 class Gated:
     """A finished run of the gate: its verdict (None: there is none), and who ran where."""

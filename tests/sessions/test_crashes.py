@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from .paired import FASTER, PLAIN, cases, write_paired
+from .paired import FASTER, PLAIN, cases, traced, write_paired
 from .paired import kernel as paired_kernel
 from .project import KERNEL, SERIAL, TWO_WORKERS, Project, Run
 from .sources import doubled_kernel as kernel
@@ -137,11 +137,11 @@ def test_a_candidate_that_hangs_while_it_is_compared(tmp_path: Path, most: int) 
         "init", "c", "--op", "plain", *sources, "--backend", "TORCH", "--gpu", "cpu"
     )
     assert done.code == 0, done.text
-    trace = str(tmp_path / "trace")
-    assert project.pytest("--kopt-round", "1", TRACE=trace).code == 0
+    variables = traced(tmp_path)
+    assert project.pytest("--kopt-round", "1", **variables).code == 0
     version = paired_kernel(FASTER, "new") + HANGS_LATE.format(most=most)
     project.write(PLAIN, version)
-    run = project.pytest("--kopt-round", "2", "--kopt-timeout", "10", TRACE=trace)
+    run = project.pytest("--kopt-round", "2", "--kopt-timeout", "10", **variables)
     assert run.code == 1 and "REPAIR" in run.out, run.text
     assert re.search(r'kernels/plain\.py", line \d+ in plain$', run.out, re.MULTILINE), run.out
     assert project.read(PLAIN) == version

@@ -19,7 +19,7 @@ import pytest
 
 from ..fake_gpus import FakeDriver
 from .live import Live, live, round_words
-from .paired import FASTER, PLAIN, kernel, write_paired
+from .paired import FASTER, PLAIN, kernel, traced, write_paired
 from .project import KERNEL, SERIAL, TWO_WORKERS, Project
 from .sources import doubled_kernel
 
@@ -208,9 +208,9 @@ def compared(tmp_path: Path) -> Project:
     project.commit_all()
     init = ("--op", "plain", "--kernel", PLAIN, "--backend", "TORCH", "--gpu", "cpu")
     assert project.kopt("init", "c", *init).code == 0
-    run = project.pytest("--kopt-round", "1", TRACE=str(tmp_path / "trace"))
+    run = project.pytest("--kopt-round", "1", **traced(tmp_path))
     assert run.code == 0, run.text
-    (tmp_path / "trace").unlink()
+    (tmp_path / "traced" / "trace").unlink()
     project.write(PLAIN, kernel(FASTER, "new"))
     return project
 
@@ -224,10 +224,10 @@ def test_in_the_middle_of_the_comparison(
     compared: Project, interrupt: Interrupt, words: tuple[str, ...]
 ) -> None:
     """The trees of the incumbent go away too; a kill leaves them to the next session."""
-    trace = compared.root.parent / "trace"
+    trace = compared.root.parent / "traced" / "trace"
     temporary = compared.root.parent / "tmp"
     temporary.mkdir()
-    variables = {"TRACE": str(trace), "TMPDIR": str(temporary)}
+    variables = {**traced(compared.root.parent), "TMPDIR": str(temporary)}
     ledger = compared.root / "agent/workspace/c/ledger.jsonl"
     before = ledger.read_text()
     with live(compared, "--kopt-round", "next", *words, **variables) as session:
