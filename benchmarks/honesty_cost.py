@@ -7,8 +7,8 @@ candidate is checked, timed and compared with its incumbent in fresh processes. 
 that leaves the checks out. A plugin of this script's does so in every process of one kind of round:
 of a check it leaves the comparison with the reference on fresh inputs, and no further contents,
 counted work, training loop, reuse timing, new content for timed calls, looks at timed results,
-guards, tripwire, nearby shapes, audit or time alone. The two kinds take turns, each time in a copy
-of a project whose baseline was measured in the same way, and the first pair does not count.
+guards, tripwire, isolation, nearby shapes, audit or time alone. The two kinds take turns, each time
+in a copy of a project whose baseline was measured in the same way; the first pair does not count.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ SETTINGS = """\
 pythonpath = ["."]
 testpaths = ["tests"]
 """
+UNBOUND = 'kopt_isolation = "off"\n'
 BASELINE = """\
 import torch
 
@@ -86,7 +87,7 @@ import importlib
 import random
 import sys
 
-from pytest_kopt.paired import company, pairing
+from pytest_kopt.paired import company, pairing, replica
 from pytest_kopt.trials import examination
 
 
@@ -97,6 +98,7 @@ def replace(owner, name, value):
 
 replace(examination, "audit", lambda *given: [])
 replace(pairing, "look_alone", lambda *given: company.Company())
+replace(replica, "_LOOKS", 0)
 
 if "pytest_kopt.processes.served" in sys.modules:
     from pytest_kopt.honesty.watching import guards, watch
@@ -118,7 +120,7 @@ if "pytest_kopt.processes.served" in sys.modules:
     first = next(checks.of_phase(checks.Phase.STEP))
     replace(checks, "TABLE", (first,))
     replace(spots.Looks, "drawn", lambda self: (frozenset(), random.Random(self.seed)))
-    replace(timing, "Renewal", lambda *given: None)
+    replace(timing, "Renewal", lambda *given, **named: None)
     replace(arms, "held_out_cases", lambda *given: iter(()))
 '''
 
@@ -132,7 +134,7 @@ class Kind:
         self._project = folder / name
         self._plugins = {} if name == "checked" else {"PYTEST_PLUGINS": "unchecked"}
         for path, text in (
-            ("pyproject.toml", SETTINGS),
+            ("pyproject.toml", SETTINGS + ("" if name == "checked" else UNBOUND)),
             ("kernels/__init__.py", ""),
             ("kernels/rmsnorm.py", BASELINE),
             ("tests/test_rmsnorm.py", CASES.format(scale=8 if device == "cuda" else 1)),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.groups import Groups, find_groups, redrawn, with_steady_groups
-from pytest_kopt.cases.order import CANDIDATE, UNEVEN, ArmsOrder
+from pytest_kopt.cases.order import CANDIDATE, UNEVEN, ArmsOrder, BlockOrder
 from pytest_kopt.cases.running.arms import serve_arms
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.check import CheckReport, check_case
@@ -338,9 +338,9 @@ class _Commands:
     def ready(self, nodeid: str, arms: Sequence[str]) -> None:
         self.arms = [*arms]
 
-    def next_arm(self) -> str | None:
+    def next_block(self) -> BlockOrder:
         done = len(self.times)
-        return self.arms[done % len(self.arms)] if done < 2 * len(self.arms) else None
+        return BlockOrder(self.arms[done % len(self.arms)] if done < 2 * len(self.arms) else "", 5)
 
     def timed(self, forward_ms: float, backward_ms: float | None) -> None:
         self.times.append(forward_ms)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pytest_kopt import policies
 from pytest_kopt.cases.case import declare
-from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, BlockOrder
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.running import arms, timing
 from pytest_kopt.cases.running.arms import serve_arms
@@ -123,8 +123,8 @@ class Commands:
     def ready(self, nodeid: str, arms: Sequence[str]) -> None:
         self.order = [*arms] * 2
 
-    def next_arm(self) -> str | None:
-        return self.order.pop() if self.order else None
+    def next_block(self) -> BlockOrder:
+        return BlockOrder(self.order.pop() if self.order else "", 5)
 
     def timed(self, forward_ms: float, backward_ms: float | None) -> None:
         assert forward_ms > 0
@@ -202,6 +202,7 @@ class _Child:
         self.arm = arm
         self.spans: dict[str, list[Any]] = {}
         self.told: list[str] = []
+        self.blocks: list[tuple[int, bool]] = []
         self._messages: deque[dict[str, Any]] = deque(
             [
                 {"kind": "collected"},
@@ -219,15 +220,16 @@ class _Child:
     def agree(self, engine: str) -> None:
         self.told.append(engine)
 
-    def block(self, arm: str) -> tuple[float, None]:
+    def block(self, arm: str, seed: int, *, is_looked_at: bool) -> tuple[float, None]:
         self.spans.setdefault(arm, [])
+        self.blocks.append((seed, is_looked_at))
         return random.uniform(1.0, 1.01), None
 
     def ask(self, nodeid: str, following: str | None) -> None: ...
 
     def go_on(self) -> None: ...
 
-    def release(self) -> None: ...
+    def release(self, seed: int) -> None: ...
 
 
 def replica() -> tuple[CaseQuads, list[_Child]]:
@@ -255,6 +257,15 @@ def test_processes_that_hold_one_arm_each_come_to_one_engine() -> None:
     quads, children = replica()
     assert [child.told for child in children] == [["events"]] * 3
     assert quads.engine == "events" and quads.not_captured
+
+
+def test_both_arms_of_a_pair_meet_the_same_content_and_some_blocks_are_looked_at() -> None:
+    _, (candidate, incumbent, _) = replica()
+    assert all(sum(look for _, look in child.blocks) == 2 for child in (candidate, incumbent))
+    # The first is not timed.
+    seeds = [seed for seed, _ in candidate.blocks[1:]]
+    assert len({*seeds}) == len(seeds)
+    assert {*seeds} < {seed for seed, _ in incumbent.blocks}
 
 
 def test_the_verdict_says_why_a_case_is_timed_by_events() -> None:

@@ -56,7 +56,7 @@ def watched(
     function: Callable[[torch.Tensor], torch.Tensor],
     inputs: Callable[[], tuple[torch.Tensor]],
     reference: Callable[[torch.Tensor], torch.Tensor],
-    looks: Looks,
+    looks: Looks | None,
 ) -> Spotted:
     """A block of nine calls of a case, each on new content."""
     case = declare(
@@ -75,7 +75,7 @@ def watched(
     )
     call = Forward(function, Held(make_inputs(case, 0), ()), ())
     recorder = Recorder(call, "cpu")
-    renewal = Renewal(call.changing, 4)
+    renewal = Renewal(call.changing, 4, restores=True)
     block = WallEngine(iterations=9).prepare([recorder], renewal)
     return Spotted(block, case, [recorder], looks, renewal)
 
@@ -102,3 +102,25 @@ def test_a_wrong_result_at_any_call_is_seen() -> None:
     spotted = watched(lambda x: -x, lambda: (torch.randn(64),), lambda x: 2 * x, Looks(1, 1, 5))
     spotted.run()
     assert [found.check for found in wrong_results([spotted], {})] == ["timed-result"]
+
+
+def test_a_block_meets_what_its_seed_says_whatever_was_before() -> None:
+    """So both arms of a pair meet the same, and nobody knows it before the order comes."""
+    seen: list[bytes] = []
+
+    def noting(x: torch.Tensor) -> torch.Tensor:
+        seen.append(content(x))
+        return x.clone()
+
+    spotted = watched(noting, lambda: (torch.randn(64),), lambda x: x, None)
+    blocks = []
+    for seed, is_looked_at in ((7, True), (8, False), (7, True), (8, True), (8, False)):
+        seen.clear()
+        spotted.run_on(seed, is_looked_at=is_looked_at)
+        blocks.append(list(seen))
+    assert blocks[0] == blocks[2]
+    assert blocks[1] == blocks[4]
+    # A block is looked at with the same calls: one of them has content of its own.
+    assert sum(a != b for a, b in zip(blocks[1], blocks[3], strict=True)) >= 1
+    assert not {*blocks[0]} & {*blocks[1]}
+    assert wrong_results([spotted], {}) == []

@@ -59,6 +59,19 @@ class ProfileOrder:
     external: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class BlockOrder:
+    """The order to run a block of an arm, or none: "" is the end of the blocks.
+
+    `seed` is what content is drawn under, of the block or of what is tried after the last; nobody
+    knows it before. With `is_looked_at` a result of the block is kept and judged.
+    """
+
+    arm: str
+    seed: int = 0
+    is_looked_at: bool = False
+
+
 class Commander(Protocol):
     """The other side: announces what is ready and says which block to run."""
 
@@ -81,8 +94,8 @@ class Commander(Protocol):
 
     def refuse(self, nodeid: str, reason: str) -> None: ...
 
-    def next_arm(self) -> str | None:
-        """Return the arm whose block is to run now, None when the case is done."""
+    def next_block(self) -> BlockOrder:
+        """Wait for the next block, or for the end of them."""
 
     def timed(self, forward_ms: float, backward_ms: float | None) -> None: ...
 

@@ -22,8 +22,13 @@ _NEAREST, _FARTHEST = 0.03, 0.125
 class Renewal:
     """Changes tensors in place, behind autograd's back, each time it is called."""
 
-    def __init__(self, tensors: Iterable[torch.Tensor], seed: int) -> None:
-        """Take the floating-point ones; integers can be a structure."""
+    def __init__(
+        self, tensors: Iterable[torch.Tensor], seed: int, *, restores: bool = False
+    ) -> None:
+        """Take the floating-point ones; integers can be a structure.
+
+        With `restores` a copy of what they hold now is kept, from which `begin` begins.
+        """
         found = [_once(tensor.data) for tensor in tensors if tensor.is_floating_point()]
         self._scaled = [tensor for tensor in found if tensor.dtype in inputs.SCALABLE]
         self._mixed = [tensor for tensor in found if inputs.has_room(tensor)]
@@ -32,6 +37,15 @@ class Renewal:
         self._scale = 1.0
         self._left = 0
         self._instead: Callable[[], None] | None = None
+        self._origins = [(tensor, tensor.clone()) for tensor in found] if restores else []
+
+    def begin(self, seed: int) -> None:
+        """Begin anew: from now on the content is what follows from the seed, and nothing else."""
+        for tensor, origin in self._origins:
+            tensor.copy_(origin)
+        self._dice.seed(seed)
+        self._generator.manual_seed(seed)
+        self._scale = 1.0
 
     @property
     def changes_anything(self) -> bool:

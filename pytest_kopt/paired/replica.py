@@ -31,6 +31,8 @@ _PAIRS: dict[Kind, tuple[str, str]] = {
     "uneven": (UNEVEN[CANDIDATE], UNEVEN[INCUMBENT]),
     "alone": (INCUMBENT, ALONE),
 }
+#: Of the first blocks of an arm so many are looked at.
+_RUNS, _LOOKS = 7, 2
 #: Block times in ms: forward, and backward where the case has one.
 Times = tuple[float, float | None]
 Quad = list[tuple[str, Times]]
@@ -221,11 +223,12 @@ class Replica:
                 child.agree(engine)
                 arms |= dict.fromkeys(_wait(child, "ready")["arms"], child)
             clear()
+            blocks = _Blocks(arms, order)
             for arm, child in arms.items():
-                child.block(arm)
+                blocks.run(arm, order.getrandbits(62))
                 child.spans.clear()
             quads, conditions = steadily(
-                lambda: _quads(arms, order), lambda: placement.read(device)
+                lambda: _quads(blocks, order), lambda: placement.read(device)
             )
             spans = {arm: child.spans.pop(arm) for arm, child in arms.items()}
             trusted = {INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]} & spans.keys()
@@ -236,7 +239,7 @@ class Replica:
                 others=waiting,
             )
             for child in self._children:
-                child.release()
+                child.release(order.getrandbits(62))
                 found += [Finding(**told) for told in _wait(child, "caught")["findings"]]
                 if found:
                     raise Caught(found)
@@ -263,22 +266,43 @@ def _same(child: Child, message: Mapping[str, Any]) -> CaseQuads:
     return CaseQuads(message["nodeid"], "", same=message["how"])
 
 
-def _quads(arms: Mapping[str, Child], order: random.Random) -> dict[Kind, list[Quad]]:
+class _Blocks:
+    """Blocks of the arms of a case, in the processes that hold them; some are looked at.
+
+    Which ones, and what content they meet, is not told before.
+    """
+
+    def __init__(self, arms: Mapping[str, Child], order: random.Random) -> None:
+        self.arms = arms
+        self._looked_at = {arm: order.sample(range(_RUNS), _LOOKS) for arm in arms}
+        self._runs = dict.fromkeys(arms, 0)
+
+    def run(self, arm: str, seed: int) -> Times:
+        """Run the next block of an arm on content drawn under a seed."""
+        number, self._runs[arm] = self._runs[arm], self._runs[arm] + 1
+        is_looked_at = number in self._looked_at[arm]
+        return self.arms[arm].block(arm, seed, is_looked_at=is_looked_at)
+
+
+def _quads(blocks: _Blocks, order: random.Random) -> dict[Kind, list[Quad]]:
     """Run the quads of a replica, each kind's in turn."""
+    arms = blocks.arms
     known = {kind: pair for kind, pair in _PAIRS.items() if arms.keys() >= {*pair}}
     named = {arm for pair in _PAIRS.values() for arm in pair}
     pairs = known | {arm: (arm, INCUMBENT) for arm in arms if arm not in named}
     found: dict[Kind, list[Quad]] = {kind: [] for kind in pairs}
     for _ in range(QUADS):
         for kind, quads in found.items():
-            quads.append(_quad(arms, pairs[kind], order))
+            quads.append(_quad(blocks, pairs[kind], order))
     return found
 
 
-def _quad(arms: Mapping[str, Child], pair: tuple[str, str], order: random.Random) -> Quad:
-    """Run ABBA or BAAB, whichever the dice say."""
+def _quad(blocks: _Blocks, pair: tuple[str, str], order: random.Random) -> Quad:
+    """Run ABBA or BAAB, whichever the dice say; both arms meet the same content in either half."""
     a, b = pair if order.random() < 0.5 else pair[::-1]
-    return [(arm, arms[arm].block(arm)) for arm in (a, b, b, a)]
+    first, second = order.getrandbits(62), order.getrandbits(62)
+    halves = ((a, first), (b, first), (b, second), (a, second))
+    return [(arm, blocks.run(arm, seed)) for arm, seed in halves]
 
 
 def _wait(child: Child, *kinds: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,15 @@ from typing import Any
 import pytest
 
 from pytest_kopt.honesty.watching.clock import Span
+from pytest_kopt.options.settings import PATH_OPTIONS
 from pytest_kopt.processes.channel import Message
 from pytest_kopt.processes.isolation import lacking
 from pytest_kopt.processes.launcher import Starter, launcher_of
 from pytest_kopt.processes.worker_orders import WorkerOrders
 
 _GRACE_SECONDS = 10
+#: Options with a value that a process which runs cases has no use for.
+_RECORDS = (*PATH_OPTIONS, "--kopt-campaign")
 _TIMEOUT, _FATAL = "Timeout (", "Fatal Python error"
 #: What processes that run kernel code for a verdict may not read; absent where nothing is refused.
 HIDDEN: pytest.StashKey[tuple[Path, ...]] = pytest.StashKey()
@@ -55,6 +58,19 @@ def moved_environment(env: dict[str, str], moved: Callable[[str], str]) -> dict[
         entries = env["PYTHONPATH"].split(os.pathsep)
         env["PYTHONPATH"] = os.pathsep.join(moved(entry) for entry in entries)
     return env
+
+
+def _without_records(words: Iterable[object]) -> list[str]:
+    """Return a command's words but for the options that name a campaign or what is written."""
+    found: list[str] = []
+    is_value = False
+    for word in map(str, words):
+        name, equals, _ = word.partition("=")
+        is_ours = name in _RECORDS
+        if not (is_ours or is_value):
+            found.append(word)
+        is_value = is_ours and not equals
+    return found
 
 
 class ChildDied(Exception):
@@ -93,8 +109,8 @@ class Child:
         self._tell(
             "hello",
             sys_path=[moved(entry) for entry in starter.sys_path],
-            argv=sys.argv,
-            pytest_args=[moved(str(arg)) for arg in config.invocation_params.args],
+            argv=_without_records(sys.argv),
+            pytest_args=[moved(arg) for arg in _without_records(config.invocation_params.args)],
             orders=orders.to_json(),
             hidden=None if hidden is None else [str(path) for path in hidden],
             args=None
@@ -119,9 +135,13 @@ class Child:
         """Tell a case that was prepared what is to time all its arms."""
         self._tell("engine", engine=engine)
 
-    def block(self, arm: str) -> tuple[float, float | None]:
-        """Have a block of an arm run; return its forward and backward time in ms per call."""
-        self._tell("block", arm=arm)
+    def block(self, arm: str, seed: int, *, is_looked_at: bool) -> tuple[float, float | None]:
+        """Have a block of an arm run on content drawn under a seed.
+
+        Return its forward and backward time in ms per call; with `is_looked_at` one of its results
+        is kept, and judged after the last block.
+        """
+        self._tell("block", arm=arm, seed=seed, is_looked_at=is_looked_at)
         message = self.receive()
         if message["kind"] != "time":
             raise ChildDied(f"sent {message['kind']} instead of a time")
@@ -136,9 +156,9 @@ class Child:
         """Whether ChildDied was raised for this process."""
         return self._process.returncode is not None
 
-    def release(self) -> None:
-        """Let the case that is held ready end."""
-        self._tell("release")
+    def release(self, seed: int) -> None:
+        """Let the case that is held ready end; what it tries after its blocks has this seed."""
+        self._tell("block", arm="", seed=seed, is_looked_at=False)
 
     def receive(self) -> Message:
         """Return the next message; ChildDied when the process ended instead."""

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import pytest
 
+from pytest_kopt.cases.order import BlockOrder
 from pytest_kopt.cases.result import LOST, CaseResult
 from pytest_kopt.decide.verdict import KernelChange, Same
 from pytest_kopt.devices import context
@@ -133,14 +134,16 @@ class Serve:
         """Say why two versions cannot live in this process."""
         self._channel.send("refused", nodeid=nodeid, reason=reason)
 
-    def next_arm(self) -> str | None:
-        """Wait for the next block; None when the case is done or the other side is gone."""
+    def next_block(self) -> BlockOrder:
+        """Wait for the next block; the end is also where the other side is gone."""
         try:
             message = self._channel.receive()
         except EOFError:
-            return None
+            message = None
         self._ordered = time.perf_counter()
-        return message["arm"] if message and message["kind"] == "block" else None
+        if message is None or message["kind"] == "stop":
+            return BlockOrder("")
+        return BlockOrder(message["arm"], message["seed"], message["is_looked_at"])
 
     def timed(self, forward_ms: float, backward_ms: float | None) -> None:
         """Return the times of a block, and how long it took from the order on."""

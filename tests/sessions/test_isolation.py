@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,46 @@ def test_a_kernel_that_leaves_its_bounds_is_told_of(
         said = text.format(root=project.root)
         assert any(said in flag for flag in done.judged["flags"]), (said, done.judged["flags"])
     assert project.read("README.md") == "A project.\n"
+
+
+LISTS = """
+import json
+import os
+import sys
+from pathlib import Path
+
+
+def _target(descriptor):
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return ""
+
+
+with open(Path(os.environ["TRACE"]).with_name("held.log"), "a") as log:
+    held = [
+        *map(_target, os.listdir("/proc/self/fd")),
+        *Path("/proc/self/cmdline").read_text().split(chr(0)),
+        *sys.argv,
+        *os.environ.values(),
+    ]
+    print(json.dumps(held), file=log)
+"""
+
+
+def test_what_a_process_of_a_kernel_holds(tmp_path: Path) -> None:
+    """No open file, no word and no variable leads to the verdict or to a campaign."""
+    project = project_at(tmp_path / "project")
+    project.write(PLAIN, kernel(cost=187.5, who="plain new", imports=LISTS))
+    gate = Gate(project)
+    assert gate("--kopt-comment", str(gate.private / "comment.md")).run.code == 0
+    lines = (gate.private / "held.log").read_text().splitlines()
+    assert len(lines) >= 3, "its checker and replicas"
+    for line in lines:
+        held = json.loads(line)
+        assert not [text for text in held for name in ("verdict", "comment") if name in text]
+        below = {text for text in held if text.startswith(str(tmp_path)) and Path(text).is_file()}
+        assert below <= {str(gate.trace), str(gate.private / "held.log")}
 
 
 def test_where_it_is_off_the_session_and_its_verdict_say_so(tmp_path: Path) -> None:

@@ -31,8 +31,13 @@ from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.heldout import held_out_cases, try_shape
 from pytest_kopt.cases.running.reference import observed
-from pytest_kopt.cases.running.spot_checks import Looks, Spotted, floors
-from pytest_kopt.cases.running.timing import engines_of, not_captured, prepare_blocks
+from pytest_kopt.cases.running.spot_checks import Spotted, floors
+from pytest_kopt.cases.running.timing import (
+    engines_of,
+    not_captured,
+    prepare_blocks,
+    renewal_of,
+)
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.lock import checking_lock
 from pytest_kopt.honesty.checks import Phase, ask
@@ -48,8 +53,6 @@ from pytest_kopt.versions.errors import NotLoadable, Unreached
 
 #: So many other shapes and inputs are tried however long they take, and more for so long.
 _TRIED, _TRYING_SECONDS = 4, 3.0
-#: Of so many blocks of an arm, so many are looked at.
-_RUNS, _LOOKS = 7, 2
 #: How far below the baseline's SNR a timed result may lie, in dB, before it is plainly wrong.
 _SLACK_DB = 40.0
 
@@ -110,10 +113,12 @@ def serve_arms(
 
         arms = _on_one_engine(prepare, engines_of(case, bench), case.nodeid, bench, commander)
         commander.ready(case.nodeid, list(arms))
-        while (wanted := commander.next_arm()) is not None:
-            arm = arms[wanted]
-            forward = arm.forward.run()
-            commander.timed(forward, arm.backward.run() if arm.backward else None)
+        while (wanted := commander.next_block()).arm:
+            times = [
+                block.run_on(wanted.seed, is_looked_at=wanted.is_looked_at)
+                for block in arms[wanted.arm].blocks
+            ]
+            commander.timed(times[0], times[1] if times[1:] else None)
         findings, threads = bench.watched(), torch.get_num_threads()
     known = floors(bench.accuracy(case.nodeid), _SLACK_DB)
     for name in arms.keys() - {INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]}:
@@ -128,7 +133,7 @@ def serve_arms(
         )
     commander.caught(case.nodeid, [found for found in findings if found.rejects])
     if order.held_out:
-        secret = derive(bench.session_seed, case.nodeid, "held out")
+        secret = derive(wanted.seed, case.nodeid, "held out")
         with one_thread():
             end = time.perf_counter() + _TRYING_SECONDS
             for number, (kind, near) in enumerate(held_out_cases(item, case, bench.device, secret)):
@@ -201,12 +206,14 @@ def _arms(
     seed: int,
     engines: Sequence[str],
 ) -> dict[str, _Arm]:
-    sets, arms = [Held(given, case.rewritten) for given in pool.sets], {}
-    for name, function in versions.items():
-        looks = Looks(_RUNS, _LOOKS, derive(bench.session_seed, case.nodeid, f"looks {name}"))
-        blocks = prepare_blocks(function, case, pool, sets, bench, seed, looks, engines=engines)
-        arms[name] = _Arm(*blocks)
-    return arms
+    sets = [Held(given, case.rewritten) for given in pool.sets]
+    renewal = renewal_of(sets, case, bench)
+    return {
+        name: _Arm(
+            *prepare_blocks(function, case, pool, sets, bench, seed, renewal, engines=engines)
+        )
+        for name, function in versions.items()
+    }
 
 
 def _uneven(

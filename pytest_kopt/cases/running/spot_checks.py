@@ -216,27 +216,37 @@ class Spotted(Block):
         inner: Block,
         case: Case,
         recorders: Sequence[Recorder],
-        looks: Looks,
+        looks: Looks | None,
         renewal: Renewal | None,
     ) -> None:
-        """Wrap a block of the recorders' calls; `renewal` is called before each, None: nothing."""
+        """Wrap a block of the recorders' calls; `renewal` is called before each, None: nothing.
+
+        `looks` are for `run`: where another process orders the blocks it is None.
+        """
         self.engine, self.calls = inner.engine, inner.calls
         self.not_captured = inner.not_captured
         self._inner = inner
         self._case = case
         self._recorders = recorders
         self._renewal = renewal
-        self._chosen, self._dice = looks.drawn()
+        self._chosen, self._dice = looks.drawn() if looks else (frozenset(), random.SystemRandom())
         self._run = 0
         self._spots: list[Spot] = []
 
     def run(self) -> float:
         number, self._run = self._run, self._run + 1
-        if number not in self._chosen:
+        return self.run_on(self._dice.getrandbits(62), is_looked_at=number in self._chosen)
+
+    def run_on(self, seed: int, *, is_looked_at: bool) -> float:
+        """Run on content drawn under a seed; keep a result where it is looked at."""
+        if self._renewal is not None:
+            self._renewal.begin(seed)
+        if not is_looked_at:
             return self._undisturbed()
-        recorder = self._dice.choice(self._recorders)
-        write = self._new_content(recorder.call)
-        place = 1 + self._dice.randrange(max(1, self.calls // len(self._recorders)))
+        dice = random.Random(seed)
+        recorder = dice.choice(self._recorders)
+        write = self._new_content(recorder.call, dice.getrandbits(62))
+        place = 1 + dice.randrange(max(1, self.calls // len(self._recorders)))
         if self._renewal is None:
             write()
         else:
@@ -281,9 +291,8 @@ class Spotted(Block):
         self.queue_full = self._inner.queue_full
         return milliseconds
 
-    def _new_content(self, call: Forward | Backward) -> Callable[[], None]:
+    def _new_content(self, call: Forward | Backward, seed: int) -> Callable[[], None]:
         """Draw content as the case draws it; return what writes it where the call looks."""
-        seed = self._dice.getrandbits(62)
         if call.incoming is None:
             given, drawn = call.given, make_inputs(self._case, seed)
             weights = self._case.weights

@@ -27,7 +27,7 @@ from pytest_kopt.devices.conditions import Conditions, steadily
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.inputs import Held
+from pytest_kopt.honesty.inputs import Held, activations
 from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import InputPool, input_pool, launch_stream
@@ -74,6 +74,7 @@ def time_case(case: Case, bench: Bench, report: CheckReport) -> Timed:
         sets,
         bench,
         seed,
+        None if report.interpreted else renewal_of(sets, case, bench),
         looks,
         engines=engines_of(case, bench),
         interpreted=report.interpreted,
@@ -145,23 +146,24 @@ def prepare_blocks(
     sets: Sequence[Held],
     bench: Bench,
     seed: int,
-    looks: Looks,
+    renewal: Renewal | None,
+    looks: Looks | None = None,
     *,
     engines: Sequence[str],
     interpreted: bool = False,
 ) -> tuple[Spotted, Spotted | None]:
     """Return the forward block of one version of a case's function, and its backward block.
 
-    `sets` are the pool's, which all versions share. Raises BadInput where an engine that was asked
-    for by name cannot time the calls.
+    `sets` are the pool's, which all versions share, and `renewal` is what renews them. Without
+    `looks` whoever orders a block says whether it is looked at. Raises BadInput where an engine
+    that was asked for by name cannot time the calls.
     """
     function = case.positional(function)
 
-    def spotted(engine: str, calls: Sequence[Forward | Backward]) -> Spotted:
+    def spotted(
+        engine: str, calls: Sequence[Forward | Backward], renewal: Renewal | None
+    ) -> Spotted:
         recorders = [Recorder(call, bench.device) for call in calls]
-        renewal = None
-        if bench.device == "cpu" and not interpreted:
-            renewal = Renewal((tensor for call in calls for tensor in call.changing), looks.seed)
         before = renewal or pool.flush
         if case.rewritten or case.consumes_incoming:
             if engine == "do_bench":
@@ -182,7 +184,7 @@ def prepare_blocks(
         return Spotted(block, case, recorders, looks, renewal)
 
     front = [Forward(function, held, case.weights, case) for held in sets]
-    forward = spotted(engines[0], front)
+    forward = spotted(engines[0], front, renewal)
     if not case.backward:
         return forward, None
     # Autograd runs a backward on its forward's stream, and only there can it be captured.
@@ -190,7 +192,17 @@ def prepare_blocks(
         back = [
             Backward(function, held.source, lambda out: grad_out(out, seed), case) for held in sets
         ]
-    return forward, spotted(engines[-1], back)
+    incoming = [tensor for call in back for tensor in call.changing]
+    of_gradients = Renewal(incoming, seed, restores=True) if renewal else None
+    return forward, spotted(engines[-1], back, of_gradients)
+
+
+def renewal_of(sets: Sequence[Held], case: Case, bench: Bench) -> Renewal | None:
+    """Return what gives every call on these sets new content; None on a GPU."""
+    if bench.device != "cpu":
+        return None
+    tensors = [item for held in sets for item in activations(held.source, case.weights)]
+    return Renewal(tensors, bench.session_seed, restores=True)
 
 
 def _restored(
