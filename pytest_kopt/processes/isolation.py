@@ -62,6 +62,8 @@ def isolate(scratch: Path, hidden: Sequence[Path]) -> Bounds | None:
         return None
     caches = [_prepared(path) for path in _caches()]
     os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
+    # Where coverage is measured it begins with removing what the last run wrote.
+    os.environ["COVERAGE_FILE"] = str(scratch / ".coverage")
     own = [scratch, Path("/dev/shm"), Path("/proc/self")]  # noqa: S108 - torch shares by it
     with suppress(OSError):
         os.close(open_lock("cpu"))  # For the folder, where processes announce themselves.
