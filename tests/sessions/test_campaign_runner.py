@@ -62,7 +62,7 @@ SETTINGS_OF_IT = {
 def test_a_campaign_is_run_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = Project(tmp_path / "campaigns/plain")
     write_paired(written)
-    written.write("pyproject.toml", SETTINGS + 'kopt_compare = "stored"\n')
+    written.write("pyproject.toml", SETTINGS + 'kopt_compare = "stored"\nkopt_isolation = "off"\n')
     written.write("campaign.yaml", yaml.safe_dump(SETTINGS_OF_IT))
     for name, step in STEPS.items():
         notes = {"summary": name, "change": name, "bucket": "K2"}
