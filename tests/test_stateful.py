@@ -465,7 +465,10 @@ class Histories(RuleBasedStateMachine):
         return {
             path.relative_to(self.root).as_posix(): path.read_bytes()
             for path in self.root.rglob("*")
-            if path.is_file() and not path.name.startswith(".lock") and ".git" not in path.parts
+            if path.is_file()
+            # Whoever polls reads in running.json how a refused session ended.
+            and not path.name.startswith((".lock", "running.json"))
+            and ".git" not in path.parts
         }
 
 
