@@ -53,7 +53,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from pytest_kopt.measure import device, wall
+from pytest_kopt.measure import gpu, wall
 
 ON_GPU = torch.cuda.is_available()
 KIND = "CUDA" if ON_GPU else "CPU"
@@ -67,8 +67,8 @@ def marked(function, name):
     return run
 
 
-device._warm_up = marked(device._warm_up, "kopt-warm-up")
-for block in (device._GraphBlock, device._EventsBlock, wall.WallBlock):
+gpu._warm_up = marked(gpu._warm_up, "kopt-warm-up")
+for block in (gpu._GraphBlock, gpu._EventsBlock, wall.WallBlock):
     block.run = marked(block.run, "kopt-block")
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 
 from pytest_kopt.errors import BadInput
-from pytest_kopt.measure.device import EventsEngine, GraphEngine
 from pytest_kopt.measure.do_bench import DoBenchEngine
 from pytest_kopt.measure.engine import Block, Call, CaptureFailed, Engine
+from pytest_kopt.measure.gpu import EventsEngine, GraphEngine
 from pytest_kopt.measure.wall import InterpreterEngine, WallEngine
 
 

@@ -16,8 +16,8 @@ from pytest_kopt.cases.running.spot_checks import Backward
 from pytest_kopt.honesty.reuse import known_content_gain
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import input_pool, launch_stream
-from pytest_kopt.measure.device import EventsEngine, GraphEngine
 from pytest_kopt.measure.engine import CaptureFailed
+from pytest_kopt.measure.gpu import EventsEngine, GraphEngine
 
 pytestmark = pytest.mark.gpu
 

@@ -14,11 +14,11 @@ import torch
 
 from pytest_kopt.cases.evidence import ColdCache
 from pytest_kopt.errors import BadInput
-from pytest_kopt.measure import choice, cold, device, do_bench
+from pytest_kopt.measure import choice, cold, do_bench, gpu
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import InputPool, input_pool
-from pytest_kopt.measure.device import EventsEngine
 from pytest_kopt.measure.engine import Block, CaptureFailed
+from pytest_kopt.measure.gpu import EventsEngine
 
 US = 1e-6
 
@@ -76,8 +76,8 @@ class Machine:
             "get_device_properties",
             lambda number: SimpleNamespace(clock_rate=1_000_000, L2_cache_size=1000),
         )
-        patch.setattr(device, "launch_stream", stream)
-        patch.setattr(device, "perf_counter", lambda: machine.now)
+        patch.setattr(gpu, "launch_stream", stream)
+        patch.setattr(gpu, "perf_counter", lambda: machine.now)
 
 
 def events(machine: Machine, patch: pytest.MonkeyPatch, **more: Any) -> Block:
