@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from pytest_kopt.cli.commands import Commands, command
+from pytest_kopt.options.declare import DEVICES
 from pytest_kopt.options.project import Project
 from pytest_kopt.show.ceilings import lines
 
@@ -29,7 +30,7 @@ def add_parser(commands: Commands) -> None:
     half.add_argument("--noise", action="store_true", help="only the noise floor")
     parser.add_argument("--tests", default="", metavar="'ARGS'", help="pytest arguments")
     parser.add_argument("--processes", type=int, default=8, metavar="N")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--device", choices=DEVICES, default="auto")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="noise as JSON too")
     parser.set_defaults(run=run)
 

@@ -49,7 +49,7 @@ def discover(
     environ: Mapping[str, str] = os.environ,
     connect: Callable[[], Vendor | None] = find_vendor,
 ) -> Host:
-    """Return the usable devices of a kind, "cpu" or "cuda".
+    """Return the usable devices of a kind, "cpu" or "cuda" (the GPUs of every vendor).
 
     Raises BadInput where GPUs are asked for and none can be listed or none is visible.
     """

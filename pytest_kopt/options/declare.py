@@ -10,12 +10,13 @@ PROCESSES = ("forked", "fresh")
 ISOLATION = ("on", "off")
 GATES = ("no-regression", "improve")
 LEVELS = ("quick", "full")
+DEVICES = ("auto", "cpu", "cuda")
 ENGINES = ("auto", "graph", "events", "wall", "do_bench")
 INI = {
     "kopt_campaign": "campaign whose rounds are measured (--kopt-campaign)",
     "kopt_workspace": "directory of the campaigns (default: agent/workspace)",
     "kopt_policy": "decision policy (--kopt-policy)",
-    "kopt_device": "auto, cpu or cuda (--kopt-device)",
+    "kopt_device": f"{', '.join(DEVICES)} (--kopt-device)",
     "kopt_engine": "timing engine (--kopt-engine)",
     "kopt_compare": "auto, paired or stored (--kopt-compare)",
     "kopt_gpu_wait": "minutes to wait for an idle GPU (--kopt-gpu-wait)",
@@ -121,7 +122,7 @@ def add_options(parser: pytest.Parser) -> None:
         "--kopt-policy", metavar="NAME|FILE", help="decision policy: primus, kernel-opt or a file"
     )
     group.addoption("--kopt-engine", choices=ENGINES, help="timing engine (default: auto)")
-    group.addoption("--kopt-device", choices=("auto", "cpu", "cuda"), help="device to measure on")
+    group.addoption("--kopt-device", choices=DEVICES, help="device to measure on")
     group.addoption(
         "--kopt-gpu-wait",
         metavar="MINUTES",

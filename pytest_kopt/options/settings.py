@@ -12,7 +12,7 @@ import pytest
 
 from pytest_kopt.campaign.git.worktrees import keeper
 from pytest_kopt.errors import BadInput
-from pytest_kopt.options.declare import ENGINES, GATES, ISOLATION, PROCESSES
+from pytest_kopt.options.declare import DEVICES, ENGINES, GATES, ISOLATION, PROCESSES
 
 Gate = Literal["no-regression", "improve"]
 Suite = Literal["standard", "deterministic", "multigpu"]
@@ -218,7 +218,7 @@ def _check_root(config: pytest.Config) -> None:
 
 def device_option(config: pytest.Config) -> str:
     """Return --kopt-device or its ini twin; BadInput for anything illegal."""
-    return _choice(config, "device", ("auto", "cpu", "cuda"))
+    return _choice(config, "device", DEVICES)
 
 
 def parse_round(text: str | None) -> int | Literal["next", "final"] | None:
