@@ -3,17 +3,22 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pytest_kopt.cases.running.check import CheckReport
+from pytest_kopt.cases.running.runner import figures_of
 from pytest_kopt.errors import BadInput
+from pytest_kopt.measure.engine import Timing
 from pytest_kopt.schema.profile import (
     ATTENTION,
     BUILT_IN,
     GEMM,
     GROUPED_GEMM,
     MEMORY,
+    QUANTITIES,
     SINGLE,
     Column,
     Schema,
@@ -61,6 +66,13 @@ def test_each_profile_has_the_contracts_header(
     schema: Schema, dims: tuple[str, ...], header: str
 ) -> None:
     assert ",".join(schema.header(dims)) == header
+
+
+def test_every_quantity_is_measured_of_a_case_that_was_timed() -> None:
+    case: Any = SimpleNamespace(schema=MEMORY, work=(1e6, 2e6))
+    timing = Timing("wall", (1.0, 2.0), calls_per_sample=1)
+    figures = figures_of(case, CheckReport("PASS", gradients={0: 40.0}), timing, timing)
+    assert {*figures} == {name.replace("<input>", "0") for name in QUANTITIES}
 
 
 def test_the_built_in_profiles_are_found_by_name() -> None:

@@ -1,8 +1,10 @@
 """Every check of honesty, in one table: when it is asked, what it may find, and what follows.
 
 A check is a function that returns findings; its parameters are named like the facts of its phase,
-as a test's are like fixtures. To add one, write the function in a file of its own and add its line
-to TABLE; `docs/honesty.md` has a row for every name that stands here.
+as a test's are like fixtures. What a fact holds is seen where its phase is asked: those of
+`Phase.CALL` in cases/running/checking.py, others by searching for the phase. To add a check, write
+the function in a file of its own and add its line to TABLE; `docs/honesty.md` has a row for every
+name that stands here. KEPT and GAINED have one check each, whose finding their caller reads.
 """
 
 from __future__ import annotations

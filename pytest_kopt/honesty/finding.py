@@ -14,7 +14,7 @@ _TEXT = re.compile(r"[a-z]+(-[a-z]+)*: ")
 class Finding:
     """One named finding about a candidate.
 
-    `check` is the short name of the check that made it (`stale-result`, `id-keyed-cache`), `where`
+    `check` is the short name of the check that made it (`stale-result`, `weight-cache`), `where`
     a file and line or a case, `advice` what an honest author should do, `bucket` the class of the
     gain it means (W1, W2, W3; "" where none applies). A finding that does not reject is a note.
     """

@@ -1,1 +1,4 @@
-"""The frozen CSV: which columns a case has, how rows are written, read and matched."""
+"""The frozen CSV: which columns a case has (`profile.py`, with those built in), and its rows.
+
+The JSON Schema of verdict.json is in the folder `schemas`, and has nothing to do with these.
+"""

@@ -158,7 +158,7 @@ def _outcome(course: _Course, start: float) -> Outcome:
     if course.findings and check != "PASS":
         diagnosis = "\n".join([*map(str, course.findings), diagnosis]).rstrip()
     evidence = replace(course.evidence, seconds=time.perf_counter() - start)
-    figures = _figures(case, course.report, forward, backward)
+    figures = figures_of(case, course.report, forward, backward)
     cells: dict[str, Scalar | None] = {
         column.name: figures.get(column.quantity, math.nan)
         for column in case.schema.columns
@@ -194,9 +194,10 @@ def _failed_gate(case: Case, figures: dict[str, float], *, is_timed: bool) -> st
     return f"gate {case.schema.gate!r} fails: {value!r}"
 
 
-def _figures(
+def figures_of(
     case: Case, report: CheckReport, forward: Timing | None, backward: Timing | None
 ) -> dict[str, float]:
+    """Return those of `QUANTITIES` that were measured; a direction's need its timing."""
     figures = {
         "out_snr": report.out_snr,
         "max_abs_error": report.max_abs_error,
