@@ -146,10 +146,10 @@ class Runner:
             decision, self.progress["base"] = _CHECKED, candidate
         elif decision in _OPEN:
             # The hypothesis is given up: its round ends with what was kept before.
-            self._write(self._base())
-            verdict = self._session(f"{step.name}, given up", "next")
-            decision, number = verdict["decision"], verdict["round"]
+            self._call("-m", "pytest_kopt.cli", "discard", self.plan.name)
+            decision = "ROLLED_BACK"
             here["decisions"].append(decision)
+            print(f"{step.name}, given up: {decision}", flush=True)
         more = step.afterwards(decision in _KEPT)
         if more and decision not in (*_OPEN, _CHECKED):
             (self.out / "more.yaml").write_text(yaml.safe_dump(more))
