@@ -104,7 +104,7 @@ def test_two_clients_on_one_campaign_get_the_message_of_its_lock(started: Projec
 
     async def play() -> None:
         with live(started, *round_words()) as first:
-            first.until(lambda: (started.root / "waits.log").exists())
+            first.until(lambda: (started.root / "measured/waits.log").exists())
             async with client(started) as agent:
                 told = await refused(agent, "round", campaign=CAMPAIGN)
             assert "in use by" in told and f"process {first.process.pid} on" in told
@@ -129,8 +129,9 @@ def test_a_cancelled_round_leaves_what_ctrl_c_leaves(started: Project) -> None:
                 arguments = {"campaign": CAMPAIGN}
                 call = lambda: agent.call_tool("round", arguments, progress_callback=hear)  # noqa: E731
                 group.start_soon(call)
-                while not (started.root / "waits.log").exists():
-                    await anyio.sleep(0.1)
+                with anyio.fail_after(120):
+                    while not (started.root / "measured/waits.log").exists():
+                        await anyio.sleep(0.1)
                 assert any("kopt: campaign" in line for line in said)
                 group.cancel_scope.cancel()
             owner = started.campaign / ".lock-owner"
