@@ -188,7 +188,7 @@ def test_a_campaign_on_two_gpus(empty: Project) -> None:
     assert {s["label"]: {s["device"]} for s in verdict["shapes"]} == devices
 
 
-LABELS = ("n1", "n2", "n3", "n4")
+LABELS = tuple(f"slept n={n}" for n in range(1, 5))
 
 SLEEPING = """\
 import time

@@ -119,7 +119,7 @@ def test_rows_and_evidence_come_home(
         done = run(empty, words, "--summary-csv", "out.csv")
     assert done.code == 0, done.text
     rows = list(csv.DictReader(empty.read("out.csv").splitlines()))
-    assert [row["label"] for row in rows] == ["n1", "n2", "n3", "n4"]
+    assert [row["label"] for row in rows] == [f"slept n={n}" for n in range(1, 5)]
     assert {row["Check"] for row in rows} == {"PASS"}
     evidence = json.loads(empty.read("out.csv.evidence.json"))
     wanted = {drivers[0].uuids[1], drivers[1].uuids[0]}
