@@ -228,6 +228,8 @@ class HostMeasurements:
         devices: Sequence[Device] = [site.placement.best]
         if is_distributed(config):
             devices = site.placement.devices[: local_workers(config)]
+        if not devices:  # All workers are on other hosts.
+            return
         lanes = [(site, device, list(ids)) for device in devices]
         opened = self._comparison(lanes, versions, FINAL_LOOK)
         self._opened = versions, opened
