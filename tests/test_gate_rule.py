@@ -89,7 +89,7 @@ def test_an_undecided_gain_names_the_case_that_stands_in_its_way() -> None:
 def test_the_gate_says_what_it_excludes() -> None:
     verdict = judged("no-regression", FINAL_LOOK, 1.0, 0.0)
     assert verdict is not None
-    assert verdict.reason.startswith("no case is slower by 5 % or more, at 97.5 %; step speed ")
+    assert verdict.reason.startswith("no case is slower by 5 % or more, at 99.7 %; step speed ")
 
 
 def test_a_renamed_case_is_named_by_both_names() -> None:
@@ -99,3 +99,12 @@ def test_a_renamed_case_is_named_by_both_names() -> None:
     assert (refused.decision, refused.removed) == (Decision.ROLLED_BACK, ["t.py::test_old"])
     assert "new name (t.py::test_new)" in refused.next_step
     assert "new name" not in _without(["t.py::test_old"], [], kept).next_step
+
+
+def test_a_gate_is_surer_that_a_case_is_not_slower_than_a_round() -> None:
+    """A case of -2 % whose bound at 97.5 % is within the gate of 5 %, and at 99.7 % beyond it."""
+    own = judged("no-regression", FINAL_LOOK, -2.0, spread=2.8)
+    assert own is not None and own.exit_code == 9
+    assert "may have lost more than is allowed" in own.reason
+    beside_a_gain = judged("improve", FINAL_LOOK, -2.0, *[9.0] * 8, spread=2.8)
+    assert beside_a_gain is not None and beside_a_gain.exit_code == 0

@@ -21,6 +21,8 @@ LOOKS: Mapping[int, float] = {2: 0.0002, 3: 0.0003, 4: 0.0006, 6: 0.0015, 8: 0.0
 FINAL_LOOK = max(LOOKS)
 #: One-sided level of the bound that keeps a case away from the shape gate.
 SHAPE_LEVEL = 0.025
+#: The same where a gate says that a case is not slower: nobody looks at that change again.
+GATE_LEVEL = 0.003
 #: The same of a case that was measured alone beyond the last look: it is looked at more often.
 ALONE_LEVEL = 0.005
 #: Two separate processes are known to differ by this much for good, whatever the code. A class that

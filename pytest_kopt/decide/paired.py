@@ -12,6 +12,7 @@ from pytest_kopt.decide.gates import after_regression
 from pytest_kopt.decide.inference import (
     ALONE_LEVEL,
     FINAL_LOOK,
+    GATE_LEVEL,
     KNOWN_BIAS_PCT,
     LOOKS,
     SHAPE_LEVEL,
@@ -115,6 +116,10 @@ class PairedEvidence:
     def replicas(self) -> int:
         """The number of fresh processes so far that measured every case."""
         return min(len(case.ratios) for case in self.cases)
+
+    def level_of(self, case: PairedCase) -> float:
+        """Return the one-sided level at which a case has to be clear of the shape gate."""
+        return min(case.level, GATE_LEVEL) if self.gate == "no-regression" else case.level
 
     @property
     def excess(self) -> float:
@@ -226,7 +231,7 @@ class _Judged:
     @property
     def why_open(self) -> str:
         """Why nothing is decided: a case or class that may have lost, or that nothing is clear."""
-        levels = {case.name: case.level for case in self.evidence.cases}
+        levels = {case.name: self.evidence.level_of(case) for case in self.evidence.cases}
         for kind, names, found in (
             ("case", self.open_shapes, self.shapes),
             ("class", self.open_classes, self.classes),
@@ -411,7 +416,9 @@ def _judge(evidence: PairedEvidence, policy: Policy, level: float) -> _Judged:
         shapes,
         regressed=frozenset(holm_rejects(beyond, level)),
         slower=frozenset(holm_rejects(slower, level)),
-        open_shapes=frozenset(key for key in core if shapes[key].lower(by_name[key].level) <= gate),
+        open_shapes=frozenset(
+            key for key in core if shapes[key].lower(evidence.level_of(by_name[key])) <= gate
+        ),
         groups=groups,
         classes=classes,
         standing=_standing(classes, level),
@@ -476,7 +483,7 @@ def _decide(judged: _Judged, evidence: PairedEvidence, policy: Policy) -> Verdic
     if is_harmless:
         safe = (
             f"no case is slower by {policy.shape_gate_pct:g} % or more, at "
-            f"{100 * (1 - SHAPE_LEVEL):g} %; {evidence.speed} {shown}"
+            f"{100 * (1 - GATE_LEVEL):g} %; {evidence.speed} {shown}"
         )
         if judged.slower:
             note = f"{safe}; {judged.worst(judged.slower)}"
