@@ -53,8 +53,8 @@ def test_notes_outside_of_the_project_do_not_hide_it(baseline: Project, tmp_path
 @pytest.mark.parametrize(
     ("name", "parts", "ways"),
     [
-        ("nowhere", ("'nowhere'", "--kopt-campaign", CAMPAIGN), BOTH),
-        (f"../workspace/{CAMPAIGN}", ("'../workspace", "--kopt-campaign", "letters, digits"), BOTH),
+        ("nowhere", ("campaign: 'nowhere'", CAMPAIGN), BOTH),
+        (f"../workspace/{CAMPAIGN}", ("campaign: the name '../workspace", "letters, digits"), BOTH),
         ("a/b", ("'a/b'", "letters, digits"), BOTH),
         ("..", ("'..'", "letters, digits"), [SERIAL]),
         ("a\\b", ("a\\\\b", "letters, digits"), [SERIAL]),
