@@ -219,9 +219,13 @@ def test_ptx_is_read_where_there_is_nothing_else() -> None:
 
 def test_what_changed_is_told_within_half_a_second(versions: dict[str, Kernel]) -> None:
     before, after = launch(versions["plain"]), launch(versions["num_warps"])
-    begun = time.process_time()
-    (found,) = differences(before, after, ARCH)
-    assert time.process_time() - begun < 0.5, "of this process; the tools run beside it"
+    took = []
+    for _ in range(3):
+        # Of this process, whose collector may set in at any time; the tools run beside it.
+        begun = time.process_time()
+        (found,) = differences(before, after, ARCH)
+        took.append(time.process_time() - begun)
+    assert min(took) < 0.5, took
     verdict = Verdict(
         decision=Decision.ACCEPTED,
         reason="faster",
