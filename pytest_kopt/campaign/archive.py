@@ -124,11 +124,13 @@ class Archive:
         """
         assert attempt.decided is not None
         path = self._layout.attempt(number, attempt.number) / "verdict.json"
-        text, page = b"", self._layout.verdict(number)
+        page = self._layout.verdict(number)
         if page.is_file() and not path.exists():
-            path, shown = page, {**json.loads(_content(page)), "applied": Applied().model_dump()}
-            text = f"{json.dumps(shown, indent=1, ensure_ascii=False)}\n".encode()
-        text = text or _content(path)
+            path = page
+            given = {**json.loads(_content(page)), "applied": Applied().model_dump()}
+            text = f"{json.dumps(given, indent=1, ensure_ascii=False)}\n".encode()
+        else:
+            text = _content(path)
         if _sha256(text) != attempt.decided.verdict_sha256:
             raise BadInput("is not the verdict the ledger names", where=str(path))
         return Verdict.model_validate_json(text)

@@ -136,9 +136,15 @@ class CaseResult:
         )
 
 
+# Made once where they are asked for: that takes a millisecond each.
 @functools.cache
 def _wire() -> TypeAdapter[CaseResult]:
     return TypeAdapter(CaseResult)
+
+
+@functools.cache
+def _frozen() -> TypeAdapter[ExpectedCase]:
+    return TypeAdapter(ExpectedCase)
 
 
 def table_of(results: Sequence[CaseResult], where: str = "this session") -> Table | None:
@@ -245,4 +251,4 @@ class ExpectedCase:
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> ExpectedCase:
         """Read the JSON form."""
-        return TypeAdapter(cls).validate_python(document)
+        return _frozen().validate_python(document)

@@ -58,6 +58,18 @@ async def refused(agent: Any, tool: str, **arguments: Any) -> str:
     return said.text
 
 
+async def standing(agent: Any) -> dict[str, Any]:
+    """Return the status; asked with a campaign it tells no progress."""
+    progress: list[str | None] = []
+
+    async def hear(_: float, __: float | None, message: str | None) -> None:
+        progress.append(message)
+
+    await agent.call_tool("status", {"campaign": CAMPAIGN}, progress_callback=hear)
+    assert not progress
+    return await called(agent, "status")
+
+
 def test_an_agent_finds_tools_and_pages_and_one_message_for_bad_input(started: Project) -> None:
     async def play() -> None:
         async with client(started) as agent:
@@ -68,14 +80,7 @@ def test_an_agent_finds_tools_and_pages_and_one_message_for_bad_input(started: P
                 assert tool.output_schema and tool.description
             pages = {str(page.uri) for page in (await agent.list_resources()).resources}
             assert "kopt://skill" in pages
-            progress: list[str | None] = []
-
-            async def hear(_: float, __: float | None, message: str | None) -> None:
-                progress.append(message)
-
-            await agent.call_tool("status", {"campaign": CAMPAIGN}, progress_callback=hear)
-            assert not progress
-            where = await called(agent, "status")
+            where = await standing(agent)
             assert where["next_round"] == 2 and where["incumbent_round"] == 1
             advice = await called(agent, "advise", campaign=CAMPAIGN)
             assert {f"kopt://knowledge/{item['page']}" for item in advice["reading"]} <= pages
@@ -138,14 +143,7 @@ def test_a_cancelled_round_leaves_what_ctrl_c_leaves(started: Project) -> None:
             with anyio.fail_after(60):
                 while owner.exists():
                     await anyio.sleep(0.1)
-            progress: list[str | None] = []
-
-            async def hear(_: float, __: float | None, message: str | None) -> None:
-                progress.append(message)
-
-            await agent.call_tool("status", {"campaign": CAMPAIGN}, progress_callback=hear)
-            assert not progress
-            where = await called(agent, "status")
+            where = await standing(agent)
             assert where["next_round"] == 2 and where["rounds"][-1]["decision"] == "INCOMPLETE"
             started.write(KERNEL, FASTER)
             done = await called(agent, "round", campaign=CAMPAIGN)
