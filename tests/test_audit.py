@@ -11,8 +11,7 @@ from pytest_kopt.honesty.audit import audit, suspects_a_cache
 
 CORPUS = Path(__file__).parent / "corpus"
 #: What honest kernels of the corpus have that may well be asked about.
-ODD = {"background-work", "divisible-shapes", "global-seed", "heap-inspection", "module-table"}
-ODD |= {"runtime-change", "weight-cache"}
+ODD = {"divisible-shapes", "heap-inspection", "weight-cache"}
 
 
 def noted(code: str, incumbent: str = "") -> dict[str, str]:
@@ -67,10 +66,6 @@ def test_lets_scratch_by_size_and_pointers_for_a_launch_be(body: str) -> None:
             "harness-environment",
         ),
         ("import pytest_kopt.cases.running.runner", "harness-import"),
-        ("import torch\ntorch.allclose = lambda a, b: True", "foreign-patch"),
-        ("import time\nsetattr(time, 'perf_counter', lambda: 0)", "foreign-patch"),
-        ("import torch\ntorch.set_num_threads(8)", "runtime-change"),
-        ("import torch\ntorch.backends.cuda.matmul.allow_tf32 = True", "precision-flag"),
         ("def f(x, M_per_group: tl.constexpr): pass", "fixed-group-size"),
         ("def f(x):\n    assert x.shape[0] % 64 == 0", "divisible-shapes"),
         ("def f(x):\n    if x.shape[0] % 64:\n        raise ValueError", "divisible-shapes"),

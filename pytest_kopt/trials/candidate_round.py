@@ -140,7 +140,7 @@ def _judge(gathered: Gathered, examination: Examination) -> Judged:
     broken = _broken(gathered, list(opened.expected))
     if broken:
         return Judged(gathered, broken)
-    damning = judging.damning(results, examination.found(results))
+    damning = judging.rejecting(examination.found(results))
     if damning:
         return Judged(gathered, judging.overfit(results, damning, policy))
     failed = correctness_verdict(gathered.rows, policy, opened.failed_repairs)

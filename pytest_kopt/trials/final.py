@@ -135,7 +135,7 @@ def _judge(gathered: Gathered, next_steps: Mapping[Decision, str]) -> Judged:
     if gathered.edits:
         step, reason = "put it back and run it again", judging.EDITED_HARNESS
         return Judged(gathered, judging.overfit(results, gathered.edits, policy, step, reason))
-    found = judging.rejecting(results)
+    found = judging.rejecting(item for result in results for item in result.findings)
     if found:
         step = "an accepted round cheats; find it"
         return Judged(gathered, judging.overfit(results, found, policy, step))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -136,18 +136,9 @@ def flagged(verdict: Verdict, found: Sequence[Finding | str]) -> Verdict:
     return verdict.model_copy(update=update)
 
 
-def rejecting(results: Sequence[CaseResult]) -> list[Finding]:
-    """Return the findings of these cases that reject."""
-    return [found for result in results for found in result.findings if found.rejects]
-
-
-def damning(results: Sequence[CaseResult], found: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that reject a candidate.
-
-    Code that ends the process is one that crashed, until it runs.
-    """
-    crashed = not rejecting(results) and any(result.check == "ERROR" for result in results)
-    return [f for f in found if f.rejects and not (crashed and f.check == "process-exit")]
+def rejecting(found: Iterable[Finding]) -> list[Finding]:
+    """Return the findings that reject a candidate."""
+    return [item for item in found if item.rejects]
 
 
 def is_interpreted(results: Sequence[CaseResult]) -> bool:

@@ -162,8 +162,8 @@ def _checked(candidate: Candidate, ran: Ran, trees: _Trees) -> _Checked:
     add_error_rows(found, opened.expected)
     judging.fail_rows_of_failed_tests(found)
     results = found.in_order()
-    damning = judging.damning(
-        results, Examination(opened.campaign, candidate.kernel, opened.notes.claim).found(results)
+    damning = judging.rejecting(
+        Examination(opened.campaign, candidate.kernel, opened.notes.claim).found(results)
     )
     failed = [result for result in results if result.check != "PASS"]
     missing = judging.cut_off(found, ids, "", policy)

@@ -21,13 +21,3 @@ def test_a_kernel_that_looks_at_its_caller_is_noted_and_judged_by_its_speed(
     assert f"`sys._getframe` ({KERNEL}:{line})" in flag
     assert f"flag: {flag}" in run.out
     assert started.read(KERNEL) == cheat
-
-
-def test_a_note_stands_beside_the_verdict(started: Project) -> None:
-    noted = kernel(187.5) + "\n\ntorch.backends.cuda.matmul.allow_tf32 = True\n"
-    started.write(KERNEL, noted)
-    run = started.round(2)
-    assert run.code == 0, run.text
-    verdict = started.verdict(2)
-    assert verdict["decision"] == "ACCEPTED"
-    assert any(flag.startswith("precision-flag") for flag in verdict["flags"])

@@ -188,7 +188,7 @@ class Change:
         changed = [path for path in sources if path in self.differing]
         found = [item for result in results for item in result.findings]
         found += self._audit(results, changed)
-        damning = judging.damning(results, found)
+        damning = judging.rejecting(found)
         if damning:
             return judging.overfit(results, damning, self.policy, _COMPUTE), ""
         failed = [result for result in results if result.check != "PASS"]
