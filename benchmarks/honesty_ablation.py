@@ -313,7 +313,8 @@ def held_out(
             with one_thread():
                 tried.append(try_shape(kind, case, moved, versions, "cpu", seed))  # type: ignore[arg-type]
     near = [item for item in tried if item]
-    tell(ask(Phase.NEARBY, tried=near, candidate=CANDIDATE, incumbent=INCUMBENT, died=""))
+    facts = {"candidate": CANDIDATE, "incumbent": INCUMBENT, "gains": {}, "died": ""}
+    tell(ask(Phase.NEARBY, tried=near, **facts))
 
 
 def escapes(records: Sequence[Record], without: str = "") -> list[str]:
