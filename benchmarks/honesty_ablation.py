@@ -48,12 +48,12 @@ from pytest_kopt.cases.running import check, checking  # noqa: E402
 from pytest_kopt.cases.running.bench import Bench  # noqa: E402
 from pytest_kopt.cases.running.heldout import try_shape  # noqa: E402
 from pytest_kopt.cases.running.runner import run_case  # noqa: E402
+from pytest_kopt.cases.running.switches import compile_here  # noqa: E402
 from pytest_kopt.cases.running.timing import time_case  # noqa: E402
 from pytest_kopt.cases.running.training_check import Rehearsal  # noqa: E402
 from pytest_kopt.honesty.checks import Phase, ask, of_phase  # noqa: E402
 from pytest_kopt.honesty.finding import Finding  # noqa: E402
 from pytest_kopt.honesty.heldout import perturbed  # noqa: E402
-from pytest_kopt.honesty.watching.background import compile_here  # noqa: E402
 from pytest_kopt.honesty.watching.clock import Span  # noqa: E402
 from pytest_kopt.honesty.watching.watch import Watch  # noqa: E402
 from pytest_kopt.measure.wall import WallEngine, one_thread  # noqa: E402

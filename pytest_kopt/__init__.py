@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pytest_kopt.analysis.frames import Frames, load
     from pytest_kopt.cases.fixture import Kopt, Measurement
     from pytest_kopt.cases.running.gate_advice import propose_gate
-    from pytest_kopt.honesty.skew import skewed_groups
+    from pytest_kopt.cases.skew import skewed_groups
     from pytest_kopt.numerics.compare import assert_matches, assert_snr
     from pytest_kopt.numerics.determinism import assert_deterministic
     from pytest_kopt.numerics.gates import bitwise, get_tolerances, snr, tolerance
@@ -25,7 +25,7 @@ _ROOMS = {
     "load": "analysis.frames",
     "Kopt": "cases.fixture",
     "Measurement": "cases.fixture",
-    "skewed_groups": "honesty.skew",
+    "skewed_groups": "cases.skew",
     "assert_matches": "numerics.compare",
     "assert_snr": "numerics.compare",
     "assert_deterministic": "numerics.determinism",

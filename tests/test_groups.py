@@ -16,9 +16,9 @@ from pytest_kopt.cases.running.arms import serve_arms
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.check import CheckReport, check_case
 from pytest_kopt.cases.running.execution import make_inputs
+from pytest_kopt.cases.skew import DISTRIBUTIONS, skewed_groups
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.skew import DISTRIBUTIONS, skewed_groups
 from pytest_kopt.measure.wall import WallEngine
 
 G, M, N, K = 4, 64, 24, 16

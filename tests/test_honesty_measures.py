@@ -22,9 +22,9 @@ from torch import Tensor
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.running.bench import Bench
+from pytest_kopt.cases.running.steps.baseline import passing_controls
 from pytest_kopt.honesty import inputs, memory, outputs, physics, work
 from pytest_kopt.honesty.accuracy import Accuracy
-from pytest_kopt.honesty.controls import passing_controls
 from pytest_kopt.honesty.precision import accuracy_of, downgrades, least_snr, terms
 from pytest_kopt.numerics.compare import compare
 from pytest_kopt.numerics.gates import Tolerance

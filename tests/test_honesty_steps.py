@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.running.check import CheckReport, check_case
+from pytest_kopt.cases.running.steps import aftermath
 from pytest_kopt.honesty import outputs
 from pytest_kopt.numerics.gates import Gate, snr, tolerance
 
@@ -188,9 +189,9 @@ def test_the_first_reader_does_no_work_of_the_call(monkeypatch: pytest.MonkeyPat
         waiting.add(id(result))
         return [result]
 
-    assert outputs.read_late(lambda: [honest(*inputs())]) == []
-    monkeypatch.setattr(outputs, "taken", touch)
-    (finding,) = outputs.read_late(call)
+    assert aftermath.read_late(lambda: [honest(*inputs())]) == []
+    monkeypatch.setattr(aftermath, "taken", touch)
+    (finding,) = aftermath.read_late(call)
     assert finding.check == "late-result" and "for the first time" in finding.message
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_kopt import skewed_groups
+from pytest_kopt.cases.skew import DISTRIBUTIONS
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.skew import DISTRIBUTIONS
 
 from .builders import few_examples
 

@@ -11,8 +11,9 @@ from pytest_kopt.decide.inference import FINAL_LOOK, log_ratio
 from pytest_kopt.decide.paired import PairedCase, PairedEvidence
 from pytest_kopt.decide.skewed import decide_under_skew
 from pytest_kopt.decide.verdict import Verdict
-from pytest_kopt.honesty.transfer import Claim, Shown, credited_pct, transfer_lines
+from pytest_kopt.honesty.transfer import Claim, Shown, credited_pct
 from pytest_kopt.schema.classes import Classes
+from pytest_kopt.show.files.summary import transfer_lines
 
 PRIMUS = policies.load("primus")
 NAME = "Workload distribution robustness"

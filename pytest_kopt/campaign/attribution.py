@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import reuse_log_ratios
+from pytest_kopt.cases.skew import DISTRIBUTIONS
 from pytest_kopt.decide.skewed import UNDER_SKEW
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.honesty.finding import is_finding
 from pytest_kopt.honesty.inflation import inflation
-from pytest_kopt.honesty.skew import DISTRIBUTIONS
-from pytest_kopt.honesty.transfer import Credit, Shown, caches_weights
+from pytest_kopt.honesty.transfer import (
+    ACCEPT_ASTERISK,
+    ACCEPT_REAL,
+    Claim,
+    Shown,
+    caches_weights,
+    credited_pct,
+    decision,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """An accepted round: its claim, its gain over its incumbent, and what was found."""
+
+    round: int
+    claim: Claim
+    shown: Shown
 
 
 def shown(campaign: Campaign, item: Round, verdict: Verdict) -> Shown:
@@ -50,3 +70,20 @@ def accepted(campaign: Campaign) -> list[Credit]:
         if verdict is not None:
             found.append(Credit(item.number, item.notes.claim, shown(campaign, item, verdict)))
     return found
+
+
+def attribute(rounds: Sequence[Credit]) -> tuple[float, float, float]:
+    """Re-attribute the accepted rounds of a campaign: S_real, W_real and the headline, in percent.
+
+    Gains compound as they did in the campaign, and each round is credited with what it added at
+    its place in the chain, so that S_real (the K rounds) and W_real (W1, capped by quant time /
+    step time) add up to the whole. The headline compounds what the rounds were accepted for.
+    """
+    total, headline, parts = 1.0, 1.0, {ACCEPT_REAL: 0.0, ACCEPT_ASTERISK: 0.0}
+    for item in rounds:
+        headline *= 1 + (item.shown.change_pct or 0.0) / 100
+        credit = credited_pct(item.claim, item.shown) or 0.0
+        if (verdict := decision(item.claim, item.shown)) in parts:
+            parts[verdict] += total * credit
+        total *= 1 + credit / 100
+    return parts[ACCEPT_REAL], parts[ACCEPT_ASTERISK], (headline - 1) * 100

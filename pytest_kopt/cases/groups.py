@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.skew import DISTRIBUTIONS, filled_groups
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.skew import DISTRIBUTIONS, filled_groups
 from pytest_kopt.numerics.nested import tensors
 
 #: The distributions that a gain has to hold under.

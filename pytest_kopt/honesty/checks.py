@@ -158,7 +158,7 @@ TABLE = (
     Check(Phase.CALL, "honesty.outputs:stale", "stale-result"),
     Check(Phase.WRONG, "cases.running.steps.contents:remembered", "remembered-tensor"),
     Check(Phase.CHECKED, "honesty.watching.state:changes", "process-state", notes="denormals"),
-    Check(Phase.CHECKED, "honesty.watching.background:taken_threads", "thread-count"),
+    Check(Phase.CHECKED, "honesty.watching.state:taken_threads", "thread-count"),
     Check(
         Phase.CHECKED,
         "honesty.precision:downgrades",
@@ -178,7 +178,7 @@ TABLE = (
         "inflation",
         only="rehearsal.timed",
     ),
-    Check(Phase.BLOCKS, "honesty.watching.background:taken_threads", "thread-count"),
+    Check(Phase.BLOCKS, "honesty.watching.state:taken_threads", "thread-count"),
     Check(Phase.BLOCKS, "cases.running.spot_checks:wrong_results", "timed-result"),
     Check(Phase.BLOCKS, "cases.running.spot_checks:known_content", "inflation", only="asks_known"),
     Check(Phase.TIMED, "honesty.physics:too_fast", "faster-than-physics"),
@@ -193,7 +193,7 @@ TABLE = (
         notes="held-out-speed",
     ),
     Check(Phase.NEARBY, "honesty.heldout:death", notes="held-out-death", only="died"),
-    Check(Phase.KEPT, "honesty.company:slowed", "incumbent-slowed", notes="incumbent-slowed"),
+    Check(Phase.KEPT, "honesty.inflation:slowed", "incumbent-slowed", notes="incumbent-slowed"),
     Check(Phase.AUDITED, "honesty.audit:audit", notes=ANY),
     Check(
         Phase.CLAIMED,

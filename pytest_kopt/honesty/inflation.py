@@ -1,4 +1,4 @@
-"""The gain that only reused tensors have: reported, and not counted."""
+"""Gains that no real step has: of reused tensors, and of an incumbent that was slowed down."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_kopt.decide.inference import percent
 from pytest_kopt.honesty.finding import Finding
 
 #: S1: a gap between reuse gain and fresh gain above this is inflation.
@@ -15,6 +16,8 @@ _CONFIDENCE = 2.58
 #: What known addresses are worth to a call that remembers nothing (translation buffers, allocator),
 #: as a log-ratio: up to 0.03 was seen. A gap is only proven by what goes beyond it.
 _WARMTH = 0.05
+#: A gain of which so much is the incumbent's loss is no gain; less is told.
+_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,20 @@ def gap_finding(inflation: Inflation) -> list[Finding]:
             "fresh ones",
             advice="a training step brings fresh tensors: only the second figure counts",
             rejects=False,
+        )
+    ]
+
+
+def slowed(slower: float, gain: float) -> list[Finding]:
+    """Return the finding that the incumbent is so much slower in company; both are log-ratios."""
+    return [
+        Finding(
+            "incumbent-slowed",
+            f"the incumbent is {percent(slower):.1f} % slower beside the candidate than in a "
+            "process without it",
+            advice="leave the process, its libraries and the machine as they are: only what the "
+            "kernel's own calls gain counts",
+            rejects=slower >= _SHARE * gain,
         )
     ]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
-from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -19,8 +18,6 @@ _clone, _detach = torch.Tensor.clone, torch.Tensor.detach
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 #: How many results are held at most to see whether their memory is handed out again.
 _HELD_CALLS, _HELD_BYTES, _HELD_SECONDS = 1024, 1 << 30, 2.0
-#: How often a result is read for the first time, and what that may take beyond a second reading.
-_READS, _READING_SECONDS, _WORK_SHARE = 5, 1e-4, 0.5
 #: A reference that changed by less could give the same bits in a coarse output.
 _MATERIAL = 0.25
 
@@ -144,7 +141,7 @@ _SHARED = Finding(
     advice="a result belongs to its call: compute it into memory of its own",
     bucket="W2",
 )
-_LATE = Finding(
+LATE = Finding(
     "late-result",
     "the result was not there yet when the call returned",
     advice="join every thread and stream that works on a result before returning it",
@@ -153,34 +150,7 @@ _LATE = Finding(
 
 def late(wrong: bool, is_right_now: Callable[[], bool]) -> list[Finding]:
     """Return a finding when a result was wrong when the call returned and is right soon after."""
-    return [_LATE] if wrong and is_right_now() else []
-
-
-def read_late(call: Callable[[], Sequence[torch.Tensor]]) -> list[Finding]:
-    """Return a finding when the first reader of a CPU result does the call's work.
-
-    Pages can be handed out that fill themselves when they are touched.
-    """
-    called, late = [], []
-    for _ in range(_READS):
-        begin = perf_counter()
-        results = call()
-        returned = perf_counter()
-        taken(results)
-        once = perf_counter()
-        taken(results)
-        late.append((once - returned) - (perf_counter() - once))
-        called.append(returned - begin)
-    if min(late) <= max(_READING_SECONDS, _WORK_SHARE * min(called)):
-        return []
-    return [
-        replace(
-            _LATE,
-            message=f"reading a result for the first time takes {min(late) * 1e3:.3g} ms longer "
-            f"than reading it again; the call takes {min(called) * 1e3:.3g} ms",
-            advice="have every element in memory when the call returns",
-        )
-    ]
+    return [LATE] if wrong and is_right_now() else []
 
 
 #: Wrong in tensors that were seen before, right for the same content in others, time after time.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pydantic import computed_field
 
 from pytest_kopt.decide.skewed import is_mostly_lost
-from pytest_kopt.figures import changed
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inflation import ALLOWED_GAP_PCT
 
@@ -141,119 +140,6 @@ def credited_pct(claim: Claim, shown: Shown) -> float | None:
     return min(fresh, claim.bound_pct) if verdict == ACCEPT_ASTERISK else fresh
 
 
-def transfer_lines(claim: Claim, shown: Shown) -> list[tuple[str, str]]:
-    """Return the eight lines of the real-training transfer check (E7) as names and texts."""
-    verdict, credit = decision(claim, shown), credited_pct(claim, shown)
-    gain = UNSTATED if verdict == UNCLASSIFIED else _percent(credit)
-    if verdict == ACCEPT_ASTERISK:
-        gain += f" (at most quant time / step time = {claim.bound_pct:.3f} %)"
-    benchmark = _percent(shown.change_pct)
-    if shown.inflation_pct is not None and shown.inflation_pct > ALLOWED_GAP_PCT:
-        benchmark += f", of which {shown.inflation_pct:.3f} points only with reused tensors"
-    return [
-        ("Bucket", claim.bucket or UNSTATED),
-        ("Cache key", claim.cache_key or NO_CACHE_KEY),
-        ("id(...) audit", "; ".join(shown.findings) or "no finding"),
-        ("4-step trace hit rate", trace_text(shown.traces)),
-        ("Workload distribution robustness", _distributions(shown)),
-        ("Benchmark gain", benchmark),
-        ("Estimated real-training gain", gain),
-        ("Decision", verdict),
-    ]
-
-
-def trace_text(traces: Mapping[str, Trace | None] | None) -> str:
-    """Say what the simulated training loop showed, the worst case of each kind of cache."""
-    if traces is None:
-        return "not measured"
-    rates: dict[str, float] = {}
-    for trace in traces.values():
-        for kind, rate in (trace.rates if trace else {}).items():
-            rates[kind] = min(rate, rates.get(kind, 1.0))
-    if not rates:
-        return "no cache seen in a simulated training loop"
-    return ", ".join(f"{kind} {rate:.0%}" for kind, rate in sorted(rates.items()))
-
-
 def caches_weights(traces: Iterable[Trace | None]) -> bool:
     """Say whether the simulation saw a weight cache in any of these cases."""
     return any(trace and WEIGHT in trace.cached for trace in traces)
-
-
-@dataclass(frozen=True, slots=True)
-class Credit:
-    """An accepted round: its claim, its gain over its incumbent, and what was found."""
-
-    round: int
-    claim: Claim
-    shown: Shown
-
-
-@dataclass(frozen=True, slots=True)
-class Attribution:
-    """A campaign's gain re-attributed, in percent.
-
-    `s_real` are the K rounds, `w_real` the W1 rounds capped by quant time / step time, `r_real`
-    what only the benchmark loop has and always 0. `headline_pct` compounds what the rounds were
-    accepted for; `unclassified` are accepted rounds without a bucket, which get no credit.
-    """
-
-    s_real: float
-    w_real: float
-    headline_pct: float
-    unclassified: tuple[int, ...]
-    r_real: float = 0.0
-
-    @property
-    def real_pct(self) -> float:
-        """The gain that real training is expected to have."""
-        return self.s_real + self.w_real + self.r_real
-
-    @property
-    def gap_pct(self) -> float:
-        """The inflation gap: headline minus real-training-equivalent gain."""
-        return self.headline_pct - self.real_pct
-
-    @property
-    def is_inflated(self) -> bool:
-        """Whether the gap is above the 1 % from which S1 recommends to roll back."""
-        return self.gap_pct > ALLOWED_GAP_PCT + 1e-9
-
-
-def attribute(rounds: Sequence[Credit]) -> Attribution:
-    """Re-attribute the accepted rounds of a campaign (E7).
-
-    Gains compound as they did in the campaign, and each round is credited with what it added at
-    its place in the chain, so that S_real and W_real add up to the whole.
-    """
-    total, headline, parts = 1.0, 1.0, {ACCEPT_REAL: 0.0, ACCEPT_ASTERISK: 0.0}
-    unclassified = []
-    for item in rounds:
-        headline *= 1 + (item.shown.change_pct or 0.0) / 100
-        verdict = decision(item.claim, item.shown)
-        if verdict == UNCLASSIFIED:
-            unclassified.append(item.round)
-        credit = credited_pct(item.claim, item.shown) or 0.0
-        if verdict in parts:
-            parts[verdict] += total * credit
-        total *= 1 + credit / 100
-    return Attribution(
-        parts[ACCEPT_REAL], parts[ACCEPT_ASTERISK], (headline - 1) * 100, tuple(unclassified)
-    )
-
-
-def _distributions(shown: Shown) -> str:
-    declared = ", ".join(sorted(set(shown.distributions)))
-    uneven = next((text for text in shown.findings if text.startswith("uneven-groups")), None)
-    if uneven:
-        return f"wrong: {uneven}"
-    if not shown.drawn:
-        return f"not drawn anew; declared: {declared}" if declared else "every case of the level"
-    text = f"right in every case for group sizes drawn from {', '.join(shown.drawn)}"
-    if shown.skew_pct is None:
-        return f"{text}; no gain measured there"
-    return f"{text}; gain under skew {_percent(shown.skew_pct)}"
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else changed(value)

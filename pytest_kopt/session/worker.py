@@ -81,9 +81,9 @@ class Worker:
         """Return how cases are measured here; imports torch at the first call."""
         if self._bench is None:
             from pytest_kopt.cases.running.bench import Bench
+            from pytest_kopt.cases.running.switches import compile_here
             from pytest_kopt.devices.pinning import discover, in_use
             from pytest_kopt.devices.processes import announce
-            from pytest_kopt.honesty.watching.background import compile_here
             from pytest_kopt.measure.wall import WallEngine
 
             orders = self.orders

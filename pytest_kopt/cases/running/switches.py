@@ -56,6 +56,18 @@ _ATTRIBUTES = (
 )
 
 
+def compile_here() -> None:
+    """Have torch compile in this process; called before the first case of it runs.
+
+    Its pool of compilers would be importing torch for seconds, beside cases that are timed.
+    """
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    # Whoever imported it has the old setting.
+    config: Any = sys.modules.get("torch._inductor.config")
+    if config is not None:
+        config.compile_threads = 1
+
+
 @contextmanager
 def switches_kept() -> Iterator[None]:
     """Put switches and environment back as they were on entry; torch is not imported for that.

@@ -87,6 +87,19 @@ def changes(before: State, after: State) -> list[Finding]:
     return found
 
 
+def taken_threads(threads: int, threads_now: int) -> list[Finding]:
+    """Return a finding when torch's number of threads is not the one that was set for timing."""
+    if threads_now == threads:
+        return []
+    return [
+        Finding(
+            "thread-count",
+            f"the kernel set torch's threads from {threads} to {threads_now}",
+            advice="cases are timed with the threads that the harness sets, for every version",
+        )
+    ]
+
+
 @functools.cache
 def _was_frozen() -> bool:
     """Whether the parent of this process froze what it had imported, all of which a count walks."""

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pytest_kopt.campaign.attribution import shown
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.figures import changed, figure, interval
-from pytest_kopt.honesty.transfer import REJECT, UNSTATED, transfer_lines
+from pytest_kopt.honesty.inflation import ALLOWED_GAP_PCT
+from pytest_kopt.honesty.transfer import (
+    ACCEPT_ASTERISK,
+    NO_CACHE_KEY,
+    REJECT,
+    UNCLASSIFIED,
+    UNSTATED,
+    Claim,
+    Shown,
+    Trace,
+    credited_pct,
+    decision,
+)
 from pytest_kopt.show.words import CANDIDATES, candidate_rows, kernel_lines, markdown_table
 
 
@@ -41,6 +55,53 @@ def transfer_check(campaign: Campaign, item: Round, verdict: Verdict) -> str:
         lines["Decision"] = f"nothing to transfer: {verdict.decision}"
         lines["Estimated real-training gain"] = "-"
     return "\n".join(f"- {name}: {text}" for name, text in lines.items())
+
+
+def transfer_lines(claim: Claim, shown: Shown) -> list[tuple[str, str]]:
+    """Return the eight lines of the real-training transfer check (E7) as names and texts."""
+    verdict, credit = decision(claim, shown), credited_pct(claim, shown)
+    gain = UNSTATED if verdict == UNCLASSIFIED else changed(credit)
+    if verdict == ACCEPT_ASTERISK:
+        gain += f" (at most quant time / step time = {claim.bound_pct:.3f} %)"
+    benchmark = changed(shown.change_pct)
+    if shown.inflation_pct is not None and shown.inflation_pct > ALLOWED_GAP_PCT:
+        benchmark += f", of which {shown.inflation_pct:.3f} points only with reused tensors"
+    return [
+        ("Bucket", claim.bucket or UNSTATED),
+        ("Cache key", claim.cache_key or NO_CACHE_KEY),
+        ("id(...) audit", "; ".join(shown.findings) or "no finding"),
+        ("4-step trace hit rate", trace_text(shown.traces)),
+        ("Workload distribution robustness", _distributions(shown)),
+        ("Benchmark gain", benchmark),
+        ("Estimated real-training gain", gain),
+        ("Decision", verdict),
+    ]
+
+
+def trace_text(traces: Mapping[str, Trace | None] | None) -> str:
+    """Say what the simulated training loop showed, the worst case of each kind of cache."""
+    if traces is None:
+        return "not measured"
+    rates: dict[str, float] = {}
+    for trace in traces.values():
+        for kind, rate in (trace.rates if trace else {}).items():
+            rates[kind] = min(rate, rates.get(kind, 1.0))
+    if not rates:
+        return "no cache seen in a simulated training loop"
+    return ", ".join(f"{kind} {rate:.0%}" for kind, rate in sorted(rates.items()))
+
+
+def _distributions(shown: Shown) -> str:
+    declared = ", ".join(sorted(set(shown.distributions)))
+    uneven = next((text for text in shown.findings if text.startswith("uneven-groups")), None)
+    if uneven:
+        return f"wrong: {uneven}"
+    if not shown.drawn:
+        return f"not drawn anew; declared: {declared}" if declared else "every case of the level"
+    text = f"right in every case for group sizes drawn from {', '.join(shown.drawn)}"
+    if shown.skew_pct is None:
+        return f"{text}; no gain measured there"
+    return f"{text}; gain under skew {changed(shown.skew_pct)}"
 
 
 def _results(campaign: Campaign, item: Round, verdict: Verdict) -> str:

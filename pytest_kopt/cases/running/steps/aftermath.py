@@ -2,24 +2,120 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+
+import torch
 
 from pytest_kopt.cases.running.checking import LONG_SECONDS, Checking
-from pytest_kopt.honesty import outputs
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.watching import background
+from pytest_kopt.honesty.outputs import LATE, taken
 from pytest_kopt.numerics.nested import tensors
+
+#: How often a result is read for the first time, and what that may take beyond a second reading.
+_READS, _READING_SECONDS, _WORK_SHARE = 5, 1e-4, 0.5
+#: A look at the idle process, longer where children's ticks have to be told, and how many busy ones
+#: in a row are no after-effect of the call.
+_LOOK_SECONDS, _TICKING_SECONDS, _LOOKS = 0.02, 0.05, 25
+#: Share of a core that a process without work may use, and how many looks have to find it idle: on
+#: a crowded machine a thread that never rests may get no core for the length of one.
+_IDLE_SHARE, _IDLE_LOOKS = 0.05, 2
 
 
 def aftermath(checking: Checking) -> Iterator[Finding]:
     """See whether a result is there at the return, and whether the process comes to rest."""
-    end = time.perf_counter() + LONG_SECONDS
+    end = perf_counter() + LONG_SECONDS
 
     def call() -> None:
-        if checking.is_short and time.perf_counter() < end:
+        if checking.is_short and perf_counter() < end:
             checking.call_unjudged()
 
     if checking.device == "cpu" and checking.is_short:
-        yield from outputs.read_late(lambda: tensors(checking.call_unjudged()))
-    yield from background.still_busy(call)
+        yield from read_late(lambda: tensors(checking.call_unjudged()))
+    yield from still_busy(call)
+
+
+def read_late(call: Callable[[], Sequence[torch.Tensor]]) -> list[Finding]:
+    """Return a finding when the first reader of a CPU result does the call's work.
+
+    Pages can be handed out that fill themselves when they are touched.
+    """
+    called, late = [], []
+    for _ in range(_READS):
+        begin = perf_counter()
+        results = call()
+        returned = perf_counter()
+        taken(results)
+        once = perf_counter()
+        taken(results)
+        late.append((once - returned) - (perf_counter() - once))
+        called.append(returned - begin)
+    if min(late) <= max(_READING_SECONDS, _WORK_SHARE * min(called)):
+        return []
+    return [
+        replace(
+            LATE,
+            message=f"reading a result for the first time takes {min(late) * 1e3:.3g} ms longer "
+            f"than reading it again; the call takes {min(called) * 1e3:.3g} ms",
+            advice="have every element in memory when the call returns",
+        )
+    ]
+
+
+def still_busy(call: Callable[[], object]) -> list[Finding]:
+    """Return a finding when the process or its children compute on while nobody calls the kernel.
+
+    Torch's own pool runs dry within milliseconds of a call, a compiler's workers when they are done
+    with what they were given. A thread or process that is merely there is none of our business.
+    """
+    call()
+    shares: list[float] = []
+    idle = 0
+    while len(shares) < _LOOKS:
+        share = _busy_share()
+        idle += share < _IDLE_SHARE
+        if idle == _IDLE_LOOKS:
+            return []
+        shares.append(share)
+    return [
+        Finding(
+            "background-work",
+            f"threads or child processes used {100 * sum(shares) / len(shares):.0f} % of a core, "
+            "look after look, while no call was running",
+            advice="do all work within the call, and wait for it before returning",
+        )
+    ]
+
+
+def _busy_share() -> float:
+    processes = children()
+    theirs = _seconds_of(processes)
+    mine, everyone, start = time.thread_time(), time.process_time(), perf_counter()
+    time.sleep(_TICKING_SECONDS if processes else _LOOK_SECONDS)
+    spent = (time.process_time() - everyone) - (time.thread_time() - mine)
+    spent += _seconds_of(processes) - theirs
+    return spent / (perf_counter() - start)
+
+
+def children() -> frozenset[int]:
+    """Return the live child processes of this one; empty where /proc does not tell."""
+    found: set[int] = set()
+    for listing in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found |= {int(word) for word in listing.read_text().split()}
+    return frozenset(found)
+
+
+def _seconds_of(processes: Iterable[int]) -> float:
+    """Return the CPU time of processes so far; those that are gone count nothing."""
+    total = 0.0
+    for number in processes:
+        with contextlib.suppress(OSError, IndexError):
+            words = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+            total += (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    return total

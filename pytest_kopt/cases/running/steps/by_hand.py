@@ -1,16 +1,30 @@
-"""Whether torch alone makes what was to be written in another language."""
+"""Whether torch computes a result that was to be written in another language, found by a replay.
+
+torch's operators are recorded while the kernel runs and run again by themselves, on the same inputs
+and in memory full of NaN. Where that gives the result, what was written by hand did nothing for it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
 
 from pytest_kopt.cases.running.checking import Checking
 from pytest_kopt.cases.running.execution import Pass, judge, make_inputs, results_of
-from pytest_kopt.honesty import language
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.memory import poisoned_allocations
+from pytest_kopt.honesty.work import Operator, operators_of
+from pytest_kopt.numerics.determinism import bits
 from pytest_kopt.numerics.nested import fresh_copies
+
+#: Namespaces of operators that come with torch; others are registered by whoever wrote the kernel.
+_TORCHS = ("aten", "prims", "prim", "mkldnn", "quantized", "mkl", "xnnpack")
 
 
 def by_hand(checking: Checking) -> Iterator[Finding]:
@@ -18,7 +32,7 @@ def by_hand(checking: Checking) -> Iterator[Finding]:
     case, call = checking.case, checking.case.positional(checking.case.function)
     earlier, given = (list(make_inputs(case, seed)) for seed in (checking.seeds["last"], 1))
     with suppress(RuntimeError, NotImplementedError):
-        found = language.computed_by_torch(lambda items: call(*items), earlier, fresh_copies(given))
+        found = _computed_by_torch(lambda items: call(*items), earlier, fresh_copies(given))
         if found is None:
             return
         returned, after, operators = found
@@ -30,4 +44,79 @@ def by_hand(checking: Checking) -> Iterator[Finding]:
         checking.by_torch = operators
         # What the baseline left to torch, and is left to it alike, is nobody's doing.
         if not checking.freezes and operators != checking.left_to_torch:
-            yield language.finding(checking.written_in)
+            language = checking.written_in
+            yield Finding(
+                "vendor-operator",
+                f"torch's operators alone make the result: what is written in {language} does "
+                "nothing for it",
+                advice=f"write it in {language}, or start a campaign whose target_lang is TORCH",
+            )
+
+
+def _computed_by_torch(
+    call: Callable[[Sequence[Any]], Any], earlier: Sequence[Any], given: Sequence[Any]
+) -> tuple[Any, list[Any], str] | None:
+    """Return what torch's operators alone make of a call on `given`, and the inputs after it.
+
+    The last of the three tells these operators from others.
+
+    The call is run twice, first on `earlier` inputs: a tensor from outside whose content changes
+    from one to the other is memory that the kernel writes to, and NaN in the replay. None where a
+    result comes from somewhere else than torch's operators.
+    """
+    _, operators = operators_of(lambda: call(earlier))
+    foreign = _foreign(operators, earlier)
+    before = [bits(tensor).clone() for tensor in foreign]
+    fresh = tree_map(lambda item: item.clone() if _is_tensor(item) else item, list(given))
+    returned, operators = operators_of(lambda: call(given))
+    known = {
+        id(item): copy for item, copy in zip(tree_leaves(given), tree_leaves(fresh), strict=True)
+    }
+    for tensor, held in zip(foreign, before, strict=True):
+        same = bool((bits(tensor) == held).all())
+        known[id(tensor)] = tensor.clone() if same else _spoiled(tensor)
+    with torch.no_grad(), poisoned_allocations():
+        for operator in operators:
+            _replay(operator, known)
+    if not all(id(item) in known for item in tree_leaves(returned) if _is_tensor(item)):
+        return None
+    names = " ".join(str(operator.function) for operator in operators)
+    digest = hashlib.sha256(names.encode()).hexdigest()[:16]
+    return tree_map(lambda item: known.get(id(item), item), returned), fresh, digest
+
+
+def _foreign(operators: Sequence[Operator], given: Sequence[Any]) -> list[torch.Tensor]:
+    """Return the tensors that operators take and that neither they nor the arguments made."""
+    made = {id(item) for item in tree_leaves(given)}
+    found = {}
+    for operator in operators:
+        for item in tree_leaves((operator.args, operator.kwargs)):
+            if _is_tensor(item) and id(item) not in made:
+                found[id(item)] = item
+        made |= {id(item) for item in tree_leaves(operator.result)}
+    return list(found.values())
+
+
+def _replay(operator: Operator, known: dict[int, torch.Tensor]) -> None:
+    """Run an operator on what stands for its tensors; note what stands for its results."""
+    if operator.function.namespace in _TORCHS:
+        args, kwargs = tree_map(
+            lambda item: known.get(id(item), _spoiled(item)) if _is_tensor(item) else item,
+            (operator.args, operator.kwargs),
+        )
+        result = operator.function(*args, **kwargs)
+    else:
+        result = tree_map(
+            lambda item: _spoiled(item) if _is_tensor(item) else item, operator.result
+        )
+    both = zip(tree_leaves(operator.result), tree_leaves(result), strict=True)
+    known.update({id(old): new for old, new in both if _is_tensor(old)})
+
+
+def _spoiled(tensor: torch.Tensor) -> torch.Tensor:
+    filling = float("nan") if tensor.is_floating_point() or tensor.is_complex() else 0
+    return torch.full_like(tensor, filling)
+
+
+def _is_tensor(item: Any) -> bool:
+    return isinstance(item, torch.Tensor)

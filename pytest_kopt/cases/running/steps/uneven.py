@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pytest_kopt.cases.groups import find_groups, has_skew
 from pytest_kopt.cases.running.checking import Checking
 from pytest_kopt.cases.running.execution import make_inputs
+from pytest_kopt.cases.skew import DISTRIBUTIONS
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.skew import DISTRIBUTIONS, uneven_groups
 from pytest_kopt.numerics.compare import InvalidReference
 from pytest_kopt.numerics.nested import fresh_copies
 
@@ -36,7 +36,7 @@ def other_groups(checking: Checking) -> Iterator[Finding]:
         except Exception as error:
             raise _why_not(checking, what, error) from error
         if not all(item.passed for item in checking.comparisons):
-            yield uneven_groups(what, groups.are_uniform)
+            yield _wrong(what, groups.are_uniform)
         if not checking.passed:
             return
         checking.groups[name] = sizes
@@ -56,4 +56,18 @@ def _why_not(checking: Checking, what: str, error: Exception) -> Exception:
         )
     if isinstance(error, InvalidReference):
         return error
-    return RuntimeError(f"{uneven_groups(what, False)}: {text}")
+    return RuntimeError(f"{_wrong(what, False)}: {text}")
+
+
+def _wrong(what: str, rejects: bool) -> Finding:
+    """Return the finding about a kernel that is right for the case's own group sizes only.
+
+    It `rejects` where those are uniform: that is the shortcut. Else the kernel is just wrong.
+    """
+    return Finding(
+        "uneven-groups",
+        f"not right for {what}",
+        advice="read every group's size at run time, an empty one's as well; a kernel that takes "
+        "multiples of a block only has group_multiple=N in its case",
+        rejects=rejects,
+    )

@@ -6,7 +6,6 @@ import math
 from typing import TYPE_CHECKING
 
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.finding import Finding
 
 if TYPE_CHECKING:
     import torch
@@ -75,20 +74,6 @@ def filled_groups(groups: int, rows: int, distribution: str) -> torch.Tensor:
     if rows < experts:
         distribution, experts = "one_expert", 1
     return skewed_groups(groups, rows // experts, distribution, rows=rows)
-
-
-def uneven_groups(what: str, rejects: bool) -> Finding:
-    """Return the finding about a kernel that is right for the case's own group sizes only.
-
-    It `rejects` where those are uniform: that is the shortcut. Else the kernel is just wrong.
-    """
-    return Finding(
-        "uneven-groups",
-        f"not right for {what}",
-        advice="read every group's size at run time, an empty one's as well; a kernel that takes "
-        "multiples of a block only has group_multiple=N in its case",
-        rejects=rejects,
-    )
 
 
 def _routed(
