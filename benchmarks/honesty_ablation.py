@@ -199,7 +199,10 @@ def judge(path: Path, project: Path, channel: Connection) -> None:
         return
     tell(watch.findings())
     compile_here()
-    new = [a_case(getattr(candidate, name), name, dims) for dims in shapes]
+    new = [
+        a_case(getattr(candidate, name), name, dims, constants(path).get("DOMAIN", ""))
+        for dims in shapes
+    ]
     bench = Bench(
         *("cpu", "auto", random.SystemRandom().getrandbits(60), expected),
         cpu=WallEngine(iterations=50, block_seconds=0.3),
@@ -231,7 +234,9 @@ def load(project: Path, name: str) -> ModuleType:
     return importlib.import_module(f"kernels.{name}")
 
 
-def a_case(function: Callable[..., Any], name: str, dims: Mapping[str, int]) -> Case:
+def a_case(
+    function: Callable[..., Any], name: str, dims: Mapping[str, int], domain: str = ""
+) -> Case:
     """Declare an operation of the corpus at some sizes."""
     op = OPS[name]
     return declare(
@@ -246,6 +251,7 @@ def a_case(function: Callable[..., Any], name: str, dims: Mapping[str, int]) -> 
         flops=None,
         nbytes=op.nbytes(dims),
         gate=None,
+        domain=domain,
     )
 
 
