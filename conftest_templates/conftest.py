@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-#: The project's own choices of a backend, each as (read, select): what a test selects in code is
-#: reset after it. For example `(ops.get_gemm_backend, ops.set_gemm_backend)`.
+#: Your project's backend switches as (get, set), for example `(ops.get_gemm_backend,
+#: ops.set_gemm_backend)`: each is put back after every test.
 BACKENDS = ()
 MASKS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
 def pytest_addoption(parser):
-    # The same destinations as pytest-kopt's own options: one meaning, two spellings.
+    # The same destinations as pytest-kopt's own options, so both spellings mean the same.
     for name in ("deterministic-only", "dist-only"):
         parser.addoption(
             f"--{name}",
@@ -42,9 +42,9 @@ def pytest_xdist_setupnodes(specs):
 
 @pytest.fixture(autouse=True)
 def backends_reset():
-    """Select again, after a test, what was selected before it.
+    """Put the backends back after a test.
 
-    pytest-kopt does the same for torch's own switches (TF32, cuDNN, attention, ...).
+    pytest-kopt does so for torch's own switches (TF32, cuDNN, attention, ...).
     """
     before = [(select, read()) for read, select in BACKENDS]
     yield
