@@ -53,7 +53,6 @@ from pytest_kopt.cases.running.timing import time_case  # noqa: E402
 from pytest_kopt.cases.running.training_check import Rehearsal  # noqa: E402
 from pytest_kopt.honesty.checks import Phase, ask, of_phase  # noqa: E402
 from pytest_kopt.honesty.finding import Finding  # noqa: E402
-from pytest_kopt.honesty.heldout import perturbed  # noqa: E402
 from pytest_kopt.honesty.watching.clock import Span  # noqa: E402
 from pytest_kopt.honesty.watching.watch import Watch  # noqa: E402
 from pytest_kopt.measure.wall import WallEngine, one_thread  # noqa: E402
@@ -309,7 +308,7 @@ def held_out(
         versions = {CANDIDATE: case.function, INCUMBENT: other.function}
         near = [*domain.cases_of(case, dice.getrandbits(60))]
         for kind in ("aligned", "uneven"):
-            dims = perturbed(dict(case.dims), case.dims, kind, dice)  # type: ignore[arg-type]
+            dims = domain.perturbed(dict(case.dims), case.dims, kind, dice)  # type: ignore[arg-type]
             near.append(
                 (kind, replace(a_case(case.function, name, dims or {}), nodeid=case.nodeid))
             )

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_kopt.cases.domain import nearby, perturbed
 from pytest_kopt.honesty.heldout import (
     SHAPES,
     Kind,
@@ -18,8 +19,6 @@ from pytest_kopt.honesty.heldout import (
     Tried,
     held_out_findings,
     merged,
-    nearby,
-    perturbed,
 )
 
 from .builders import few_examples

@@ -1,13 +1,14 @@
-"""Inputs that a case does not draw itself: the incumbent's domain, which the candidate has to keep.
+"""Shapes and inputs that a case does not draw: the incumbent's domain, which has to be kept.
 
-Drawn from a small grammar of layouts, dtypes and value patterns. What the incumbent cannot do says
+A test's parameters are moved a step, and inputs are drawn from a small grammar of layouts, dtypes
+and value patterns. What the incumbent cannot do says
 nothing, and a case may declare that its kernel supports less.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.honesty.heldout import LARGER, PATTERNS, Kind
 from pytest_kopt.honesty.inputs import SCALABLE
 from pytest_kopt.numerics.gates import snr
+from pytest_kopt.numerics.nested import flatten, mapped
 
 #: A tenth of the result may be error with such content, whatever the dtype.
 PLAINLY_RIGHT_DB = 20.0
@@ -28,6 +30,7 @@ _WIDER = {
 }
 #: No rounding to a narrow dtype gets there.
 _WIDE_DB = 60.0
+_GRAIN = 256
 Change = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
 
@@ -53,23 +56,59 @@ def cases_of(case: Case, seed: int) -> Iterator[tuple[Kind, Case]]:
             yield kind, _changed(loose, _CHANGES[kind], seed)
 
 
+def nearby(value: int, kind: Kind, dice: random.Random) -> int:
+    """Return a size a step away from `value` (at least 1 and never `value` where that can be).
+
+    The grain is the largest power of two, at most 256, that divides the value. An aligned step is
+    one grain up or down; an uneven one an odd number below the grain, or 1 for an odd value.
+    """
+    grain = min(_GRAIN, value & -value)
+    step = grain if kind == "aligned" else dice.randrange(1, max(grain, 2), 2)
+    up = value + step
+    return up if value - step < 1 or dice.random() < 0.5 else value - step
+
+
+def perturbed(
+    parameters: Mapping[str, Any], dims: Mapping[str, Any], kind: Kind, dice: random.Random
+) -> dict[str, Any] | None:
+    """Return a test's parameters with some of its sizes moved, None where it has none.
+
+    Sizes are integers above 1, alone or anywhere in tuples, lists, dicts and dataclasses, that are
+    values of the case's dims.
+    Equal sizes move together: they may have to be equal. Each size is moved with probability 1/2,
+    and one at least.
+    """
+    held = {value for value in flatten(parameters, "").values() if _is_size(value)}
+    movable = sorted(held & {value for value in dims.values() if _is_size(value)})
+    if not movable:
+        return None
+    chosen = [value for value in movable if dice.random() < 0.5] or [dice.choice(movable)]
+    moved = {value: nearby(value, kind, dice) for value in chosen}
+    found: dict[str, Any] = mapped(
+        dict(parameters), lambda x: moved.get(x, x) if _is_size(x) else x, (int,)
+    )
+    return found
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and value > 1
+
+
 def _changed(case: Case, change: Change, seed: int, *, weights: bool = False) -> Case:
     def inputs() -> list[Any]:
         generator = torch.Generator().manual_seed(seed)
+
+        def changed(x: Any) -> Any:
+            if not isinstance(x, torch.Tensor) or x.dtype not in SCALABLE or not x.numel():
+                return x
+            return change(x.detach(), generator).requires_grad_(x.requires_grad)
+
         return [
-            x if place in case.weights and not weights else _apply(change, x, generator)
+            x if place in case.weights and not weights else mapped(x, changed)
             for place, x in enumerate(case.arguments())
         ]
 
     return replace(case, inputs=inputs)
-
-
-def _apply(change: Change, item: Any, generator: torch.Generator) -> Any:
-    if type(item) in (list, tuple):
-        return type(item)(_apply(change, part, generator) for part in item)
-    if not isinstance(item, torch.Tensor) or item.dtype not in SCALABLE or not item.numel():
-        return item
-    return change(item.detach(), generator).requires_grad_(item.requires_grad)
 
 
 def _larger(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

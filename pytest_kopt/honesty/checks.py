@@ -34,7 +34,7 @@ class Phase(Enum):
     CALL = (
         "each call of that check",
         "what wrong is_right_now bait used given writes consumes consumes_incoming incoming held "
-        "live_before kept_before before expected_before kept expected",
+        "live_before live before expected_before kept expected",
     )
     WRONG = "a step gave a wrong result", "checking"
     CHECKED = "after the steps", "passed before after threads threads_now accuracy baseline counts"
@@ -154,7 +154,7 @@ TABLE = (
     Check(Phase.CALL, "cases.running.execution:rewritten_samples", "samples-edited"),
     Check(Phase.CALL, "honesty.inputs:undeclared", repairs="input-mutated"),
     Check(Phase.CALL, "honesty.inputs:undeclared_gradients", repairs="input-mutated"),
-    Check(Phase.CALL, "honesty.outputs:overwritten", "output-overwritten"),
+    Check(Phase.CALL, "honesty.outputs:shared", "output-shared"),
     Check(Phase.CALL, "honesty.outputs:stale", "stale-result"),
     Check(Phase.WRONG, "cases.running.steps.contents:remembered", "remembered-tensor"),
     Check(Phase.CHECKED, "honesty.watching.state:changes", "process-state", notes="denormals"),

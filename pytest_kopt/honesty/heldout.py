@@ -1,15 +1,14 @@
 """Shapes and contents near the declared ones: a kernel is to be right, and fast, there as well.
 
-A test's own parameters are moved a step, unpredictably, and its inputs made larger. What that says
-is only how the candidate differs from the incumbent there: what neither supports says nothing.
+What they say is only how the candidate differs from the incumbent there: what neither supports says
+nothing.
 """
 
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from pytest_kopt.honesty.finding import Finding
@@ -56,7 +55,6 @@ PATTERNS: dict[Kind, Pattern] = {
 #: What a case may say of what its kernels need not support.
 DOMAIN = ("declared shapes", *dict.fromkeys(each.excluded_by for each in PATTERNS.values()))
 Outcome = Literal["right", "wrong", "raises"]
-_GRAIN = 256
 #: A speed-up at the declared shape from this on is expected nearby: half of it, as a logarithm.
 _SPEEDUP = 1.1
 #: Below this the candidate is slower than what it replaces, whatever the noise of a few calls.
@@ -113,37 +111,6 @@ class Tried:
         return min(both[0], gains.get(self.nodeid, both[0])), both[1]
 
 
-def nearby(value: int, kind: Kind, dice: random.Random) -> int:
-    """Return a size a step away from `value` (at least 1 and never `value` where that can be).
-
-    The grain is the largest power of two, at most 256, that divides the value. An aligned step is
-    one grain up or down; an uneven one an odd number below the grain, or 1 for an odd value.
-    """
-    grain = min(_GRAIN, value & -value)
-    step = grain if kind == "aligned" else dice.randrange(1, max(grain, 2), 2)
-    up = value + step
-    return up if value - step < 1 or dice.random() < 0.5 else value - step
-
-
-def perturbed(
-    parameters: Mapping[str, Any], dims: Mapping[str, Any], kind: Kind, dice: random.Random
-) -> dict[str, Any] | None:
-    """Return a test's parameters with some of its sizes moved, None where it has none.
-
-    Sizes are integers above 1, alone or anywhere in tuples, lists, dicts and dataclasses, that are
-    values of the case's dims.
-    Equal sizes move together: they may have to be equal. Each size is moved with probability 1/2,
-    and one at least.
-    """
-    sizes = {value for value in dims.values() if _is_size(value)}
-    movable = sorted({value for item in parameters.values() for value in _sizes(item)} & sizes)
-    if not movable:
-        return None
-    chosen = [value for value in movable if dice.random() < 0.5] or [dice.choice(movable)]
-    moved = {value: nearby(value, kind, dice) for value in chosen}
-    return {name: _replaced(item, moved) for name, item in parameters.items()}
-
-
 def held_out_findings(
     tried: Iterable[Tried], candidate: str, incumbent: str, gains: Mapping[str, float]
 ) -> list[Finding]:
@@ -197,23 +164,19 @@ def merged(tried: Iterable[Tried]) -> list[Tried]:
 def _finding(item: Tried, outcome: Outcome, what: str) -> Finding | None:
     if outcome == "right":
         return None
-    if item.kind in PATTERNS:
-        pattern = PATTERNS[item.kind]
-        return Finding(
-            pattern.check,
-            f"{outcome} for {pattern.what}, where the incumbent is right: {what}",
-            where=item.nodeid,
-            advice="what the cases draw is an example: support what the incumbent does, or say in "
-            f"the case that it need not: domain={pattern.excluded_by!r}",
-            rejects=outcome == "wrong",
-        )
-    shape = ", ".join(f"{name}={value}" for name, value in item.dims.items())
+    if pattern := PATTERNS.get(item.kind):
+        check, domain = pattern.check, pattern.excluded_by
+        place, example = f"for {pattern.what}", "what the cases draw is an example"
+    else:
+        check, domain = "held-out-shape", DOMAIN[0]
+        place = f"at {_shape(item)}, near the declared shape"
+        example = "the declared shapes are examples"
     return Finding(
-        "held-out-shape",
-        f"{outcome} at {shape}, near the declared shape, where the incumbent is right: {what}",
+        check,
+        f"{outcome} {place}, where the incumbent is right: {what}",
         where=item.nodeid,
-        advice="the declared shapes are examples: support what the incumbent supports, or say in "
-        "the case that it need not: domain='declared shapes'",
+        advice=f"{example}: support what the incumbent does, or say in the case that it need not: "
+        f"domain={domain!r}",
         rejects=outcome == "wrong",
     )
 
@@ -226,11 +189,10 @@ def _lost_speed(
     declared, near = measured
     if math.log(near) >= 0.5 * math.log(declared):
         return None
-    shape = ", ".join(f"{name}={value}" for name, value in item.dims.items())
     return Finding(
         "held-out-speed",
         f"{declared:.2f} times as fast as the incumbent at the declared shape, {near:.2f} times "
-        f"at {shape}",
+        f"at {_shape(item)}",
         where=item.nodeid,
         advice="be no slower than the incumbent where the sizes are a little different"
         if rejects
@@ -239,37 +201,5 @@ def _lost_speed(
     )
 
 
-def _is_size(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 1
-
-
-def _sizes(item: Any) -> Iterator[int]:
-    if _is_size(item):
-        yield item
-    for member in _members(item).values():
-        yield from _sizes(member)
-
-
-def _members(item: Any) -> dict[Any, Any]:
-    """Return what a container holds, by key, place or name; nothing for anything else."""
-    if isinstance(item, dict):
-        return item
-    if isinstance(item, tuple | list):
-        return dict(enumerate(item))
-    if is_dataclass(item) and not isinstance(item, type):
-        return {part.name: getattr(item, part.name) for part in fields(item) if part.init}
-    return {}
-
-
-def _replaced(item: Any, moved: Mapping[int, int]) -> Any:
-    if _is_size(item):
-        return moved.get(item, item)
-    members = {key: _replaced(member, moved) for key, member in _members(item).items()}
-    if members == _members(item):
-        return item
-    if isinstance(item, dict):
-        return members
-    if isinstance(item, tuple | list):
-        values = members.values()
-        return type(item)(*values) if hasattr(item, "_fields") else type(item)(values)
-    return replace(item, **members)
+def _shape(item: Tried) -> str:
+    return ", ".join(f"{name}={value}" for name, value in item.dims.items())

@@ -10,7 +10,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.numerics.determinism import bits
+from pytest_kopt.numerics.determinism import same_bits
 from pytest_kopt.numerics.nested import tensors
 
 #: torch's own methods, bound before kernel code could replace them.
@@ -59,42 +59,14 @@ def odd_findings(
     return [Finding("output-type", "; ".join(odd), advice=advice, rejects=False)] if odd else []
 
 
-def overwritten(
-    live_before: Sequence[torch.Tensor], kept_before: Sequence[torch.Tensor], held: Container[int]
-) -> list[Finding]:
-    """Return a finding when results handed out earlier are not what they were (`kept_before`).
-
-    A tensor that refuses to be read, as those of torch.compile's CUDA graphs do after the next
-    call, has not been changed behind anybody's back; a view of an input changes with it (`held`
-    are the inputs' storages).
-    """
-    try:
-        intact = all(
-            _equal_bits(item, copy)
-            for item, copy in zip(live_before, kept_before, strict=True)
-            if item.untyped_storage().data_ptr() not in held
-        )
-    except RuntimeError:
-        return []
-    if intact:
-        return []
-    return [
-        Finding(
-            "output-overwritten",
-            "a later call changed the result of an earlier one",
-            advice="cached memory is for scratch; hand out memory that is allocated in the call",
-        )
-    ]
-
-
 def shared(
-    earlier: Sequence[torch.Tensor], later: Sequence[torch.Tensor], held: Container[int]
+    live_before: Sequence[torch.Tensor], live: Sequence[torch.Tensor], held: Container[int]
 ) -> list[Finding]:
-    """Return a finding when two calls handed out the same memory while both results live.
+    """Return a finding when a call hands out memory of the results before it, which are in use.
 
     `held` are the inputs' storages, of which a result may be a view.
     """
-    return [_SHARED] if _places(earlier, held) & _places(later, held) else []
+    return [_SHARED] if _places(live_before, held) & _places(live, held) else []
 
 
 def recycled(call: Callable[[], Sequence[torch.Tensor]], held: Container[int]) -> list[Finding]:
@@ -188,9 +160,7 @@ def _is_stale(
     old: torch.Tensor, new: torch.Tensor, old_ref: torch.Tensor, new_ref: torch.Tensor
 ) -> bool:
     """Say whether a result has the bits of an earlier one although it had to change visibly."""
-    if old.shape != new.shape or old.dtype != new.dtype or not _equal_bits(old, new):
-        return False
-    if old_ref.shape != new_ref.shape or not old_ref.numel():
+    if not same_bits(old, new) or old_ref.shape != new_ref.shape or not old_ref.numel():
         return False
     before, after = old_ref.detach().double(), new_ref.detach().double()
     largest = torch.maximum(before.abs(), after.abs())
@@ -198,14 +168,6 @@ def _is_stale(
     changed = (after - before).abs() > _MATERIAL * largest
     # Below this an output of a coarse dtype may round to zero both times.
     return bool((changed & (largest > 1e-3 * scale)).any())
-
-
-def _equal_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    if one.is_complex() or one.element_size() > 8:
-        return bool((one == other).all())
-    return bool((bits(one) == bits(other)).all())
 
 
 def _reach(tensor: torch.Tensor) -> int:

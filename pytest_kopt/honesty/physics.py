@@ -7,8 +7,9 @@ kernel makes up; only bytes and FLOPs that nobody can save are counted.
 from __future__ import annotations
 
 import functools
+import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -38,13 +39,14 @@ def floor_ms(nbytes: float, flops: float, ceilings: Ceilings) -> float:
     return 1e3 * max(written, computed)
 
 
-def written_bytes(outputs: Sequence[torch.Tensor]) -> int:
-    """Return the bytes that outputs occupy; an element that several places share counts once."""
-    total = 0
-    for item in outputs:
-        own = [n for n, step in zip(item.shape, item.stride(), strict=True) if step]
-        total += functools.reduce(int.__mul__, own, item.element_size()) if item.numel() else 0
-    return total
+def written_bytes(found: Iterable[torch.Tensor]) -> int:
+    """Return the bytes that tensors occupy; one that is there twice, or an element, counts once."""
+    sizes = {}
+    for item in found:
+        # An expanded dim (stride 0) is one element in memory.
+        held = [n for n, stride in zip(item.shape, item.stride(), strict=True) if stride or n == 0]
+        sizes[item.data_ptr(), item.shape] = math.prod(held) * item.element_size()
+    return sum(sizes.values())
 
 
 def too_fast(ms: float, nbytes: float, flops: float, device: str) -> list[Finding]:

@@ -12,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.numerics.nested import tensors
 from pytest_kopt.profile_hook import profile_hook
 
 INTERPRETER = "triton.runtime.interpreter"
@@ -101,8 +102,8 @@ class _Counter(QuietMode):
         name = func.name().partition("::")[2].partition(".")[0]
         if not func.is_view and name not in _ALLOCATIONS and not name.startswith(_FREE):
             self.ops += 1
-            moved = [args, kwargs or {}, result]
-            self.nbytes += sum(t.numel() * t.element_size() for t in _tensors(moved))
+            moved = tensors([args, kwargs or {}, result])
+            self.nbytes += sum(t.numel() * t.element_size() for t in moved)
         return result
 
 
@@ -184,13 +185,3 @@ def cached(first: Work, second: Work) -> Finding:
         advice="no real step brings the same activations twice: compute them every time",
         bucket="W2",
     )
-
-
-def _tensors(thing: Any) -> list[torch.Tensor]:
-    if isinstance(thing, torch.Tensor):
-        return [thing]
-    if isinstance(thing, dict):
-        thing = list(thing.values())
-    if isinstance(thing, list | tuple):
-        return [tensor for item in thing for tensor in _tensors(item)]
-    return []

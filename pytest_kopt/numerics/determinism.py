@@ -61,3 +61,11 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor's elements as integers of the same width (shape kept for 1 to 8 bytes)."""
     width = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return tensor.detach().contiguous().view(width[tensor.element_size()])
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Say whether two tensors have the same shape and dtype, and bits; by value beyond 8 bytes."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    same = one == other if one.element_size() > 8 else bits(one) == bits(other)
+    return bool(same.all())

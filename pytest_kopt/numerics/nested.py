@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+_CONTENTS = (torch.Tensor, torch.Generator)
+
 
 def members(item: Any) -> dict[str, Any] | None:
     """Return what a list, tuple, dict or dataclass holds, by the text that picks it; else None."""
@@ -46,23 +48,22 @@ def tensors(item: Any) -> list[torch.Tensor]:
 
 def contents(item: Any) -> list[torch.Tensor | torch.Generator]:
     """Return what can be written over in an item, in order: tensors and generators."""
-    kinds = (torch.Tensor, torch.Generator)
-    return [leaf for _, leaf in _leaves(item, "") if isinstance(leaf, kinds)]
+    return [leaf for _, leaf in _leaves(item, "") if isinstance(leaf, _CONTENTS)]
 
 
-def mapped(item: Any, change: Callable[[Any], Any]) -> Any:
-    """Return an item of the same build with every leaf changed; what has no contents is itself."""
-    if not contents(item):
+def mapped(item: Any, change: Callable[[Any], Any], kinds: tuple[type, ...] = _CONTENTS) -> Any:
+    """Return an item of the same build with every leaf changed; what holds no `kinds` is itself."""
+    if not any(isinstance(leaf, kinds) for _, leaf in _leaves(item, "")):
         return item
     if isinstance(item, dict):
-        made = {key: mapped(value, change) for key, value in item.items()}
+        made = {key: mapped(value, change, kinds) for key, value in item.items()}
         return made if type(item) is dict else type(item)(made)
     if isinstance(item, list | tuple):
-        values = [mapped(value, change) for value in item]
+        values = [mapped(value, change, kinds) for value in item]
         return type(item)(*values) if hasattr(item, "_fields") else type(item)(values)
     if is_dataclass(item) and not isinstance(item, type):
         parts = {part.name: getattr(item, part.name) for part in fields(item) if part.init}
-        return replace(item, **{name: mapped(value, change) for name, value in parts.items()})
+        return replace(item, **{k: mapped(value, change, kinds) for k, value in parts.items()})
     return change(item)
 
 

@@ -210,7 +210,7 @@ class Checking:
                 incoming=self.candidate.incoming(),
                 held=self.candidate.held(self.used),
                 live_before=before.live.results if before else [],
-                kept_before=before.kept.results if before else [],
+                live=run.live.results,
                 before=before.kept.all if before else [],
                 expected_before=wanted.all if wanted else [],
                 kept=run.kept.all,

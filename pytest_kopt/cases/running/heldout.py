@@ -20,7 +20,7 @@ from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.cases.running.execution import Candidate, judge, make_inputs
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.cases.seeds import derive
-from pytest_kopt.honesty.heldout import SHAPES, Kind, Outcome, Tried, perturbed
+from pytest_kopt.honesty.heldout import SHAPES, Kind, Outcome, Tried
 from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.numerics.gates import snr
 from pytest_kopt.numerics.nested import fresh_copies
@@ -75,7 +75,7 @@ def _other_shapes(
     dice = random.Random(seed)
     for kind in SHAPES:
         for _ in range(_TRIES):
-            moved = perturbed(parameters, case.dims, kind, dice)
+            moved = domain.perturbed(parameters, case.dims, kind, dice)
             if moved is None:
                 return
             found = _declared(item, names, moved, case, device)

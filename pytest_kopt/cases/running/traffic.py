@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
+from pytest_kopt.honesty.physics import written_bytes
 from pytest_kopt.numerics.gates import Gate, Snr
 from pytest_kopt.numerics.nested import tensors
 
@@ -27,9 +27,12 @@ def io_bytes(
     size) read, gradients written. A tensor counts once, an expanded dim as one element. `written`
     bytes of memory that the caller gave count as outputs; what else is in it need not be read.
     """
-    inputs, results = _size(tensors(list(given))), _size(tensors(list(outputs))) + written
+    inputs, results = (
+        written_bytes(tensors(list(given))),
+        written_bytes(tensors(list(outputs))) + written,
+    )
     found = {"forward": inputs + results}
-    made = _size(item for item in gradients if item is not None)
+    made = written_bytes(item for item in gradients if item is not None)
     if made:
         found["backward"] = inputs + results + made
     return found
@@ -49,12 +52,3 @@ def computing_dtype(given: Sequence[Any], gate: Gate | None) -> str | None:
             name = str(item.dtype).removeprefix("torch.")
             sizes[name] = sizes.get(name, 0) + item.numel() * item.element_size()
     return max(sizes, key=lambda name: sizes[name]) if sizes else None
-
-
-def _size(found: Iterable[torch.Tensor]) -> int:
-    sizes = {}
-    for item in found:
-        # An expanded dim (stride 0) is one element in memory.
-        held = [n for n, stride in zip(item.shape, item.stride(), strict=True) if stride or n == 0]
-        sizes[item.data_ptr(), item.shape] = math.prod(held) * item.element_size()
-    return sum(sizes.values())

@@ -6,10 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "profile-hook"
-CAUGHT_BY = (
-    "correctness late-result output-overwritten"
-    " process-state stale-result timed-result training-loop"
-)
+CAUGHT_BY = "correctness late-result process-state stale-result timed-result training-loop"
 
 _due: list = []
 

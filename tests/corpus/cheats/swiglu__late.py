@@ -6,10 +6,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "instance-method-override"
-CAUGHT_BY = (
-    "correctness late-result output-overwritten"
-    " output-type stale-result timed-result training-loop"
-)
+CAUGHT_BY = "correctness late-result output-type stale-result timed-result training-loop"
 
 
 def _settle(name):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-import torch
-
 from pytest_kopt.cases.running.checking import Checking
 from pytest_kopt.honesty import outputs, work
 from pytest_kopt.honesty.finding import Finding
@@ -22,11 +20,9 @@ def counted(checking: Checking) -> Iterator[Finding]:
     saved = []
     for _ in range(_COUNTS):
         checking.renew_a_little()
-        first, one = _count(checking)
-        second, other = _count(checking)
+        first, second = _count(checking), _count(checking)
         saved.append(work.saves(second, first))
         checking.work = second
-        yield from outputs.shared(one, other, checking.candidate.held(checking.used))
     if all(saved):
         yield work.cached(first, second)
     for _ in range(_COUNTS):
@@ -42,18 +38,15 @@ def counted(checking: Checking) -> Iterator[Finding]:
 def _in_the_end(checking: Checking) -> tuple[work.Work, work.Work]:
     """Count the work on new content, and on the same content many calls later."""
     checking.renew_a_little()
-    first, _ = _count(checking)
+    first = _count(checking)
     end = time.perf_counter() + _PATIENCE_SECONDS
     for _ in range(_PATIENCE):
         if time.perf_counter() > end:
             break
         checking.call_unjudged()
-    last, _ = _count(checking)
-    return first, last
+    return first, _count(checking)
 
 
-def _count(checking: Checking) -> tuple[work.Work, list[torch.Tensor]]:
-    results: list[object] = []
+def _count(checking: Checking) -> work.Work:
     checking.restore()
-    found = work.work_of(lambda: results.append(checking.bare()))
-    return found, tensors(results[0])
+    return work.work_of(checking.bare)
