@@ -29,7 +29,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     ],
     "work": [(counted, "counted")],
     "aftermath": [(aftermath, "aftermath")],
-    "training": [(training_check, "simulate")],
+    "training": [(training_check, "_simulated")],
     "known and fresh": [(training_check, "reuse_pairs")],
     "clock": [(timing, "prepare_blocks")],
     "samples": [(timing, "_time")],

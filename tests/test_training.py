@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from pytest_kopt.cases.case import Case, declare
+from pytest_kopt.cases.running import training_loop
 from pytest_kopt.cases.running.training_check import Rehearsal
-from pytest_kopt.honesty import training
 from pytest_kopt.honesty.transfer import Trace
 from pytest_kopt.honesty.work import Work, saves
 
@@ -132,7 +132,7 @@ def test_honest_kernels_raise_nothing(
 @pytest.fixture
 def suspicious(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the probe suspect whatever it looks at, so that the loop runs."""
-    monkeypatch.setattr(training, "_probe", lambda loop, seeds: True)
+    monkeypatch.setattr(training_loop.Loop, "probe", lambda loop, seeds: True)
 
 
 @pytest.mark.parametrize(("cache", "runs"), [("", False), ("kept[id(a)] = 1", True)])

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import math
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.evidence import Training
-from pytest_kopt.cases.running.execution import Pass, grad_out, judge, make_inputs, results_of
-from pytest_kopt.cases.running.reference import Reference, code_of
+from pytest_kopt.cases.running.execution import make_inputs
+from pytest_kopt.cases.running.reference import code_of
+from pytest_kopt.cases.running.training_loop import Loop, Step
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.honesty.audit import suspects_a_cache
 from pytest_kopt.honesty.checks import Phase, of_phase
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.reuse import Pair, cached, reuse_finding, reuse_pairs
-from pytest_kopt.honesty.training import Subject, simulate
-from pytest_kopt.numerics.nested import fresh_copies
+from pytest_kopt.honesty.transfer import ACTIVATION, GRAD_OUT, WEIGHT, Trace
+
+STEPS, TRACE_STEPS = 8, 4
+#: S1: a cache that hits less often than this in real training is not worth its round.
+LEAST_HIT_RATE = 0.5
 
 
 @dataclass(slots=True)
@@ -52,13 +55,11 @@ class Rehearsal:
         return derive(self.session_seed, self.case.nodeid, f"training {purpose}")
 
 
-def caches(rehearsal: Rehearsal) -> tuple[Finding, ...]:
-    """Run the loop; it runs whole where the audit notes a cache in the function's file."""
-    case = rehearsal.case
-    subject = _subject(case, rehearsal.usual_db)
-    found = simulate(subject, rehearsal.seed, suspected=_is_suspected(case))
-    rehearsal.evidence = Training(found.trace, found.uncounted)
-    return found.findings
+def caches(rehearsal: Rehearsal) -> list[Finding]:
+    """Run the loop, and keep what it showed."""
+    found, trace, uncounted = _simulated(rehearsal)
+    rehearsal.evidence = Training(trace, uncounted)
+    return found
 
 
 def known_tensors(rehearsal: Rehearsal) -> Iterator[Finding]:
@@ -87,26 +88,89 @@ def _pairs(rehearsal: Rehearsal, purpose: str) -> list[Pair]:
     return reuse_pairs(call, given, case.weights, synchronize, case.backward, case.rewritten)
 
 
-def _subject(case: Case, usual_db: float) -> Subject:
-    reference = Reference(case)
+def _simulated(rehearsal: Rehearsal) -> tuple[list[Finding], Trace | None, str]:
+    """Run the loop where a short probe suspects a cache, or the audit notes one.
 
-    def judged(
-        outputs: dict[str, Any], gradients: dict[int, Any], inputs: Sequence[Any], seed: int
-    ) -> tuple[str, float]:
-        run = Pass(outputs, gradients)
-        expected = reference(fresh_copies(inputs), run, seed)
-        comparisons = judge(case, expected, run)
-        problem = "\n".join(item.diagnosis() for item in comparisons if not item.passed)
-        return problem, min((item.snr_db for item in comparisons if item.figures), default=math.inf)
+    Returns what was found, the last steps' trace (None where the loop did not run), and why work
+    could not be counted: then only results were held against the reference, and what the kernel
+    raises there is the caller's.
+    """
+    case, usual_db = rehearsal.case, rehearsal.usual_db
+    # It lives as long as the loop runs: no parameter there takes the identity of one of these,
+    # whose stale copy would be no update's.
+    probing = Loop(case, usual_db)
+    try:
+        if not probing.probe(rehearsal.seed) and not _is_suspected(case):
+            return [], None, ""
+        return *_run(Loop(case, usual_db), rehearsal), ""
+    except Exception as error:
+        uncounted = f"{type(error).__name__}: {error}".splitlines()[0]
+    return *_run(Loop(case, usual_db, counts=False), rehearsal), uncounted
 
-    return Subject(
-        function=case.positional(case.function),
-        make=lambda seed: make_inputs(case, seed),
-        grad_out=grad_out,
-        judge=judged,
-        usual_db=usual_db,
-        backward=case.backward,
-        weights=case.weights,
-        rewritten=case.rewritten,
-        outputs=lambda returned, given: results_of(case, returned, given),
+
+def _run(loop: Loop, rehearsal: Rehearsal) -> tuple[list[Finding], Trace]:
+    steps = [loop.step(number, rehearsal.seed) for number in range(STEPS)]
+    wrong = [step for step in steps if step.wrong]
+    # What is allocated, compiled or tuned once is done in the first step.
+    steps = steps[1:]
+    # An allocation now and then is no cache: what is one shows in nearly every step.
+    cached = tuple(
+        kind
+        for kind in (ACTIVATION, GRAD_OUT, WEIGHT)
+        if sum(step.saved.get(kind, False) for step in steps) * 2 > len(steps)
     )
+    trace = Trace(cached, tuple(step.hits() for step in steps[-TRACE_STEPS:]))
+    share = statistics.median_high(step.share for step in steps)
+    return list(_findings(trace, wrong, share)), trace
+
+
+def _findings(trace: Trace, wrong: Sequence[Step], share: float) -> Iterator[Finding]:
+    if wrong:
+        stale = next((step for step in wrong if step.stale_weight), None)
+        if stale is not None:
+            yield Finding(
+                "stale-weight",
+                f"a parameter updated in place was answered from before ({stale.wrong})",
+                advice="key the cache on the parameter and its _version, or compute anew",
+                bucket="W1",
+            )
+        else:
+            yield Finding(
+                "training-loop",
+                f"wrong with fresh tensors in a simulated training loop ({wrong[0].wrong})",
+                advice="a result may depend on nothing but the arguments of its own call",
+                bucket="W3",
+            )
+    if ACTIVATION in trace.cached:
+        memo = share < 0.1
+        yield Finding(
+            "activation-cache",
+            "the same activations once more cost "
+            + ("next to nothing" if memo else f"{share:.0%} of the work of fresh ones")
+            + ", and no step of a training loop sees them twice (hit rate 0 %)",
+            advice="cache nothing that was computed from an activation; one that lives longer "
+            "than a step has to be declared in the case (weights=…)",
+            bucket="W3" if memo else "W2",
+        )
+    if GRAD_OUT in trace.cached:
+        yield Finding(
+            "grad-out-cache",
+            "the same grad_out once more costs less work than a fresh one, and no step of a "
+            "training loop sees one twice (hit rate 0 %)",
+            advice="cache nothing that was computed from an incoming gradient",
+            bucket="W2",
+        )
+    if WEIGHT in trace.cached:
+        rate = trace.rate(WEIGHT)
+        enough = rate >= LEAST_HIT_RATE - 1e-9
+        yield Finding(
+            "weight-cache" if enough else "hit-rate",
+            f"a parameter that has not changed costs less work (hit rate {rate:.0%} in a "
+            "simulated training loop of two micro-batches a step)",
+            advice="its gain is bounded by quant time / step time: give w1_quant_ms and step_ms "
+            "in the notes"
+            if enough
+            else "below 50 % the cache is not worth its round",
+            bucket="W1",
+            rejects=not enough,
+        )

@@ -1,0 +1,238 @@
+"""A simulated training loop: what a cache in the kernel is worth where every tensor is new.
+
+In a real step activations and incoming gradients are fresh and parameters are long-lived but
+updated in place. A step here is two micro-batches, forward and backward, before the parameters are
+updated. Work is counted call by call: the same tensors once more must not cost less, except for a
+parameter that has not changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.running.execution import (
+    Pass,
+    grad_out,
+    judge,
+    leaves,
+    make_inputs,
+    results_of,
+)
+from pytest_kopt.cases.running.reference import Reference
+from pytest_kopt.honesty.inputs import restore
+from pytest_kopt.honesty.outputs import taken
+from pytest_kopt.honesty.transfer import ACTIVATION, GRAD_OUT, WEIGHT
+from pytest_kopt.honesty.work import Work, saves, work_of
+from pytest_kopt.numerics.nested import fresh_copies, fresh_copy, tensors
+
+#: How much worse than usual (dB of SNR) an output has to be to be wrong for another reason than
+#: an unlucky draw of inputs: rounding moves by a few dB between draws, a stale result by dozens.
+_WORSE_DB = 20.0
+_NOTHING = Work(0, 0, 0, 0)
+
+
+@dataclass(slots=True)
+class Step:
+    """What one step showed: by kind of cache, whether the same tensors once more cost less.
+
+    `share` is the part of a fresh call's bytes that one with known activations moves; `wrong` says
+    what was wrong ("" where nothing was), with a `stale_weight` for the parameters before.
+    """
+
+    saved: dict[str, bool] = field(default_factory=dict)
+    share: float = 1.0
+    wrong: str = ""
+    stale_weight: bool = False
+
+    def hits(self) -> dict[str, tuple[int, int]]:
+        """Return, by kind, how many calls did hit of the two that could: only parameters recur."""
+        return {kind: (int(saved and kind == WEIGHT), 2) for kind, saved in self.saved.items()}
+
+
+@dataclass(slots=True)
+class _Batch:
+    seed: int
+    pristine: list[Any]
+    used: list[Any]
+
+
+@dataclass(slots=True)
+class _Call:
+    """A forward call, with its results as they were when it returned (`kept`)."""
+
+    leaves: dict[int, torch.Tensor]
+    outputs: dict[str, Any]
+    kept: dict[str, Any]
+    work: Work
+
+    @property
+    def roots(self) -> list[torch.Tensor]:
+        return [out for out in tensors(self.outputs) if out.requires_grad]
+
+
+class Loop:
+    """A case in the loop: the parameters, which live on, and their content one update ago.
+
+    `usual_db` is the smallest SNR of the check that the kernel passed. Work is not counted where
+    the kernel cannot run under a counter.
+    """
+
+    def __init__(self, case: Case, usual_db: float, *, counts: bool = True) -> None:
+        self._case = case
+        self._function = case.positional(case.function)
+        self._reference = Reference(case)
+        self._usual_db = usual_db
+        self._counts = counts
+        self._parameters: dict[int, Any] = {}
+        self._before: dict[int, Any] = {}
+        self._last: tuple[Work, Work] | None = None
+        # Memory that is in use is not handed out again: what is new has a new address as well.
+        self._kept: list[Any] = []
+
+    def probe(self, seeds: Callable[[str], int]) -> bool:
+        """Say whether anything looks like a cache: three sets of inputs, one reference call."""
+        first, second, third = (self._batch(seeds(f"probe {i}")) for i in range(3))
+        self._adopt(first)
+        new = self._forward(first)
+        self._adopt(second)
+        unchanged = self._forward(second)
+        again = self._forward(second)
+        self._update(third)
+        changed = self._forward(third)
+        works = [call.work for call in (new, unchanged, again, changed)]
+        if any(saves(one, other) for one in works for other in works):
+            return True
+        gradients, _ = self._backward(changed, third.seed)
+        if self._case.backward and self._reuse_saves(changed):
+            return True
+        return bool(self._wrong(changed, gradients, third))
+
+    def step(self, number: int, seeds: Callable[[str], int]) -> Step:
+        """Run one step: two micro-batches, then what is only there to be compared with them.
+
+        The first has the content of the last step's second, in tensors of its own, and updated
+        parameters: what a call costs may depend on the content, on the size of a group for one.
+        """
+        step = Step()
+        self._kept.clear()
+        first = self._batch(seeds(f"batch {number}"))
+        second = self._batch(seeds(f"batch {number + 1}"))
+        if number:
+            self._update(first)
+        else:
+            self._adopt(first)
+        self._adopt(second)
+        micro = []
+        for batch in (first, second):
+            call = self._forward(batch)
+            gradients, work = self._backward(call, batch.seed)
+            micro.append((call, work))
+            fault = self._wrong(call, gradients, batch)
+            if fault and not step.wrong:
+                step.wrong = f"step {number + 1}: {fault}"
+                old = [self._before.get(i, item) for i, item in enumerate(batch.pristine)]
+                problem, _ = self._judged(call, gradients, old, batch.seed)
+                step.stale_weight = bool(self._before) and not problem
+        again = [self._forward(second) for _ in range(2)]
+        self._compare(step, micro, again, second)
+        return step
+
+    def _compare(
+        self,
+        step: Step,
+        micro: Sequence[tuple[_Call, Work]],
+        again: Sequence[_Call],
+        batch: _Batch,
+    ) -> None:
+        case, ((first, first_back), (second, second_back)) = self._case, micro
+        if len(case.weights) < len(tensors(batch.used)):
+            step.saved[ACTIVATION] = any(saves(call.work, second.work) for call in again)
+            step.share = min(call.work.nbytes for call in again) / max(second.work.nbytes, 1)
+        if case.weights and self._last:
+            before, before_back = self._last
+            step.saved[WEIGHT] = saves(before, first.work) or (
+                case.backward and saves(before_back, first_back)
+            )
+        if case.backward:
+            # A backward that writes over what the forward saved cannot run again on the same graph.
+            step.saved[GRAD_OUT] = not case.rewritten and self._reuse_saves(second)
+        self._last = second.work, second_back
+
+    def _batch(self, seed: int) -> _Batch:
+        pristine = list(make_inputs(self._case, seed))
+        return _Batch(seed, pristine, fresh_copies(pristine))
+
+    def _adopt(self, batch: _Batch) -> None:
+        """Put the parameters as they are into a set of inputs; the first set's become them."""
+        if not self._parameters:
+            self._parameters = {i: batch.used[i] for i in self._case.weights}
+        for i, parameter in self._parameters.items():
+            batch.used[i], batch.pristine[i] = parameter, fresh_copy(parameter)
+
+    def _update(self, batch: _Batch) -> None:
+        """Give the parameters, in place, the content that these inputs have in their places."""
+        self._before = {i: fresh_copy(item) for i, item in self._parameters.items()}
+        with torch.no_grad():
+            for i, parameter in self._parameters.items():
+                if isinstance(parameter, torch.Tensor):
+                    parameter.copy_(batch.pristine[i])
+        self._adopt(batch)
+
+    def _counted(self, call: Callable[[], Any]) -> tuple[Any, Work]:
+        if not self._counts:
+            return call(), _NOTHING
+        results: list[Any] = []
+        work = work_of(lambda: results.append(call()))
+        return results[0], work
+
+    def _forward(self, batch: _Batch) -> _Call:
+        used = batch.used
+        restore(used, batch.pristine, self._case.rewritten)
+        wanted = leaves(used)
+        result, work = self._counted(lambda: self._function(*used))
+        outputs = results_of(self._case, result, used)
+        # What lies in memory of the inputs is gone with the next call.
+        kept = dict(zip(outputs, taken(list(outputs.values())), strict=True))
+        return _Call(wanted, outputs, kept, work)
+
+    def _backward(
+        self, call: _Call, seed: int, grads: Sequence[torch.Tensor] = ()
+    ) -> tuple[dict[int, Any], Work]:
+        """Return the gradients by input, and the work, for incoming ones of a seed or these."""
+        roots, wanted = call.roots, list(call.leaves.values())
+        if not self._case.backward or not roots:
+            return dict.fromkeys(call.leaves), _NOTHING
+        given = grads or [grad_out(out, seed) for out in roots]
+        self._kept.append(given)
+        found, work = self._counted(
+            lambda: torch.autograd.grad(roots, wanted, given, retain_graph=True, allow_unused=True)
+        )
+        return dict(zip(call.leaves, taken(found), strict=True)), work
+
+    def _reuse_saves(self, call: _Call) -> bool:
+        """Say whether a backward costs less for grad_outs that it has seen than for fresh ones."""
+        grads = [torch.randn_like(out) for out in call.roots]
+        fresh, *known = (self._backward(call, 0, grads)[1] for _ in range(3))
+        return any(saves(work, fresh) for work in known)
+
+    def _wrong(self, call: _Call, gradients: dict[int, Any], batch: _Batch) -> str:
+        """Return what is far worse than usual, "" where nothing is."""
+        problem, found_db = self._judged(call, gradients, batch.pristine, batch.seed)
+        if problem and not found_db > self._usual_db - _WORSE_DB:
+            return problem.splitlines()[0]
+        return ""
+
+    def _judged(
+        self, call: _Call, gradients: dict[int, Any], given: Sequence[Any], seed: int
+    ) -> tuple[str, float]:
+        """Return what the reference on these inputs shows as wrong, and the smallest SNR in dB."""
+        run = Pass(call.kept, gradients)
+        found = judge(self._case, self._reference(fresh_copies(given), run, seed), run)
+        problem = "\n".join(item.diagnosis() for item in found if not item.passed)
+        return problem, min((item.snr_db for item in found if item.figures), default=math.inf)
