@@ -1,13 +1,14 @@
 """Kernels that strangers wrote, as they are: what becomes of them, and what a user has to declare.
 
-    python benchmarks/strangers.py OUT [--rounds GPU] [--wheels DIR] [--packages P…] [--ops NAME…]
+    python benchmarks/strangers.py OUT [--gpu GPU] [--rounds] [--wheels DIR] [--packages P…]
+        [--ops NAME…]
 
 Each package comes from the index (or from a folder of wheels) by name and version into a throw-away
 environment on top of this one. Each of its operations is tried twice: `file`, plain torch as the
 baseline and their file as the candidate, and `tree`, their package as the project and a change
-without effect. Without --rounds everything is only checked (in Triton's interpreter where there is
-no GPU); with it each is a campaign of two rounds for that GPU (cpu: a trial run, in which the
-interpreter's times decide nothing). OUT gets strangers.json and strangers.md.
+without effect. Without --rounds everything is only checked, a package in a session; with it each
+operation is a campaign of two rounds. On the CPU, where no GPU is named, Triton is interpreted, and
+such times decide nothing. OUT gets strangers.json and strangers.md.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class Bench:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command of the environment in a project."""
         env = {**os.environ, "PYTHONPATH": ""}
-        if self.gpu in ("", "cpu"):
+        if self.gpu == "cpu":
             env["TRITON_INTERPRET"] = "1"
         return subprocess.run(
             [str(self.python), "-m", *words],
@@ -122,15 +123,16 @@ def main() -> None:
     """Install, try, and write the table after each package."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--rounds", metavar="GPU", default="")
+    parser.add_argument("--gpu", default="cpu")
+    parser.add_argument("--rounds", action="store_true")
     parser.add_argument("--wheels", type=Path)
     parser.add_argument("--packages", nargs="*", default=list(PACKAGES))
     parser.add_argument("--ops", nargs="*")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    on_gpu = given.rounds not in ("", "cpu")
+    on_gpu = given.gpu != "cpu"
     size = (8192, 4096, "bfloat16") if on_gpu else (32, 256, "float32")
-    bench = Bench((given.out / "environment").resolve(), given.rounds, *size)
+    bench = Bench((given.out / "environment").resolve(), given.gpu, *size)
     found: list[Outcome] = []
     for package in given.packages:
         wanted = [op for op in OPS if op.package == package and op.name in (given.ops or [op.name])]
@@ -157,7 +159,8 @@ def _installed(bench: Bench, package: str, wheels: Path | None) -> str:
     """Install a package without what it depends on; return why that failed."""
     if not bench.folder.exists():
         venv.create(bench.folder, with_pip=False)
-        lines = [f"import site; site.addsitedir({path!r})" for path in site.getsitepackages()]
+        places = [*site.getsitepackages(), *filter(None, os.environ.get("PYTHONPATH", "").split(":"))]
+        lines = [f"import site; site.addsitedir({path!r})" for path in places]
         (bench.packages / "base.pth").write_text("\n".join(lines) + "\n")
     known = PACKAGES[package]
     source = ["--no-index", "--find-links", str(wheels)] if wheels else []
