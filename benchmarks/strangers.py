@@ -159,7 +159,10 @@ def _installed(bench: Bench, package: str, wheels: Path | None) -> str:
     """Install a package without what it depends on; return why that failed."""
     if not bench.folder.exists():
         venv.create(bench.folder, with_pip=False)
-        places = [*site.getsitepackages(), *filter(None, os.environ.get("PYTHONPATH", "").split(":"))]
+        places = [
+            *site.getsitepackages(),
+            *filter(None, os.environ.get("PYTHONPATH", "").split(":")),
+        ]
         lines = [f"import site; site.addsitedir({path!r})" for path in places]
         (bench.packages / "base.pth").write_text("\n".join(lines) + "\n")
     known = PACKAGES[package]

@@ -30,6 +30,8 @@ from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.pairing import PairedMetric, judge
 from pytest_kopt.paired.replica import CaseQuads, Refused, Replica
 from pytest_kopt.schema.profile import MEMORY
+from pytest_kopt.trials import comparing
+from pytest_kopt.trials.comparing import compare_paired, compare_stored
 
 CAPTURING: list[bool] = []
 FAST = WallEngine(block_seconds=0.005)
@@ -346,3 +348,34 @@ def test_a_kernel_that_raises_when_it_is_timed_is_told_by_its_own_frames(
     said = outcome.result.diagnosis
     assert said.startswith("passed its check and raises when it is timed")
     assert "no more launches" in said and "in tired" in said and "pytest_kopt" not in said
+
+
+def test_the_check_of_a_version_needs_no_engine_of_the_baseline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What cannot be captured is timed by events in its check, and all versions are in a pair."""
+    events = SimpleNamespace(nodeid="a", evidence=SimpleNamespace(engine="events"))
+    opened = SimpleNamespace(
+        expected={"a": SimpleNamespace(engine="graph")},
+        campaign=SimpleNamespace(manifest=SimpleNamespace(primary_metric="Forward GB/s")),
+        asked=SimpleNamespace(settings=SimpleNamespace(workspace=None)),
+        core=None,
+        classes=None,
+        notes=SimpleNamespace(extra_benefit=None),
+    )
+    ran = SimpleNamespace(
+        begun=SimpleNamespace(beside=lambda other: None),
+        measurements=SimpleNamespace(compare=lambda ids, versions: nullcontext()),
+        collector=None,
+    )
+    gathered = SimpleNamespace(
+        opened=opened, results=[events], policy=policies.load("primus"), rows=None, ran=ran
+    )
+    found = cast("Any", SimpleNamespace(verdict=object()))
+    monkeypatch.setattr(comparing, "parse_primary", lambda *given: [])
+    monkeypatch.setattr(comparing, "metrics_verdict", lambda *given: None)
+    monkeypatch.setattr(comparing, "judge", lambda *given, **named: found)
+    monkeypatch.setattr(Known, "here", lambda *given: None)
+    assert compare_paired(cast("Any", gathered), cast("Any", None)).verdict is found.verdict
+    with pytest.raises(BadInput, match="stored times of two engines"):
+        compare_stored(cast("Any", SimpleNamespace(**vars(gathered))))

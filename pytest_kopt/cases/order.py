@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.verdict import KernelChange, Same
+from pytest_kopt.decide.verdict import Same
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
+from pytest_kopt.sameness.recording import Recording
 
 CANDIDATE, INCUMBENT, PLACEBO = "candidate", "incumbent", "placebo"
 #: The incumbent in a process without the candidate.
@@ -89,8 +90,8 @@ class Commander(Protocol):
     def same(self, nodeid: str, how: Same) -> None:
         """Say that the versions are the same for this case: there is nothing to compare."""
 
-    def changed(self, nodeid: str, kernels: Sequence[KernelChange]) -> None:
-        """Say what the versions have the device do otherwise."""
+    def changed(self, nodeid: str, before: Recording, after: Recording, arch: str) -> None:
+        """Say what the incumbent and the candidate have the device do, of this architecture."""
 
     def refuse(self, nodeid: str, reason: str) -> None: ...
 

@@ -207,7 +207,8 @@ def _kernels(
     found: dict[str, KernelChange] = {}
     for result in results:
         for replica in replicas:
-            for kernel in replica[result.nodeid].kernels:
+            later = replica[result.nodeid].kernels
+            for kernel in later.result() if later else ():
                 named = kernel.model_copy(update={"case": result.label})
                 found.setdefault(kernel.model_dump_json(), named)
     return list(found.values())

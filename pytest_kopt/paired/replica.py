@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.processes.child import Child, ChildDied
+from pytest_kopt.sameness.recording import differences_later
 
 #: The comparison, the A/A control, the comparison with the group sizes of a grouped GEMM drawn
 #: anew, by their names in pairs.csv, and the incumbent beside the candidate against itself alone.
@@ -56,7 +58,8 @@ class CaseQuads:
     not_captured: Mapping[str, str] = field(default_factory=dict)
     #: How it is known that both versions are the same, where nothing was timed.
     same: Same | None = None
-    kernels: tuple[KernelChange, ...] = ()
+    #: What differs in their machine code, as far as it is told.
+    kernels: Future[list[KernelChange]] | None = None
 
     @property
     def is_same(self) -> bool:
@@ -208,14 +211,16 @@ class Replica:
             placement.keep_strangers_off(device)
             since = time.time()
             prepared = []
-            kernels: list[KernelChange] = []
+            kernels = None
             for child in self._children:
                 child.go_on()
                 message = _wait(child, "changed", "same", "prepared")
                 if message["kind"] == "same":
                     return _same(child, message)
                 if message["kind"] == "changed":
-                    kernels += [KernelChange(**told) for told in message["kernels"]]
+                    kernels = differences_later(
+                        message["before"], message["after"], message["arch"]
+                    )
                     message = _wait(child, "prepared")
                 prepared.append(message)
             engine = agreed(message["engine"] for message in prepared)
@@ -248,9 +253,7 @@ class Replica:
         self.held_seconds += timed[1] - timed[0]
         shown = "+".join(dict.fromkeys(engine.split("+")))
         why = {what: said for told in prepared for what, said in told["not_captured"].items()}
-        return CaseQuads(
-            nodeid, shown, quads, device.uuid, conditions, timed, why, kernels=tuple(kernels)
-        )
+        return CaseQuads(nodeid, shown, quads, device.uuid, conditions, timed, why, kernels=kernels)
 
     def _read_tried(self, child: Child, nodeid: str) -> None:
         try:

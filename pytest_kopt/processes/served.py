@@ -14,7 +14,7 @@ import pytest
 
 from pytest_kopt.cases.order import BlockOrder
 from pytest_kopt.cases.result import LOST, CaseResult
-from pytest_kopt.decide.verdict import KernelChange, Same
+from pytest_kopt.decide.verdict import Same
 from pytest_kopt.devices import context
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
@@ -24,6 +24,7 @@ from pytest_kopt.processes.channel import Channel
 from pytest_kopt.processes.isolation import isolate
 from pytest_kopt.processes.parent_death import end_with_parent
 from pytest_kopt.processes.worker_orders import WorkerOrders
+from pytest_kopt.sameness.recording import Recording, to_document
 
 
 class Serve:
@@ -125,10 +126,10 @@ class Serve:
         """Say that the versions are the same for a case."""
         self._channel.send("same", nodeid=nodeid, how=how)
 
-    def changed(self, nodeid: str, kernels: Sequence[KernelChange]) -> None:
-        """Say what the versions have the device do otherwise."""
-        found = [kernel.model_dump() for kernel in kernels]
-        self._channel.send("changed", nodeid=nodeid, kernels=found)
+    def changed(self, nodeid: str, before: Recording, after: Recording, arch: str) -> None:
+        """Say what the incumbent and the candidate have the device do."""
+        both = {"before": to_document(before), "after": to_document(after)}
+        self._channel.send("changed", nodeid=nodeid, arch=arch, **both)
 
     def refuse(self, nodeid: str, reason: str) -> None:
         """Say why two versions cannot live in this process."""

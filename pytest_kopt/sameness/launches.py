@@ -1,105 +1,32 @@
 """What a call has a GPU do: each launch in its order, with all that decides what it does there.
 
-A call is captured into a graph whose nodes are read through the driver. Two launches are the same
-where function, grid, block, shared memory and arguments are: a function that is one and the same in
-the process, or that Triton compiled to the same object; arguments by their bytes, words that are
-addresses of a device's memory set aside. What cannot be read is never the same as anything.
+A call is captured into a graph whose nodes are read through the driver, and twice, since bytes that
+another capture does not repeat are nobody's choice.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from math import prod
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from pytest_kopt.decide.verdict import KernelChange
-from pytest_kopt.sameness.objects import digest, figures
+from pytest_kopt.sameness.objects import digest
+from pytest_kopt.sameness.recording import Launch, Recording
 
 _KERNEL, _MEMCPY, _MEMSET, _EMPTY = 0, 1, 2, 5
 #: Attributes of a function by their numbers in the driver's interface.
 _ATTRIBUTES = {"stack": 3, "registers": 4}
 _MEMORY_TYPE = 2
 _WORD = 8
-_ANY = ".."
+#: C calls in one another, of some hundred bytes of stack each.
+_DEEP = 64
 
 
 class Unreadable(Exception):
     """What a call launches cannot be told."""
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """One launch: its kernel's name, how it is laid out, and what identifies its code.
-
-    `code` is the digest of a compiled object, or a function's handle in this process. What the
-    driver says that it `needs` is no part of a comparison. Of the bytes of its `arguments`, those
-    that differ from one capture of the same call to the next are no code's: "..".
-    """
-
-    name: str
-    grid: tuple[int, ...] = ()
-    block: tuple[int, ...] = ()
-    shared: int = 0
-    code: str = ""
-    arguments: tuple[str, ...] = ()
-    needs: Mapping[str, float] = field(default_factory=dict, compare=False)
-
-    def is_same(self, other: Launch) -> bool:
-        """Say whether it is another version's launch as well."""
-        return replace(self, arguments=()) == replace(other, arguments=()) and (
-            len(self.arguments) == len(other.arguments)
-            and all(map(_agree, self.arguments, other.arguments))
-        )
-
-    def settled(self, again: Launch) -> Launch:
-        """Return it without what another capture of the same call does not repeat."""
-        if len(self.arguments) != len(again.arguments):
-            return self
-        return replace(self, arguments=tuple(map(_common, self.arguments, again.arguments)))
-
-
-def _agree(one: str, other: str) -> bool:
-    return one == other or (
-        len(one) == len(other)
-        and all(a == b or _ANY in (a, b) for a, b in zip(_bytes(one), _bytes(other), strict=True))
-    )
-
-
-def _common(one: str, again: str) -> str:
-    if len(one) != len(again):
-        return one
-    pairs = zip(_bytes(one), _bytes(again), strict=True)
-    return "".join(a if a == b else _ANY for a, b in pairs)
-
-
-def _bytes(word: str) -> list[str]:
-    return [word[i : i + 2] for i in range(0, len(word), 2)]
-
-
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """What a call launches, and the compiled objects of it that are at hand, by digest.
-
-    `unread` says why it is not all that the call does, "" where it is.
-    """
-
-    launches: tuple[Launch, ...]
-    objects: Mapping[str, bytes] = field(default_factory=dict)
-    unread: str = ""
-
-    def is_same(self, other: Recording) -> bool:
-        """Say whether the device does the same for both; never in doubt."""
-        return (
-            not (self.unread or other.unread)
-            and len(self.launches) == len(other.launches)
-            and all(map(Launch.is_same, self.launches, other.launches))
-        )
 
 
 def architecture() -> str:
@@ -116,7 +43,9 @@ def record(call: Callable[[], object]) -> Recording:
     objects = {digest(content): content for kernel in kernels if (content := _object(kernel))}
     try:
         by_function = {kernel.function: kernel for kernel in kernels}
-        first, again = (_launches(call, by_function) for _ in range(2))
+        first = _launches(call, by_function)
+        _overwrite_stack(_DEEP)
+        again = _launches(call, by_function)
         if len(first) != len(again):
             raise Unreadable("it launches something else each time")
         settled = tuple(one.settled(other) for one, other in zip(first, again, strict=True))
@@ -125,48 +54,23 @@ def record(call: Callable[[], object]) -> Recording:
         return Recording(tuple(map(_of_triton, kernels)), objects, str(error))
 
 
+def _overwrite_stack(left: int) -> None:
+    """Call itself so many times through C.
+
+    Padding in a launch's arguments holds what the stack held before: another capture has to find
+    something else there, or it would pass for a part of what was given.
+    """
+    if left:
+        _through_c(left - 1)
+
+
+_through_c = ctypes.CFUNCTYPE(None, ctypes.c_int)(_overwrite_stack)
+
+
 def _launches(call: Callable[[], object], kernels: Mapping[int, Any]) -> list[Launch]:
     graph = _captured(call)
     driver = _Driver()
     return [driver.launch(node, kernels) for node in driver.nodes(graph.raw_cuda_graph())]
-
-
-def differences(before: Recording, after: Recording, arch: str) -> list[KernelChange]:
-    """Return what differs between two versions' launches, one entry for each kernel's name.
-
-    Of several launches of a name the first that differ stand for all. `arch` is as in the spec
-    files. Nothing for recordings that only differ in their order.
-    """
-    pairs: list[tuple[str, tuple[Launch | None, int], tuple[Launch | None, int]]] = []
-    for name in dict.fromkeys(launch.name for launch in (*before.launches, *after.launches)):
-        old, new = ([x for x in r.launches if x.name == name] for r in (before, after))
-        alike = len(old) == len(new) and all(map(Launch.is_same, old, new))
-        if not alike:
-            unlike: Iterator[tuple[Launch | None, Launch | None]]
-            unlike = ((o, n) for o, n in zip(old, new, strict=False) if not o.is_same(n))
-            first, second = next(unlike, (old[0] if old else None, new[0] if new else None))
-            pairs.append((name, (first, len(old)), (second, len(new))))
-    with ThreadPoolExecutor(8) as pool:
-        one = [pool.submit(_needs, *found, before.objects, arch) for _, found, _ in pairs]
-        other = [pool.submit(_needs, *found, after.objects, arch) for _, _, found in pairs]
-    return [
-        KernelChange(kernel=name, before=old.result(), after=new.result())
-        for (name, _, _), old, new in zip(pairs, one, other, strict=True)
-    ]
-
-
-def _needs(
-    launch: Launch | None, count: int, objects: Mapping[str, bytes], arch: str
-) -> dict[str, float]:
-    """Return what a kernel needs and how often it is launched; nothing for one that is not."""
-    if launch is None:
-        return {}
-    found = {"launches": float(count), **launch.needs}
-    found |= {"blocks": float(prod(launch.grid))} if launch.grid else {}
-    found |= {"threads": float(prod(launch.block))} if launch.block else {}
-    if launch.code in objects:
-        found |= figures(objects[launch.code], prod(launch.block), launch.shared, arch)
-    return found
 
 
 def _triton_kernels(call: Callable[[], object]) -> list[Any]:

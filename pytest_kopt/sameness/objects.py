@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from pytest_kopt.knowledge.facts import Facts
@@ -78,7 +79,8 @@ def _sections(content: bytes) -> Iterator[tuple[str, int, bytes]]:
         yield name, kind, str(length).encode() if empty else content[offset : offset + length]
 
 
-def figures(content: bytes, threads: int, shared: int, arch: str) -> dict[str, float]:
+@lru_cache(256)
+def figures(content: bytes, threads: int, shared: int, arch: str) -> Mapping[str, float]:
     """Return what a kernel needs, by name, as far as its object and the tools at hand tell.
 
     `threads` of a block; `shared` bytes of memory that a launch asks for; `arch` as in the spec

@@ -29,7 +29,6 @@ def compare_paired(gathered: Gathered, other: KernelVersion) -> Judged:
     its processes.
     """
     opened, results, policy = gathered.opened, gathered.results, gathered.policy
-    _same_engines(opened, results)
     campaign, table = opened.campaign, gathered.rows
     metrics = parse_primary(campaign.manifest.primary_metric, table, policy.directions)
     unusable = metrics_verdict(table, metrics, policy)

@@ -160,7 +160,7 @@ def _tell_machine_code(
         return False
     if not {CANDIDATE, INCUMBENT} <= versions.keys():
         return False
-    from pytest_kopt.sameness.launches import architecture, differences, record
+    from pytest_kopt.sameness.launches import architecture, record
 
     given = make_inputs(case, seed)
     before, after = (
@@ -170,7 +170,7 @@ def _tell_machine_code(
     if before.is_same(after) and on_device and not order.measure_same:
         commander.same(case.nodeid, "machine")
         return True
-    commander.changed(case.nodeid, differences(before, after, architecture()))
+    commander.changed(case.nodeid, before, after, architecture())
     return False
 
 

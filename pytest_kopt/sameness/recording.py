@@ -1,0 +1,156 @@
+"""What a call has a GPU do, as it was recorded: when two do the same, and what differs.
+
+Two launches are the same where function, grid, block, shared memory and arguments are: a function
+that is one and the same in the process, or that Triton compiled to the same object; arguments by
+their bytes, words that are addresses of a device's memory set aside. What cannot be read is never
+the same as anything.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter
+
+from pytest_kopt.decide.verdict import KernelChange
+from pytest_kopt.sameness.objects import figures
+
+_ANY = ".."
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch: its kernel's name, how it is laid out, and what identifies its code.
+
+    `code` is the digest of a compiled object, or a function's handle in this process. What the
+    driver says that it `needs` is no part of a comparison. Of the bytes of its `arguments`, those
+    that differ from one capture of the same call to the next are no code's: "..".
+    """
+
+    name: str
+    grid: tuple[int, ...] = ()
+    block: tuple[int, ...] = ()
+    shared: int = 0
+    code: str = ""
+    arguments: tuple[str, ...] = ()
+    needs: Mapping[str, float] = field(default_factory=dict, compare=False)
+
+    def is_same(self, other: Launch) -> bool:
+        """Say whether it is another version's launch as well."""
+        return replace(self, arguments=()) == replace(other, arguments=()) and (
+            len(self.arguments) == len(other.arguments)
+            and all(map(_agree, self.arguments, other.arguments))
+        )
+
+    def settled(self, again: Launch) -> Launch:
+        """Return it without what another capture of the same call does not repeat."""
+        if len(self.arguments) != len(again.arguments):
+            return self
+        return replace(self, arguments=tuple(map(_common, self.arguments, again.arguments)))
+
+
+def _agree(one: str, other: str) -> bool:
+    return one == other or (
+        len(one) == len(other)
+        and all(a == b or _ANY in (a, b) for a, b in zip(_bytes(one), _bytes(other), strict=True))
+    )
+
+
+def _common(one: str, again: str) -> str:
+    if len(one) != len(again):
+        return one
+    pairs = zip(_bytes(one), _bytes(again), strict=True)
+    return "".join(a if a == b else _ANY for a, b in pairs)
+
+
+def _bytes(word: str) -> list[str]:
+    return [word[i : i + 2] for i in range(0, len(word), 2)]
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What a call launches, and the compiled objects of it that are at hand, by digest.
+
+    `unread` says why it is not all that the call does, "" where it is.
+    """
+
+    __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+    launches: tuple[Launch, ...]
+    objects: Mapping[str, bytes] = field(default_factory=dict)
+    unread: str = ""
+
+    def is_same(self, other: Recording) -> bool:
+        """Say whether the device does the same for both; never in doubt."""
+        return (
+            not (self.unread or other.unread)
+            and len(self.launches) == len(other.launches)
+            and all(map(Launch.is_same, self.launches, other.launches))
+        )
+
+
+_RECORDING = TypeAdapter(Recording)
+
+
+def to_document(recording: Recording) -> Any:
+    """Return a recording as it goes from process to process."""
+    return _RECORDING.dump_python(recording, mode="json")
+
+
+def differences_later(before: object, after: object, arch: str) -> Future[list[KernelChange]]:
+    """Have another thread find what differs between two recordings' documents.
+
+    A disassembler takes a second: meanwhile versions are timed. Raises ValidationError for what is
+    no document of a recording.
+    """
+    old, new = map(_RECORDING.validate_python, (before, after))
+    pool = ThreadPoolExecutor(1)
+    found = pool.submit(differences, old, new, arch)
+    pool.shutdown(wait=False)
+    return found
+
+
+def differences(before: Recording, after: Recording, arch: str) -> list[KernelChange]:
+    """Return what differs between two versions' launches, one entry for each kernel's name.
+
+    Of several launches of a name the first that differ stand for all. `arch` is as in the spec
+    files. Nothing for recordings that only differ in their order.
+    """
+    pairs: list[tuple[str, tuple[Launch | None, int], tuple[Launch | None, int]]] = []
+    for name in dict.fromkeys(launch.name for launch in (*before.launches, *after.launches)):
+        old, new = ([x for x in r.launches if x.name == name] for r in (before, after))
+        alike = len(old) == len(new) and all(map(Launch.is_same, old, new))
+        if not alike:
+            unlike: Iterator[tuple[Launch | None, Launch | None]]
+            unlike = ((o, n) for o, n in zip(old, new, strict=False) if not o.is_same(n))
+            first, second = next(unlike, (old[0] if old else None, new[0] if new else None))
+            pairs.append((name, (first, len(old)), (second, len(new))))
+    with ThreadPoolExecutor(8) as pool:
+        one = [pool.submit(_needs, *found, before.objects, arch) for _, found, _ in pairs]
+        other = [pool.submit(_needs, *found, after.objects, arch) for _, _, found in pairs]
+    return [
+        KernelChange(kernel=name, before=old.result(), after=new.result())
+        for (name, _, _), old, new in zip(pairs, one, other, strict=True)
+    ]
+
+
+def _needs(
+    launch: Launch | None, count: int, objects: Mapping[str, bytes], arch: str
+) -> dict[str, float]:
+    """Return what a kernel needs and how often it is launched; nothing for one that is not."""
+    if launch is None:
+        return {}
+    found = {"launches": float(count), **launch.needs}
+    found |= {"blocks": float(prod(launch.grid))} if launch.grid else {}
+    found |= {"threads": float(prod(launch.block))} if launch.block else {}
+    if launch.code in objects:
+        # Kernel code sent it: it may be no object at all.
+        with suppress(struct.error, ValueError, IndexError):
+            found |= figures(objects[launch.code], prod(launch.block), launch.shared, arch)
+    return found
