@@ -8,6 +8,7 @@ What is about a fresh interpreter itself (signals, imports, other libraries) sta
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import io
 import json
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from functools import cache
@@ -238,7 +240,9 @@ def main() -> None:
         with suppress(ImportError):
             importlib.import_module(name)
     _load_plugins()
-    importlib.import_module("gc").freeze()
+    # Forks end without taking torch's libraries apart.
+    vars(weakref.finalize)["_registry"].clear()
+    gc.freeze()
     children: dict[int, int] = {}
     while True:
         ready, _, _ = select.select([listener.fileno(), waking], [], [])

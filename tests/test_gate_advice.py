@@ -139,5 +139,10 @@ def test_torch_computes_in_the_dtype_and_draws_what_it_draws_otherwise() -> None
         assert (x.double() @ x.double()).dtype is torch.float64, "a format holds, and computes not"
 
 
+def test_computing_in_a_dtype_does_not_load_torchs_compiler() -> None:
+    wrapped = hasattr(ComputingIn.__torch_dispatch__, "__wrapped__")
+    assert not wrapped, "torch imports its compiler when such a function is called"
+
+
 def test_a_proposal_is_six_db_below_what_torch_reaches() -> None:
     assert proposed(48.7) == 42 and proposed(float("inf")) is None

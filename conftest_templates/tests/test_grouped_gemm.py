@@ -11,7 +11,7 @@ from kernels.grouped_gemm import grouped_gemm
 from pytest_kopt import skewed_groups
 
 ON_GPU = torch.cuda.is_available()
-GROUPS, ROWS, N, K = (16, 16384, 4096, 2048) if ON_GPU else (4, 24, 16, 16)
+GROUPS, ROWS, N, K = (16, 16384, 4096, 2048) if ON_GPU else (3, 24, 16, 16)
 #: Name of a distribution, and how many experts a token goes to there.
 DISTRIBUTIONS = {"uniform": 1, "top2_cf1.0": 2, "top1_cf1.25": 1, "one_expert": 1}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,11 @@ class ComputingIn(TorchDispatchMode):
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._dtype = dtype
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Say whether to hide from torch's compiler; doing so imports it, which takes 0.7 s."""
+        return "torch._dynamo" in sys.modules
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None

@@ -50,6 +50,7 @@ def now():
 # By this clock nobody is in another's way: only sessions of one process of the tests take turns.
 SCRIPTED = f"""\
 import os
+import sys
 from pathlib import Path
 
 import clock
@@ -58,6 +59,11 @@ from pytest_kopt.measure import wall
 
 assert callable(wall.perf_counter)
 wall.perf_counter = clock.now
+if "torch" in sys.modules:  # The session's own process does without.
+    from pytest_kopt.honesty import reuse
+
+    assert callable(reuse.perf_counter)
+    reuse.perf_counter = clock.now
 lock.DIRECTORY = Path(os.environ.get("{LOCKS}", lock.DIRECTORY))
 """
 
