@@ -166,6 +166,10 @@ def main() -> int:
                 for c in changes
             )
             rows.append([name, expected, same, f"{spent:.2f}", told[:150]])
+            if same != expected:
+                for one, other in zip(plain.launches, found.launches, strict=False):
+                    if not one.is_same(other):
+                        print(f"{name}:\n  {one}\n  {other}")
             result.append(
                 {"edit": name, "expected": expected, "same": same, "told": told, "s": spent}
                 | {"unread": found.unread}

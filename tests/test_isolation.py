@@ -37,6 +37,12 @@ def compiled():
     assert subprocess.run([source.parent / "a"]).returncode == 7
 
 
+def cupy_cache():
+    cache = os.environ.get("CUPY_CACHE_DIR", os.path.expanduser("~/.cupy/kernel_cache"))
+    os.makedirs(cache, exist_ok=True)
+    (Path(cache) / "x").write_text("x")
+
+
 def own_child():
     child = subprocess.Popen(["sleep", "60"])
     child.kill()
@@ -63,6 +69,7 @@ tries = {
     "read its source": lambda: (base / "test_kernel.py").read_text(),
     "write scratch": lambda: tempfile.NamedTemporaryFile().write(b"x"),
     "write a cache": lambda: (Path(os.environ["MINE_CACHE_DIR"]) / "x").write_text("x"),
+    "write CuPy's cache": cupy_cache,
     "write /dev/null": lambda: open("/dev/null", "w").write("x"),
     "compile": compiled,
     "end a child": own_child,
@@ -79,7 +86,7 @@ print(json.dumps(came_to))
 """
 HARMLESS = (
     *("read its source", "write scratch", "write a cache", "write /dev/null", "compile"),
-    *("end a child", "talk here"),
+    *("end a child", "talk here", "write CuPy's cache"),
 )
 
 

@@ -36,16 +36,22 @@ def checking_lock(device: str, waiting: Waiting = nullcontext) -> Iterator[None]
 
 @contextmanager
 def _held(name: str, how: int, waiting: Waiting) -> Iterator[None]:
-    descriptor = open_lock(name)
+    # Who waits keeps out who comes later: checks share, and could keep a timing out for good.
+    turn, descriptor = open_lock(f"{name}.turn"), open_lock(name)
     try:
         with waiting():
-            fcntl.flock(descriptor, how)
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(descriptor, how)
+            finally:
+                fcntl.flock(turn, fcntl.LOCK_UN)
         try:
             yield
         finally:
             # A process forked meanwhile has the descriptor too: closing ours would not be enough.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
+        os.close(turn)
         os.close(descriptor)
 
 

@@ -35,6 +35,13 @@ _IN_FOLDERS = sum(1 << bit for bit in range(4, 13))
 _REFER, _TRUNCATE = 1 << 13, 1 << 14
 #: Below these names in /dev lies what drivers and the C library write to.
 _DEVICES = ("nvidia*", "kfd", "dri", "dxg", "null", "zero", "full", "*random", "tty", "pts")
+#: Folders below the home that compilers keep, and the variable that names another for each.
+_OWN_FOLDERS = {
+    ".nv": "CUDA_CACHE_PATH",
+    ".cupy": "CUPY_CACHE_DIR",
+    ".tilelang": "TILELANG_CACHE_DIR",
+    ".config/miopen": "MIOPEN_USER_DB_PATH",
+}
 #: Variables that name a compiler's cache end in one of these.
 _NAMES_A_CACHE = ("_CACHE_DIR", "_CACHE_PATH", "_CACHE_HOME", "TORCH_EXTENSIONS_DIR")
 
@@ -107,18 +114,22 @@ def _landlock() -> int:
 def _caches() -> Iterator[Path]:
     """Yield where compilers keep what they made: the usual places, and those in variables.
 
-    Inductor's is below the temporary files: it stays where it was.
+    Inductor's is below the temporary files: it stays where it was. A folder that is not there
+    could not be made in the home.
     """
     home = Path.home()
+    for folder, variable in _OWN_FOLDERS.items():
+        if (home / folder).is_dir():
+            yield home / folder
+        else:
+            place = home / ".cache" / "pytest-kopt" / folder.strip(".").replace("/", "-")
+            os.environ.setdefault(variable, str(place))
     inductor = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(inductor))
     for name, value in os.environ.items():
         if name.endswith(_NAMES_A_CACHE) and os.path.isabs(value):
             yield Path(value)
     yield from (home / ".cache", Path(os.environ.get("TRITON_HOME") or home) / ".triton")
-    for name in (".nv", ".cupy", ".tilelang", ".config/miopen"):
-        if (home / name).is_dir():
-            yield home / name
 
 
 def _prepared(path: Path) -> Path:
