@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from pytest_kopt.models import Document
 
 #: The share of the attainable rate that counts as reached (T2, Stop Conditions).
 TARGET_PCT = 90.0
@@ -38,13 +40,11 @@ class Limits:
     sources: tuple[str, str]
 
 
-class Roofline(BaseModel):
+class Roofline(Document):
     """One direction of one case.
 
     `attainable`, `achieved` and `target` are in `unit`: TFLOPS where FLOPs are declared, GB/s else.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     label: str
     way: Way

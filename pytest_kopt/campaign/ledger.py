@@ -7,20 +7,19 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.decide.verdict import Aggregate, Decision, KernelTime, Level
 from pytest_kopt.documents import key_of, legal
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.transfer import UNCLASSIFIED
+from pytest_kopt.models import Document
 from pytest_kopt.roofline import Efficiency
 
 
-class Event(BaseModel):
+class Event(Document):
     """What every line has: format version and time (`YYYY-MM-DD HH:MM`)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     v: Literal[1] = 1
     time: str
@@ -47,10 +46,8 @@ class Measured(AttemptEvent):
     evidence: dict[str, str]
 
 
-class Trend(BaseModel):
+class Trend(Document):
     """The figures of a row in performance_trend.md, in the schema's unit."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     unit: str
     forward_average: float | None = None
@@ -60,10 +57,8 @@ class Trend(BaseModel):
     combined: float | None = None
 
 
-class PairedChange(BaseModel):
+class PairedChange(Document):
     """A round's paired gain over its incumbent in percent, geometric means over the cases."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     step_pct: float
     forward_pct: float
@@ -146,13 +141,11 @@ class Restored(AttemptEvent):
     files: list[str] = []
 
 
-class Audited(BaseModel):
+class Audited(Document):
     """An accepted round in the real-training applicability audit; gains in percent.
 
     `credited_pct` is None where its notes name no bucket.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     round: Annotated[int, Field(ge=1)]
     bucket: str | None = None
@@ -161,14 +154,12 @@ class Audited(BaseModel):
     decision: str
 
 
-class FinalReport(BaseModel):
+class FinalReport(Document):
     """What a campaign came to (D9); gains in percent, S_real, W_real and R_real as in E7.
 
     `headline_pct` is what the accepted rounds' gains multiply to. Rounds that were `inconclusive`
     are among those rolled back; `ineffective` does not list them.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     accepted: int
     rolled_back: int

@@ -8,14 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from pytest_kopt.campaign.kernel import files_of
 from pytest_kopt.campaign.targets import (
@@ -27,6 +20,7 @@ from pytest_kopt.campaign.targets import (
 )
 from pytest_kopt.documents import dump_yaml, load_yaml, validate
 from pytest_kopt.errors import BadInput
+from pytest_kopt.models import Document
 from pytest_kopt.schema.table import write_atomically
 
 _PLACEHOLDER = re.compile(r"<[a-z][a-z0-9_]*>")
@@ -43,32 +37,26 @@ Labels = Annotated[list[Text], Field(min_length=1)]
 Word = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w+-][\w.+-]*$")]
 
 
-class FrozenSchema(BaseModel):
+class FrozenSchema(Document):
     """The CSV schema as the baseline froze it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     header: Annotated[str, Field(min_length=1)]
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Extracted(BaseModel):
+class Extracted(Document):
     """A file of the workspace as it was taken: its path upstream and its SHA-256."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     path: Annotated[str, Field(min_length=1)]
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Upstream(BaseModel):
+class Upstream(Document):
     """What a workspace was extracted from (execution_mode workspace).
 
     `root` is the upstream project's, relative to the campaign's directory. `kernel_source`, `tests`
     and `test_command` are what they are there; `files` are by their path in the workspace.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     root: Text
     commit: str | None
@@ -78,7 +66,7 @@ class Upstream(BaseModel):
     files: dict[str, Extracted]
 
 
-class Manifest(BaseModel):
+class Manifest(Document):
     """The keys of manifest.yaml.
 
     Paths are relative to the project root, where pytest's configuration lies. `tests` are the
@@ -87,7 +75,7 @@ class Manifest(BaseModel):
     share that. `benchmark_command` is run before baseline and final comparison.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     target_op: Word
     target_backend: Word

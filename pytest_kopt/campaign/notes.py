@@ -6,11 +6,12 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from pytest_kopt.documents import NUL, load_text, parse_yaml, validate
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.transfer import NO_CACHE_KEY, UNSTATED, Claim
+from pytest_kopt.models import Document
 
 Text = Annotated[str, Field(max_length=20_000)]
 Milliseconds = Annotated[float, Field(gt=0)]
@@ -30,13 +31,11 @@ _LINE = re.compile(r"^- (.+?): ?", re.MULTILINE)
 _FENCED = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 
 
-class Notes(BaseModel):
+class Notes(Document):
     """The keys of a notes file; all optional, later notes add to earlier ones.
 
     With `anti_pattern` the tip says what not to do.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     summary: Text | None = None
     hypothesis: Text | None = None

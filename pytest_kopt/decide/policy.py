@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from pytest_kopt.errors import BadInput
+from pytest_kopt.models import Document
 from pytest_kopt.schema.profile import Better, parse_gate
 
 #: Percentages are compared with this tolerance, so that 5 % means 5 % whatever its binary form.
@@ -19,14 +20,12 @@ STOP_LIMITS = ("max_regressions",)
 Percent = Annotated[float, Field(ge=0, le=100, strict=True)]
 
 
-class Remeasure(BaseModel):
+class Remeasure(Document):
     """When and how a small stored improvement is measured again (D2).
 
     `mean-and-spread`: the mean over the re-measurements alone is above `mean_pct` and their sample
     standard deviation below `spread_ratio` of that mean. `same-direction`: every one improves.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     below_pct: Percent = 2.0
     times: Annotated[int, Field(ge=1, le=50)] = 3
@@ -35,7 +34,7 @@ class Remeasure(BaseModel):
     spread_ratio: Annotated[float, Field(gt=0, le=10)] = 0.5
 
 
-class Policy(BaseModel):
+class Policy(Document):
     """Thresholds of the decision; percentages are of the primary metric.
 
     A quick gain below `full_below_pct` is decided by all cases.
@@ -43,8 +42,6 @@ class Policy(BaseModel):
     the noise (S4); with `performance_log` what is kept stands in performance.md too.
     `max_regressions` measured regressions in a row stop the campaign.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     shape_gate_pct: Percent = 5.0

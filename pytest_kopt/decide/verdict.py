@@ -5,9 +5,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from pytest_kopt.exit_codes import ExitCode
+from pytest_kopt.models import Document
 from pytest_kopt.roofline import Roofline
 
 #: Which cases decide: the representative ones, or all.
@@ -57,10 +58,8 @@ _EXIT = {
 }
 
 
-class Aggregate(BaseModel):
+class Aggregate(Document):
     """The geometric mean over cases, in the metric's unit; the interval is null when stored."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     metric: str
     better: Literal["higher", "lower"] = Field(
@@ -74,10 +73,8 @@ class Aggregate(BaseModel):
     confidence: float | None = None
 
 
-class Diagnosis(BaseModel):
+class Diagnosis(Document):
     """What went wrong in a case; the output with the first fault, or where it was raised."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     text: str = Field(description="as the terminal shows it")
     output: str | None = Field(default=None, description="its name: out, grad of input 0")
@@ -92,10 +89,8 @@ class Diagnosis(BaseModel):
     line: int | None = None
 
 
-class Shape(BaseModel):
+class Shape(Document):
     """One case in the verdict."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     label: str
     dims: dict[str, Any]
@@ -114,10 +109,8 @@ class Shape(BaseModel):
     )
 
 
-class ConfigClass(BaseModel):
+class ConfigClass(Document):
     """The cases of a config class together: the geometric mean of the aggregate's metric."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     dims: dict[str, Any] = Field(description="what its cases have in common")
@@ -131,10 +124,8 @@ class ConfigClass(BaseModel):
     status: Literal["improved", "unchanged", "regressed"] = "unchanged"
 
 
-class RaceCandidate(BaseModel):
+class RaceCandidate(Document):
     """A candidate of a race; the first place is the one that the round is about."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(description="the folder or ref; several where they hold the same files")
     place: int
@@ -148,10 +139,8 @@ class RaceCandidate(BaseModel):
     kernel: dict[str, str] = Field(default={}, description="SHA-256 of its files")
 
 
-class KnownNoise(BaseModel):
+class KnownNoise(Document):
     """What was known before of the scatter between processes, and weighed with today's."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     sd_pct: float = Field(description="standard deviation of a process's aggregate")
     freedom: float = Field(description="degrees of freedom that it counts for")
@@ -161,10 +150,8 @@ class KnownNoise(BaseModel):
     )
 
 
-class KernelTime(BaseModel):
+class KernelTime(Document):
     """GPU time of all kernels of a step as profiled: geometric means over cases, microseconds."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     hottest: str | None = Field(default=None, description="the first case's longest kernel")
     candidate_us: float
@@ -190,19 +177,15 @@ ActionWord = Literal[
 ]
 
 
-class NextAction(BaseModel):
+class NextAction(Document):
     """What is to be done next: a word from a published list, with its arguments."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     action: ActionWord
     arguments: dict[str, Any] = {}
 
 
-class NamedFinding(BaseModel):
+class NamedFinding(Document):
     """What a check of honesty found; docs/honesty.md says what each name means."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     check: str = Field(description="its name: stale-result")
     message: str
@@ -212,14 +195,12 @@ class NamedFinding(BaseModel):
     rejects: bool = Field(description="whether it refuses the candidate; any other is a note")
 
 
-class KernelChange(BaseModel):
+class KernelChange(Document):
     """A GPU kernel that the candidate launches otherwise, and what it needs in each version.
 
     By name: launches, blocks, threads, registers, stack and shared memory in bytes, occupancy in
     percent, size of the code, instructions of each kind. Empty for the version that lacks it.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     case: str = Field(default="", description="label of the first case that launches it")
     kernel: str
@@ -227,19 +208,15 @@ class KernelChange(BaseModel):
     after: dict[str, float] = {}
 
 
-class Applied(BaseModel):
+class Applied(Document):
     """What the decision did to the repository."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     git_commit: str | None = None
     restored: list[str] = []
 
 
-class Verdict(BaseModel):
+class Verdict(Document):
     """verdict.json; `schema_version` grows when a field changes its meaning or goes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[1] = 1
     campaign: str | None = None

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from pytest_kopt.documents import dump_yaml, load_yaml, validate
 from pytest_kopt.errors import BadInput
 from pytest_kopt.knowledge.facts import Facts
+from pytest_kopt.models import Document
 from pytest_kopt.schema.table import write_atomically
 
 #: The documented peak of an input dtype, by torch's name of it: the first that a document tells.
@@ -35,32 +36,26 @@ _PEAKS = {
 Positive = Annotated[float, Field(gt=0)]
 
 
-class Copied(BaseModel):
+class Copied(Document):
     """One point of the copy sweep: read + written bytes per second while `nbytes` are copied."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     nbytes: Annotated[int, Field(gt=0)]
     tb_per_s: Positive
 
 
-class Multiplied(BaseModel):
+class Multiplied(Document):
     """The best rate of a square product of random matrices, and the size that reached it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     tflops: Positive
     size: Annotated[int, Field(gt=0)]
 
 
-class Measured(BaseModel):
+class Measured(Document):
     """A file of measured ceilings.
 
     `copy_tb_per_s` is the ceiling beyond every cache, `sweep` what smaller copies reached. Launch
     overhead is in microseconds per launch, by timing engine.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[1] = 1
     device: Annotated[str, Field(min_length=1)]

@@ -6,29 +6,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from pytest_kopt.bundled import bundled
 from pytest_kopt.documents import load_yaml, validate
+from pytest_kopt.models import Document
 
 UNKNOWN: Literal["UNKNOWN"] = "UNKNOWN"
 _TOP = "knowledge"
 
 
-class Source(BaseModel):
+class Source(Document):
     """The public document that a value was read in."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     document: Annotated[str, Field(min_length=1)]
     section: Annotated[str, Field(min_length=1)]
     url: Annotated[str, Field(pattern=r"^https://[^/\s]+/\S*$")]
 
 
-class Entry(BaseModel):
+class Entry(Document):
     """One metric of a spec file: a value with its source, or UNKNOWN with where it was sought."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     value: Annotated[float, Field(gt=0)] | Literal["UNKNOWN"]
     unit: Annotated[str, Field(min_length=1)]
@@ -47,15 +44,11 @@ class Entry(BaseModel):
         return self
 
 
-class _Platform(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class _Platform(Document):
     specs: dict[str, Entry]
 
 
-class _SpecFile(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class _SpecFile(Document):
     schema_version: Literal[1]
     arch: str
     family: str

@@ -17,6 +17,7 @@ from pytest_kopt.decide.noise import DEVICE_TIMED, HOST_TIMED, Noise, Record
 from pytest_kopt.documents import validate
 from pytest_kopt.errors import BadInput
 from pytest_kopt.knowledge import ceilings
+from pytest_kopt.models import Document
 from pytest_kopt.paired.replica import CaseQuads
 from pytest_kopt.schema.table import write_atomically
 
@@ -30,10 +31,8 @@ _CALIBRATED = "`kopt calibrate`"
 LogRatio = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class Series(BaseModel):
+class Series(Document):
     """One case in one session: log-ratios of the comparison and of its A/A control."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     engine: str
     device: str
