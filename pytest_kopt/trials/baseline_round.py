@@ -73,8 +73,7 @@ def close_baseline(ran: Ran) -> Closing:
 def _judge(gathered: Gathered) -> Verdict:
     collector, interrupted = gathered.ran.collector, gathered.ran.interrupted
     policy = gathered.policy
-    wanted = [nodeid for nodeid in collector.order if nodeid not in collector.skipped]
-    broken = judging.cut_off(collector, wanted, interrupted, policy)
+    broken = judging.cut_off(collector, None, interrupted, policy)
     if broken is None or (collector.outside and not collector.results):
         _check_labels(gathered)
     if gathered.edits and not interrupted:

@@ -8,7 +8,6 @@ from pytest_kopt.campaign import levels
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
-from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.stages import Gathered, Ran
@@ -36,9 +35,7 @@ def gather(ran: Ran) -> Gathered:
     Raises BadInput for drifted input.
     """
     opened, collector = ran.opened, ran.collector
-    if collector.refusals:
-        shown, more = collector.refusals[:3], len(collector.refusals) - 3
-        raise BadInput("; ".join([*shown, f"and {more} more"] if more > 0 else shown))
+    judging.refuse(collector.refusals)
     add_error_rows(collector, opened.expected)
     judging.fail_rows_of_failed_tests(collector)
     results, table = tuple(collector.in_order()), collector.table()

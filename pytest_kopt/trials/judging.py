@@ -16,6 +16,7 @@ from pytest_kopt.decide.verdict import Decision, NamedFinding, Same, Shape, Verd
 from pytest_kopt.devices.conditions import by_kind
 from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.devices.vendor import CPU
+from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 
 INTERPRETED = (
@@ -67,10 +68,29 @@ def shapes(
     ]
 
 
+def refuse(refusals: Sequence[str]) -> None:
+    """Raise BadInput with what the cases themselves refused, if any did."""
+    more = [f"and {len(refusals) - 3} more"] if len(refusals) > 3 else []
+    if refusals:
+        raise BadInput("; ".join([*refusals[:3], *more]))
+
+
+def check_some(ids: Sequence[str], collector: Collector, where: str, how: str = "") -> None:
+    """Raise BadInput where no case was collected; `how` says what selects them."""
+    if not ids and not collector.collect_errors:
+        legal = f"tests marked kopt{how}"
+        raise BadInput("no kopt case was collected", where=where, legal=legal)
+
+
 def cut_off(
-    collector: Collector, wanted: Sequence[str], interrupted: str, policy: Policy
+    collector: Collector, wanted: Sequence[str] | None, interrupted: str, policy: Policy
 ) -> Verdict | None:
-    """Return INCOMPLETE when not every case of `wanted` has spoken, None when all have."""
+    """Return INCOMPLETE when not every case of `wanted` has spoken, None when all have.
+
+    None are all that were collected and not skipped.
+    """
+    if wanted is None:
+        wanted = [nodeid for nodeid in collector.order if nodeid not in collector.skipped]
     if interrupted:
         return incomplete(policy, f"the session was interrupted: {interrupted}")
     lost = collector.lost_after_all()

@@ -54,7 +54,10 @@ class Measurements(Protocol):
 
 
 class Trial(Protocol):
-    """Something to be judged at the end of the session."""
+    """Something to be judged at the end of the session.
+
+    What has a body here is so for one that has no campaign: nothing is recorded, nothing is held.
+    """
 
     @property
     def title(self) -> str:
@@ -63,21 +66,26 @@ class Trial(Protocol):
     @property
     def preface(self) -> Sequence[str]:
         """Lines below the header: what is to be read before anything runs."""
+        return ()
 
     @property
     def running_file(self) -> Path | None:
         """Where it is said how far the session is, None where nobody would look."""
+        return None
 
     @property
     def environment(self) -> Mapping[str, str]:
         """Variables that every process which runs kernel code gets."""
+        return {}
 
     @property
     def is_settled(self) -> bool:
         """Whether the verdict is known without running anything: both versions are the same."""
+        return False
 
     def versions(self) -> Versions | None:
         """Return what closing will compare, None where that cannot be told before the cases ran."""
+        return None
 
     def orders(self, session: WorkerOrders) -> WorkerOrders:
         """Return the orders of the workers, made from those of a session that judges nothing."""
@@ -98,6 +106,8 @@ class Trial(Protocol):
 
     def no_idle_gpu(self, found: NoIdleGpu) -> None:
         """Record that the session ends because no GPU was idle; the round stays open."""
+        return
 
     def release(self) -> None:
         """Give everything back; safe to repeat."""
+        return

@@ -16,7 +16,6 @@ from pytest_kopt.cases.details import with_details
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.audit import audit
 from pytest_kopt.honesty.finding import Finding
@@ -33,7 +32,7 @@ from pytest_kopt.trials import judging
 from pytest_kopt.trials.pull_request.base import Base
 from pytest_kopt.trials.pull_request.inventory import Inventory, removed, take_inventory
 from pytest_kopt.trials.trees import overlays, why_not_in_place
-from pytest_kopt.trials.trial import Measurements
+from pytest_kopt.trials.trial import Measurements, Trial
 from pytest_kopt.versions.affected_modules import DATA_SUFFIXES, NATIVE_SUFFIXES
 
 _STEP = PairedMetric("step speed", "step")
@@ -45,7 +44,7 @@ _NEXT = {
 }
 
 
-class PullRequestGate:
+class PullRequestGate(Trial):
     """`--kopt-base REF`: a verdict without a campaign; leaves nothing behind."""
 
     def __init__(self, config: pytest.Config, settings: Settings, session: WorkerOrders) -> None:
@@ -63,23 +62,8 @@ class PullRequestGate:
         return f"{change.base}, gate {change.settings.gate}, policy {change.policy.name}"
 
     @property
-    def preface(self) -> Sequence[str]:
-        return ()
-
-    @property
-    def running_file(self) -> Path | None:
-        return None
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        return {}
-
-    @property
     def is_settled(self) -> bool:
         return self._change.is_settled
-
-    def versions(self) -> None:
-        """Which paths may differ depends on what the cases load."""
 
     def orders(self, session: WorkerOrders) -> WorkerOrders:
         return self._orders
@@ -89,18 +73,9 @@ class PullRequestGate:
         self._change = self._change.begun(self._orders)
         return self._change.unbuilt
 
-    def no_idle_gpu(self, found: NoIdleGpu) -> None:
-        """Nothing is recorded."""
-
-    def release(self) -> None:
-        """Nothing is held."""
-
     def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
         """Raise BadInput when there is no case, or one whose file does not import at the base."""
-        if not ids and not collector.collect_errors:
-            raise BadInput(
-                "no kopt case was collected", where="--kopt-base", legal="tests marked kopt"
-            )
+        judging.check_some(ids, collector, "--kopt-base")
         for nodeid in ids:
             error = judging.under(nodeid, self._change.then.errors)
             if error:
@@ -160,11 +135,9 @@ class Change:
 
     def close(self, collector: Collector, measurements: Measurements, interrupted: str) -> Closing:
         """Gather the rows and judge them."""
-        if collector.refusals:
-            raise BadInput("; ".join(collector.refusals))
+        judging.refuse(collector.refusals)
         judging.fail_rows_of_failed_tests(collector)
-        wanted = [nodeid for nodeid in collector.order if nodeid not in collector.skipped]
-        verdict = judging.cut_off(collector, wanted, interrupted, self.policy)
+        verdict = judging.cut_off(collector, None, interrupted, self.policy)
         detail = self.unbuilt
         if self.is_settled:
             verdict = self._nothing([], f"the same code as {self.base}")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from pytest_kopt import policies
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired.comparison import CandidateDied, NotComparable, Versions
@@ -23,7 +21,7 @@ from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.show.closing import Closing
 from pytest_kopt.show.words import gate_outcome
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.trial import Measurements
+from pytest_kopt.trials.trial import Measurements, Trial
 
 _NEXT = {
     Decision.ACCEPTED: "",
@@ -34,13 +32,8 @@ _NEXT = {
 _STEP = PairedMetric("step speed", "step")
 
 
-class Toolchains:
+class Toolchains(Trial):
     """`--kopt-base-python PATH`: this interpreter against another one; leaves nothing behind."""
-
-    is_settled = False
-    preface: Sequence[str] = ()
-    running_file: Path | None = None
-    environment: Mapping[str, str] = {}
 
     def __init__(self, config: pytest.Config, settings: Settings, session: WorkerOrders) -> None:
         assert settings.base_python is not None
@@ -65,28 +58,17 @@ class Toolchains:
         """Nothing has to be built or held."""
         return ""
 
-    def no_idle_gpu(self, found: NoIdleGpu) -> None:
-        """Nothing is recorded."""
-
-    def release(self) -> None:
-        """Nothing is held."""
-
     def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
         """Raise BadInput where there is no case."""
-        if not ids and not collector.collect_errors:
-            raise BadInput(
-                "no kopt case was collected", where="--kopt-base-python", legal="tests marked kopt"
-            )
+        judging.check_some(ids, collector, "--kopt-base-python")
 
     def close(
         self, collector: Collector, measurements: Measurements, interrupted: str = ""
     ) -> Closing:
         """Judge; nothing is recorded or changed."""
-        if collector.refusals:
-            raise BadInput("; ".join(collector.refusals))
+        judging.refuse(collector.refusals)
         judging.fail_rows_of_failed_tests(collector)
-        wanted = [nodeid for nodeid in collector.order if nodeid not in collector.skipped]
-        verdict = judging.cut_off(collector, wanted, interrupted, self._policy)
+        verdict = judging.cut_off(collector, None, interrupted, self._policy)
         verdict = verdict or self._judge(collector, measurements)
         told = {
             "base": str(self._other.python),
