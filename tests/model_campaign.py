@@ -153,9 +153,11 @@ class Model:
         if outcome.missing:
             return "INCOMPLETE"
         if outcome.check != "PASS":
-            failed = [
-                item for item in self.attempts if item.round == number and item.decision == "REPAIR"
-            ]
+            failed: list[Version] = []
+            for item in self.attempts:
+                is_repair = item.round == number and item.decision == "REPAIR"
+                if is_repair and item.kernel not in (self.kernel, *failed):
+                    failed.append(item.kernel)
             is_last = number > 1 and len(failed) >= MAX_REPAIRS
             return "ROLLED_BACK" if is_last else "REPAIR"
         if number == 1:

@@ -115,10 +115,15 @@ def test_every_run_of_an_open_round_is_an_attempt() -> None:
     assert not item.is_open
 
 
-def test_failed_repairs_are_counted_and_incomplete_runs_are_not() -> None:
+def test_versions_that_failed_are_counted_and_incomplete_runs_are_not() -> None:
+    """Run again unchanged, a version is still one."""
     runs = attempts(2, Decision.REPAIR, Decision.INCOMPLETE, Decision.REPAIR)
-    assert fold([*BASELINE, *runs]).rounds[2].failed_checks == 2
-    assert fold([*BASELINE, *runs, *attempts(3, Decision.INCOMPLETE)]).rounds[3].failed_checks == 0
+    assert fold([*BASELINE, *runs]).rounds[2].failed_checks() == 1
+    other = decided(2, Decision.REPAIR, attempt=4).model_copy(update={"kernel": {"a.py": "1"}})
+    state = fold([*BASELINE, *runs, other, *attempts(3, Decision.INCOMPLETE)])
+    assert state.rounds[2].failed_checks() == 2
+    assert state.rounds[2].failed_checks({"a.py": "1"}) == 1
+    assert state.rounds[3].failed_checks() == 0
 
 
 def test_a_decided_round_is_not_run_again_and_its_decision_is_told() -> None:

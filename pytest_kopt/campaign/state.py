@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,13 +66,15 @@ class Round:
         """Whether its latest verdict keeps its version; the baseline's does."""
         return self.verdict is not None and self.verdict.decision.keeps
 
-    @property
-    def failed_checks(self) -> int:
-        """How many attempts failed their checks: the first failure and the failed repairs."""
-        return sum(
-            attempt.decided is not None and attempt.decided.decision is Decision.REPAIR
-            for attempt in self.attempts.values()
-        )
+    def failed_checks(self, besides: Mapping[str, str] | None = None) -> int:
+        """Return how many versions failed their checks: the first failure and the failed repairs.
+
+        A version that was run again unchanged counts once; `besides` is one that does not count.
+        """
+        decided = [attempt.decided for attempt in self.attempts.values() if attempt.decided]
+        failed = [found.kernel for found in decided if found.decision is Decision.REPAIR]
+        different = [kernel for i, kernel in enumerate(failed) if kernel not in failed[:i]]
+        return sum(kernel != besides for kernel in different)
 
 
 @dataclass(frozen=True, slots=True)

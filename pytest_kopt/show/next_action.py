@@ -82,7 +82,7 @@ def _going_on(
     if campaign.candidate().hashes != decided.kernel:
         return NextAction(action="run_round", arguments=arguments)
     if item.number > 1:
-        left = campaign.policy().max_repairs - (item.failed_checks - 1)
+        left = campaign.policy().max_repairs - (item.failed_checks() - 1)
         arguments["repairs_left"] = left
     return NextAction(action="repair", arguments=arguments)
 

@@ -102,6 +102,7 @@ class CampaignTrial:
         return replace(
             session,
             device=device,
+            engine=engine_of(opened),
             cases_only=True,
             compared=bool(opened.frozen) and self._asked.settings.compare != "stored",
             classes=opened.classes.columns,
@@ -170,14 +171,26 @@ class CampaignTrial:
             self._is_held = True
 
 
+def engine_of(opened: Opened) -> str:
+    """Return the engine that times the cases: the option's, else the manifest's.
+
+    BadInput for an option that is not what the baseline's cases were timed by.
+    """
+    option = opened.asked.settings.engine
+    frozen = {name for case in opened.frozen.values() for name in case.engine.split("+") if name}
+    if option != "auto" and frozen and option not in frozen:
+        raise BadInput(
+            f"{option}, but the baseline was timed by {', '.join(sorted(frozen))}",
+            where="--kopt-engine",
+            legal="the baseline's; a new campaign with `engine` in its manifest has another",
+        )
+    return opened.campaign.manifest.engine if option == "auto" else option
+
+
 def _check_cases(opened: Opened, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
     where = f"campaign {opened.campaign.name}"
-    if not ids and not collector.collect_errors:
-        raise BadInput(
-            "no kopt case was collected",
-            where=where,
-            legal="tests marked kopt; the manifest's key 'tests' or paths select them",
-        )
+    selects = "; the manifest's key 'tests' or paths select them"
+    judging.check_some(ids, collector, where, selects)
     if not opened.expected:
         return
     legal = "the cases of the baseline; `kopt init --from` starts over with new ones"

@@ -143,7 +143,7 @@ def _judge(gathered: Gathered, examination: Examination) -> Judged:
     damning = judging.rejecting(examination.found(results))
     if damning:
         return Judged(gathered, judging.overfit(results, damning, policy))
-    failed = correctness_verdict(gathered.rows, policy, opened.failed_repairs)
+    failed = correctness_verdict(gathered.rows, policy, gathered.failed_repairs)
     if failed:
         return Judged(gathered, failed)
     if judging.is_interpreted(results):
@@ -181,7 +181,7 @@ def _supporting(judged: Judged, wrong: Sequence[Finding]) -> Judged:
     gathered = judged.gathered
     for found in wrong:
         gathered = gathered.with_failure(found.where, "FAIL", str(found))
-    failed = correctness_verdict(gathered.rows, gathered.policy, gathered.opened.failed_repairs)
+    failed = correctness_verdict(gathered.rows, gathered.policy, gathered.failed_repairs)
     assert failed is not None
     judged = replace(judged, gathered=gathered, verdict=failed, detail=str(wrong[0]))
     return judged.flagged(*wrong).saying(reason=f"{failed.reason}; {wrong[0]}")

@@ -77,7 +77,7 @@ def compare_stored(gathered: Gathered) -> Verdict:
         candidate=table.only(known),
         incumbent=incumbent,
         primary=campaign.manifest.primary_metric,
-        failed_repairs=opened.failed_repairs,
+        failed_repairs=gathered.failed_repairs,
         extra_benefit=opened.notes.extra_benefit,
         core=None if core is None else frozenset(opened.frozen[name].key for name in core),
         classes=opened.classes,

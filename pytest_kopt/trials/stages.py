@@ -106,12 +106,6 @@ class Opened:
         return tuple(nodeid for nodeid in named if nodeid in self.expected) or None
 
     @property
-    def failed_repairs(self) -> int:
-        """How many repairs of the round have failed before this attempt."""
-        known = self.campaign.state.rounds.get(self.number)
-        return (known.failed_checks if known else 0) - 1
-
-    @property
     def by_kernel_time(self) -> bool:
         return self.campaign.manifest.judges_by_kernel_time(self.asked.policy.kernel_time)
 
@@ -172,6 +166,12 @@ class Gathered:
     def policy(self) -> Policy:
         """The policy, with the directions of columns that a schema of the user's declares."""
         return judging.with_directions(self.opened.asked.policy, self.results)
+
+    @property
+    def failed_repairs(self) -> int:
+        """How many repairs of the round have failed before, other versions than this one."""
+        known = self.opened.campaign.state.rounds.get(self.opened.number)
+        return (known.failed_checks(self.ran.begun.kernel.hashes) if known else 0) - 1
 
     @property
     def rows(self) -> Table:

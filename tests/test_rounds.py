@@ -1,0 +1,68 @@
+"""What a round makes of an option, or of a version, that the campaign has met before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_kopt.errors import BadInput
+from pytest_kopt.trials.campaign_trial import engine_of
+from tests.crash import Steps
+from tests.driven_campaign import DrivenCampaign
+from tests.model_campaign import OUTCOMES
+
+KERNEL = "kernels/a.py"
+RATES = (100.0, 200.0, 300.0, 400.0)
+
+
+def test_a_version_that_failed_uses_up_no_repair_when_it_is_run_again(tmp_path: Path) -> None:
+    project = DrivenCampaign(tmp_path / "project", {KERNEL: b"OLD = 1\n"}, in_git=False)
+
+    def play(outcome: str) -> str:
+        ran = project.measure("next", OUTCOMES[outcome], RATES, Steps(project.root))
+        assert ran.verdict, ran
+        return ran.verdict.next_step
+
+    play("equal")
+    project.write(KERNEL, b"NEW = 1\n")
+    for _ in range(5):
+        assert "(3 repairs left)" in play("wrong")
+    project.write(KERNEL, b"NEW = 2\n")
+    for _ in range(2):
+        assert "(2 repairs left)" in play("wrong")
+
+
+def opened(option: str, manifest: str, *frozen: str) -> SimpleNamespace:
+    """Return a round of a campaign whose cases were timed by these engines."""
+    names = [f"test_a.py::test[{i}]" for i in range(len(frozen))]
+    cases = zip(names, frozen, strict=True)
+    return SimpleNamespace(
+        asked=SimpleNamespace(settings=SimpleNamespace(engine=option)),
+        campaign=SimpleNamespace(manifest=SimpleNamespace(engine=manifest)),
+        frozen={name: SimpleNamespace(engine=engine) for name, engine in cases},
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "manifest", "frozen", "engine"),
+    [
+        ("auto", "auto", (), "auto"),
+        ("auto", "events", (), "events"),
+        ("wall", "auto", (), "wall"),
+        ("graph", "auto", ("graph+graph", "graph+events"), "graph"),
+    ],
+)
+def test_the_manifest_names_the_engine_where_no_option_does(
+    option: str, manifest: str, frozen: tuple[str, ...], engine: str
+) -> None:
+    assert engine_of(opened(option, manifest, *frozen)) == engine  # type: ignore[arg-type]
+
+
+def test_an_engine_that_is_not_the_baselines_is_refused() -> None:
+    """It would lose to the baseline's without a word."""
+    with pytest.raises(BadInput) as refusal:
+        engine_of(opened("wall", "auto", "graph+graph", "events"))  # type: ignore[arg-type]
+    assert "wall, but the baseline was timed by events, graph" in str(refusal.value)
+    assert "--kopt-engine" in str(refusal.value)
