@@ -244,12 +244,9 @@ def a_case(
         inputs=lambda: op.make_inputs(dims, "cpu"),
         reference=op.reference,
         dims=dims,
-        label=None,
         backward=op.backward,
         weights=op.weights,
-        flops=None,
         nbytes=op.nbytes(dims),
-        gate=None,
         domain=domain,
     )
 

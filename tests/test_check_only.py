@@ -47,14 +47,7 @@ def case_of(function: Callable[..., Any], schema: str | Schema = "memory") -> Ca
         inputs=lambda: (torch.randn(64),),
         reference=lambda x: 2 * x.double(),
         dims={"n": 64},
-        label=None,
-        backward=False,
-        weights=(),
-        flops=None,
         nbytes=8 * 64,
-        gate=None,
-        groups=None,
-        group_multiple=1,
     )
 
 

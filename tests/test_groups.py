@@ -407,12 +407,6 @@ def test_a_distribution_makes_a_case_grouped_whatever_its_schema() -> None:
         "single",
         reference,
         reference=reference,
-        label=None,
-        backward=False,
-        weights=(),
-        flops=None,
-        nbytes=None,
-        gate=None,
         **settings,
     )
     assert case.is_grouped

@@ -84,12 +84,7 @@ def checked(function: Callable[..., Tensor], **given: Any) -> CheckReport:
         inputs=lambda: (torch.randn(16, 64),),
         reference=lambda x: x.double() * 2 + 1,
         dims={"rows": 16},
-        label=None,
-        backward=False,
-        weights=(),
-        flops=None,
         nbytes=8192,
-        gate=None,
     )
     report = check_case(case, 20260101, **given)
     assert report.check == "PASS", report.diagnosis

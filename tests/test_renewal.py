@@ -66,12 +66,6 @@ def watched(
         inputs=inputs,
         reference=reference,
         dims={"n": 64},
-        label=None,
-        backward=False,
-        weights=(),
-        flops=None,
-        nbytes=None,
-        gate=None,
     )
     call = Forward(function, Held(make_inputs(case, 0), ()), ())
     recorder = Recorder(call, "cpu")

@@ -30,12 +30,9 @@ def case_of(function: Callable[..., Any], *, backward: bool = False, size: int =
         ),
         reference=lambda a, w: a.double() @ w.double(),
         dims={"n": size},
-        label=None,
         backward=backward,
         weights=(1,),
-        flops=None,
         nbytes=1,
-        gate=None,
     )
 
 

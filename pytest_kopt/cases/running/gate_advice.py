@@ -147,12 +147,7 @@ def propose_gate(
         inputs=inputs,
         reference=reference,
         dims={"n": 1},
-        label=None,
-        backward=False,
-        weights=(),
-        flops=None,
         nbytes=1.0,
-        gate=None,
     )
     case = observed(case, 0)
     case = replace(case, backward=bool(leaves(make_inputs(case, 0))))

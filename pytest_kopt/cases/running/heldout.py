@@ -45,12 +45,7 @@ class ShapeProbe:
         self.device = device
 
     def __call__(self, fn: Callable[..., Any], **declared: Any) -> None:
-        optional: dict[str, Any] = {
-            **dict.fromkeys(("label", "flops", "nbytes", "gate")),
-            "backward": False,
-            "weights": (),
-        }
-        raise Declared(declare(self._nodeid, self._schema, fn, **(optional | declared)))
+        raise Declared(declare(self._nodeid, self._schema, fn, **declared))
 
 
 def held_out_cases(

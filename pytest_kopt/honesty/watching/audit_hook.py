@@ -105,27 +105,24 @@ class Tripwire:
         return found
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if self._is_busy:
+        flags = arguments[2] if event == "open" else 0
+        writes = event in _MOVED or (isinstance(flags, int) and bool(flags & _WRITING))
+        if self._is_busy or not (writes or (self._bounds and event in _BOUNDED)):
             return
-        action: Callable[[], None] | None = None
-        if event == "open":
-            flags = arguments[2]
-            if isinstance(flags, int) and flags & _WRITING:
-                action = lambda: self._written(_place(event, arguments))  # noqa: E731
-        elif event in _MOVED:
-            action = lambda: self._written(_place(event, arguments))  # noqa: E731
-        if action is not None or (self._bounds and event in _BOUNDED):
-            self._is_busy = True
-            try:
-                if self._bounds:
-                    self._refused(self._bounds, event, arguments)
-                if action is not None:
-                    action()
-            finally:
-                self._is_busy = False
+        self._is_busy = True
+        try:
+            if self._bounds:
+                self._refused(self._bounds, event, arguments)
+            if writes:
+                self._written(_place(event, arguments))
+        finally:
+            self._is_busy = False
 
     def _refused(self, bounds: Bounds, event: str, arguments: tuple[Any, ...]) -> None:
-        author = _own_author(sys._getframe(2))
+        frame = sys._getframe(2)
+        # An import writes bytecode of its own accord.
+        is_import = frame.f_code.co_filename.startswith("<frozen importlib")
+        author = "" if is_import else _author(frame, directly=True)
         if author and (refused := bounds.refuses(event, arguments)):
             check, what = refused
             self._heard[refused] = Finding(
@@ -143,7 +140,7 @@ class Tripwire:
         is_bytecode = _is_bytecode(Path(name))
         if not is_bytecode and not self._belongs_to_the_harness(Path(name)):
             return
-        frame = sys._getframe(3)
+        frame = sys._getframe(2)
         author = _author(frame)
         if not author or (is_bytecode and _is_an_import(frame)):
             return
@@ -168,10 +165,8 @@ class Tripwire:
         )
 
     def _is_of_a_campaign(self, path: Path) -> bool:
-        return any((folder / _LEDGER).exists() for folder in self._inside(path))
-
-    def _inside(self, path: Path) -> list[Path]:
-        return [folder for folder in path.parents if str(folder).startswith(self._root)]
+        inside = (folder for folder in path.parents if str(folder).startswith(self._root))
+        return any((folder / _LEDGER).exists() for folder in inside)
 
 
 def _is_bytecode(path: Path) -> bool:
@@ -190,32 +185,19 @@ def _is_an_import(frame: FrameType | None) -> bool:
     return False
 
 
-def _author(frame: FrameType | None) -> str:
+def _author(frame: FrameType | None, *, directly: bool = False) -> str:
     """Return the place in project code that is behind an event; "" when there is none.
 
-    The walk ends at this package: what the harness does is not the kernel's doing.
+    The walk ends at this package: what the harness does is not the kernel's doing. What was done
+    `directly` went through the standard library at most.
     """
-    while frame is not None:
-        if _is_ours(frame):
+    while frame is not None and not _is_ours(frame) and not _author_here(frame):
+        if directly and not _is_standard(frame.f_code.co_filename):
             return ""
-        if _author_here(frame):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
-    return ""
-
-
-def _own_author(frame: FrameType | None) -> str:
-    """Return the place in project code that did it by itself, if through the standard library.
-
-    An import writes bytecode of its own accord.
-    """
-    if frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
-        return ""
-    while frame is not None and _is_standard(frame.f_code.co_filename):
-        frame = frame.f_back
-    if frame is None or _is_ours(frame) or not _author_here(frame):
-        return ""
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return (
+        "" if frame is None or _is_ours(frame) else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    )
 
 
 def _is_standard(filename: str) -> bool:
