@@ -110,7 +110,7 @@ def test_a_damaged_file_names_its_key(tmp_path: Path) -> None:
 
 
 def test_a_cpu_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_kopt.devices.model import cpu_model
+    from pytest_kopt.devices.machine import cpu_model
     from pytest_kopt.measure import ceilings as measuring
 
     monkeypatch.setitem(measuring._COPIES, "cpu", [1 << 16, 1 << 20])

@@ -12,8 +12,7 @@ import pytest
 from pytest_kopt.devices import amd_smi, discovery, nvml, rocm_smi
 from pytest_kopt.devices.amd_smi import AmdSmi
 from pytest_kopt.devices.nvml import Nvml
-from pytest_kopt.devices.rocm_smi import RocmSmi
-from pytest_kopt.devices.tool import Unanswered
+from pytest_kopt.devices.rocm_smi import RocmSmi, Unanswered
 from pytest_kopt.devices.vendor import Device, Reading
 
 H200 = "GPU-5a1b2c3d-0001-0002-0003-000000000001"
@@ -234,7 +233,7 @@ ROCM = ROCM_CARDS | {
 
 
 def test_rocm_smi_lists_and_reads_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rocm_smi, "ask", lambda *command: json.dumps(ROCM))
+    monkeypatch.setattr(rocm_smi, "_ask", lambda *command: json.dumps(ROCM))
     found = RocmSmi()
     assert found.devices()[0] == MI300X
     assert found.devices()[1].uuid == "1", "without a unique id its index has to do"
@@ -250,7 +249,7 @@ def test_rocm_smi_lists_and_reads_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_rocm_smi_that_prints_no_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rocm_smi, "ask", lambda *command: "WARNING: No AMD GPUs\n")
+    monkeypatch.setattr(rocm_smi, "_ask", lambda *command: "WARNING: No AMD GPUs\n")
     with pytest.raises(Unanswered):
         RocmSmi().devices()
 

@@ -1,12 +1,11 @@
-"""Which machine a session runs on, and whether another one measured what it goes on from."""
+"""Which machine and device a session runs on, and whether another one measured before."""
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
-
-from pytest_kopt.devices.model import cpu_model
 
 
 def this_machine() -> dict[str, str]:
@@ -24,3 +23,22 @@ def elsewhere(session: Mapping[str, Any]) -> str:
 
 def _shown(machine: Mapping[str, Any]) -> str:
     return f"{machine.get('host', 'an unknown host')} ({machine.get('cpu', 'CPU not recorded')})"
+
+
+def device_model(device: str) -> str:
+    """Return a name such as `NVIDIA H200`, `AMD Instinct MI300X` or a CPU's model name."""
+    if device == "cpu":
+        return cpu_model()
+    import torch
+
+    return str(torch.cuda.get_device_name())
+
+
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the CPU's model name, its architecture where the system does not tell."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names and names[0] else f"{platform.machine()} CPU"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 
 from pytest_kopt.devices.amd_smi import runtime_uuid
 from pytest_kopt.devices.masks import AMD
-from pytest_kopt.devices.tool import Unanswered, ask, is_there, number
 from pytest_kopt.devices.vendor import Device, Reading
 
 _TOOL = "rocm-smi"
@@ -16,11 +17,16 @@ _STATE = (
     "--showpids",
 )
 _MIB = 1 << 20
+_SECONDS = 30.0
+
+
+class Unanswered(Exception):
+    """The tool failed or did not know what it was asked."""
 
 
 def connect() -> RocmSmi | None:
     """Return the tool, None where it is absent or finds no driver."""
-    if not is_there(_TOOL):
+    if shutil.which(_TOOL) is None:
         return None
     try:
         _query(*_LIST)
@@ -50,21 +56,21 @@ class RocmSmi:
     def read(self, device: Device) -> Reading:
         answer = _query("--showbus", *_STATE)
         fields = next(card for card in _cards(answer) if card.get("PCI Bus") == device.pci)
-        memory = number(fields.get("VRAM Total Used Memory (B)"))
+        memory = _number(fields.get("VRAM Total Used Memory (B)"))
         return Reading(
             memory_mib=None if memory is None else memory / _MIB,
-            utilisation_pct=number(fields.get("GPU use (%)")),
+            utilisation_pct=_number(fields.get("GPU use (%)")),
             processes=_processes(answer.get("system", {})),
-            sm_mhz=number(fields.get("sclk clock speed:")),
-            memory_mhz=number(fields.get("mclk clock speed:")),
-            temperature_c=number(fields.get("Temperature (Sensor junction) (C)")),
+            sm_mhz=_number(fields.get("sclk clock speed:")),
+            memory_mhz=_number(fields.get("mclk clock speed:")),
+            temperature_c=_number(fields.get("Temperature (Sensor junction) (C)")),
             power_w=_power(fields),
         )
 
 
 def _query(*options: str) -> dict[str, dict[str, str]]:
     try:
-        found = json.loads(ask(_TOOL, *options, "--json"))
+        found = json.loads(_ask(_TOOL, *options, "--json"))
     except ValueError as error:
         raise Unanswered(f"{_TOOL} printed no JSON: {error}") from None
     if not isinstance(found, dict):
@@ -93,4 +99,26 @@ def _processes(system: dict[str, str]) -> tuple[int, ...]:
 def _power(fields: dict[str, str]) -> float | None:
     names = [name for name in fields if name.endswith("Graphics Package Power (W)")]
     names = [name for name in names if not name.startswith("Max")]
-    return number(fields[names[0]]) if names else None
+    return _number(fields[names[0]]) if names else None
+
+
+def _ask(*command: str) -> str:
+    """Return what a query prints; Unanswered when it fails."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unanswered(f"{command[0]}: {error}") from None
+    if done.returncode:
+        raise Unanswered(f"{command[0]} ended with {done.returncode}: {done.stdout or done.stderr}")
+    return done.stdout
+
+
+def _number(text: str | None) -> float | None:
+    """Return the number at the start of a tool's answer, None for `[N/A]` and the like."""
+    words = (text or "").strip().strip("()").split()
+    try:
+        return float(words[0].lower().removesuffix("mhz"))
+    except (IndexError, ValueError):
+        return None

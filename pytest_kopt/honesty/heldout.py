@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from pytest_kopt.honesty.finding import Finding
@@ -85,14 +85,12 @@ class Tried:
 
     def plus(self, other: Tried) -> Tried:
         """Return what two processes found about one shape."""
-        return Tried(
-            self.nodeid,
-            self.kind,
-            self.dims,
-            self.outcomes | other.outcomes,
-            self.what | other.what,
-            self.seconds | other.seconds,
-            self.declared_seconds | other.declared_seconds,
+        return replace(
+            self,
+            outcomes=self.outcomes | other.outcomes,
+            what=self.what | other.what,
+            seconds=self.seconds | other.seconds,
+            declared_seconds=self.declared_seconds | other.declared_seconds,
         )
 
     def speedups(

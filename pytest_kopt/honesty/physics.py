@@ -79,7 +79,7 @@ def _measured(device: str) -> Ceilings:
     On the CPU one thread's rate counts for every core. A product in a narrower dtype may be far
     faster, so the FLOPs of a GPU are those of bfloat16.
     """
-    synchronize = torch.cuda.synchronize if device == "cuda" else _nothing
+    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
     workers = 1 if device == "cuda" else os.cpu_count() or 1
     rates = []
     for size in _COPY_BYTES:
@@ -104,7 +104,3 @@ def _best(call: Callable[[], object], synchronize: Callable[[], None]) -> float:
         synchronize()
         best = min(best, perf_counter() - start)
     return best
-
-
-def _nothing() -> None:
-    """Stand in for a synchronisation where there is nothing to wait for."""

@@ -6,6 +6,7 @@ A GPU's blocks meet the same content again and again, so a block is timed on new
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Callable, Collection, Sequence
@@ -78,12 +79,12 @@ def reuse_pairs(
     once in front of the timed call, so that the processor's caches hold either. Parameters stay the
     same objects; what a call writes to (`rewritten`) is restored in front of it.
     """
-    clock = _Clock(function, synchronize, backward)
+    run = functools.partial(_timed, function, synchronize, backward)
     known = Held(fresh_copies(given), rewritten)
-    grads = clock.run(known)[1]
-    first = clock.run(known, grads)[0]
+    grads = run(known)[1]
+    first = run(known, grads)[0]
     # After one that was held up, too few would stand in front for a patient cache to wake.
-    short = [clock.run(known, grads)[0] for _ in range(2 if first < SECONDS else 0)]
+    short = [run(known, grads)[0] for _ in range(2 if first < SECONDS else 0)]
     once = max(min([first, *short]), 1e-9)
     pairs = max(LEAST_PAIRS, min(MOST_PAIRS, int(SECONDS / (4 * once))))
     calls = max(1, min(MOST_CALLS, int(SECONDS / once)))
@@ -106,8 +107,8 @@ def reuse_pairs(
             renew = Renewal(changing if name == "fresh" else (), number)
             for _ in range(calls):
                 renew()
-                clock.run(*before)
-            times[name] = clock.run(*timed)[0]
+                run(*before)
+            times[name] = run(*timed)[0]
         found.append(Pair(**times))
     return found
 
@@ -169,30 +170,25 @@ def reuse_finding(ratios: Sequence[float]) -> Finding:
     )
 
 
-class _Clock:
-    def __init__(
-        self, function: Callable[..., Any], synchronize: Callable[[], None], backward: bool
-    ) -> None:
-        self._function = function
-        self._synchronize = synchronize
-        self._backward = backward
-
-    def run(
-        self, held: Held, grads: Sequence[torch.Tensor] = ()
-    ) -> tuple[float, list[torch.Tensor]]:
-        """Return the seconds of a call (with its backward) and the grad_outs that it took."""
-        held.restore()
-        given = held.live
-        for item in (*tensors(given), *grads):
-            item.detach().sum()
-        leaves = [item for item in tensors(given) if item.requires_grad]
-        self._synchronize()
-        begin = perf_counter()
-        outputs = [out for out in tensors(self._function(*given)) if out.requires_grad]
-        if self._backward and outputs:
-            taken = list(grads) or [torch.ones_like(out) for out in outputs]
-            torch.autograd.grad(outputs, leaves, taken, allow_unused=True)
-        else:
-            taken = []
-        self._synchronize()
-        return perf_counter() - begin, taken
+def _timed(
+    function: Callable[..., Any],
+    synchronize: Callable[[], None],
+    backward: bool,
+    held: Held,
+    grads: Sequence[torch.Tensor] = (),
+) -> tuple[float, list[torch.Tensor]]:
+    """Return the seconds of a call (with its backward) and the grad_outs that it took."""
+    held.restore()
+    given = held.live
+    for item in (*tensors(given), *grads):
+        item.detach().sum()
+    leaves = [item for item in tensors(given) if item.requires_grad]
+    synchronize()
+    begin = perf_counter()
+    outputs = [out for out in tensors(function(*given)) if out.requires_grad]
+    taken: list[torch.Tensor] = []
+    if backward and outputs:
+        taken = list(grads) or [torch.ones_like(out) for out in outputs]
+        torch.autograd.grad(outputs, leaves, taken, allow_unused=True)
+    synchronize()
+    return perf_counter() - begin, taken

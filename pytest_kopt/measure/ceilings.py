@@ -12,7 +12,7 @@ import torch
 
 from pytest_kopt.clock import now
 from pytest_kopt.devices.lock import timing_lock
-from pytest_kopt.devices.model import device_model
+from pytest_kopt.devices.machine import device_model
 from pytest_kopt.devices.pinning import discover, in_use
 from pytest_kopt.errors import BadInput
 from pytest_kopt.knowledge.ceilings import Copied, Measured, Multiplied

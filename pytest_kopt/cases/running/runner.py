@@ -16,7 +16,7 @@ from pytest_kopt.cases.running.check import CheckReport, check_case, kernel_trac
 from pytest_kopt.cases.running.timing import Timed, time_case
 from pytest_kopt.cases.running.training_check import Rehearsal
 from pytest_kopt.devices.lock import checking_lock, timing_lock
-from pytest_kopt.devices.model import device_model
+from pytest_kopt.devices.machine import device_model
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.checks import Phase, ask, load
 from pytest_kopt.honesty.finding import Finding
