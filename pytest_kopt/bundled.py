@@ -1,4 +1,4 @@
-"""Folders that belong to the project and to no module: in a wheel, else beside the source."""
+"""Finds the folders that ship with the package: inside a wheel, or beside the source in a clone."""
 
 from __future__ import annotations
 

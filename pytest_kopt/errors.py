@@ -1,4 +1,4 @@
-"""What a user can mend: input that cannot be used, and a machine that stands in the way."""
+"""The errors that a user can correct: unusable input, kernels that do not load, a full disk."""
 
 from __future__ import annotations
 

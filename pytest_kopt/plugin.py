@@ -1,4 +1,4 @@
-"""The pytest plugin: options, markers, the fixture, and who stands at the door."""
+"""The pytest plugin: options, markers, the fixture, and what activates the rest."""
 
 from __future__ import annotations
 

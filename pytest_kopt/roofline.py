@@ -184,7 +184,7 @@ Band = Literal["below 50 %", "50 to 80 %", "80 to 100 %", "above 100 %"]
 
 
 def band(pct: float) -> Band:
-    """Return the band of S1 that an efficiency lies in; a threshold belongs to the upper one."""
+    """Return the band that an efficiency lies in; a threshold belongs to the upper one."""
     if pct < 50 - 1e-9:
         return "below 50 %"
     if pct < 80 - 1e-9:

@@ -181,7 +181,7 @@ def edited(campaign: Campaign, name: str) -> None:
 @pytest.mark.parametrize("name", ["benchmark.csv", "pairs.csv", "evidence.json", "verdict.json"])
 def test_changed_evidence_is_refused(here: Path, name: str) -> None:
     edited(a_campaign(here, rounds=2, shapes=1, processes=1), name)
-    assert "the ledger names" in refused()
+    assert "changed since the ledger recorded it" in refused()
 
 
 def test_what_cannot_be_loaded_is_told(here: Path) -> None:

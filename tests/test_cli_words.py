@@ -65,14 +65,12 @@ def test_no_command_needs_the_name_of_the_only_campaign(
         manifest.parent.mkdir(parents=True)
         manifest.write_text("{}")
     assert main(words) == 4
-    said = (
-        "campaign: there are 2, and none is named (legal: NAME or --kopt-campaign NAME: one, two)"
-    )
+    said = "campaign: 2 exist, and none is named (legal: NAME or --kopt-campaign NAME: one, two)"
     assert said in capsys.readouterr().err
 
 
 def test_without_a_campaign_it_says_how_to_begin_one(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="there is none yet"):
+    with pytest.raises(BadInput, match="none exists yet"):
         choose_campaign(None, tmp_path, tmp_path / "agent/workspace")
 
 

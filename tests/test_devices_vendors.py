@@ -265,7 +265,7 @@ def test_the_bindings_are_asked_for_where_nvidia_has_a_gpu(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(discovery, "find_spec", lambda name: None)
-    assert discovery.why_none(tmp_path) == "no tool of a vendor lists a GPU here"
+    assert discovery.why_none(tmp_path) == "no vendor's tool lists a GPU here"
     (tmp_path / "nvidia0").touch()
     assert "nvidia-ml-py" in discovery.why_none(tmp_path)
     monkeypatch.setattr(discovery, "find_spec", lambda name: object())

@@ -105,7 +105,7 @@ def test_a_case_that_tells_nothing_apart_gets_a_gate_that_does() -> None:
         nbytes=1.0,
     )
     report = check_case(case, 1, freezes=True)
-    assert report.check == "ERROR" and "takes wrong answers for right" in report.diagnosis
+    assert report.check == "ERROR" and "accepts wrong answers" in report.diagnosis
     assert "a gate of its own, such as gate={'out': snr(" in report.diagnosis
 
 

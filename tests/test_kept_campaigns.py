@@ -61,7 +61,7 @@ def test_a_page_that_is_not_the_ledgers_verdict_is_refused(tmp_path: Path) -> No
     campaign = opened(tmp_path, KEPT[0])
     page = campaign.layout.verdict(2)
     page.write_text(page.read_text().replace('"ACCEPTED"', '"ROLLED_BACK"'))
-    with pytest.raises(BadInput, match="is not the verdict the ledger names"):
+    with pytest.raises(BadInput, match="was changed since the ledger recorded it"):
         document(campaign)
 
 

@@ -86,7 +86,7 @@ def test_shapes_are_frozen_by_the_first_quick_round(
     if not refused:
         levels.check_unchanged(shapes, THREE, since)
         return
-    with pytest.raises(BadInput, match="round 2 was measured by it"):
+    with pytest.raises(BadInput, match="round 2 was measured with it"):
         levels.check_unchanged(shapes, THREE, since)
 
 

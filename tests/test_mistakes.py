@@ -110,7 +110,7 @@ MISTAKES: dict[str, tuple[Callable[..., Any] | Tensor, dict[str, Any], str]] = {
     "inputs on another device": (
         doubled,
         {"inputs": lambda: (torch.randn(8, device="meta"),), "reference": doubled},
-        r"tensors on meta, and the session runs on cpu.*device=kopt\.device",
+        r"tensors on meta, but the session runs on cpu.*device=kopt\.device",
     ),
     "a result on another device": (
         lambda x: x.to("meta") * 2,
@@ -125,7 +125,7 @@ MISTAKES: dict[str, tuple[Callable[..., Any] | Tensor, dict[str, Any], str]] = {
     "a kernel that writes into its input": (
         writing,
         {},
-        r"gives nothing, the reference out; where it writes into a buffer.*writes=\(POSITION,\)",
+        r"gives nothing, the reference out; if it writes into a buffer.*writes=\(POSITION,\)",
     ),
     "an undeclared write": (
         lambda x: x.mul_(2),

@@ -84,6 +84,8 @@ def test_core_shapes_are_frozen_by_the_first_round_judged_by_them(project: Drive
     project.write("kernels/op.py", b"NEW = 1\n")
     project.edit_manifest(core_shapes=["case0"])
     why = refusal(project, TRADED)
-    assert "core_shapes: was edited, but round 2 was measured by it" in why and "(legal: all" in why
+    assert (
+        "core_shapes: was edited, but round 2 was measured with it" in why and "(legal: all" in why
+    )
     project.edit_manifest(core_shapes="all")
     assert run(project, OUTCOMES["faster"]).verdict is not None

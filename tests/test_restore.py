@@ -132,6 +132,6 @@ def test_what_was_in_the_tree_already_is_not_told_as_kept(
 ) -> None:
     monkeypatch.chdir(project.root)
     assert main(["restore", "2"]) == 0
-    assert "restored; what lay there is kept in" in capsys.readouterr().out
+    assert "restored; what was there is kept in" in capsys.readouterr().out
     assert main(["restore", "2"]) == 0
     assert capsys.readouterr().out == "round 2: its version is in the tree already\n"

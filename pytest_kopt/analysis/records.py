@@ -1,4 +1,4 @@
-"""What ledger and evidence of one campaign hold, as flat records: a dict a fact."""
+"""What ledger and evidence of one campaign hold, as flat records: one dict for each fact."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def history(root: Path, good: str, bad: str) -> list[Commit]:
     edited = [change.path for change in repository.changed_since(last) if change.existed]
     if last == repository.head and edited:
         raise BadInput(
-            f"the tree is dirty, and what {', '.join(edited[:3])} hold is in no commit",
+            f"the tree is dirty: edits of {', '.join(edited[:3])} belong to no commit",
             where=_WHERE,
             legal="git commit or git stash first; or a BAD before HEAD",
         )

@@ -132,7 +132,7 @@ class Archive:
         else:
             text = _content(path)
         if _sha256(text) != attempt.decided.verdict_sha256:
-            raise BadInput("is not the verdict the ledger names", where=str(path))
+            raise BadInput("was changed since the ledger recorded it", where=str(path))
         return Verdict.model_validate_json(text)
 
     def found(self, number: int, attempt: Attempt, name: str) -> str | None:
@@ -156,7 +156,7 @@ class Archive:
     def _read(self, attempt: Attempt, path: Path, key: str | None = None) -> bytes:
         content = _content(path)
         if attempt.evidence.get(key or self._key(path)) != _sha256(content):
-            raise BadInput("evidence is not what the ledger names (SHA-256)", where=str(path))
+            raise BadInput("evidence was changed since the ledger recorded it", where=str(path))
         return content
 
     def _key(self, path: Path) -> str:

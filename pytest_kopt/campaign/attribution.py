@@ -1,4 +1,4 @@
-"""What of a campaign's accepted gains a real training step has, from its evidence (E7)."""
+"""How much of a campaign's accepted gains a real training step has, from its evidence."""
 
 from __future__ import annotations
 

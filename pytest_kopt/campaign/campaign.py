@@ -200,7 +200,7 @@ class Campaign:
         return {**recorded, **self.state.policy_changes}
 
     def check_policy(self, policy: Policy, where: str = "policy") -> None:
-        """Raise BadInput where a policy is not the baseline's but for its stop limits (E6)."""
+        """Raise BadInput where a policy is not the baseline's but for its stop limits."""
         recorded = self.recorded_policy()
         differing = policy.differences(recorded)
         if differing:
@@ -351,10 +351,10 @@ class Campaign:
         tips.check(notes, known, f"round {number}")
         if notes.target_class not in (None, known.notes.target_class) and not known.is_open:
             raise BadInput(
-                f"round {number} is decided and was about "
+                f"round {number} is decided; its target was "
                 f"{known.notes.target_class or 'all cases'}",
                 where="target_class",
-                legal="notes of a round that is open",
+                legal="target_class in the notes of an open round",
             )
         self.append(ledger.Note(time=now(), round=number, notes=notes))
 

@@ -22,13 +22,13 @@ def choose_campaign(named: str | None, root: Path, workspace: Path) -> str:
         return known[0]
     if not known:
         raise BadInput(
-            f"there is none yet in {root}",
+            f"none exists yet in {root}",
             where="campaign",
-            legal="`kopt init` begins one; a path outside of the project goes behind an equals "
-            "sign, or pytest looks for the project there",
+            legal="`kopt init` begins one. Write options with a path outside of the project with "
+            "an equals sign, or pytest looks for the project there",
         )
     raise BadInput(
-        f"there are {len(known)}, and none is named",
+        f"{len(known)} exist, and none is named",
         where="campaign",
         legal=f"NAME or --kopt-campaign NAME: {', '.join(known)}",
     )

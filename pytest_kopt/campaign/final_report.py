@@ -1,4 +1,4 @@
-"""The Final Report of a campaign: what was kept, what of it is real, where to look next (D9)."""
+"""The Final Report of a campaign: what was kept, how much of it is real, what to try next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who works on a campaign: one process at a time, known by name."""
+"""The lock on a campaign: one process at a time, which can be named."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class Audited(Document):
 
 
 class FinalReport(Document):
-    """What a campaign came to (D9); gains in percent, S_real, W_real and R_real as in E7.
+    """What a campaign came to; gains in percent, S_real, W_real and R_real as in docs/what-next.md.
 
     `headline_pct` is what the accepted rounds' gains multiply to. Rounds that were `inconclusive`
     are among those rolled back; `ineffective` does not list them.

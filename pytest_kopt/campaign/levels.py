@@ -1,4 +1,4 @@
-"""Validation levels (C3): which of the frozen cases a session measures."""
+"""Validation levels: which of the frozen cases a session measures."""
 
 from __future__ import annotations
 
@@ -97,7 +97,8 @@ def check_unchanged(
     """Raise BadInput when a key was edited after round `since` had been measured by it."""
     if since is not None and shapes != recorded:
         raise BadInput(
-            f"was edited, but round {since} was measured by it and later ones are held against it",
+            f"was edited, but round {since} was measured with it and later rounds are compared "
+            "with that",
             where=key,
             legal=f"{recorded}; "
             f"{'--kopt-level full measures all, ' if key == KEY else ''}"

@@ -137,7 +137,7 @@ class Manifest(Document):
     def _of_a_workspace(cls, value: Upstream | None, info: ValidationInfo) -> Upstream | None:
         if (value is not None) != (info.data.get("execution_mode") == "workspace"):
             raise ValueError(
-                "null with execution_mode repo; `kopt init --mode workspace` writes the other"
+                "null with execution_mode repo; `kopt init --mode workspace` writes it otherwise"
             )
         return value
 

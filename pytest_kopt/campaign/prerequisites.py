@@ -70,8 +70,8 @@ def gaps(
     if given.target_gpu == "cpu" and given.target_lang.upper() == "TRITON":
         found.append(
             "target_gpu: on a CPU Triton's interpreter runs these kernels, its times mean nothing "
-            "and every round would end with exit code 11 (legal: the GPU that is to decide, with "
-            "--elsewhere where it is not here; to check alone: pytest --kopt-check-only)"
+            "and every round would end with exit code 11 (legal: the GPU that decides, with "
+            "--elsewhere if it is on another machine; to check only: pytest --kopt-check-only)"
         )
     if on_gpu:
         found += _device_gaps(given.target_gpu)
@@ -84,7 +84,7 @@ def gaps(
     if on_gpu and wants_kernel_time and not seen.profilers:
         found.append(
             "rounds are judged by GPU kernel time, which neither torch.profiler nor "
-            f"{ncu.TOOL} nor {rocprof.TOOL} on PATH can tell here (policy {given.policy!r}; "
+            f"{ncu.TOOL} nor {rocprof.TOOL} on PATH can measure here (policy {given.policy!r}; "
             "`kernel_time: false` has the benchmark judge alone)"
         )
     return found + _test_gaps(given, root, repository, seen)

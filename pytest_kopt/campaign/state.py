@@ -211,7 +211,7 @@ class CampaignState:
 
 
 def chain_breaks(state: CampaignState, noise_pct: float) -> list[str]:
-    """Name the accepted rounds whose primary metric fell by more than the noise (C4)."""
+    """Name the accepted rounds whose primary metric fell by more than the noise."""
     breaks = []
     for item in state.kept_rounds():
         verdict = item.verdict

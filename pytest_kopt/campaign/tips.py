@@ -138,7 +138,7 @@ def _entry(name: str, manifest: Manifest, item: Round, said: dict[str, str]) -> 
         "Context": f"{notes.change or notes.hypothesis or notes.summary or 'not stated'} ({name})",
         "Signal": decided.reason,
         "Applicability": f"{manifest.target_op} on {manifest.target_gpu} in "
-        f"{manifest.target_lang}; measured again before it is believed elsewhere",
+        f"{manifest.target_lang}; measure it again before relying on it elsewhere",
         **said,
         "Bucket": notes.bucket or _UNNAMED,
     }

@@ -140,7 +140,7 @@ class Collector:
 def never_called(silent: Iterable[str]) -> list[Finding]:
     """Return a note about each of these node ids."""
     what = "a test marked kopt never called kopt(): nothing of it was checked"
-    advice = "call kopt() in it, or take the marker away"
+    advice = "call kopt() in it, or remove the marker"
     return [
         Finding("never-called", what, nodeid, advice, rejects=False) for nodeid in sorted(silent)
     ]

@@ -1,4 +1,4 @@
-"""Shapes and inputs that a case does not draw: the incumbent's domain, which has to be kept.
+"""Shapes and inputs that a case does not draw, which the candidate has to support as well.
 
 A test's parameters are moved a step, and inputs are drawn from a small grammar of layouts, dtypes
 and value patterns. What the incumbent cannot do says

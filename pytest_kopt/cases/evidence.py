@@ -1,4 +1,4 @@
-"""What is known of a case besides its row: typed here, JSON by these names in every file."""
+"""The evidence of a case besides its row: its types, whose field names are the JSON's."""
 
 from __future__ import annotations
 

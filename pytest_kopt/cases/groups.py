@@ -1,4 +1,4 @@
-"""The group sizes among a case's inputs: found, and drawn anew (E4).
+"""Finds the group sizes among a grouped GEMM's inputs, and draws new ones.
 
 What a test declares as uniform is no evidence that a kernel looks at the sizes at all.
 """
@@ -21,7 +21,7 @@ from pytest_kopt.numerics.nested import tensors
 SKEWED = tuple(name for name in DISTRIBUTIONS if name != "uniform")
 _WAY_ON = (
     "an input of G integers that are group sizes or offsets (or G + 1 offsets), as a tensor or a "
-    "list, and which one it is where that is not plain: groups=POSITION"
+    "list; groups=POSITION if several could be"
 )
 
 

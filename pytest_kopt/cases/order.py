@@ -1,4 +1,4 @@
-"""Orders to a process that runs cases, and who gives the commands; imports no torch."""
+"""Orders to a process that runs cases, and who gives them; imports no torch."""
 
 from __future__ import annotations
 

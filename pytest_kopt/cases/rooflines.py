@@ -83,8 +83,8 @@ def _of_way(
     if least.is_impossible:
         what = {"compute": "flops", "memory": "nbytes"}.get(least.bound, "the work")
         doubts.append(
-            f"{least.achieved_pct:.0f} % of the attainable rate is impossible and counts as no "
-            f"efficiency: {what} is over-declared, or {' and '.join(least.sources)} is wrong"
+            f"{least.achieved_pct:.0f} % of the attainable rate is impossible and does not count "
+            f"as efficiency: {what} is over-declared, or {' and '.join(least.sources)} is wrong"
         )
     doubt = f"{label} {way}: {'; '.join(doubts)}" if doubts else ""
     return least.model_copy(update={"over_declared": doubt})

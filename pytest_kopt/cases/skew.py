@@ -1,4 +1,4 @@
-"""Token distributions of grouped GEMMs: gains have to hold where the load is uneven (E4)."""
+"""Token distributions of grouped GEMMs: gains have to hold where the load is uneven."""
 
 from __future__ import annotations
 

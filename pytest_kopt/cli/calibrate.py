@@ -1,4 +1,4 @@
-"""`kopt calibrate`: what this machine can reach, and what it can resolve for these cases."""
+"""`kopt calibrate`: this machine's ceilings, and the smallest gain it can show for these cases."""
 
 from __future__ import annotations
 
@@ -72,5 +72,5 @@ def _noise(arguments: argparse.Namespace) -> int:
                 shutil.copyfile(made, arguments.output)
             path = keep(project.workspace, json.loads(made.read_text()))
             project.keep_workspace_out_of_git()
-            print(f"written to {path}: what later verdicts know of the noise here", flush=True)
+            print(f"written to {path}, for later verdicts on this machine", flush=True)
     return done.returncode

@@ -34,7 +34,9 @@ def add_parser(commands: Commands) -> None:
         "--target-class", metavar="CLASS", help="the class that has to improve, as COLUMN=VALUE"
     )
     parser.add_argument("--policy", default="primus", metavar="NAME|FILE")
-    parser.add_argument("--extra-benefit", metavar="TEXT", help="what an equally fast change gives")
+    parser.add_argument(
+        "--extra-benefit", metavar="TEXT", help="other benefit of a change that is equally fast"
+    )
     parser.add_argument("--json", action="store_true", help="print verdict.json")
     parser.set_defaults(run=run)
 

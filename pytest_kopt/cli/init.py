@@ -65,7 +65,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--worktree",
         metavar="DIR",
-        help="make a work tree of git's at DIR and run there: ../gemm-tree",
+        help="make a git work tree at DIR and run there: ../gemm-tree",
     )
     parser.add_argument(
         "--bench",
@@ -148,7 +148,7 @@ def _in_short(given: Manifest) -> Iterator[str]:
     yield f"op: {given.target_op}, {given.target_backend} ({given.target_lang})"
     yield f"gpu: {given.target_gpu}"
     yield f"tests: {given.tests or 'as pytest collects them'}"
-    yield f"metric: {given.primary_metric or 'the rate of a step, of a forward where that is all'}"
+    yield f"metric: {given.primary_metric or 'the rate of a step, else of a forward'}"
     yield f"policy: {given.policy}, performance target: {given.performance_target or 'none'}"
 
 

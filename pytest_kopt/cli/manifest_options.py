@@ -21,10 +21,10 @@ _SHORT = {
 _HELP = {
     "target_op": "target operator: gemm_fp8_blockwise",
     "target_backend": "TRITON, CK, HIPBLASLT, TURBO, FLYDSL, TORCH, …",
-    "target_lang": "language, where the backend does not say it: CUTEDSL",
-    "target_gpu": "H200, MI300X, …, which has to be here (see --elsewhere); its architecture "
-    "(sm_90, gfx942) leaves the model's peaks unknown; or cpu",
-    "target_model": "the GPU's model, where --gpu names its architecture: H200",
+    "target_lang": "language, if the backend does not imply it: CUTEDSL",
+    "target_gpu": "H200, MI300X, … (on this machine, or see --elsewhere); an architecture (sm_90, "
+    "gfx942), whose peaks are unknown; or cpu",
+    "target_model": "the GPU's model, if --gpu names its architecture: H200",
     "execution_mode": "run here (repo), or on copies of kernel and tests in the campaign's "
     "directory (workspace)",
     "project_skill": "the project's own instructions: docs/kernels.md",
@@ -37,10 +37,11 @@ _HELP = {
     "benchmark_command": "the project's own benchmark: 'python bench.py'",
     "representative_shapes": "label of a case for quick rounds, 3 to 5: "
     "'gemm B=1 M=512 N=512 K=512' (default: the baseline's proposal)",
-    "git_commit": "commit accepted rounds (default: where there is a repository)",
-    "max_iterations": "end the campaign after as many rounds: 20",
+    "git_commit": "commit accepted rounds (default: if there is a repository)",
+    "max_iterations": "end the campaign after this many rounds: 20",
     "git_branch": "auto (optimize/NAME), none, or a branch name: tune/gemm",
-    "core_shapes": "label that the shape gate holds for: gemm B=1 M=512 N=512 K=512 (default: all)",
+    "core_shapes": "label of a case that the gate guards: gemm B=1 M=512 N=512 K=512 (default: "
+    "all)",
     "policy": "decision policy: primus, kernel-opt, or a file mine.yaml",
     "engine": "timing engine: graph",
     "classes": "dims that tell classes of cases apart: M, or M,N",

@@ -15,8 +15,7 @@ def add_parser(commands: Commands) -> None:
     parser = command(
         commands,
         "note",
-        "Add notes to a round that was run or to the next one; later notes stand above earlier "
-        "ones.",
+        "Add notes to a round that was run or to the next one; later notes override earlier ones.",
         "kopt note softmax_triton_sm90_20261121 3 notes.md",
     )
     add_name(parser)

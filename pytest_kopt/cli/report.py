@@ -60,7 +60,7 @@ def write(
 
     if output is not None and output.suffix.lower() not in (".html", ".htm"):
         # Whatever else lies there is no report to be written anew.
-        raise BadInput(f"{output} is no name of a report", where="-o", legal="NAME.html")
+        raise BadInput(f"{output} is not the name of an HTML file", where="-o", legal="NAME.html")
     campaigns = [project.campaign(name) for name in names]
     if len(campaigns) == 1:
         target = output or campaigns[0].layout.directory / "report.html"

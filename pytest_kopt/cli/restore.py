@@ -22,7 +22,7 @@ def add_parser(commands: Commands) -> None:
     for name, text, example, run in (
         (
             "restore",
-            "Put the version that a round measured into the tree; what lies there is kept.",
+            "Put the version that a round measured into the tree; what is there is kept.",
             "kopt restore 3",
             _restore,
         ),
@@ -99,5 +99,5 @@ def _put_back(campaign: Campaign, number: int) -> None:
     files = campaign.restore(number)
     projections.refresh(campaign)
     kept = campaign.layout.replaced(len(campaign.state.restores))
-    what = f"{', '.join(files)} restored; what lay there is kept in {kept}"
+    what = f"{', '.join(files)} restored; what was there is kept in {kept}"
     print(f"round {number}: {what if files else 'its version is in the tree already'}", flush=True)

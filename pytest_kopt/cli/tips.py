@@ -33,7 +33,7 @@ def add_parser(commands: Commands) -> None:
     )
     add_name(add)
     add.add_argument("round", type=int, metavar="N")
-    _add_judgement(add, "the round's bucket, where its notes do not name it")
+    _add_judgement(add, "the round's bucket, if its notes do not name it")
     add.set_defaults(run=_add)
     correct = command(
         actions,
@@ -43,7 +43,7 @@ def add_parser(commands: Commands) -> None:
     )
     add_name(correct)
     correct.add_argument("tip", type=int, metavar="TIP", help="its number in `kopt tips show`")
-    _add_judgement(correct, "the tip's bucket, where it has none")
+    _add_judgement(correct, "the tip's bucket, if it has none")
     correct.set_defaults(run=_correct)
 
 

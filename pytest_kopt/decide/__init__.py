@@ -4,16 +4,16 @@ Both rules, the stored one and the paired one, ask in this order; the first that
 
 1.  The hard gates: schema and case set (BadInput), missing cases (INCOMPLETE), correctness
     (REPAIR), usable metrics; where it is paired, the A/A control.
-2.  SPLIT: a config class gained, another lost (D4). Before the shape gate, since a class that lost
+2.  SPLIT: a config class gained, another lost. Before the shape gate, since a class that lost
     5 % has a case that did: both roll back, but only this answer says what to do with the gain,
-    which is to specialise and dispatch (S4's Kernel Split Rule).
-3.  The shape gate: a core case lost 5 % (D2). It holds in a round about one class too, so that a
+    which is to specialise and dispatch.
+3.  The shape gate: a core case lost 5 %. It holds in a round about one class too, so that a
     class's mean does not hide one of its cases.
 4.  The aggregate fell, or the target class did. A round about one class is accepted for that class
-    alone, but not where it lowers the whole: the chain of accepted rounds never falls (C4). Stored,
+    alone, but not where it lowers the whole: the chain of accepted rounds never falls. Stored,
     the chain's own noise is allowed for, because cases without a change are noisy too.
 5.  A class lost without another's gain. The aggregate can still be up by a little; one class does
-    not pay for the others (S4's Keep Rule).
+    not pay for the others.
 6.  What has to improve, did: the target class where the notes name one, else the aggregate, beyond
     the minimum gain and, where stored, confirmed by re-measurements inside the noise band. An equal
     version is kept for a stated benefit; paired, equal is an interval inside the policy's noise.

@@ -1,4 +1,4 @@
-"""The rule on config classes (D4): one class does not pay for another.
+"""The rule on config classes: one class does not pay for another.
 
 The stored rule and the paired one find out in their own ways which classes moved beyond the noise;
 what follows from that is said here once.

@@ -70,7 +70,7 @@ def correctness_verdict(table: Table, policy: Policy, failed_repairs: int) -> Ve
     """Return the verdict on failed checks, None when every row is PASS.
 
     `failed_repairs` counts the repairs of this round that failed before this attempt: -1 for the
-    first attempt, so that the failure with `max_repairs` failed repairs in all rolls back (D6).
+    first attempt, so that the failure with `max_repairs` failed repairs in all rolls back.
     """
     failed = failed_rows(table)
     if not failed:

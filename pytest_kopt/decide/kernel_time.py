@@ -1,4 +1,4 @@
-"""S4's keep rule: what the benchmark accepts is kept only if kernels take less GPU time."""
+"""The rule on GPU kernel time: what the benchmark accepts is kept only if kernels take less."""
 
 from __future__ import annotations
 

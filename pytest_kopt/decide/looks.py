@@ -1,4 +1,4 @@
-"""Which processes to measure before a paired comparison has its verdict: look after look."""
+"""Which processes to measure next, until a paired comparison has its verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was known of the scatter between processes before a comparison: priors of its variances.
+"""What is known of the variance between processes before a comparison: its priors.
 
 Two or three processes say little about their own scatter, earlier ones of the same cases say more.
 Both are weighed by their degrees of freedom (the moderated t of limma, Smyth 2004). A prior is too

@@ -1,4 +1,4 @@
-"""The paired rule: statements about intervals over fresh processes (D3)."""
+"""The paired rule: statements about intervals over fresh processes."""
 
 from __future__ import annotations
 

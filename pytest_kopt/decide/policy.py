@@ -14,14 +14,14 @@ from pytest_kopt.schema.profile import Better, parse_gate
 #: Percentages are compared with this tolerance, so that 5 % means 5 % whatever its binary form.
 TOLERANCE_PCT = 1e-9
 
-#: What a campaign may change about its policy after the baseline (E6).
+#: What a campaign may change about its policy after the baseline.
 STOP_LIMITS = ("max_regressions",)
 
 Percent = Annotated[float, Field(ge=0, le=100, strict=True)]
 
 
 class Remeasure(Document):
-    """When and how a small stored improvement is measured again (D2).
+    """When and how a small stored improvement is measured again.
 
     `mean-and-spread`: the mean over the re-measurements alone is above `mean_pct` and their sample
     standard deviation below `spread_ratio` of that mean. `same-direction`: every one improves.
@@ -39,7 +39,7 @@ class Policy(Document):
 
     A quick gain below `full_below_pct` is decided by all cases.
     With `kernel_time` a round is kept only if the mean GPU kernel time improved too, by at least
-    the noise (S4); with `performance_log` what is kept stands in performance.md too.
+    the noise; with `performance_log` what is kept stands in performance.md too.
     `max_regressions` measured regressions in a row stop the campaign.
     """
 

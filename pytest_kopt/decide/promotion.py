@@ -1,4 +1,4 @@
-"""When a verdict on the representative cases is not enough and all cases have to decide (D2)."""
+"""When a verdict on the representative cases is not enough and all cases have to decide."""
 
 from __future__ import annotations
 

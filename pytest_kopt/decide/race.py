@@ -1,4 +1,4 @@
-"""Several candidates in the same processes: who can still win, and who is the one to be judged.
+"""A race of candidates in the same processes: which can still win, and which one is judged.
 
 A race only chooses. Its winner meets the incumbent in fresh processes under the ordinary rule, so
 that nothing is accepted because it was lucky here. What the race can do wrong is to drop the best:

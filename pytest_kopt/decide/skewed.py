@@ -1,4 +1,4 @@
-"""A grouped GEMM's gain has to be there with uneven groups as well (E4)."""
+"""The rule on grouped GEMMs: a gain has to hold with uneven groups too."""
 
 from __future__ import annotations
 

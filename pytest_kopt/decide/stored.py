@@ -1,4 +1,4 @@
-"""The seeds' rule: two stored tables, a shape gate, re-measurement of small gains (D2)."""
+"""The stored rule: two stored tables, a shape gate, re-measurement of small gains."""
 
 from __future__ import annotations
 

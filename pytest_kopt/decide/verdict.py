@@ -146,7 +146,7 @@ class KnownNoise(Document):
     freedom: float = Field(description="degrees of freedom that it counts for")
     source: str
     excess: float = Field(
-        description="how many times the variance it was taken, since today scatters more"
+        description="factor by which the variance was raised, as today's processes vary more"
     )
 
 
@@ -269,7 +269,7 @@ class Verdict(Document):
         default=[], description="what changed in the machine code, where that is known"
     )
     removed: list[str] = Field(
-        default=[], description="the base's cases for whose absence a gate refuses the change"
+        default=[], description="cases of the base whose absence makes a gate refuse the change"
     )
     flags: list[str] = Field(default=[], description="those of findings are `check: message`")
     findings: list[NamedFinding] = Field(default=[], description="the flags that are findings")

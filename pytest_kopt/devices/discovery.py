@@ -25,4 +25,4 @@ def why_none(dev: Path = Path("/dev")) -> str:
     """Return why no vendor was found: what is missing where `dev` has the nodes of NVIDIA GPUs."""
     if any(dev.glob("nvidia[0-9]*")) and find_spec("pynvml") is None:
         return "NVML's Python bindings (nvidia-ml-py), which list NVIDIA's GPUs, are not installed"
-    return "no tool of a vendor lists a GPU here"
+    return "no vendor's tool lists a GPU here"

@@ -1,4 +1,4 @@
-"""Which devices of this host a session measures on, decided once, before anything is measured."""
+"""Chooses devices of this host that a session measures on, once, before anything is measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the vendors' tools have in common: a device, its state, and how either is asked for.
+"""What the vendors' tools have in common: a device, its state, and how to ask for them.
 
 Everything here reads. No vendor's module offers a way to change a setting of a card.
 """

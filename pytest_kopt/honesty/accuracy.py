@@ -1,4 +1,4 @@
-"""How exact a result was, as it is kept; `precision` measures and judges it."""
+"""The record of how exact a result was; `precision` measures and judges it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit: what in a candidate's sources an author should explain, noted by a flat look at them.
+"""The audit: reads a candidate's sources and notes what its author should explain.
 
 It follows no values and proves nothing, so it refuses nothing: what code *does* is for the checks
 that run it to find. Its notes stand in the verdict, and their buckets in the transfer check; a

@@ -15,7 +15,7 @@ from typing import Any
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.imports import Finder, reached
 
-#: Keys of the manifest that decide what is measured and how it is judged (E6). The policy is
+#: Keys of the manifest that decide what is measured and how it is judged. The policy is
 #: compared by its thresholds, see `Campaign.check_policy`.
 MANIFEST_KEYS = (
     *("kernel_source", "env", "test_command", "benchmark_command", "rebuild_command"),
@@ -30,7 +30,7 @@ class Fingerprint:
     """SHA-256 of the harness's files by path below the root, its settings, and the whole manifest.
 
     `dependencies` are the project files that the kernel imports from outside kernel_source; they
-    are no part of the harness, but both versions run them (E8).
+    are no part of the harness, but both versions run them.
     """
 
     files: dict[str, str] = field(default_factory=dict)

@@ -192,7 +192,7 @@ def _lost_speed(
         f"{declared:.2f} times as fast as the incumbent at the declared shape, {near:.2f} times "
         f"at {_shape(item)}",
         where=item.nodeid,
-        advice="be no slower than the incumbent where the sizes are a little different"
+        advice="be no slower than the incumbent at sizes that differ a little"
         if rejects
         else "say in the notes which shapes the gain is for",
         rejects=rejects,

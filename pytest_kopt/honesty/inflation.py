@@ -1,4 +1,4 @@
-"""Gains that no real step has: of reused tensors, and of an incumbent that was slowed down."""
+"""Gains that no real step has: from reused tensors, or from slowing down the incumbent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pytest_kopt.decide.inference import percent
 from pytest_kopt.honesty.finding import Finding
 
-#: S1: a gap between reuse gain and fresh gain above this is inflation.
+#: A gap between reuse gain and fresh gain above this is inflation.
 ALLOWED_GAP_PCT = 1.0
 _CONFIDENCE = 2.58
 #: What known addresses are worth to a call that remembers nothing (translation buffers, allocator),
@@ -38,7 +38,7 @@ class Inflation:
 
     @property
     def is_inflated(self) -> bool:
-        """Whether the gap is proven to be above what S1 allows."""
+        """Whether the gap is proven to be above what is allowed."""
         return self.low_gap_pct > ALLOWED_GAP_PCT + 1e-9
 
     @property

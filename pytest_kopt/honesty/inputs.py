@@ -168,8 +168,8 @@ def undeclared(
     return [
         _undeclared_write(
             f"the call writes to {several} {', '.join(map(str, places))}",
-            f"writes={(*writes, *places)!r} where it is to hold a result, "
-            f"consumes={(*consumes, *places)!r} where it may hold anything afterwards",
+            f"writes={(*writes, *places)!r} if it holds a result, "
+            f"consumes={(*consumes, *places)!r} if it may hold anything afterwards",
         )
     ]
 

@@ -1,4 +1,4 @@
-"""Poison: memory that a kernel is given holds NaN and never the answer of whoever ran before."""
+"""Poisoned memory: fresh memory holds NaN, and never an earlier answer."""
 
 from __future__ import annotations
 
@@ -60,5 +60,5 @@ def poisoned_allocations() -> Iterator[None]:
 UNWRITTEN = Finding(
     "unwritten-output",
     "the result is wrong when fresh memory holds NaN: part of it is never written",
-    advice="write every element; what lies in fresh memory is somebody else's",
+    advice="write every element: fresh memory may hold anything",
 )

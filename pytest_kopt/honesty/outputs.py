@@ -1,4 +1,4 @@
-"""What a call hands back: plain tensors, complete at return, that nobody else writes to."""
+"""Checks of what a call returns: plain tensors, complete at return, shared with no other call."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def _oddities(outputs: Sequence[Any], expected: Sequence[Any], given: Sequence[A
         if not issubclass(kind, torch.Tensor):
             continue
         if kind not in allowed:
-            odd.append(f"an output is a {kind.__module__}.{kind.__qualname__}, no plain tensor")
+            odd.append(f"an output is a {kind.__module__}.{kind.__qualname__}, not a plain tensor")
             continue
         hidden = [name for name in vars(item) if hasattr(torch.Tensor, name)]
         if hidden:
-            odd.append(f"an output brings its own {', '.join(sorted(hidden))}")
+            odd.append(f"an output overrides {', '.join(sorted(hidden))}")
         if item.layout is not torch.strided:
             odd.append(f"an output has the layout {item.layout}")
         elif devices and item.device.type not in devices:
-            odd.append(f"an output lies on {item.device}")
+            odd.append(f"an output is on {item.device}")
         elif _reach(item) > item.untyped_storage().nbytes():
             odd.append("an output reaches beyond its storage")
     return odd
@@ -115,8 +115,8 @@ _SHARED = Finding(
 )
 LATE = Finding(
     "late-result",
-    "the result was not there yet when the call returned",
-    advice="join every thread and stream that works on a result before returning it",
+    "the result was not ready when the call returned",
+    advice="wait for every thread and stream that works on a result before returning it",
 )
 
 
@@ -128,9 +128,9 @@ def late(wrong: bool, is_right_now: Callable[[], bool]) -> list[Finding]:
 #: Wrong in tensors that were seen before, right for the same content in others, time after time.
 REMEMBERED = Finding(
     "remembered-tensor",
-    "new content in tensors that it has seen gives a wrong result, and the same content in others "
-    "a right one: something is kept of what they held",
-    advice="a tensor is not its content: compute everything from what the arguments hold",
+    "wrong for new content in known tensors, right for the same content in others: something of "
+    "their old content is kept",
+    advice="compute everything from what the arguments hold in this call",
     bucket="W2",
 )
 
@@ -150,7 +150,7 @@ def stale(
         Finding(
             "stale-result",
             f"{what} gave an earlier result, bit for bit",
-            advice="a cache that serves one content for another serves no real step: compute it",
+            advice="a result cached for other content is wrong in a training step: compute it",
             bucket="W2",
         )
     ]

@@ -1,4 +1,4 @@
-"""A floor under every time: what leaves the kernel has to be written, and products multiplied.
+"""The least time that a call can take: to write its output, and to compute its products.
 
 The ceilings are the best that this device was seen to do on the spot, with a margin that no better
 kernel makes up; only bytes and FLOPs that nobody can save are counted.
@@ -60,9 +60,9 @@ def too_fast(ms: float, nbytes: float, flops: float, device: str) -> list[Findin
     return [
         Finding(
             "faster-than-physics",
-            f"a call took {ms:.6g} ms; this device needs {least:.6g} ms at the very least for "
-            f"{nbytes:.4g} bytes of output and {flops:.4g} FLOPs",
-            advice="the work is not done within the call that is timed",
+            f"a call took {ms:.6g} ms; this device needs {least:.6g} ms at least for {nbytes:.4g} "
+            f"bytes of output and {flops:.4g} FLOPs",
+            advice="do all the work within the timed call",
         )
     ]
 

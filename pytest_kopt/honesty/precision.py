@@ -97,7 +97,8 @@ def downgrades(
                 Finding(
                     "output-dtype",
                     f"{name} is {now.dtype}, the baseline's is {before.dtype}",
-                    advice="keep the dtype: what it feeds expects it, and tolerances follow it",
+                    advice="keep the dtype: whatever uses the result expects it, and the "
+                    "tolerance depends on it",
                     rejects=False,
                 )
             )

@@ -1,4 +1,4 @@
-"""New content for every timed call: whatever a kernel keeps, it never meets the same content again.
+"""New content for every timed call, so that nothing a kernel kept is an answer.
 
 A memo that compares every byte, and wakes after a dozen equal calls only, is right in every check
 and answers nothing while it is timed.

@@ -1,4 +1,4 @@
-"""What of a benchmark gain a real training step has: buckets, the eight lines, re-attribution."""
+"""How much of a benchmark gain a real training step has: buckets, and the transfer check."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def bucket_findings(claim: Claim, found: Iterable[Finding]) -> list[Finding]:
         return [
             Finding(
                 "bucket-mismatch",
-                f"the notes say {declared}, what was found is {worst}",
+                f"the notes say {declared}, but {worst} was found",
                 advice=f"correct it with `kopt note` (bucket: {worst})",
                 bucket=worst,
                 rejects=worst in OVERFIT,

@@ -1,4 +1,4 @@
-"""`triton.testing.do_bench` as an engine: what S2's stop checks compare with."""
+"""`triton.testing.do_bench` as an engine, to compare with figures that others measured by it."""
 
 from __future__ import annotations
 

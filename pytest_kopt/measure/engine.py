@@ -33,9 +33,9 @@ def by_events(why: Mapping[str, str]) -> str:
     """Say why a case is not timed by replays of a graph: what torch said, by what was captured."""
     reasons = "; ".join(f"{what} cannot be captured ({said})" for what, said in why.items())
     return (
-        f"timed by events and not by replays of a graph: {reasons}; a call that copies no host "
-        "value, reads none back and does not synchronise can be, and `engine: events` in "
-        "manifest.yaml or --kopt-engine events says that it is meant so"
+        f"timed by events, not by replays of a graph: {reasons}; to avoid this, copy no host "
+        "value in the call, read none back and do not synchronise; if it is intended, set "
+        "`engine: events` in manifest.yaml or --kopt-engine events"
     )
 
 

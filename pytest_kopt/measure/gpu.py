@@ -53,7 +53,7 @@ class GraphEngine(Engine):
             raise CaptureFailed(text) from error
         # The only sign that torch gives: kernels launched on a stream outside of the capture.
         if any("graph is empty" in str(warning.message).lower() for warning in said):
-            raise CaptureFailed("nothing that the calls launch lands in the graph")
+            raise CaptureFailed("the graph captured nothing of what the calls launch")
         block = _GraphBlock(graph, kept, len(calls), before)
         block.calibrate(self.block_ms)
         return block

@@ -1,4 +1,4 @@
-"""The wall clock: CPU kernels, and the seeds' own perf_counter loop."""
+"""The wall clock: CPU kernels, and a plain perf_counter loop."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ INI = {
     "kopt_gpu_wait": "minutes to wait for an idle GPU (--kopt-gpu-wait)",
     "kopt_gate": "no-regression or improve (--kopt-gate)",
     "kopt_rebuild_command": "builds compiled kernels in place, for --kopt-base",
-    "kopt_processes": "forked (default) or fresh: how what runs kernel code is started",
+    "kopt_processes": "forked (default) or fresh: how processes that run kernel code are started",
     "kopt_isolation": "on (default) or off: whether kernel code is kept to its own files",
     "kopt_timeout": "seconds a case may take (--kopt-timeout)",
     "kopt_seed": "session seed, to repeat a recorded session (default: a fresh secret)",
@@ -43,18 +43,18 @@ def add_options(parser: pytest.Parser) -> None:
         "--kopt-summary-csv",
         dest="kopt_summary_csv",
         metavar="PATH|DIR/",
-        help="also write the frozen-schema CSV there; works without a campaign; in a directory one "
-        "CSV for each schema",
+        help="write the CSV there too, also without a campaign; into a directory, one CSV for "
+        "each schema",
     )
     group.addoption(
         "--kopt-level",
         choices=LEVELS,
-        help="the representative cases or all (default: quick where representative_shapes are set)",
+        help="the representative cases or all (default: quick if representative_shapes are set)",
     )
     group.addoption(
         "--kopt-compare",
         choices=("auto", "paired", "stored"),
-        help="how the candidate meets the incumbent",
+        help="paired: measure both versions now; stored: use the incumbent's recorded figures",
     )
     group.addoption(
         "--kopt-base",
@@ -70,29 +70,29 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--kopt-gate",
         choices=GATES,
-        help="what --kopt-base asks of the change (default: no-regression)",
+        help="what --kopt-base demands of the change (default: no-regression)",
     )
     group.addoption(
         "--kopt-allow-removed",
         action="store_true",
-        help="let --kopt-base pass where cases of the base are gone",
+        help="let --kopt-base pass though cases of the base are gone",
     )
     group.addoption(
         "--kopt-measure-same",
         action="store_true",
-        help="time cases whose versions have a GPU do the same work as well",
+        help="also time cases in which the GPU does the same work for both versions",
     )
     group.addoption(
         "--kopt-check-only",
         action="store_true",
-        help="check the cases and look at what they do; time and compare nothing",
+        help="check the cases and what their kernels do; time and compare nothing",
     )
     group.addoption(
         "--kopt-candidates",
         metavar="PATH|REF",
         action="append",
         default=[],
-        help="repeatable: these race in one round, and the best is its candidate; a folder with "
+        help="a version that races in one round, repeatable; the best is judged; a folder with "
         "kernel files at their paths below the root, or a git ref",
     )
     group.addoption(

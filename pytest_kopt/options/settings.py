@@ -124,9 +124,9 @@ class Settings:
         judged = bool(self.round is not None or self.base is not None or self.base_python)
         if self.base_python and (self.round is not None or self.base is not None):
             raise BadInput(
-                "compares interpreters, and nothing else",
+                "compares interpreters and nothing else",
                 where="--kopt-base-python",
-                legal="neither --kopt-round nor --kopt-base beside it",
+                legal="--kopt-base-python without --kopt-round and --kopt-base",
             )
         for name, given, needed, legal in (
             ("--kopt-verdict", self.verdict_path, judged or self.calibrate, "--kopt-round N|next"),
@@ -145,7 +145,7 @@ class Settings:
                 raise BadInput(f"{name} needs a {what}", where=name, legal=legal)
         if self.base is not None and (self.round is not None or option.kopt_campaign):
             raise BadInput(
-                "--kopt-base judges without a campaign",
+                "judges without a campaign",
                 where="--kopt-base",
                 legal="--kopt-base REF, or --kopt-campaign NAME --kopt-round N",
             )
@@ -164,9 +164,9 @@ class Settings:
         }
         for name in (name for name, given in timed.items() if given and self.check_only):
             raise BadInput(
-                f"nothing is timed, judged or recorded, and {name} asks for that",
+                f"times, judges and records nothing, but {name} asks for that",
                 where="--kopt-check-only",
-                legal=f"no {name}: the tree is checked as it is",
+                legal=f"--kopt-check-only without {name}; it checks the tree as it is",
             )
         if self.base is not None and self.compare == "stored":
             raise BadInput(
@@ -176,7 +176,7 @@ class Settings:
             )
         if (judged or self.calibrate) and (self.repeats or self.iterations):
             raise BadInput(
-                "how often a case is run to be judged is fixed",
+                "a round, gate or calibration fixes how often a case is run",
                 where="--kopt-repeats" if self.repeats else "--kopt-iters-per-repeat",
                 legal="neither --kopt-round nor --kopt-base",
             )

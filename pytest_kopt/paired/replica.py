@@ -1,4 +1,4 @@
-"""One round of inference: fresh processes on one device, their blocks commanded one by one."""
+"""A replica: fresh processes on one device that hold both versions; blocks on command."""
 
 from __future__ import annotations
 

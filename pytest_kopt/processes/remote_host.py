@@ -57,7 +57,7 @@ class RemoteHost:
             raise BadInput(
                 f"a round needs a connection to {name} besides xdist's, and there is none: {error}",
                 where="--tx",
-                legal="what starts a Python there as often as it is asked to",
+                legal="a --tx that can start Python there more than once",
             ) from None
         self._channel.setcallback(self._arrived, endmarker=None)
 

@@ -47,8 +47,8 @@ def launches(text: str) -> list[Launch]:
     """
     if _FORBIDDEN in text:
         raise ValueError(
-            f"{_FORBIDDEN}: this machine forbids performance counters; what a kernel needs by its "
-            "machine code stands in verdict.json, under kernels"
+            f"{_FORBIDDEN}: this machine forbids performance counters; verdict.json has registers "
+            "and memory from the machine code, under kernels"
         )
     lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)

@@ -1,4 +1,4 @@
-"""What a call has a GPU do: each launch in its order, with all that decides what it does there.
+"""What a call launches on a GPU, in order, with all that decides what each launch does.
 
 A call is captured into a graph whose nodes are read through the driver, and twice, since bytes that
 another capture does not repeat are nobody's choice.

@@ -1,4 +1,4 @@
-"""One Python file's top level: what binds each name, and which functions may stand anywhere."""
+"""One Python file's top level: what binds each name, and which functions can move freely."""
 
 from __future__ import annotations
 

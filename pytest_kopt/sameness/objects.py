@@ -1,4 +1,4 @@
-"""Compiled objects of kernels: when two are the same, and what a kernel needs; none is run.
+"""Compiled kernels, read and not run: whether two are the same, and what resources one needs.
 
 Two objects are the same when all that reaches a device is: code, constants, and what a launch has
 to know of them. Sections that only tell people where the code comes from are set aside; what is no

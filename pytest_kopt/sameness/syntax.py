@@ -1,4 +1,4 @@
-"""A file's syntax tree without what no run can tell: comments, docstrings, names of locals.
+"""A file's syntax tree without what does not matter to a run: comments, docstrings, local names.
 
 Trees are compared and not bytecode: Triton compiles the tree, and bytecode lacks what it reads
 there, such as the annotation in `x: tl.constexpr = 5`.

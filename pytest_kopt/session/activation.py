@@ -1,4 +1,4 @@
-"""Waits for the first sign of kopt, so that a run without it pays for nothing else."""
+"""Loads the rest of the plugin at the first sign of kopt, so that other runs do not pay for it."""
 
 from __future__ import annotations
 

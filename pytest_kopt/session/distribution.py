@@ -49,7 +49,7 @@ def connection_of(spec: Any, proxies: dict[str, Any]) -> str:
         raise BadInput(
             "a round starts processes beside the workers, and a socket takes one connection",
             where=f"--tx {spec}",
-            legal="ssh=HOST//python=PYTHON, or popen//python=COMMAND, the command one that starts "
+            legal="ssh=HOST//python=PYTHON, or popen//python=COMMAND with a command that starts "
             "Python there (srun … python3)",
         )
     words = ["popen"] if way.popen else []

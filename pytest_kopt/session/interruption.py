@@ -1,4 +1,4 @@
-"""Signals that end a session: each as Ctrl-C does, and none while its end is put down."""
+"""Signals that end a session as Ctrl-C does; none interrupts the recording of that end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of cases at collection: that one CSV cannot hold them, or nobody can judge them.
+"""Cases refused at collection: those that one CSV cannot hold, or that nothing can judge.
 
 A process that runs cases says so with a failed report of its collection, which reaches the process
 that decides from a child as well as from a worker of xdist.

@@ -63,7 +63,7 @@ class Sites:
                 raise BadInput(
                     f"measured on {uuid}, which no process that kopt starts there can see",
                     where=f"case {nodeid}",
-                    legal="a host whose devices are the same for every process started on it",
+                    legal="a host on which every process sees the same devices",
                 )
             site = site or self.first
             by_site.setdefault(id(site), (site, {}))[1][nodeid] = uuid

@@ -1,4 +1,4 @@
-"""A serial session that wants rows runs its tests in a child: a crash there is only a row here."""
+"""A serial session with rows to write runs its tests in a child, so a crash is only a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The warm parent of a session that judges, begun before anything else: it takes longest."""
+"""Starts a judging session's warm parent before anything else, as it takes longest."""
 
 from __future__ import annotations
 

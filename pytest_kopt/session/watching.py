@@ -1,4 +1,4 @@
-"""When a process begins to watch over itself: before the first file that could import a kernel."""
+"""Starts a process's watch over itself before the first file that could import a kernel."""
 
 from __future__ import annotations
 

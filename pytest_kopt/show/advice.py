@@ -181,7 +181,7 @@ def _stagnation_text(review: dict[str, Any] | None) -> Iterator[str]:
         return
     yield ""
     lost = review["rollbacks_in_a_row"]
-    yield f"stagnation: {lost} rounds in a row were not kept; this is no stop."
+    yield f"stagnation: {lost} rounds in a row were not kept; this does not end the campaign."
     yield f"now: {review['action']}"
     yield "they were:"
     yield from (f"  {text}" for text in review["disproved"])

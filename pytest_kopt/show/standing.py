@@ -57,6 +57,7 @@ def review_lines(review: Review | None, name: str) -> Iterator[str]:
     """Yield the stagnation review that is due; nothing when none is."""
     if review is None:
         return
-    yield f"stagnation: {review.rollbacks_in_a_row} rounds in a row were not kept; this is no stop."
+    lost = review.rollbacks_in_a_row
+    yield f"stagnation: {lost} rounds in a row were not kept; this does not end the campaign."
     yield f"now: {review.action}"
     yield f"at least {NEW_DIRECTIONS} new directions first: `kopt advise {name}` names untried ones"

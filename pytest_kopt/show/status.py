@@ -140,12 +140,15 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
     yield from (f"the chain is broken: {text}" for text in document["chain_breaks"])
     if document["quick"]["shapes"]:
         since = document["quick"]["frozen_since_round"]
-        how = f"frozen since round {since}" if since else "to be edited in manifest.yaml until one"
+        how = f"frozen since round {since}" if since else "edit manifest.yaml before the first"
         yield f"quick rounds measure {', '.join(document['quick']['shapes'])} ({how})"
     if document["masked"]:
         yield f"masked, not shown: {', '.join(document['masked'])} (v0 is round 1)"
     if document["unapplied"]:
-        yield f"round {document['unapplied']} is decided but not carried out: the next run does it"
+        yield (
+            f"round {document['unapplied']} is decided but not carried out: the next session "
+            "does that"
+        )
     if document["edited"]:
         what = ": the next round measures it"
         if document["next_action"]["action"] == "change_kernel":
@@ -157,7 +160,7 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
     if document["measured_elsewhere"]:
         yield (
             f"the last accepted round was measured on {document['measured_elsewhere']}: paired "
-            "rounds measure both versions here and hold, stored ones do not"
+            "rounds still hold, as both versions are measured here; stored ones do not"
         )
     if document["integration"]:
         yield document["integration"]

@@ -1,4 +1,4 @@
-"""A question about a campaign on its way through a session: what every kind of it does alike."""
+"""What all trials of a campaign (baseline, round, race, final) do alike in a session."""
 
 from __future__ import annotations
 

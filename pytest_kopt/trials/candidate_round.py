@@ -254,7 +254,7 @@ def _without_inflation(judged: Judged, examination: Examination) -> Judged:
 
 
 def _by_kernel_time(judged: Judged) -> Judged:
-    """Have the kernels' time judge what was compared, where the campaign asks for it (S4)."""
+    """Have the kernels' time judge what was compared, where the campaign asks for it."""
     ran, verdict = judged.gathered.ran, judged.verdict
     compared = verdict.decision.keeps or verdict.decision is Decision.ROLLED_BACK
     if not ran.opened.by_kernel_time or not compared or verdict.compare == "none":

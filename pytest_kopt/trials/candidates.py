@@ -52,7 +52,7 @@ def candidates_of(campaign: Campaign, given: Iterable[str], here: Path) -> tuple
             f"in the tree, {', '.join(edited)} is not round {number}'s, and the winner would "
             "replace it",
             where=_OPTION,
-            legal=f"make it a candidate, and `kopt restore {number}`",
+            legal=f"make the edit a candidate, then `kopt restore {number}`",
         )
     incumbent = campaign.incumbent()
     found: dict[str, KernelVersion] = {}
@@ -60,7 +60,9 @@ def candidates_of(campaign: Campaign, given: Iterable[str], here: Path) -> tuple
         version = _version(campaign, incumbent, name, here)
         if not differing(incumbent.sources, version.sources):
             raise BadInput(
-                f"{name!r} is the same code as round {number}", where=_OPTION, legal="other code"
+                f"{name!r} is the same code as round {number}",
+                where=_OPTION,
+                legal="a candidate with other code",
             )
         same = (n for n, other in found.items() if not differing(other.sources, version.sources))
         twin = next(same, None)
@@ -115,7 +117,7 @@ def _at(campaign: Campaign, ref: str) -> dict[str, bytes]:
         and _belongs(path.removeprefix(prefix), campaign.manifest.kernel_source)
     }
     if not found:
-        raise BadInput(f"{ref!r} has no kernel file", where=_OPTION, legal="a commit that has")
+        raise BadInput(f"{ref!r} has no kernel file", where=_OPTION, legal="a commit that has one")
     return found
 
 

@@ -1,4 +1,4 @@
-"""What speaks against a candidate besides its rows: findings, the audit, the claim of its notes."""
+"""What besides its rows counts against a candidate: findings, audit, the claim of its notes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a campaign, from top to bottom: its best version meets the original baseline (D9).
+"""The end of a campaign, from top to bottom: its best version meets the original baseline.
 
 Every accepted round carries a small error, and they add up along the chain; a paired comparison of
 both ends does not have it. A round that turned out to serve the benchmark alone is taken back
@@ -64,7 +64,7 @@ def open_best(asked: Asked, withdrawn: Withdrawn | None) -> Opened:
     best = campaign.state.incumbent_round
     if best is None or (best == 1 and not withdrawn):
         raise BadInput(
-            "no round was accepted: there is nothing to hold against the baseline",
+            "no round was accepted: there is nothing to compare with the baseline",
             where="--kopt-round final",
             legal="a campaign with an accepted round",
         )
@@ -81,7 +81,7 @@ def what_was_taken_back(opened: Opened) -> list[str]:
         return []
     return [
         f"round {withdrawn.found.round} is REJECT-as-overfit: {withdrawn.found.why}",
-        f"it is taken back, with all that stands on it: {withdrawn}",
+        f"it is taken back, with every round accepted after it: {withdrawn}",
     ]
 
 
@@ -148,7 +148,7 @@ def _judge(gathered: Gathered, next_steps: Mapping[Decision, str]) -> Judged:
     if judging.is_interpreted(results):
         return Judged(gathered, judging.incomplete(policy, *judging.INTERPRETED))
     if opened.number == 1:
-        reason = f"nothing that was accepted is left: {opened.withdrawn} withdrawn"
+        reason = f"no accepted round is left: {opened.withdrawn} withdrawn"
         lost = Decision.ROLLED_BACK
         return Judged(gathered, judging.uncompared(results, policy, lost, reason, _NEXT[lost]))
     try:
@@ -186,7 +186,7 @@ def _check_tree(campaign: Campaign) -> None:
 
 
 def _check_diff(campaign: Campaign) -> None:
-    """Raise BadInput where the campaign's commits hold more than kernel files (D0)."""
+    """Raise BadInput where the campaign's commits hold more than kernel files."""
     repository, baseline = campaign.repository, campaign.state.baseline
     start = baseline.last.applied.git_commit if baseline and baseline.last.applied else None
     manifest = campaign.manifest

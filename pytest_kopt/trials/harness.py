@@ -1,4 +1,4 @@
-"""The harness of a campaign, watched: taken down at the baseline, held against it ever after."""
+"""A campaign's harness: recorded at the baseline and compared with that record ever after."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class HarnessWatch:
         return now
 
     def undeclared(self, now: Fingerprint) -> list[Finding]:
-        """Return the kernel's changed imports from outside kernel_source (E8)."""
+        """Return the kernel's changed imports from outside kernel_source."""
         document = self._campaign.incumbent_session().get("harness")
         if document is None:
             return []

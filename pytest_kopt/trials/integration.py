@@ -1,4 +1,4 @@
-"""The gate behind a workspace: its best kernel, put upstream, meets upstream's own there (C13).
+"""The final round of a workspace: its best kernel is compared with upstream's own, upstream.
 
 A final comparison with upstream's cases and test_command; only this accepts, and a failure puts
 upstream back.

@@ -1,4 +1,4 @@
-"""What every trial does with its cases before two versions are compared."""
+"""What every trial does with its cases before it compares two versions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INTERPRETED = (
     "the checks passed; measure on a GPU to decide",
 )
 SKEW_NOT_TIMED = (
-    "stored times say nothing of whether a grouped GEMM's gain is there under skew",
+    "stored times do not show whether a grouped GEMM's gain holds under skew",
     "run it again with --kopt-compare paired, which times that too",
 )
 
@@ -98,7 +98,7 @@ def cut_off(
         return incomplete(
             policy,
             f"a worker was lost: {lost[0]}",
-            "the case went through when run again: not the kernel's doing; run it again",
+            "the case passed when run again, so the kernel is not at fault; run the round again",
         )
     missing = [nodeid for nodeid in wanted if nodeid not in collector.results]
     if missing:
@@ -106,7 +106,7 @@ def cut_off(
         names = ", ".join((silent or missing)[:3])
         if silent:
             why = f"{len(silent)} case(s) never called kopt(): {names}"
-            verdict = incomplete(policy, why, "call kopt() in each, or take the marker away")
+            verdict = incomplete(policy, why, "call kopt() in each, or remove the marker")
             return flagged(verdict, collector.never_called())
         return incomplete(
             policy,

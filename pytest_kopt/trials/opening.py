@@ -1,4 +1,4 @@
-"""Which question a session asks of a campaign: the baseline, a candidate's round, or the last."""
+"""Chooses a session's trial of a campaign: baseline, candidate round, race or final."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _question(campaign: Campaign, settings: Settings, upstream: bool) -> Questio
     first = settings.round != "final" and campaign.state.check_round(settings.round or 1) == 1
     if settings.candidates and (first or settings.round == "final"):
         raise BadInput(
-            "candidates race against an accepted version",
+            "a race needs an accepted version",
             where="--kopt-candidates",
             legal="--kopt-round next, once the baseline is measured",
         )

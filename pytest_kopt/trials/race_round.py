@@ -50,10 +50,10 @@ def open_race(asked: Asked) -> Opened:
     settings, campaign = asked.settings, asked.campaign
     for wrong, legal in (
         (settings.compare == "stored", "--kopt-compare paired"),
-        (not settings.apply, "no --kopt-no-apply: the best is put into the tree"),
+        (not settings.apply, "a race without --kopt-no-apply, as the best is put into the tree"),
     ):
         if wrong:
-            raise BadInput("these options do not go together", where=_OPTION, legal=legal)
+            raise BadInput("this option does not fit a race", where=_OPTION, legal=legal)
     opened = open_against_incumbent(asked)
     found = candidates_of(campaign, settings.candidates, Path.cwd())
     names = ", ".join(candidate.name for candidate in found)

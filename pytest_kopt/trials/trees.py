@@ -1,4 +1,4 @@
-"""The incumbent's trees: made for a comparison, gone with it."""
+"""The incumbent's trees: made for a comparison and removed after it."""
 
 from __future__ import annotations
 

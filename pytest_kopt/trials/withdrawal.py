@@ -1,4 +1,4 @@
-"""The accepted rounds looked at once more: one that serves the benchmark alone is taken back.
+"""Before the final comparison: takes back accepted rounds that only help the benchmark.
 
 The chain is linear: what was accepted on top of such a round was measured with it in place, so it
 goes as well. Nothing is lost, every version stays in its round's snapshot.
@@ -67,13 +67,13 @@ def _decide_anew(campaign: Campaign, item: Round, found: Overfit) -> None:
     reason = (
         f"withdrawn: {found.why}"
         if own
-        else f"withdrawn with round {found.round}, on which it stood: {found.why}"
+        else f"withdrawn with round {found.round}, which it was built on: {found.why}"
     )
     step = (
         "only gains that a real step has are kept"
         if own
-        else f"its version is in rounds/round-{item.number}/kernel_snapshot: bring its idea again "
-        "as a round of its own"
+        else f"its version is in rounds/round-{item.number}/kernel_snapshot: measure its idea "
+        "again as a round of its own"
     )
     record_attempt(
         campaign,

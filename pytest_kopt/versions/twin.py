@@ -1,4 +1,4 @@
-"""Finding a function's twin in another version, by where it stands and not by its name alone."""
+"""Finds a function's counterpart in another version, by its place and not only by its name."""
 
 from __future__ import annotations
 

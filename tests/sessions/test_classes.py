@@ -76,7 +76,7 @@ def refuses_another_target_afterwards(project: Project) -> None:
     notes = project.notes(target_class="rows=4")
     before = project.contents()
     run = project.kopt("note", project.campaign.name, "3", notes)
-    assert run.code == 4 and "round 3 is decided and was about rows=2" in run.refusal
+    assert run.code == 4 and "round 3 is decided; its target was rows=2" in run.refusal
     assert project.contents() == before
 
 

@@ -171,7 +171,7 @@ def test_nothing_may_be_left(tmp_path: Path) -> None:
     played.accept(2, FASTER, *STORED)
     assert played.project.kopt("note", CAMPAIGN, "2", played.project.notes(bucket="W3")).code == 0
     run = played.round("final")
-    assert run.code == 8 and "nothing that was accepted is left" in run.out
+    assert run.code == 8 and "no accepted round is left" in run.out
     assert played.project.read(PLAIN) == old
     again = played.round("final")
     assert again.code == 4 and "no round was accepted" in again.refusal

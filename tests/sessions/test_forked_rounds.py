@@ -66,7 +66,7 @@ def test_a_parent_that_is_killed_during_a_check_condemns_no_kernel(tmp_path: Pat
     done = with_a_killed_parent(tmp_path, 1)
     assert done.run.code == 11, done.run.text
     assert "SIGKILL" in done.judged["reason"]
-    assert "not the kernel's doing" in done.judged["next_step"]
+    assert "the kernel is not at fault" in done.judged["next_step"]
 
 
 #: In the session's own process before kopt is, and in every fork of the parent.

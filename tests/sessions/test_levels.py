@@ -84,7 +84,7 @@ def test_the_baseline_proposes_and_the_user_may_edit(baseline: Stage) -> None:
     log = (project.campaign / "rounds/round-1/artifacts/quick_baseline.log").read_text()
     assert [line.split()[0] for line in log.splitlines()[2:]] == [f"rows={n}" for n in QUICK]
     text = project.kopt("status").out
-    assert f"quick rounds measure {', '.join(SHAPES)} (to be edited" in text
+    assert f"quick rounds measure {', '.join(SHAPES)} (edit manifest.yaml" in text
 
 
 def test_a_quick_round_decides_on_the_representative_cases(six: Project) -> None:
@@ -105,7 +105,7 @@ def test_a_quick_round_decides_on_the_representative_cases(six: Project) -> None
     before = six.contents()
     six.edit_manifest(representative_shapes=SHAPES)
     run = six.round("next", "--kopt-level", "full")
-    assert run.code == 4 and "round 2 was measured by it" in run.refusal
+    assert run.code == 4 and "round 2 was measured with it" in run.refusal
     six.edit_manifest(representative_shapes=edited)
     assert six.contents().keys() == before.keys()
     run = six.round("final", "--kopt-level", "quick")

@@ -1,4 +1,4 @@
-"""The accepted rounds' paired gains over round 1, multiplied, all over the same cases (C4)."""
+"""The chain: the accepted rounds' paired gains multiplied, all over the same cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many measured regressions came in a row, and what the last of them were (D5, S4).
+"""How many measured regressions came in a row, and what the last of them were.
 
 What counts is a candidate that is right and measurably slower than the incumbent. Everything else
 that ends an attempt starts over: a kept round, a tie (INCONCLUSIVE, or slower by no more than the
@@ -77,7 +77,7 @@ def count(state: CampaignState, policy: Policy, until: tuple[int, int] | None = 
 def regression_pct(decided: Decided, policy: Policy) -> float | None:
     """Return by how many percent an attempt is shown to be slower (negative), None if it is not.
 
-    GPU kernel time decides where both versions were profiled, as in S4; else the aggregate. A
+    GPU kernel time decides where both versions were profiled; else the aggregate. A
     paired interval measures its own noise; without one the policy's noise counts.
     """
     if decided.decision is not Decision.ROLLED_BACK:

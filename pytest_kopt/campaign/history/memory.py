@@ -1,4 +1,4 @@
-"""Iteration memory (S2): one document a decided round, rebuilt from ledger and evidence.
+"""Iteration memory: one document a decided round, rebuilt from ledger and evidence.
 
 v0 is the baseline, vN round N + 1. Only `masked` is a decision of its own, and a ledger event.
 """

@@ -1,4 +1,4 @@
-"""Which cases stand for all: the plugin's proposal after the baseline (C3)."""
+"""Which cases stand for all: the plugin's proposal after the baseline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What roll-backs in a row ask for: a change of direction, never a stop (D7)."""
+"""What roll-backs in a row ask for: a change of direction, never a stop."""
 
 from __future__ import annotations
 

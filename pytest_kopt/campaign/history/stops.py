@@ -1,4 +1,4 @@
-"""When a campaign ends, which of the conditions hold, and how to go on all the same (D8)."""
+"""When a campaign ends: which conditions hold, and how a person can continue it."""
 
 from __future__ import annotations
 

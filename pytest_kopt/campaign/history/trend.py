@@ -1,4 +1,4 @@
-"""The figures of a round by which a campaign's trend is told."""
+"""The figures of a round that a campaign's trend shows."""
 
 from __future__ import annotations
 

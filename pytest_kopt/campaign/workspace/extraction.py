@@ -115,8 +115,7 @@ def _manifest(
         dirty = repository.dirty(inside)
         if dirty:
             raise BadInput(
-                f"{', '.join(sorted(dirty))} differs from HEAD, and the workspace would not be "
-                "that of a commit",
+                f"{', '.join(sorted(dirty))} differs from HEAD, but a workspace copies a commit",
                 where="--mode workspace",
                 legal="git commit first",
             )

@@ -42,7 +42,8 @@ class UpstreamCampaign(Campaign):
             raise BadInput(
                 f"round {pending[0].number} is decided but not carried out",
                 where=self.name,
-                legal=f"a round in the workspace first (cd {self.layout.directory})",
+                legal=f"a session in the workspace first, which carries it out (cd "
+                f"{self.layout.directory})",
             )
         moved = [file.path for file in self._upstream.files.values() if self._has_moved(file.path)]
         if moved:

@@ -1,4 +1,4 @@
-"""Where and how the cases of a process are measured, and what they are held against."""
+"""Where and how a process measures its cases, and what the baseline expects of them."""
 
 from __future__ import annotations
 

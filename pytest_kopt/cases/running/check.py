@@ -105,7 +105,7 @@ def check_case(
         return CheckReport("ERROR", checking.invalid, seeds=seeds)
     missing = (baseline or {}).keys() - checking.accuracy.keys()
     if checking.passed and missing:
-        reason = "is missing, and the baseline gave it"
+        reason = "is missing, though the baseline returned it"
         checking.comparisons.append(Comparison(min(missing), False, "as the baseline", reason))
     checking.found(
         ask(
@@ -192,7 +192,7 @@ def _of_interpreter(error: BaseException) -> str:
         )
     if type(error).__name__ == "InterpreterError":
         return (
-            "Triton's interpreter does not know all that a GPU's compiler does: where the kernel "
+            "Triton's interpreter does not support all that a GPU's compiler does: if the kernel "
             "is right, run it on a GPU\n"
         )
     return ""

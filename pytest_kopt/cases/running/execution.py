@@ -199,7 +199,7 @@ def rewritten_samples(bait: tuple[float, ...]) -> list[Finding]:
         Finding(
             "samples-edited",
             "the call rewrote a list of numbers in the frames above it",
-            advice="a kernel has no business in its callers' variables",
+            advice="a kernel must not change its callers' variables",
         )
     ]
 
@@ -209,7 +209,7 @@ def judge(case: Case, expected: Pass, run: Pass) -> list[Comparison]:
     if expected.outputs.keys() != run.outputs.keys():
         reason = f"gives {_listed(run.outputs)}, the reference {_listed(expected.outputs)}"
         if not run.outputs:
-            reason += "; where it writes into a buffer that inputs() gives it, writes=(POSITION,)"
+            reason += "; if it writes into a buffer from inputs(), declare writes=(POSITION,)"
         return [Comparison("out", False, "the same outputs", reason)]
     found = list(pairs(expected, run))
     if isinstance(case.gate, Mapping) and (unknown := case.gate.keys() - {n for n, _, _ in found}):

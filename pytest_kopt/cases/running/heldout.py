@@ -1,4 +1,4 @@
-"""A case tried near its own: at shapes that its test is asked for, and with other inputs."""
+"""Tries a case at shapes near its own and with other inputs."""
 
 from __future__ import annotations
 

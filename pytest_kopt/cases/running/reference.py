@@ -93,7 +93,7 @@ def _check_device(case: Case, drawn: Sequence[Any] | Mapping[str, Any], device: 
     kinds = {x.device.type for x in tensors(drawn)}
     if device and kinds and device not in kinds:
         raise BadInput(
-            f"inputs() makes tensors on {', '.join(sorted(kinds))}, and the session runs on "
+            f"inputs() makes tensors on {', '.join(sorted(kinds))}, but the session runs on "
             f"{device}",
             where=f"case {case.nodeid}",
             legal="tensors made with device=kopt.device, or --kopt-device",
@@ -262,8 +262,8 @@ class Reference:
         return [
             Finding(
                 "reference-called",
-                "the call lets the case's own reference compute the result",
-                advice="the reference is what the kernel is judged by; compute it in the kernel",
+                "the kernel calls the case's reference",
+                advice="the kernel is judged by the reference: compute the result in the kernel",
             )
         ]
 

@@ -1,4 +1,4 @@
-"""Running one case: hold it against the baseline, check, time, and fill its row."""
+"""Running one case: compare it with the baseline's, check it, time it, and fill its row."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _time(course: _Course) -> None:
     except Exception as error:
         text = kernel_traceback(error)
         course.check = "ERROR"
-        course.diagnosis = f"passed its check and raises when it is timed\n{text}"
+        course.diagnosis = f"passed its check but raises when it is timed\n{text}"
         return
     course.timed = timed
     course.findings += timed.findings

@@ -324,9 +324,9 @@ def wrong_results(blocks: Sequence[Spotted], floors: Mapping[str, float]) -> lis
     return [
         Finding(
             "timed-result",
-            f"wrong in a timed block on content it had not met: {item.name} {item.reason}, "
+            f"wrong in a timed block, on content that it had not seen: {item.name} {item.reason}, "
             f"SNR {item.snr_db:.1f} dB",
-            advice="a call that is timed does the work that a checked one does",
+            advice="do the same work in timed calls as in checked ones",
             bucket="W2",
         )
         for item in wrong

@@ -177,7 +177,7 @@ def prepare_blocks(
             block = prepare(engine, bench.device, interpreted, recorders, before, bench.cpu)
         except CaptureFailed as error:
             raise BadInput(
-                f"engine {engine} was asked for, and the calls cannot be captured: {error}",
+                f"engine {engine} was asked for, but the calls cannot be captured: {error}",
                 where=f"case {case.nodeid}",
                 legal="engine auto, which times such a case by events, or events",
             ) from None

@@ -1,4 +1,4 @@
-"""How much a case has to move at least, and the dtype it computes in: what its roofline needs."""
+"""For a case's roofline: the least bytes it has to move, and the dtype it computes in."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from pytest_kopt.honesty.reuse import Pair, cached, reuse_finding, reuse_pairs
 from pytest_kopt.honesty.transfer import ACTIVATION, GRAD_OUT, WEIGHT, Trace
 
 STEPS, TRACE_STEPS = 8, 4
-#: S1: a cache that hits less often than this in real training is not worth its round.
+#: A cache that hits less often than this in real training does not pay.
 LEAST_HIT_RATE = 0.5
 
 
@@ -130,7 +130,8 @@ def _findings(trace: Trace, wrong: Sequence[Step], share: float) -> Iterator[Fin
         if stale is not None:
             yield Finding(
                 "stale-weight",
-                f"a parameter updated in place was answered from before ({stale.wrong})",
+                f"after a parameter was updated in place, the answer is from before "
+                f"({stale.wrong})",
                 advice="key the cache on the parameter and its _version, or compute anew",
                 bucket="W1",
             )
@@ -138,7 +139,7 @@ def _findings(trace: Trace, wrong: Sequence[Step], share: float) -> Iterator[Fin
             yield Finding(
                 "training-loop",
                 f"wrong with fresh tensors in a simulated training loop ({wrong[0].wrong})",
-                advice="a result may depend on nothing but the arguments of its own call",
+                advice="a result must depend only on the arguments of its own call",
                 bucket="W3",
             )
     if ACTIVATION in trace.cached:
@@ -170,7 +171,7 @@ def _findings(trace: Trace, wrong: Sequence[Step], share: float) -> Iterator[Fin
             advice="its gain is bounded by quant time / step time: give w1_quant_ms and step_ms "
             "in the notes"
             if enough
-            else "below 50 % the cache is not worth its round",
+            else "below 50 % the cache does not pay",
             bucket="W1",
             rejects=not enough,
         )

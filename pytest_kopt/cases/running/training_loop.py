@@ -1,4 +1,4 @@
-"""A simulated training loop: what a cache in the kernel is worth where every tensor is new.
+"""A simulated training loop: what a cache in the kernel gains when every tensor is new.
 
 In a real step activations and incoming gradients are fresh and parameters are long-lived but
 updated in place. A step here is two micro-batches, forward and backward, before the parameters are

@@ -1,4 +1,4 @@
-"""A command that an agent asked for: run as the user would, told of as it goes, interrupted."""
+"""Runs a command for an agent as a user would: with progress, and with cancellation."""
 
 from __future__ import annotations
 

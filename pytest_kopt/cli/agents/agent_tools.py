@@ -1,4 +1,4 @@
-"""The tools and resources of `kopt mcp`: each is a command line, and returns what that writes."""
+"""The tools and resources of `kopt mcp`: each runs a command and returns what it writes."""
 
 from __future__ import annotations
 
@@ -27,16 +27,15 @@ from pytest_kopt.options.project import Project
 
 _INSTRUCTIONS = (
     "Optimise a GPU kernel in rounds: one hypothesis, one change in the kernel files, one measured "
-    "verdict. Read the resource kopt://skill first, then call status (where you know no name, "
-    "without) and do what its `next` says: `kopt stop` there is the tool stop here, and so on. "
-    "Edit kernel files with tools of your own; never commit or restore them."
+    "verdict. Read the resource kopt://skill first, then call status (without a name if you know "
+    "none) and do what its `next` says; a command there, such as `kopt stop`, is the tool of that "
+    "name. "
+    "Edit kernel files with your own tools; never commit or restore them."
 )
 
 Name = Annotated[str, Field(description="the campaign")]
 AnyName = Annotated[str, Field(description="the campaign; default: the branch's or only one")]
-Options = Annotated[
-    list[str], Field(description="further words of the command line, as --kopt-level=full")
-]
+Options = Annotated[list[str], Field(description="more options, such as --kopt-level=full")]
 Notes = Annotated[
     dict[str, Any] | None,
     Field(description="the round's notes: summary, hypothesis, change, expected, bucket, …"),
@@ -112,7 +111,7 @@ async def init(
     gpu: str,
     tests: str = "",
     options: Annotated[
-        list[str], Field(description="further words of `kopt init`, as --max-iterations=20")
+        list[str], Field(description="more options of `kopt init`, such as --max-iterations=20")
     ] = [],  # noqa: B006 - only read
 ) -> Done:
     """Set a campaign up: `kopt init`. The baseline is round 1."""

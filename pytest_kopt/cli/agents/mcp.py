@@ -27,7 +27,7 @@ def run(_: argparse.Namespace) -> int:
         if (error.name or "").partition(".")[0] != "mcp":
             raise
         raise BadInput(
-            "the SDK is not installed", where="kopt mcp", legal="pip install 'pytest-kopt[mcp]'"
+            "the MCP SDK is not installed", where="kopt mcp", legal="pip install 'pytest-kopt[mcp]'"
         ) from None
     # The protocol's own stream, not the one that makes text safe to show.
     with redirect_stdout(sys.__stdout__):

@@ -129,7 +129,8 @@ class Tripwire:
                 check,
                 f"project code tried to {what}, which the system refused",
                 where=author,
-                advice="a kernel writes to its outputs, temporary files and compilers' caches",
+                advice="a kernel may write only to its outputs, temporary files and compilers' "
+                "caches",
                 # What files and libraries beside the kernel may do as well is only told.
                 rejects=check in ("records-read", "foreign-signal"),
             )
@@ -149,7 +150,7 @@ class Tripwire:
             "harness-written",
             f"kernel code wrote to {inside}",
             where=author,
-            advice="tests, settings and records of the campaign are not the kernel's to write",
+            advice="a kernel must not write tests, settings or records of the campaign",
         )
         if is_bytecode or self._is_of_a_campaign(Path(name)):
             # A hook that raises keeps the file from being opened: the records stay what they are,

@@ -1,4 +1,4 @@
-"""The clock of a process that runs kernel code, held against one that such code cannot reach.
+"""Compares the clock of a process that runs kernel code with one that such code cannot reach.
 
 Below Python the clock of a process can be rewritten without a trace that Python sees: every
 function that tells the time then tells the same. The process that decides has a clock of its own.

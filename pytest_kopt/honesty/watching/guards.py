@@ -1,4 +1,4 @@
-"""What the harness stands on, remembered before kernel code is imported and looked at again after.
+"""Functions that the harness relies on, recorded before kernel code is imported and compared after.
 
 Clocks, statistics, builtins, random sources, torch's functions and tensor methods, and this package
 itself: whatever was replaced or had its code exchanged is named. What a
@@ -97,7 +97,7 @@ class Guards:
             Finding(
                 "patched-function",
                 f"changed since before the kernel was imported: {shown}",
-                advice="a kernel changes nothing outside of itself",
+                advice="a kernel must change nothing outside of itself",
             )
         ]
 

@@ -1,4 +1,4 @@
-"""State of the process that a kernel has no business to change: collector, hooks, modes, defaults.
+"""State of the process that a kernel must not change: collector, hooks, modes, defaults.
 
 Taken as plain values, so that two looks can be compared; a change is named with both values.
 """
@@ -72,7 +72,7 @@ def changes(before: State, after: State) -> list[Finding]:
     ]
     found = []
     if different:
-        advice = "a kernel leaves the interpreter and torch as it finds them"
+        advice = "a kernel must leave the interpreter and torch as they were"
         found.append(Finding("process-state", "; ".join(different), advice=advice))
     if after.get(_DENORMALS) and before.get(_DENORMALS) is False:
         # Both versions are timed with it.

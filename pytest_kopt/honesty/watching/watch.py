@@ -1,4 +1,4 @@
-"""The watch that a process which runs kernel code keeps over itself, from before its first import.
+"""What a process that runs kernel code watches in itself, from before the first import.
 
 It holds what was remembered then, hears what happens, and tells at every look what is wrong. What
 it has told stays told: a patch made at import concerns every case that runs afterwards.
@@ -81,6 +81,6 @@ def changed_settings(asked: Mapping[str, object], settings: Mapping[str, object]
         Finding(
             "settings-changed",
             f"importing the kernel changed the session's {', '.join(sorted(names))}",
-            advice="how a kernel is measured is not the kernel's to choose",
+            advice="a kernel must not change how it is measured",
         )
     ]

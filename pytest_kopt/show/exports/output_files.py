@@ -1,4 +1,4 @@
-"""What `--summary-csv PATH` leaves: the rows, and beside them what the frozen CSV cannot hold."""
+"""The files of `--summary-csv PATH`: the rows, and beside them what the frozen CSV cannot hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Final Report of a campaign (D9), as the terminal and optimize.md show it."""
+"""The Final Report of a campaign, as the terminal and optimize.md show it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""logs/optimize.md: the campaign's log for people, appended, never rewritten."""
+"""logs/optimize.md: the campaign's log for people, only ever appended to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""performance.md (S4): the baseline and what was kept, appended, and why the work stopped.
+"""performance.md: the baseline and what was kept, appended, and why the work stopped.
 
 It lies in the project's root and goes into the commit of the round that it tells of, so a row
 cannot name its own commit: it is the one that adds the line.

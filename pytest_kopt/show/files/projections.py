@@ -1,4 +1,4 @@
-"""Bringing every file that people read up to what ledger and evidence say."""
+"""Brings the files that people read up to date with ledger and evidence."""
 
 from __future__ import annotations
 

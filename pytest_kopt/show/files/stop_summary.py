@@ -1,4 +1,4 @@
-"""The Stop Summary (S4): why regressions or no idle GPU stopped the work, best and regressions."""
+"""The Stop Summary: why regressions or no idle GPU stopped the work, best and regressions."""
 
 from __future__ import annotations
 

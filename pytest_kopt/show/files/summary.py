@@ -49,7 +49,7 @@ def summary(campaign: Campaign, item: Round, verdict: Verdict) -> str:
 
 
 def transfer_check(campaign: Campaign, item: Round, verdict: Verdict) -> str:
-    """Return the eight lines of the real-training transfer check (E7)."""
+    """Return the eight lines of the real-training transfer check."""
     lines = dict(transfer_lines(item.notes.claim, shown(campaign, item, verdict)))
     if not verdict.decision.keeps and lines["Decision"] != REJECT:
         lines["Decision"] = f"nothing to transfer: {verdict.decision}"
@@ -58,7 +58,7 @@ def transfer_check(campaign: Campaign, item: Round, verdict: Verdict) -> str:
 
 
 def transfer_lines(claim: Claim, shown: Shown) -> list[tuple[str, str]]:
-    """Return the eight lines of the real-training transfer check (E7) as names and texts."""
+    """Return the eight lines of the real-training transfer check as names and texts."""
     verdict, credit = decision(claim, shown), credited_pct(claim, shown)
     gain = UNSTATED if verdict == UNCLASSIFIED else changed(credit)
     if verdict == ACCEPT_ASTERISK:

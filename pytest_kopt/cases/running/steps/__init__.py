@@ -1,1 +1,1 @@
-"""The steps of a check, a kind of call a file; `honesty/checks.py` lists them in their order."""
+"""The steps of a case's check, one file for each kind of call; `honesty/checks.py` orders them."""

@@ -1,4 +1,4 @@
-"""What a call leaves behind: a result that is not there yet, a process that does not rest."""
+"""After a call: whether its result is ready, and whether threads or processes still work."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def still_busy(call: Callable[[], object]) -> list[Finding]:
     return [
         Finding(
             "background-work",
-            f"threads or child processes used {100 * sum(shares) / len(shares):.0f} % of a core, "
-            "look after look, while no call was running",
+            f"threads or child processes used {100 * sum(shares) / len(shares):.0f} % of a core "
+            "each time it was measured, while no call was running",
             advice="do all work within the call, and wait for it before returning",
         )
     ]

@@ -1,4 +1,4 @@
-"""What only a baseline is asked: whether its cases can tell right from wrong, and their FLOPs."""
+"""Asked of the baseline only: whether its cases can tell right from wrong, and their FLOPs."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def controls(checking: Checking) -> list[Finding]:
         least = least_db(name, out.dtype, checking.given, checking.expected_of)
         torchs = "" if least is None else f", such as {gate_line({name: least})}"
         checking.invalid = (
-            f"the case takes wrong answers for right under {gate.describe()}: "
-            f"{', '.join(passing)}; make inputs whose result is large against the tolerance, "
+            f"the case accepts wrong answers under {gate.describe()}: "
+            f"{', '.join(passing)}; make inputs whose result is large compared with the tolerance, "
             f"or give the case a gate of its own{torchs}"
         )
     return []

@@ -47,8 +47,8 @@ def by_hand(checking: Checking) -> Iterator[Finding]:
             language = checking.written_in
             yield Finding(
                 "vendor-operator",
-                f"torch's operators alone make the result: what is written in {language} does "
-                "nothing for it",
+                f"torch's operators alone give the result: the code in {language} contributes "
+                "nothing",
                 advice=f"write it in {language}, or start a campaign whose target_lang is TORCH",
             )
 

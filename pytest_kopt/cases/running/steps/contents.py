@@ -42,7 +42,7 @@ def few_elements(checking: Checking) -> list[Finding]:
         if works or len(checking.findings) > len(before[1]):
             if works:
                 checking.renew_a_little()
-                checking.call("the same content but for a few elements", seed)
+                checking.call("the same content except for a few elements", seed)
             return []
     checking.comparisons, checking.findings = before
     checking.is_disturbable = False

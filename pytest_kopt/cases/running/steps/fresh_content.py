@@ -23,7 +23,7 @@ from pytest_kopt.numerics.nested import fresh_copies, storages, tensors
 #: Said of a wrong result only: what a kernel draws to round or to tune need not show in it.
 _DRAWS = Finding(
     "global-generator",
-    "the call draws from torch's global generator, so that no reference can draw alike",
+    "the call draws from torch's global generator, so the reference cannot draw the same numbers",
     advice="have inputs() return a torch.Generator, or a seed, for the kernel and the reference to "
     "draw from; it is restored before every call",
     rejects=False,

@@ -51,8 +51,7 @@ def _why_not(checking: Checking, what: str, error: Exception) -> Exception:
         return BadInput(
             f"the reference raises for {what}: {text}",
             where=f"case {checking.case.nodeid}",
-            legal="a reference that takes any sizes; group_multiple=N has them drawn in "
-            "multiples of N",
+            legal="a reference that takes any sizes; with group_multiple=N they are multiples of N",
         )
     if isinstance(error, InvalidReference):
         return error
@@ -67,7 +66,7 @@ def _wrong(what: str, rejects: bool) -> Finding:
     return Finding(
         "uneven-groups",
         f"not right for {what}",
-        advice="read every group's size at run time, an empty one's as well; a kernel that takes "
-        "multiples of a block only has group_multiple=N in its case",
+        advice="read every group's size at run time, empty ones too; if the kernel only takes "
+        "multiples of a block, declare group_multiple=N in the case",
         rejects=rejects,
     )
