@@ -9,6 +9,8 @@ HAS_TORCH := $(shell $(PYTHON) -c "import torch" 2>/dev/null && echo yes)
 # What pip has to say of itself is no news to whoever tries the demo.
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
+# Tests rewrite their asserts, the suite starts hundreds of processes: what one compiled, all load.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo test test-all lint imports types audit clean
 

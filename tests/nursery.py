@@ -16,6 +16,7 @@ import os
 import re
 import runpy
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -85,9 +86,10 @@ def run(
     )
 
 
-def tool(module: str) -> str:
-    """Return a shell script that runs pytest or kopt in a fork, for commands that are typed."""
-    return f'#!/bin/sh\n{_SOCKET}={_address()} exec {sys.executable} {__file__} {module} "$@"\n'
+def tool(*words: str) -> str:
+    """Return a shell script that is Python with these words, pytest and kopt in a fork."""
+    command = shlex.join([sys.executable, __file__, *words])
+    return f'#!/bin/sh\n{_SOCKET}={_address()} exec {command} "$@"\n'
 
 
 def _command(words: Sequence[str], cwd: Path, env: Mapping[str, str]) -> dict[str, Any] | None:
@@ -227,8 +229,8 @@ def _enter(
 
 def main() -> None:
     """Import, then fork for whoever asks; or be one of the commands."""
-    if sys.argv[1] in _MODULES:
-        sys.exit(_call([sys.executable, "-m", *sys.argv[1:]], Path.cwd()))
+    if sys.argv[1] == "-m":
+        sys.exit(_call([sys.executable, *sys.argv[1:]], Path.cwd()))
     from pytest_kopt.processes.forking import reap, wakes_when_forks_end
     from pytest_kopt.processes.parent_death import end_with_parent
 

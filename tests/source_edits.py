@@ -6,6 +6,7 @@ import ast
 import random
 import symtable
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 Files = dict[str, bytes]
@@ -259,12 +260,17 @@ _OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
 }
 
 
-def mutants() -> Iterator[tuple[str, Files]]:
-    """Yield a description and the files of each mutant."""
+@cache
+def mutants() -> list[tuple[str, Files]]:
+    """Return a description and the files of each mutant."""
+    return [*_mutants()]
+
+
+def _mutants() -> Iterator[tuple[str, Files]]:
     files = project()
     for path in (MAIN, BESIDE):
-        for number, _ in enumerate(ast.walk(ast.parse(files[path]))):
-            tree = ast.parse(files[path])
+        tree = ast.parse(files[path])
+        for number in range(len([*ast.walk(tree)])):
             node = [*ast.walk(tree)][number]
             if isinstance(node, ast.Constant) and _is_docstring(node, tree):
                 continue
@@ -272,6 +278,7 @@ def mutants() -> Iterator[tuple[str, Files]]:
             if what:
                 text = ast.unparse(ast.fix_missing_locations(tree)).encode()
                 yield f"{path}:{getattr(node, 'lineno', 0)} {what}", {**files, path: text}
+                tree = ast.parse(files[path])
     for path in ("kernels/table.json", "kernels/fast.cu"):
         yield f"{path} edited", {**files, path: files[path] + b" "}
         yield f"{path} removed", {name: text for name, text in files.items() if name != path}

@@ -94,8 +94,8 @@ def test_the_commands_of_a_page_run(page: str, empty: Project, tmp_path: Path) -
     python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
     (tmp_path / "bin").mkdir()
     for name, text in {
-        "pytest": nursery.tool("pytest"),
-        "kopt": nursery.tool("pytest_kopt.cli"),
+        "pytest": nursery.tool("-m", "pytest"),
+        "kopt": nursery.tool("-m", "pytest_kopt.cli"),
         "python": python,
     }.items():
         tool = tmp_path / "bin" / name

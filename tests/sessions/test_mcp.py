@@ -13,6 +13,7 @@ import pytest
 
 from pytest_kopt.cli.demo import _DATA, _KERNEL, STEPS, _make_project
 
+from .. import nursery
 from .live import live, round_words
 from .project import CAMPAIGN, KERNEL, Project
 from .sources import doubled_kernel
@@ -29,16 +30,26 @@ DEMO = "rmsnorm_torch_cpu_demo"
 
 
 @asynccontextmanager
-async def client(project: Project) -> AsyncIterator[Any]:
-    """Yield a client of a server that was started in a project."""
+async def client(project: Project, python: str = sys.executable) -> AsyncIterator[Any]:
+    """Yield a client of a server that was started in a project and runs commands with `python`."""
+    start = f"import sys; sys.executable = {python!r}; from pytest_kopt.cli.main import main"
     server = mcp.StdioServerParameters(
         command=sys.executable,
-        args=["-m", "pytest_kopt.cli", "mcp"],
+        args=["-c", f"{start}; sys.exit(main(['mcp']))"],
         cwd=project.root,
         env=project.environment(),
     )
     async with mcp.Client(server) as found:
         yield found
+
+
+@pytest.fixture
+def forks(tmp_path: Path) -> str:
+    """A program that stands in for Python where a command is not interrupted."""
+    python = tmp_path / "python"
+    python.write_text(nursery.tool())
+    python.chmod(0o755)
+    return str(python)
 
 
 async def called(agent: Any, tool: str, **arguments: Any) -> dict[str, Any]:
@@ -70,9 +81,11 @@ async def standing(agent: Any) -> dict[str, Any]:
     return await called(agent, "status")
 
 
-def test_an_agent_finds_tools_and_pages_and_one_message_for_bad_input(started: Project) -> None:
+def test_an_agent_finds_tools_and_pages_and_one_message_for_bad_input(
+    started: Project, forks: str
+) -> None:
     async def play() -> None:
-        async with client(started) as agent:
+        async with client(started, forks) as agent:
             tools = {tool.name: tool for tool in (await agent.list_tools()).tools}
             assert set(tools) == TOOLS
             for tool in tools.values():
@@ -104,13 +117,15 @@ def test_an_agent_finds_tools_and_pages_and_one_message_for_bad_input(started: P
     anyio.run(play)
 
 
-def test_two_clients_on_one_campaign_get_the_message_of_its_lock(started: Project) -> None:
+def test_two_clients_on_one_campaign_get_the_message_of_its_lock(
+    started: Project, forks: str
+) -> None:
     started.write(KERNEL, doubled_kernel(187.5, first=WAITS))
 
     async def play() -> None:
         with live(started, *round_words()) as first:
             first.until(lambda: (started.root / "measured/waits.log").exists())
-            async with client(started) as agent:
+            async with client(started, forks) as agent:
                 told = await refused(agent, "round", campaign=CAMPAIGN)
             assert "in use by" in told and f"process {first.process.pid} on" in told
             (started.root / "go").touch()
@@ -182,12 +197,12 @@ def test_a_cancelled_command_ends_where_interrupts_are_ignored(tmp_path: Path) -
 
 
 @pytest.mark.long
-def test_an_agent_plays_the_demo(tmp_path: Path) -> None:
+def test_an_agent_plays_the_demo(tmp_path: Path, forks: str) -> None:
     project = Project(tmp_path / "project")
     _make_project(project.root)
 
     async def play() -> None:
-        async with client(project) as agent:
+        async with client(project, forks) as agent:
             words = {"op": "rmsnorm", "kernel": [_KERNEL], "backend": "TORCH", "gpu": "cpu"}
             tests = "tests/test_rmsnorm.py"
             await called(agent, "init", campaign=DEMO, tests=tests, **words)
