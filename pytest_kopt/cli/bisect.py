@@ -15,8 +15,8 @@ def add_parser(commands: Commands) -> None:
         commands,
         "bisect",
         "Find the first commit after GOOD that is slower: each is compared with GOOD as the PR "
-        "gate does, in a tree of its own. What follows -- is for pytest. Exit code 8 where there "
-        "is one, 0 where there is none.",
+        "gate does, in a work tree of its own. Words after -- go to pytest. Exit code 8 if a "
+        "commit is slower, 0 if none is shown to be.",
         "kopt bisect v1.2 main -- tests/test_gemm.py",
     )
     parser.add_argument("good", metavar="GOOD", help="a commit before the slow one")

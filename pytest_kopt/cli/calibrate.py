@@ -28,10 +28,16 @@ def add_parser(commands: Commands) -> None:
     half = parser.add_mutually_exclusive_group()
     half.add_argument("--ceilings", action="store_true", help="only the ceilings; needs no cases")
     half.add_argument("--noise", action="store_true", help="only the noise floor")
-    parser.add_argument("--tests", default="", metavar="'ARGS'", help="pytest arguments")
-    parser.add_argument("--processes", type=int, default=8, metavar="N")
+    parser.add_argument(
+        "--tests", default="", metavar="'ARGS'", help="pytest arguments that select cases"
+    )
+    parser.add_argument(
+        "--processes", type=int, default=8, metavar="N", help="fresh processes (default: 8)"
+    )
     parser.add_argument("--device", choices=DEVICES, default="auto")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="noise as JSON too")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="write the noise as JSON too"
+    )
     parser.set_defaults(run=run)
 
 

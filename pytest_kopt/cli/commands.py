@@ -10,7 +10,12 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def add_name(parser: argparse.ArgumentParser) -> None:
     """Add the campaign's name, which is inferred where none is given."""
-    parser.add_argument("name", nargs="?", metavar="NAME", help="default: the branch's or only one")
+    parser.add_argument(
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="the campaign; default: the branch's or the only one",
+    )
 
 
 def command(commands: Commands, name: str, help: str, example: str) -> argparse.ArgumentParser:

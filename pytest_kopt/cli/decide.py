@@ -17,23 +17,35 @@ def add_parser(commands: Commands) -> None:
     parser = command(
         commands,
         "decide",
-        "Judge a candidate's CSV against the incumbent's by the stored rule.",
+        "Judge a candidate's CSV against the incumbent's by the rule for stored figures.",
         "kopt decide --candidate new.csv --incumbent old.csv --json",
     )
-    parser.add_argument("--candidate", type=Path, required=True, metavar="CSV")
-    parser.add_argument("--incumbent", type=Path, required=True, metavar="CSV")
-    parser.add_argument("--remeasure", type=Path, action="append", default=[], metavar="CSV")
+    parser.add_argument("--candidate", type=Path, required=True, metavar="CSV", help="new figures")
+    parser.add_argument("--incumbent", type=Path, required=True, metavar="CSV", help="old figures")
+    parser.add_argument(
+        "--remeasure",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="CSV",
+        help="the candidate, measured again; repeatable",
+    )
     parser.add_argument("--primary", metavar="COLUMN", help="column, or several, comma-separated")
     parser.add_argument(
         "--classes",
         metavar="COLUMNS",
         default="",
-        help="columns that tell classes apart",
+        help="columns whose values form classes, comma-separated",
     )
     parser.add_argument(
         "--target-class", metavar="CLASS", help="the class that has to improve, as COLUMN=VALUE"
     )
-    parser.add_argument("--policy", default="primus", metavar="NAME|FILE")
+    parser.add_argument(
+        "--policy",
+        default="primus",
+        metavar="NAME|FILE",
+        help="primus (default), kernel-opt or a file",
+    )
     parser.add_argument(
         "--extra-benefit", metavar="TEXT", help="other benefit of a change that is equally fast"
     )

@@ -64,7 +64,9 @@ def add_parser(commands: Commands) -> None:
         commands, "demo", "Run a whole campaign in a small repository, on the CPU.", "kopt demo"
     )
     parser.add_argument("directory", nargs="?", type=Path, default=Path("kopt-demo"), metavar="DIR")
-    parser.add_argument("--gpu", default="cpu", metavar="ARCH", help="on a GPU instead")
+    parser.add_argument(
+        "--gpu", default="cpu", metavar="ARCH", help="on a GPU of this model instead: H200"
+    )
     parser.set_defaults(run=run)
 
 

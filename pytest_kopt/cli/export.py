@@ -19,13 +19,13 @@ def add_parser(commands: Commands) -> None:
         "names",
         nargs="*",
         metavar="NAME",
-        help="or a campaign's path; default: the branch's or only",
+        help="campaigns, by name or path; default: the branch's or the only one",
     )
     parser.add_argument("-o", dest="output", type=Path, metavar="DIR", required=True)
     parser.add_argument(
         "--format",
         choices=("csv", "parquet"),
-        help="default: parquet where pyarrow is installed, else csv",
+        help="default: parquet if pyarrow is installed, else csv",
     )
     parser.set_defaults(run=run)
 

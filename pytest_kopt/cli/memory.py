@@ -28,11 +28,11 @@ def add_parser(commands: Commands) -> None:
     for name, help, example, run in (
         ("list", "List the versions.", f"kopt memory list {_CAMPAIGN}", _list),
         ("show", "Print one version.", f"kopt memory show {_CAMPAIGN} v3", _show),
-        ("mask", "Have versions skipped everywhere.", f"kopt memory mask {_CAMPAIGN} v3", _mask),
-        ("unmask", "Have them count again.", f"kopt memory unmask {_CAMPAIGN} v3", _unmask),
+        ("mask", "Skip versions everywhere.", f"kopt memory mask {_CAMPAIGN} v3", _mask),
+        ("unmask", "Use masked versions again.", f"kopt memory unmask {_CAMPAIGN} v3", _unmask),
         (
             "restart",
-            "Partial restart: mask about half, drawn by a seed; never v0, never the best.",
+            "Partial restart: mask about half, drawn by a seed, but never v0 or the best.",
             f"kopt memory restart {_CAMPAIGN} --seed 7",
             _restart,
         ),

@@ -15,11 +15,11 @@ def add_parser(commands: Commands) -> None:
     parser = command(
         commands,
         "note",
-        "Add notes to a round that was run or to the next one; later notes override earlier ones.",
+        "Add notes to a finished round or to the next one; later notes override earlier ones.",
         "kopt note softmax_triton_sm90_20261121 3 notes.md",
     )
     add_name(parser)
-    parser.add_argument("round", type=int, metavar="N")
+    parser.add_argument("round", type=int, metavar="N", help="number of the round")
     parser.add_argument(
         "file", type=Path, metavar="FILE", help="YAML, or sections as in summary.md (FILE.md)"
     )

@@ -25,7 +25,9 @@ def add_parser(commands: Commands) -> None:
         "Write a campaign's report as one HTML file; of several, an index and a file each.",
         "kopt report softmax_triton_sm90_20261121 -o report.html",
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="default: the branch's or only")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="campaigns; default: the branch's or the only one"
+    )
     parser.add_argument(
         "-o",
         dest="output",

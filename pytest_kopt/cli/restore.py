@@ -42,7 +42,7 @@ def add_parser(commands: Commands) -> None:
         parser = command(commands, name, text, example)
         add_name(parser)
         if run is not _discard:
-            parser.add_argument("round", type=int, metavar="N")
+            parser.add_argument("round", type=int, metavar="N", help="number of the round")
         parser.set_defaults(run=run)
 
 

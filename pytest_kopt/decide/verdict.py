@@ -63,7 +63,8 @@ class Aggregate(Document):
 
     metric: str
     better: Literal["higher", "lower"] = Field(
-        default="higher", description="of the metric's values; a change is one of speed"
+        default="higher",
+        description="which values of the metric are better; change_pct is of speed",
     )
     candidate: float | None = None
     incumbent: float | None = None
@@ -140,7 +141,7 @@ class RaceCandidate(Document):
 
 
 class KnownNoise(Document):
-    """What was known before of the scatter between processes, and weighed with today's."""
+    """What was known of the variance between processes; weighed with today's."""
 
     sd_pct: float = Field(description="standard deviation of a process's aggregate")
     freedom: float = Field(description="degrees of freedom that it counts for")
@@ -178,7 +179,7 @@ ActionWord = Literal[
 
 
 class NextAction(Document):
-    """What is to be done next: a word from a published list, with its arguments."""
+    """What to do next: a word from a published list, with its arguments."""
 
     action: ActionWord
     arguments: dict[str, Any] = {}
@@ -196,7 +197,7 @@ class NamedFinding(Document):
 
 
 class KernelChange(Document):
-    """A GPU kernel that the candidate launches otherwise, and what it needs in each version.
+    """A GPU kernel that differs between the versions, and what it needs in each.
 
     By name: launches, blocks, threads, registers, stack and shared memory in bytes, occupancy in
     percent, size of the code, instructions of each kind. Empty for the version that lacks it.

@@ -34,7 +34,7 @@ _INSTRUCTIONS = (
 )
 
 Name = Annotated[str, Field(description="the campaign")]
-AnyName = Annotated[str, Field(description="the campaign; default: the branch's or only one")]
+AnyName = Annotated[str, Field(description="the campaign; default: the branch's or the only one")]
 Options = Annotated[list[str], Field(description="more options, such as --kopt-level=full")]
 Notes = Annotated[
     dict[str, Any] | None,
@@ -62,7 +62,7 @@ class Recorded(BaseModel):
 
     verdict: Verdict
     summary: str
-    rows_csv: str = Field(description="what each case came to")
+    rows_csv: str = Field(description="a row for each case")
     pairs_csv: str = Field(description="one line for each pair of timed blocks, empty if stored")
 
 
@@ -169,7 +169,7 @@ async def gate(
     context: Context,
     options: Options = [],  # noqa: B006 - only read
 ) -> Judged:
-    """Compare the tree with where it left a git ref, on the campaign's tests: `--kopt-base`."""
+    """Compare the tree with its merge base with a git ref, on the campaign's tests: --kopt-base."""
     found = _campaign(campaign)
     words = [f"--kopt-base={base}", *shlex.split(found.manifest.tests), *options]
     return await _judged(found.root, words, None, context)
@@ -206,7 +206,7 @@ async def tips(campaign: Name) -> Done:
 
 
 async def report(campaign: Name) -> Done:
-    """Write the campaign's HTML report and return where it lies: `kopt report`."""
+    """Write the campaign's HTML report and return its path: `kopt report`."""
     return await _done("report", campaign)
 
 
@@ -216,7 +216,7 @@ async def discard(campaign: Name) -> Done:
 
 
 async def stop(campaign: Name) -> Done:
-    """End the campaign, where a person asked for that: `kopt stop`."""
+    """End the campaign, only if a person asked for that: `kopt stop`."""
     return await _done("stop", campaign)
 
 
