@@ -2,8 +2,9 @@
 
     python benchmarks/languages.py OUT [--gpu H200] [--languages triton cuda …]
 
-Each language is a campaign of four rounds: a baseline that does the work twice, identical code, the
-page's own file (faster) and the baseline's again (slower). OUT gets languages.md and the projects.
+Each language is a campaign of five rounds: a baseline that does the work twice, the same work twice
+(the second time all is built), the page's own file (faster) and the baseline's again (slower). OUT
+gets languages.md and the projects.
 """
 
 from __future__ import annotations
@@ -64,12 +65,13 @@ def _campaign(
     words += ["--metric", "Forward GB/s", *(["--lang", lang] if lang else [])]
     seconds = _run(project, "pytest_kopt.cli", "init", "c", *words)
     rows = [("init", "", "", f"{seconds:.0f}")]
-    versions = [once + TWICE, f"{once}{TWICE}_SAME = 1\n", once, once + TWICE]
-    for number, (what, text) in enumerate(
-        zip(("baseline", "identical", "faster", "slower"), versions, strict=True), start=1
-    ):
+    same = f"{once}{TWICE}_SAME = 1\n"
+    rounds = ("baseline", "identical", "identical, built", "faster", "slower")
+    versions = (once + TWICE, same, same, once, once + TWICE)
+    for number, (what, text) in enumerate(zip(rounds, versions, strict=True), start=1):
         (project / kernel).write_text(text)
-        seconds = _run(project, "pytest", "--kopt-campaign", "c", "--kopt-round", str(number))
+        asked = ("--kopt-campaign", "c", "--kopt-round", str(number), "--kopt-measure-same")
+        seconds = _run(project, "pytest", *asked)
         path = project / f"agent/workspace/c/rounds/round-{number}/verdict.json"
         verdict = json.loads(path.read_text()) if path.exists() else {}
         change = (verdict.get("aggregate") or {}).get("change_pct")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import ctypes
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from pytest_kopt.decide.verdict import Decision, KernelChange, Verdict
+from pytest_kopt.sameness import launches
 from pytest_kopt.sameness.objects import digest, figures, occupancy, tool_path
 from pytest_kopt.sameness.recording import Launch, Recording, differences
 from pytest_kopt.show.exports.comment import comment
@@ -249,3 +251,15 @@ def test_bytes_that_no_capture_repeats_are_no_codes() -> None:
     assert not settled.is_same(Launch("clamp", (2,), arguments=settled.arguments))
     assert Recording((settled,)).is_same(Recording((first,)))
     assert differences(Recording((settled,)), Recording((first,)), ARCH) == []
+
+
+def test_what_padding_holds_of_the_host_is_no_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pointer into this process in a structure is left over from a stack; an integer is not."""
+    monkeypatch.setattr(launches._Driver, "_is_address", lambda self, word: False)
+    driver = object.__new__(launches._Driver)
+    driver._mapped = launches._mapped()
+    buffer = ctypes.create_string_buffer(64)
+    here = ctypes.addressof(buffer).to_bytes(8, "little")
+    size = (4096).to_bytes(8, "little")
+    assert driver._without_addresses(size + here) == (size.hex(), "address")
+    assert driver._without_addresses(here) == (here.hex(),)

@@ -24,7 +24,7 @@ from pytest_kopt.cases.running.runner import run_case
 from pytest_kopt.devices.vendor import CPU, Reading
 from pytest_kopt.errors import BadInput
 from pytest_kopt.measure import choice
-from pytest_kopt.measure.engine import Block, CaptureFailed, agreed
+from pytest_kopt.measure.engine import NOTHING, Block, CaptureFailed, agreed
 from pytest_kopt.measure.wall import WallEngine
 from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.pairing import PairedMetric, judge
@@ -379,3 +379,27 @@ def test_the_check_of_a_version_needs_no_engine_of_the_baseline(
     assert compare_paired(cast("Any", gathered), cast("Any", None)).verdict is found.verdict
     with pytest.raises(BadInput, match="stored times of two engines"):
         compare_stored(cast("Any", SimpleNamespace(**vars(gathered))))
+
+
+@pytest.mark.parametrize(
+    ("said", "computes", "named", "rejects"),
+    [
+        (
+            "AcceleratorError: CUDA error: capturing stream has unjoined work",
+            True,
+            "late-result",
+            1,
+        ),
+        (NOTHING, True, "empty-capture", 1),
+        (NOTHING, False, "not-captured", 0),
+        ("RuntimeError: operation not permitted", True, "not-captured", 0),
+    ],
+)
+def test_what_the_driver_says_of_a_capture_is_told_apart(
+    said: str, computes: bool, named: str, rejects: int
+) -> None:
+    """Streams that go on after the call, and calls that only look as if they worked."""
+    why = {"the forward": said}
+    (found,) = timing.uncaptured(why, True, lambda: computes)
+    assert (found.check, found.rejects) == (named, bool(rejects))
+    assert bool(timing.uncaptured(why, False, lambda: computes)) == bool(rejects)

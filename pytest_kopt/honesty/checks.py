@@ -40,7 +40,7 @@ class Phase(Enum):
     CHECKED = "after the steps", "passed before after threads threads_now accuracy baseline counts"
     TRAINED = "in a training loop in small", "rehearsal"
     BLOCKS = "blocks were timed", "threads threads_now blocks floors asks_known"
-    TIMED = "a case was timed", "ms nbytes flops device why"
+    TIMED = "a case was timed", "ms nbytes flops device why told computes"
     CASE = "a test has measured its case", "session"
     COMPARED = "blocks of two versions were timed", "spans others"
     NEARBY = "other shapes and inputs were tried", "tried candidate incumbent gains died"
@@ -182,7 +182,14 @@ TABLE = (
     Check(Phase.BLOCKS, "cases.running.spot_checks:wrong_results", "timed-result"),
     Check(Phase.BLOCKS, "cases.running.spot_checks:known_content", "inflation", only="asks_known"),
     Check(Phase.TIMED, "honesty.physics:too_fast", "faster-than-physics"),
-    Check(Phase.TIMED, "cases.running.timing:uncaptured", notes="not-captured", only="why"),
+    Check(
+        Phase.TIMED,
+        "cases.running.timing:uncaptured",
+        "late-result",
+        repairs="empty-capture",
+        notes="not-captured",
+        only="why",
+    ),
     Check(Phase.CASE, "cases.fixture:forged", "forged-row"),
     Check(Phase.COMPARED, "honesty.watching.clock:slow_clock", "tampered-clock"),
     Check(

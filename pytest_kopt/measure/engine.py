@@ -29,6 +29,10 @@ def agreed(engines: Iterable[str]) -> str:
     return "+".join(way[0] if len({*way}) == 1 else EVENTS for way in ways)
 
 
+#: What is said of a call that was captured without a launch.
+NOTHING = "the graph captured nothing of what the calls launch"
+
+
 def by_events(why: Mapping[str, str]) -> str:
     """Say why a case is not timed by replays of a graph: what torch said, by what was captured."""
     reasons = "; ".join(f"{what} cannot be captured ({said})" for what, said in why.items())

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from pytest_kopt.measure.cold import capture_stream, launch_stream
-from pytest_kopt.measure.engine import EVENTS, Block, Call, CaptureFailed, Engine
+from pytest_kopt.measure.engine import EVENTS, NOTHING, Block, Call, CaptureFailed, Engine
 
 _WARM_UP = 3
 #: Launches that a block of events queues up at most: CUDA's queue holds about a thousand.
@@ -53,7 +53,7 @@ class GraphEngine(Engine):
             raise CaptureFailed(text) from error
         # The only sign that torch gives: kernels launched on a stream outside of the capture.
         if any("graph is empty" in str(warning.message).lower() for warning in said):
-            raise CaptureFailed("the graph captured nothing of what the calls launch")
+            raise CaptureFailed(NOTHING)
         block = _GraphBlock(graph, kept, len(calls), before)
         block.calibrate(self.block_ms)
         return block

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,8 +22,6 @@ _KERNEL, _MEMCPY, _MEMSET, _EMPTY = 0, 1, 2, 5
 _ATTRIBUTES = {"stack": 3, "registers": 4}
 _MEMORY_TYPE = 2
 _WORD = 8
-#: C calls in one another, of some hundred bytes of stack each.
-_DEEP = 64
 
 
 class Unreadable(Exception):
@@ -43,28 +42,13 @@ def record(call: Callable[[], object]) -> Recording:
     objects = {digest(content): content for kernel in kernels if (content := _object(kernel))}
     try:
         by_function = {kernel.function: kernel for kernel in kernels}
-        first = _launches(call, by_function)
-        _overwrite_stack(_DEEP)
-        again = _launches(call, by_function)
+        first, again = (_launches(call, by_function) for _ in range(2))
         if len(first) != len(again):
             raise Unreadable("it launches something else each time")
         settled = tuple(one.settled(other) for one, other in zip(first, again, strict=True))
         return Recording(settled, objects)
     except Unreadable as error:
         return Recording(tuple(map(_of_triton, kernels)), objects, str(error))
-
-
-def _overwrite_stack(left: int) -> None:
-    """Call itself so many times through C.
-
-    Padding in a launch's arguments holds what the stack held before: another capture has to find
-    something else there, or it would pass for a part of what was given.
-    """
-    if left:
-        _through_c(left - 1)
-
-
-_through_c = ctypes.CFUNCTYPE(None, ctypes.c_int)(_overwrite_stack)
 
 
 def _launches(call: Callable[[], object], kernels: Mapping[int, Any]) -> list[Launch]:
@@ -120,6 +104,16 @@ def _captured(call: Callable[[], object]) -> Any:
     return graph
 
 
+def _mapped() -> list[tuple[int, int]]:
+    """Return where this process has memory of its own."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return []
+    ranges = (line.split(maxsplit=1)[0].split("-") for line in lines)
+    return [(int(start, 16), int(end, 16)) for start, end in ranges]
+
+
 class _KernelParameters(ctypes.Structure):
     """CUDA_KERNEL_NODE_PARAMS_v2 of the driver's interface."""
 
@@ -142,6 +136,7 @@ class _Driver:
             self._library = ctypes.CDLL("libcuda.so.1")
         except OSError as error:
             raise Unreadable(str(error)) from None
+        self._mapped = _mapped()
 
     def nodes(self, graph: int) -> list[int]:
         count = ctypes.c_size_t()
@@ -211,7 +206,19 @@ class _Driver:
 
     def _without_addresses(self, content: bytes) -> tuple[str, ...]:
         words = [content[i : i + _WORD] for i in range(0, len(content), _WORD)]
-        return tuple("address" if self._is_address(word) else word.hex() for word in words)
+        # No kernel reads the host's memory by an argument: in a structure it is what its padding
+        # held before.
+        is_structure = len(content) > _WORD
+        return tuple(
+            "address"
+            if self._is_address(word) or (is_structure and self._is_of_host(word))
+            else word.hex()
+            for word in words
+        )
+
+    def _is_of_host(self, word: bytes) -> bool:
+        value = int.from_bytes(word, "little")
+        return len(word) == _WORD and any(start <= value < end for start, end in self._mapped)
 
     def _is_address(self, word: bytes) -> bool:
         if len(word) < _WORD:

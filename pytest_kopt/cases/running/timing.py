@@ -31,7 +31,8 @@ from pytest_kopt.honesty.inputs import Held, activations
 from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import InputPool, input_pool, launch_stream
-from pytest_kopt.measure.engine import Block, CaptureFailed, Timing, by_events, time_block
+from pytest_kopt.measure.engine import NOTHING, Block, CaptureFailed, Timing, by_events, time_block
+from pytest_kopt.numerics.nested import tensors
 
 #: How far below its SNR in the check a timed result may lie, in dB, before it is plainly wrong.
 _OWN_SLACK_DB = 10.0
@@ -99,7 +100,9 @@ def time_case(case: Case, bench: Bench, report: CheckReport) -> Timed:
         nbytes=report.written,
         flops=_flops(case),
         device=bench.device,
-        why={} if bench.expected else not_captured(forward, backward),
+        why=not_captured(forward, backward),
+        told=not bench.expected,
+        computes=lambda: _computes(case, seed),
     )
     queues = [b.queue_full for b in (forward, backward) if b and b.queue_full is not None]
     return Timed(
@@ -134,9 +137,41 @@ def not_captured(forward: Block, backward: Block | None, whose: str = "the") -> 
     return {f"{whose} {way}": b.not_captured for way, b in both if b and b.not_captured}
 
 
-def uncaptured(why: Mapping[str, str]) -> list[Finding]:
-    """Return the note that calls are timed by events, `why` by words for them."""
-    return [Finding("not-captured", by_events(why), rejects=False)]
+def uncaptured(why: Mapping[str, str], told: bool, computes: Callable[[], bool]) -> list[Finding]:
+    """Return what it means that calls cannot be captured, `why` by words for them.
+
+    As a rule nothing but a note that they are timed by events, where that is to be `told`. But the
+    driver also says when streams go on by themselves after the call, or when nothing is launched by
+    a call that `computes` its results.
+    """
+    said = " ".join(why.values())
+    if "unjoined" in said:
+        return [_UNJOINED]
+    if NOTHING in said and computes():
+        return [_EMPTY]
+    return [Finding("not-captured", by_events(why), rejects=False)] if told else []
+
+
+_UNJOINED = Finding(
+    "late-result",
+    "a call leaves work behind on a stream that the caller's does not wait for (the driver, asked "
+    "to capture the call, says that it is unjoined)",
+    advice="let the current stream wait for every other (`wait_stream`) before returning",
+)
+_EMPTY = Finding(
+    "empty-capture",
+    "while a call is captured in a graph it launches nothing there, and returns a result all the "
+    "same: whoever replays the graph gets old answers",
+    advice="launch on torch's current stream, and do the same work whether captured or not",
+)
+
+
+def _computes(case: Case, seed: int) -> bool:
+    """Say whether a call returns more than its inputs and views of them."""
+    given = make_inputs(case, seed)
+    known = {item.untyped_storage().data_ptr() for item in tensors(given)}
+    made = tensors(case.positional(case.function)(*given))
+    return any(item.untyped_storage().data_ptr() not in known for item in made)
 
 
 def prepare_blocks(
