@@ -6,15 +6,23 @@ JSON and not pickle: kernel code runs at the other end, and what it sends is onl
 from __future__ import annotations
 
 import json
+import os
+import struct
 import time
 from multiprocessing.connection import Connection
 from typing import Any
 
 Message = dict[str, Any]
 
+#: Seconds that the rest of a message may take, and its most bytes: else it was none of ours.
+_REST_SECONDS, _MOST_BYTES = 30.0, 1 << 28
+
 
 class Channel:
-    """One end; `receive` raises EOFError when the other process is gone."""
+    """One end; `receive` raises EOFError when the other process is gone, or sends no messages.
+
+    Kernel code holds the other end as well, and may write what it likes.
+    """
 
     def __init__(self, reader: Connection, writer: Connection) -> None:
         self.reader = reader
@@ -33,10 +41,31 @@ class Channel:
         """
         if not self.reader.poll(timeout):
             return None
-        message = json.loads(self.reader.recv_bytes())
+        try:
+            message = json.loads(self._frame())
+        except ValueError:
+            message = None
         if not isinstance(message, dict) or "kind" not in message:
             raise EOFError("the other process sent something else than a message")
         return {**message, "waited": (time.perf_counter() - self._sent) * 1e3}
+
+    def _frame(self) -> bytes:
+        """Return what `send_bytes` sent; `recv_bytes` would wait for ever for the rest of it."""
+        until = time.monotonic() + _REST_SECONDS
+        (size,) = struct.unpack("!i", self._read(4, until))
+        if not 0 <= size <= _MOST_BYTES:
+            raise EOFError("the other process sent something else than a message")
+        return self._read(size, until)
+
+    def _read(self, size: int, until: float) -> bytes:
+        found = bytearray()
+        while len(found) < size:
+            is_there = self.reader.poll(max(0.0, until - time.monotonic()))
+            part = os.read(self.reader.fileno(), size - len(found)) if is_there else b""
+            if not part:
+                raise EOFError("a message broke off")
+            found += part
+        return bytes(found)
 
     def close(self) -> None:
         self.reader.close()

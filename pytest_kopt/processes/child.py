@@ -161,7 +161,7 @@ class Child:
         self._tell("block", arm="", seed=seed, is_looked_at=False)
 
     def receive(self) -> Message:
-        """Return the next message; ChildDied when the process ended instead."""
+        """Return the next message; ChildDied when the process ended, or sent something else."""
         try:
             message = self._channel.receive()
         except (EOFError, OSError):
@@ -192,7 +192,11 @@ class Child:
             self._channel.send(kind, **fields)
 
     def _obituary(self) -> str:
-        code = self._process.wait()
+        try:
+            code = self._process.wait(_GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return f"the process was ended: what it sent is no message\n{self._log_tail()}".rstrip()
         how = f"exit status {code}"
         if code < 0:
             how = f"signal {signal.Signals(-code).name}"
