@@ -185,6 +185,11 @@ def test_a_weight_changed_in_place_has_to_miss(same: Callable[[torch.Tensor], ob
     assert found.findings[0].rejects
 
 
+def test_a_weight_known_by_samples_misses_a_sparse_update() -> None:
+    found = rehearsed(Packed(lambda w: w.detach().flatten()[::47].tolist()))
+    assert "stale-weight" in checks(found)
+
+
 def test_a_stale_weight_is_named() -> None:
     assert "stale-weight" in checks(rehearsed(Packed(id)))
 

@@ -25,7 +25,7 @@ from pytest_kopt.cases.running.execution import (
     results_of,
 )
 from pytest_kopt.cases.running.reference import Reference
-from pytest_kopt.honesty.inputs import restore
+from pytest_kopt.honesty.inputs import exchange, has_room, places, restore
 from pytest_kopt.honesty.outputs import taken
 from pytest_kopt.honesty.transfer import ACTIVATION, GRAD_OUT, WEIGHT
 from pytest_kopt.honesty.work import Work, saves, work_of
@@ -118,13 +118,14 @@ class Loop:
 
         The first has the content of the last step's second, in tensors of its own, and updated
         parameters: what a call costs may depend on the content, on the size of a group for one.
+        In every other step only a few elements of a parameter change, as in a sparse update.
         """
         step = Step()
         self._kept.clear()
         first = self._batch(seeds(f"batch {number}"))
         second = self._batch(seeds(f"batch {number + 1}"))
         if number:
-            self._update(first)
+            self._update(first, sparsely=number % 2 == 0)
         else:
             self._adopt(first)
         self._adopt(second)
@@ -175,13 +176,27 @@ class Loop:
         for i, parameter in self._parameters.items():
             batch.used[i], batch.pristine[i] = parameter, fresh_copy(parameter)
 
-    def _update(self, batch: _Batch) -> None:
-        """Give the parameters, in place, the content that these inputs have in their places."""
+    def _update(self, batch: _Batch, *, sparsely: bool = False) -> None:
+        """Give the parameters, in place, the content that these inputs have in their places.
+
+        With `sparsely` a few of their own elements change places instead, where there is room.
+        """
         self._before = {i: fresh_copy(item) for i, item in self._parameters.items()}
+        content = {i: batch.pristine[i] for i in self._parameters}
+        large = [
+            i
+            for i, item in self._before.items()
+            if isinstance(item, torch.Tensor) and has_room(item)
+        ]
+        if sparsely and large:
+            generator = torch.Generator().manual_seed(batch.seed)
+            content = {i: fresh_copy(self._before[i]) for i in large}
+            for item in content.values():
+                exchange(item.data, places(item.numel(), generator))
         with torch.no_grad():
-            for i, parameter in self._parameters.items():
-                if isinstance(parameter, torch.Tensor):
-                    parameter.copy_(batch.pristine[i])
+            for i, item in content.items():
+                if isinstance(self._parameters[i], torch.Tensor):
+                    self._parameters[i].copy_(item)
         self._adopt(batch)
 
     def _counted(self, call: Callable[[], Any]) -> tuple[Any, Work]:
