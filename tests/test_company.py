@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import pytest
 
 from pytest_kopt.cases.order import ALONE, INCUMBENT
-from pytest_kopt.paired.company import look_alone
+from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.paired import pairing
+from pytest_kopt.paired.company import Company, look_alone
+from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.replica import CaseQuads, Quad, Refused
+from tests.test_known_noise import compared
 
 
 def replica(slower_pct: float) -> dict[str, CaseQuads]:
@@ -69,6 +74,21 @@ def test_a_small_part_of_a_gain_is_told() -> None:
 @pytest.mark.parametrize("slower", [(2.5, -1.0, 0.5, 0.2), (9.0, -8.0, 7.0, -3.0)])
 def test_what_the_processes_scatter_by_is_no_finding(slower: tuple[float, ...]) -> None:
     assert look_alone(Machine(slower), 5.0).finding is None
+
+
+def test_a_gain_that_may_be_the_incumbents_loss_is_in_doubt() -> None:
+    """So it was where a kernel changed the C library's thresholds on a busy machine."""
+    found = look_alone(Machine([129.0, 86.0, 452.0, 1010.0]), 53.0)
+    assert found.finding is None and "slower beside the candidate" in found.doubt
+    assert not look_alone(Machine([2.8, 7.9, 70.5, 31.1]), 2190.0).doubt
+
+
+def test_a_gain_in_doubt_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairing, "look_alone", lambda comparison, gain: Company(doubt="it is slow"))
+    found, _ = compared(Known(), gain=1.05)
+    assert found.verdict.decision is Decision.INCONCLUSIVE
+    assert found.verdict.reason.endswith("; but it is slow")
+    assert cast(dict[str, object], found.session["incumbent_alone"])["doubt"] == "it is slow"
 
 
 def test_says_where_the_incumbent_cannot_be_alone() -> None:

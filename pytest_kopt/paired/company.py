@@ -34,16 +34,22 @@ class Measures(Protocol):
 class Company:
     """What was measured, in percent by process: how much slower the incumbent was in company.
 
-    `why_not` says why it could not be timed alone.
+    `why_not` says why it could not be timed alone, `doubt` why the gain may be the incumbent's loss
+    where that was not shown.
     """
 
     slower_pct: tuple[float, ...] = ()
     finding: Finding | None = None
     why_not: str = ""
+    doubt: str = ""
 
     def to_document(self) -> dict[str, object]:
         """Return the evidence."""
-        return {"slower_pct": list(self.slower_pct), "why_not": self.why_not}
+        return {
+            "slower_pct": list(self.slower_pct),
+            "why_not": self.why_not,
+            "doubt": self.doubt,
+        }
 
 
 def look_alone(comparison: Measures, gain_pct: float | None) -> Company:
@@ -64,11 +70,13 @@ def look_alone(comparison: Measures, gain_pct: float | None) -> Company:
     if len(slower) < 2:
         return Company(shown)
     found = Estimate.of(tuple(slower))
-    if found.lower(_LEVEL) <= math.log1p(KNOWN_BIAS_PCT / 100):
-        return Company(shown)
     gain = math.log1p((gain_pct or 0.0) / 100)
     (finding,) = ask(Phase.KEPT, slower=found.mean, gain=gain)
-    return Company(shown, finding)
+    if found.lower(_LEVEL) > math.log1p(KNOWN_BIAS_PCT / 100):
+        return Company(shown, finding)
+    if finding.rejects and found.mean > math.log1p(_SUSPECT_PCT / 100):
+        return Company(shown, doubt=f"{finding.message}, in the mean of {len(shown)} that scatter")
+    return Company(shown)
 
 
 def _slower(cases: Mapping[str, CaseQuads]) -> float:

@@ -17,7 +17,7 @@ from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, percent
 from pytest_kopt.decide.looks import decide_by_looks
 from pytest_kopt.decide.paired import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.verdict import KernelChange, Same, Verdict
+from pytest_kopt.decide.verdict import Decision, KernelChange, Same, Verdict
 from pytest_kopt.devices.conditions import Conditions, by_kind
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
@@ -161,7 +161,14 @@ def judge(
         if alone.finding and alone.finding.rejects:
             raise Caught([alone.finding])
         told = [str(alone.finding)] if alone.finding else []
-        verdict = verdict.model_copy(update={"flags": [*verdict.flags, *told]})
+        update: dict[str, object] = {"flags": [*verdict.flags, *told]}
+        if alone.doubt:
+            update |= {
+                "decision": Decision.INCONCLUSIVE,
+                "reason": f"{verdict.reason}; but {alone.doubt}",
+                "next_step": "measure it again on a quieter machine",
+            }
+        verdict = verdict.model_copy(update=update)
     engines = sorted({quads.engine for quads in replicas[0].values() if not quads.is_same})
     return PairedResult(
         verdict.model_copy(
