@@ -14,7 +14,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import frozen
 from pytest_kopt.measure import wall
 from pytest_kopt.measure.engine import Timing, time_block
-from pytest_kopt.measure.wall import InterpreterEngine, WallEngine
+from pytest_kopt.measure.wall import WallEngine, interpreted_block
 from pytest_kopt.schema.metrics import (
     Metric,
     aggregate,
@@ -258,6 +258,6 @@ def test_a_first_slow_call_is_not_timed(clock: Clock) -> None:
 
 def test_the_interpreter_times_one_call_under_a_name_of_its_own(clock: Clock) -> None:
     clock.seconds = itertools.repeat(0.25)
-    timing = time_block(InterpreterEngine().prepare([clock.kernel]), repeats=1, discarded=0)
+    timing = time_block(interpreted_block([clock.kernel], None), repeats=1, discarded=0)
     assert timing == Timing("interpreter", (250.0,), 1)
     assert clock.calls == 1

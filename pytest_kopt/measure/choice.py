@@ -10,7 +10,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.measure.do_bench import DoBenchEngine
 from pytest_kopt.measure.engine import Block, Call, CaptureFailed, Engine
 from pytest_kopt.measure.gpu import EventsEngine, GraphEngine
-from pytest_kopt.measure.wall import InterpreterEngine, WallEngine
+from pytest_kopt.measure.wall import WallEngine, interpreted_block
 
 
 def prepare(
@@ -28,7 +28,7 @@ def prepare(
     CaptureFailed then, and BadInput for an engine that the device does not have.
     """
     if interpreted:
-        return InterpreterEngine().prepare(calls, before)
+        return interpreted_block(calls, before)
     if device == "cpu":
         if option not in ("auto", "wall"):
             raise BadInput(f"engine {option!r} needs a GPU", where="--kopt-engine", legal="wall")

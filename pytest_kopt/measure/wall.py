@@ -115,30 +115,11 @@ class WallBlock(Block):
         return statistics.fmean(map(statistics.median, times.values())) * 1e3
 
 
-@dataclass(frozen=True, slots=True)
-class InterpreterEngine(Engine):
-    """One call under Triton's interpreter: a number for the row that says nothing about a GPU."""
-
-    name = "interpreter"
-
-    def prepare(self, calls: Sequence[Call], before: Callable[[], object] | None = None) -> Block:
-        return _InterpreterBlock(calls[0], before)
-
-
-class _InterpreterBlock(Block):
-    engine = "interpreter"
-    calls = 1
-
-    def __init__(self, call: Call, before: Callable[[], object] | None) -> None:
-        self._call = call
-        self._before = before
-
-    def run(self) -> float:
-        if self._before is not None:
-            self._before()
-        start = perf_counter()
-        self._call()
-        return (perf_counter() - start) * 1e3
+def interpreted_block(calls: Sequence[Call], before: Callable[[], object] | None) -> WallBlock:
+    """Return one call under Triton's interpreter: a number for the row, not of any GPU."""
+    block = WallBlock(calls[:1], 1, None, before)
+    block.engine = "interpreter"
+    return block
 
 
 @contextmanager
