@@ -18,7 +18,7 @@ from pytest_kopt.measure import choice, cold, do_bench, gpu
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import InputPool, input_pool
 from pytest_kopt.measure.engine import Block, CaptureFailed
-from pytest_kopt.measure.gpu import EventsEngine
+from pytest_kopt.measure.gpu import events_block
 
 US = 1e-6
 
@@ -82,7 +82,7 @@ class Machine:
 
 def events(machine: Machine, patch: pytest.MonkeyPatch, **more: Any) -> Block:
     machine.install(patch)
-    return EventsEngine().prepare([machine.call], **more)
+    return events_block([machine.call], **more)
 
 
 @pytest.mark.parametrize("launch", [2 * US, 20 * US, 300 * US])
@@ -111,7 +111,7 @@ def test_a_call_of_many_kernels_does_not_overflow_the_queue(
         for _ in range(300):
             machine.call()
 
-    block = EventsEngine().prepare([backward])
+    block = events_block([backward])
     assert block.run() == pytest.approx(0.6)
     assert block.queue_full and block.calls <= 3
 
@@ -125,7 +125,7 @@ def test_a_queue_that_cannot_be_kept_full_is_recorded(monkeypatch: pytest.Monkey
         for _ in range(5000):
             machine.call()
 
-    block = EventsEngine().prepare([endless])
+    block = events_block([endless])
     block.run()
     assert block.calls == 1 and block.queue_full is False
 
@@ -141,7 +141,7 @@ def test_a_call_that_waits_for_the_device_waits_for_nothing_else(
         machine.call()
         machine.now = max(machine.now, machine.free)
 
-    block = EventsEngine().prepare([reads_back])
+    block = events_block([reads_back])
     before = machine.now
     assert block.run() == pytest.approx(1.01, rel=0.02) and block.queue_full is False
     assert machine.now - before == pytest.approx(6 * 1.01e-3, rel=0.02)
@@ -159,7 +159,7 @@ def test_events_use_every_set_before_any_again(monkeypatch: pytest.MonkeyPatch) 
 
         return run
 
-    block = EventsEngine().prepare([call(i) for i in range(7)])
+    block = events_block([call(i) for i in range(7)])
     used.clear()
     for _ in range(5):
         block.run()
@@ -232,9 +232,8 @@ def test_the_slowest_of_the_versions_says_how_many_sets(monkeypatch: pytest.Monk
     assert len(input_pool(make, "cuda", versions[0]).sets) == 500
 
 
-class Uncapturable:
-    def prepare(self, calls: Any, flush: Any = None) -> Block:
-        raise CaptureFailed("operation not permitted when stream is capturing")
+def uncapturable(calls: Any, flush: Any = None) -> Block:
+    raise CaptureFailed("operation not permitted when stream is capturing")
 
 
 def test_a_failed_capture_falls_to_events_unless_a_graph_was_asked_for(
@@ -242,7 +241,7 @@ def test_a_failed_capture_falls_to_events_unless_a_graph_was_asked_for(
 ) -> None:
     machine = Machine(kernel=5 * US, launch=10 * US)
     machine.install(monkeypatch)
-    monkeypatch.setattr(choice, "GraphEngine", Uncapturable)
+    monkeypatch.setattr(choice, "graph_block", uncapturable)
     block = prepare("auto", "cuda", False, [machine.call])
     assert block.engine == "events" and "not permitted" in block.not_captured
     with pytest.raises(CaptureFailed, match="not permitted"):
@@ -261,7 +260,7 @@ def test_do_bench_goes_round_the_sets(monkeypatch: pytest.MonkeyPatch) -> None:
         return [1.0, 2.0, 3.0, 6.0]
 
     monkeypatch.setattr(testing, "do_bench", stand_in)
-    block = do_bench.DoBenchEngine().prepare([lambda: used.append("a"), lambda: used.append("b")])
+    block = do_bench.do_bench_block([lambda: used.append("a"), lambda: used.append("b")])
     used.clear()
     assert block.run() == 3.0 and block.calls == 4
     assert used == ["a", "b", "a", "b"]

@@ -49,28 +49,21 @@ def reads_back(x: Tensor) -> Tensor:
     return x * 3
 
 
-class _Graph:
-    """Captures by calling once, as torch does, and times by the wall clock."""
-
-    name = "graph"
-
-    def prepare(self, calls: Sequence[Callable[[], object]], before: Any = None) -> Block:
-        CAPTURING.append(True)
-        try:
-            for call in calls:
-                call()
-        except RuntimeError as error:
-            raise CaptureFailed(str(error).splitlines()[0]) from error
-        finally:
-            CAPTURING.clear()
-        return _named("graph", calls, before)
+def _graph(calls: Sequence[Callable[[], object]], before: Any = None) -> Block:
+    """Capture by calling once, as torch does, and time by the wall clock."""
+    CAPTURING.append(True)
+    try:
+        for call in calls:
+            call()
+    except RuntimeError as error:
+        raise CaptureFailed(str(error).splitlines()[0]) from error
+    finally:
+        CAPTURING.clear()
+    return _named("graph", calls, before)
 
 
-class _Events:
-    name = "events"
-
-    def prepare(self, calls: Sequence[Callable[[], object]], before: Any = None) -> Block:
-        return _named("events", calls, before)
+def _events(calls: Sequence[Callable[[], object]], before: Any = None) -> Block:
+    return _named("events", calls, before)
 
 
 def _named(engine: str, calls: Sequence[Callable[[], object]], before: Any) -> Block:
@@ -82,8 +75,8 @@ def _named(engine: str, calls: Sequence[Callable[[], object]], before: Any) -> B
 @pytest.fixture
 def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Choose between a graph and events as on a GPU."""
-    monkeypatch.setattr(choice, "GraphEngine", _Graph)
-    monkeypatch.setattr(choice, "EventsEngine", _Events)
+    monkeypatch.setattr(choice, "graph_block", _graph)
+    monkeypatch.setattr(choice, "events_block", _events)
 
     def prepare(option: str, device: str, *more: Any) -> Block:
         return choice.prepare(option, "cuda", *more)
@@ -342,7 +335,7 @@ def test_a_kernel_that_raises_when_it_is_timed_is_told_by_its_own_frames(
         tired(torch.ones(1))
         raise AssertionError
 
-    monkeypatch.setattr(_Events, "prepare", prepare)
+    monkeypatch.setattr(choice, "events_block", prepare)
     outcome = run_case(case_of(tired), Bench("cpu", "events", 1, cpu=FAST))
     assert outcome.result.check == "ERROR"
     said = outcome.result.diagnosis

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 
 from pytest_kopt.errors import BadInput
-from pytest_kopt.measure.do_bench import DoBenchEngine
-from pytest_kopt.measure.engine import Block, Call, CaptureFailed, Engine
-from pytest_kopt.measure.gpu import EventsEngine, GraphEngine
+from pytest_kopt.measure.do_bench import do_bench_block
+from pytest_kopt.measure.engine import Before, Block, Call, CaptureFailed
+from pytest_kopt.measure.gpu import events_block, graph_block
 from pytest_kopt.measure.wall import WallEngine, interpreted_block
 
 
@@ -18,7 +18,7 @@ def prepare(
     device: str,
     interpreted: bool,
     calls: Sequence[Call],
-    before: Callable[[], object] | None = None,
+    before: Before = None,
     cpu: WallEngine = WallEngine(),  # noqa: B008 - immutable
 ) -> Block:
     """Return a block timed by the engine that `option` names ("auto": the best there is).
@@ -35,17 +35,17 @@ def prepare(
         return cpu.prepare(calls, before)
     if option == "auto":
         try:
-            return GraphEngine().prepare(calls, before)
+            return graph_block(calls, before)
         except CaptureFailed as error:
-            block = EventsEngine().prepare(calls, before)
+            block = events_block(calls, before)
             block.not_captured = str(error)
             return block
-    engines: dict[str, Engine] = {
-        "graph": GraphEngine(),
-        "events": EventsEngine(),
-        "wall": WallEngine(torch.cuda.synchronize),
-        "do_bench": DoBenchEngine(),
+    engines: dict[str, Callable[[Sequence[Call], Before], Block]] = {
+        "graph": graph_block,
+        "events": events_block,
+        "wall": WallEngine(torch.cuda.synchronize).prepare,
+        "do_bench": do_bench_block,
     }
     if option not in engines:
         raise BadInput(f"engine {option!r} is unknown", where="--kopt-engine", legal=engines)
-    return engines[option].prepare(calls, before)
+    return engines[option](calls, before)

@@ -1,15 +1,22 @@
-"""What a timing engine is and what it returns."""
+"""What a timing engine makes of calls, and what it returns; times of two are never compared.
+
+An engine is a function that warms up, compiles and tunes, outside of every timed region, and
+returns a block that goes round the calls, each on inputs of its own.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 #: One launch of the kernel on inputs that are ready.
 Call = Callable[[], object]
+#: What is called, untimed, before every round in which each call runs at most once: a call on the
+#: CPU, a replay or a block on a GPU.
+Before = Callable[[], object] | None
 
 
 #: What times any call on a GPU, and so every arm of a case one of whose arms cannot be captured.
@@ -94,22 +101,6 @@ class Block(ABC):
         NaN where every call is timed on its own, and `before` of the engine does this already.
         """
         return math.nan
-
-
-class Engine(ABC):
-    """A way to time calls; values of two engines are never compared."""
-
-    name: str
-
-    @abstractmethod
-    def prepare(self, calls: Sequence[Call], before: Callable[[], object] | None = None) -> Block:
-        """Warm up and return a block that goes round `calls`, each on inputs of its own.
-
-        `before` is called, untimed, before every round in which each of `calls` runs at most once:
-        a call on the CPU, a replay or a block on a GPU.
-
-        Compilation and autotuning happen here, outside of every timed region.
-        """
 
 
 def time_block(block: Block, repeats: int = 3, discarded: int = 1) -> Timing:

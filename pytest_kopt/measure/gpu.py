@@ -6,16 +6,16 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 import torch
 
 from pytest_kopt.measure.cold import capture_stream, launch_stream
-from pytest_kopt.measure.engine import EVENTS, NOTHING, Block, Call, CaptureFailed, Engine
+from pytest_kopt.measure.engine import EVENTS, NOTHING, Before, Block, Call, CaptureFailed
 
 _WARM_UP = 3
+_BLOCK_MS = 5.0
 #: Launches that a block of events queues up at most: CUDA's queue holds about a thousand.
 _MOST_QUEUED = 256
 #: The spinning kernel lasts this many times what it takes to queue a block up behind it.
@@ -24,39 +24,30 @@ _LONGEST_SPIN_MS = 200.0
 #: More than a launch takes.
 _LAUNCH_MS = 0.5
 
-Before = Callable[[], object] | None
 
+def graph_block(calls: Sequence[Call], before: Before = None) -> Block:
+    """Capture `calls` one after the other into one graph: what the device does is timed.
 
-@dataclass(frozen=True, slots=True)
-class GraphEngine(Engine):
-    """Replays of a captured graph: what the device does, without the launcher."""
-
-    block_ms: float = 5.0
-    name = "graph"
-
-    def prepare(self, calls: Sequence[Call], before: Before = None) -> Block:
-        """Capture `calls` one after the other into one graph.
-
-        With `before` that is called, untimed, before every replay. Raises CaptureFailed when the
-        calls cannot be captured or nothing lands in the graph.
-        """
-        _warm_up(calls, before)
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with warnings.catch_warnings(record=True) as said, _capturing(graph):
-                warnings.simplefilter("always")
-                # What a call returns has to stay alive, or its memory would be shared.
-                kept: list[Any] = [call() for call in calls]
-        except Exception as error:
-            torch.cuda.synchronize()
-            text = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise CaptureFailed(text) from error
-        # The only sign that torch gives: kernels launched on a stream outside of the capture.
-        if any("graph is empty" in str(warning.message).lower() for warning in said):
-            raise CaptureFailed(NOTHING)
-        block = _GraphBlock(graph, kept, len(calls), before)
-        block.calibrate(self.block_ms)
-        return block
+    With `before` that is called, untimed, before every replay. Raises CaptureFailed when the calls
+    cannot be captured or nothing lands in the graph.
+    """
+    _warm_up(calls, before)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with warnings.catch_warnings(record=True) as said, _capturing(graph):
+            warnings.simplefilter("always")
+            # What a call returns has to stay alive, or its memory would be shared.
+            kept: list[Any] = [call() for call in calls]
+    except Exception as error:
+        torch.cuda.synchronize()
+        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise CaptureFailed(text) from error
+    # The only sign that torch gives: kernels launched on a stream outside of the capture.
+    if any("graph is empty" in str(warning.message).lower() for warning in said):
+        raise CaptureFailed(NOTHING)
+    block = _GraphBlock(graph, kept, len(calls), before)
+    block.calibrate()
+    return block
 
 
 @contextmanager
@@ -89,10 +80,10 @@ class _GraphBlock(Block):
         self._before = before
         self._set_replays(1)
 
-    def calibrate(self, block_ms: float) -> None:
+    def calibrate(self) -> None:
         self.run()
         once = self.run() * self._launches
-        self._set_replays(max(1, math.ceil(block_ms / max(once, 1e-4))))
+        self._set_replays(max(1, math.ceil(_BLOCK_MS / max(once, 1e-4))))
 
     def run(self) -> float:
         """Replay once untimed, so that every block starts from the same state, then the block."""
@@ -139,18 +130,12 @@ def _timed(call: Callable[[], object], count: int) -> tuple[torch.cuda.Event, to
     return start, end
 
 
-@dataclass(frozen=True, slots=True)
-class EventsEngine(Engine):
-    """Device events around launches that were queued up behind a spinning kernel."""
-
-    block_ms: float = 5.0
-    name = EVENTS
-
-    def prepare(self, calls: Sequence[Call], before: Before = None) -> Block:
-        _warm_up(calls, before)
-        block = _EventsBlock(calls, before)
-        block.calibrate(self.block_ms)
-        return block
+def events_block(calls: Sequence[Call], before: Before = None) -> Block:
+    """Time by device events around launches that were queued up behind a spinning kernel."""
+    _warm_up(calls, before)
+    block = _EventsBlock(calls, before)
+    block.calibrate()
+    return block
 
 
 class _EventsBlock(Block):
@@ -169,7 +154,7 @@ class _EventsBlock(Block):
         self._place = 0
         self._spin_ms = 1.0
 
-    def calibrate(self, block_ms: float) -> None:
+    def calibrate(self) -> None:
         """Find the block's size, then a spin that outlasts its launches.
 
         A call of many kernels fills CUDA's queue early; then fewer calls make a block.
@@ -177,7 +162,7 @@ class _EventsBlock(Block):
         most = min(_MOST_QUEUED, len(self._sequence)) if self._before else _MOST_QUEUED
         self._spin_ms = self._shortest_spin()
         self.run()
-        self.calls = max(1, min(most, math.ceil(block_ms / max(self.run(), 1e-4))))
+        self.calls = max(1, min(most, math.ceil(_BLOCK_MS / max(self.run(), 1e-4))))
         while self._spin_ms:
             self.run()
             if self.queue_full:

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from itertools import cycle
 from time import perf_counter
 
-from pytest_kopt.measure.engine import Block, Call, Engine
+from pytest_kopt.measure.engine import Before, Block, Call
 
 #: glibc's mallopt(3): its parameters, and the largest threshold that it takes for a mapping.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _LARGEST = -1, -3, 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class WallEngine(Engine):
+class WallEngine:
     """Blocks of `iterations` calls, fewer where a block would last longer than `block_seconds`.
 
     Of at least `fewest` calls, though, however long they take.
@@ -34,11 +34,9 @@ class WallEngine(Engine):
     iterations: int = 50
     block_seconds: float = 2.0
     fewest: int = 3
-    name = "wall"
 
-    def prepare(
-        self, calls: Sequence[Call], before: Callable[[], object] | None = None
-    ) -> WallBlock:
+    def prepare(self, calls: Sequence[Call], before: Before = None) -> WallBlock:
+        """Warm up and return a block that goes round `calls`."""
         if self.synchronize is None:
             keep_freed_memory()
         for call in calls:
@@ -76,7 +74,7 @@ class WallBlock(Block):
         calls: Sequence[Call],
         count: int,
         synchronize: Callable[[], None] | None,
-        before: Callable[[], object] | None = None,
+        before: Before = None,
     ) -> None:
         self.calls = count
         self._before = before
@@ -115,7 +113,7 @@ class WallBlock(Block):
         return statistics.fmean(map(statistics.median, times.values())) * 1e3
 
 
-def interpreted_block(calls: Sequence[Call], before: Callable[[], object] | None) -> WallBlock:
+def interpreted_block(calls: Sequence[Call], before: Before) -> WallBlock:
     """Return one call under Triton's interpreter: a number for the row, not of any GPU."""
     block = WallBlock(calls[:1], 1, None, before)
     block.engine = "interpreter"

@@ -16,8 +16,8 @@ from pytest_kopt.cases.running.spot_checks import Backward
 from pytest_kopt.honesty.reuse import known_content_gain
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import input_pool, launch_stream
-from pytest_kopt.measure.engine import CaptureFailed
-from pytest_kopt.measure.gpu import EventsEngine, GraphEngine
+from pytest_kopt.measure.engine import Block, CaptureFailed
+from pytest_kopt.measure.gpu import events_block, graph_block
 
 pytestmark = pytest.mark.gpu
 
@@ -46,8 +46,8 @@ def test_graph_and_events_agree_with_the_profiler() -> None:
     a, b = randn(2048, 2048), randn(2048, 2048)
     call = lambda: a @ b  # noqa: E731
     truth = kernel_ms(call)
-    assert GraphEngine().prepare([call]).run() == pytest.approx(truth, rel=0.1)
-    assert EventsEngine().prepare([call]).run() == pytest.approx(truth, rel=0.1)
+    assert graph_block([call]).run() == pytest.approx(truth, rel=0.1)
+    assert events_block([call]).run() == pytest.approx(truth, rel=0.1)
 
 
 def test_a_launch_bound_call_is_timed_by_what_the_device_does() -> None:
@@ -60,8 +60,8 @@ def test_a_launch_bound_call_is_timed_by_what_the_device_does() -> None:
             out = out + 1
         return out
 
-    graph = GraphEngine().prepare([call]).run()
-    block = EventsEngine().prepare([call])
+    graph = graph_block([call]).run()
+    block = events_block([call])
     assert block.run() < 3 * graph and block.queue_full
     assert graph < 0.05
 
@@ -70,7 +70,7 @@ def test_a_kernel_that_allocates_inside_the_capture() -> None:
     """And whose results stay apart: every call's output is what eager mode returns."""
     inputs = [randn(1 << 16) for _ in range(3)]
     calls = [lambda x=x: torch.cat([x, x * 2]).sort().values for x in inputs]
-    block: Any = GraphEngine().prepare(calls)
+    block: Any = graph_block(calls)
     block.run()
     for x, out in zip(inputs, block.kept, strict=True):
         assert torch.equal(out, torch.cat([x, x * 2]).sort().values)
@@ -87,7 +87,7 @@ def test_a_kernel_with_streams_of_its_own_that_are_joined() -> None:
         torch.cuda.current_stream().wait_stream(side)
         return left + right
 
-    block: Any = GraphEngine().prepare([call])
+    block: Any = graph_block([call])
     block.run()
     torch.testing.assert_close(block.kept[0], a @ a + a + 1)
 
@@ -101,7 +101,7 @@ def test_a_stream_that_is_not_joined_cannot_be_captured() -> None:
             a @ a
 
     with pytest.raises(CaptureFailed):
-        GraphEngine().prepare([call])
+        graph_block([call])
 
 
 def test_a_call_that_synchronises_falls_to_events_and_leaves_the_device_usable() -> None:
@@ -121,17 +121,17 @@ def test_a_call_that_synchronises_falls_to_events_and_leaves_the_device_usable()
 
 def test_a_capture_in_which_nothing_lands_is_none() -> None:
     with pytest.raises(CaptureFailed, match="nothing"):
-        GraphEngine().prepare([lambda: 42])
+        graph_block([lambda: 42])
 
 
-@pytest.mark.parametrize("engine", [GraphEngine(), EventsEngine()], ids=lambda e: e.name)
-def test_a_cache_on_the_device_is_told_from_a_product(engine: GraphEngine | EventsEngine) -> None:
+@pytest.mark.parametrize("prepared", [graph_block, events_block])
+def test_a_cache_on_the_device_is_told_from_a_product(prepared: Callable[..., Block]) -> None:
     """It is right for whatever content, and wakes for what was seen dozens of times."""
     sets = [(randn(1024, 1024), randn(1024, 1024)) for _ in range(4)]
     changing = [tensor for given in sets for tensor in given]
     found = {}
     for name, function in (("kept", load_cheat().matmul), ("honest", torch.matmul)):
-        block = engine.prepare([functools.partial(function, *given) for given in sets])
+        block = prepared([functools.partial(function, *given) for given in sets])
         for _ in range(20):
             block.run()
         found[name] = known_content_gain(block, changing, 1)
@@ -210,8 +210,8 @@ def test_inputs_are_cold() -> None:
     pool = input_pool(lambda i: (randn(numel),), "cuda", torch.sum)
     assert len(pool.sets) * pool.set_bytes >= 2 * l2 and pool.flush is None
     calls = [lambda x=x: x.sum() for (x,) in pool.sets]
-    cold = GraphEngine().prepare(calls).run()
-    warm = GraphEngine().prepare(calls[:1] * len(calls)).run()
+    cold = graph_block(calls).run()
+    warm = graph_block(calls[:1] * len(calls)).run()
     assert cold > 1.1 * warm
 
 
@@ -219,8 +219,8 @@ def test_tiny_inputs_are_flushed_out() -> None:
     pool = input_pool(lambda i: (randn(16),), "cuda", torch.sum)
     assert pool.flush is not None
     calls = [lambda x=x: x + 1 for (x,) in pool.sets]
-    for engine in (GraphEngine(), EventsEngine()):
-        assert 0 < engine.prepare(calls, pool.flush).run() < 0.05
+    for prepared in (graph_block, events_block):
+        assert 0 < prepared(calls, pool.flush).run() < 0.05
 
 
 def test_do_bench_runs() -> None:
