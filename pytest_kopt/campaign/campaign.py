@@ -91,8 +91,7 @@ class Campaign:
     def check_ready(self) -> None:
         """Raise BadInput when the tree is in no state for a round."""
         self.check_place()
-        inside = self.repository.root if self.repository else self.root
-        manifests.check_kernel_paths(self.manifest, self.root, inside)
+        manifests.check_kernel_paths(self.manifest, self.root, self._bounds)
         if self.repository is None or not self.manifest.git_commit:
             return
         busy = self.repository.operation_in_progress()
@@ -129,10 +128,7 @@ class Campaign:
 
     def incumbent(self) -> KernelVersion:
         """Return the last accepted version; BadInput before the baseline or when it was changed."""
-        number, attempt = self.state.incumbent_round, self.state.incumbent
-        if number is None or attempt is None:
-            raise BadInput("there is no baseline yet", where=self.name)
-        return self.archive.kernel(number, attempt)
+        return self.archive.kernel(*self._best)
 
     def baseline(self) -> KernelVersion:
         """Return the version that round 1 measured; BadInput when it was changed."""
@@ -140,9 +136,7 @@ class Campaign:
 
     def incumbent_table(self) -> Table:
         """Return the incumbent's rows, as stored when it was accepted."""
-        number, attempt = self.state.incumbent_round, self.state.incumbent
-        assert number is not None and attempt is not None
-        return self.archive.table(number, attempt)
+        return self.archive.table(*self._best)
 
     def baseline_table(self) -> Table:
         """Return the baseline's rows."""
@@ -150,14 +144,13 @@ class Campaign:
 
     def expected_cases(self) -> dict[str, ExpectedCase]:
         """Return the cases that the baseline froze, by node id, in declaration order."""
-        self._baseline_attempt()
-        incumbent = self.state.incumbent_round
-        lately = {r.nodeid: r.evidence for r in self.results(incumbent)} if incumbent else {}
+        lately = {result.nodeid: result.evidence for result in self.archive.results(*self._best)}
+        never = CaseEvidence()
         return {
             result.nodeid: replace(
                 ExpectedCase.of(result),
-                seconds=lately.get(result.nodeid, CaseEvidence()).seconds or 0.0,
-                device=lately.get(result.nodeid, CaseEvidence()).device or "",
+                seconds=lately.get(result.nodeid, never).seconds or 0.0,
+                device=lately.get(result.nodeid, never).device or "",
             )
             for result in self.results(1)
         }
@@ -214,9 +207,7 @@ class Campaign:
 
     def incumbent_session(self) -> dict[str, Any]:
         """Return what the last accepted attempt recorded of its session."""
-        number, attempt = self.state.incumbent_round, self.state.incumbent
-        assert number is not None and attempt is not None
-        return self.archive.session(number, attempt)
+        return self.archive.session(*self._best)
 
     def termination_check(self, policy: Policy | None = None) -> tuple[Stop, ...]:
         """Return which conditions end the campaign as it stands, under a policy or its own."""
@@ -251,8 +242,7 @@ class Campaign:
                 if undone:
                     undone.check_still_there()
                 rejected = self.archive.kernel(item.number, attempt)
-                inside = self.repository.root if self.repository else self.root
-                restored = self.incumbent().restore(self.root, over=rejected, inside=inside)
+                restored = self.incumbent().restore(self.root, over=rejected, inside=self._bounds)
                 if undone:
                     commit = self._withdraw(undone, item, attempt.decided)
             elif self.repository is not None:
@@ -288,8 +278,7 @@ class Campaign:
         version = self.archive.kernel(
             wanted.round, self.state.rounds[wanted.round].attempts[wanted.attempt]
         )
-        inside = self.repository.root if self.repository else self.root
-        files = version.restore(self.root, over=replaced, inside=inside)
+        files = version.restore(self.root, over=replaced, inside=self._bounds)
         common: dict[str, Any] = {"round": wanted.round, "attempt": wanted.attempt}
         self.append(ledger.Restored(time=now(), files=files, **common))
         return files
@@ -316,8 +305,7 @@ class Campaign:
 
     def _withdraw(self, commits: Commits, item: Round, decided: ledger.Decided) -> str:
         """Commit the version before a round that was taken back."""
-        number, best = self.state.incumbent_round, self.state.incumbent
-        assert number is not None and best is not None
+        number, best = self._best
         files = {**dict.fromkeys(decided.kernel), **self.archive.kernel_paths(number, best)}
         return commits.withdrawal(item, files, number, decided.reason)
 
@@ -376,6 +364,19 @@ class Campaign:
         """Add events to the ledger, the last of them as the commit point."""
         ledger.append(self.layout.ledger, *events)
         self.read_again()
+
+    @property
+    def _bounds(self) -> Path:
+        """Where kernel files may lie: the repository, else the project."""
+        return self.repository.root if self.repository else self.root
+
+    @property
+    def _best(self) -> tuple[int, Attempt]:
+        """The last accepted round and its attempt; BadInput before the baseline."""
+        number, attempt = self.state.incumbent_round, self.state.incumbent
+        if number is None or attempt is None:
+            raise BadInput("there is no baseline yet", where=self.name)
+        return number, attempt
 
     def _baseline_attempt(self) -> Attempt:
         baseline = self.state.baseline

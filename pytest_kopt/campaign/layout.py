@@ -12,10 +12,38 @@ _LEGAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
+class _Below:
+    """A path that lies in every campaign directory."""
+
+    place: str
+
+    def __get__(self, layout: Layout, owner: type[Layout]) -> Path:
+        return layout.directory / self.place
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """Paths of one campaign directory."""
 
     directory: Path
+
+    manifest = _Below("manifest.yaml")
+    ledger = _Below("ledger.jsonl")
+    readme = _Below("README.md")
+    baseline_report = _Below("baseline.md")
+    #: The kernel as a workspace campaign took it from upstream.
+    upstream = _Below("upstream")
+    lock = _Below(".lock")
+    #: The file that counts the ledger's events that the other files show.
+    shown = _Below(".shown")
+    #: The file that says how far a session is that runs now.
+    running = _Below("running.json")
+    optimize_log = _Below("logs/optimize.md")
+    trend = _Below("logs/performance_trend.md")
+    #: What torch compiled of earlier versions, by their content.
+    builds = _Below("builds")
+    profiles = _Below("profiles")
+    quick_bench = _Below("quick_test_bench.py")
 
     @property
     def name(self) -> str:
@@ -26,66 +54,10 @@ class Layout:
         return self.directory.parent
 
     @property
-    def manifest(self) -> Path:
-        return self.directory / "manifest.yaml"
-
-    @property
-    def ledger(self) -> Path:
-        return self.directory / "ledger.jsonl"
-
-    @property
-    def readme(self) -> Path:
-        return self.directory / "README.md"
-
-    @property
-    def baseline_report(self) -> Path:
-        return self.directory / "baseline.md"
-
-    @property
-    def upstream(self) -> Path:
-        """The kernel as a workspace campaign took it from upstream."""
-        return self.directory / "upstream"
-
-    @property
     def records(self) -> tuple[Path, ...]:
         """What sessions and commands wrote: no part of a workspace's project."""
         names = ("rounds", "final", "replaced", "memory", "profiles", "logs", "builds", "upstream")
         return tuple(self.directory / name for name in names)
-
-    @property
-    def lock(self) -> Path:
-        return self.directory / ".lock"
-
-    @property
-    def shown(self) -> Path:
-        """Return the file that counts the ledger's events that the other files show."""
-        return self.directory / ".shown"
-
-    @property
-    def running(self) -> Path:
-        """Return the file that says how far a session is that runs now."""
-        return self.directory / "running.json"
-
-    @property
-    def optimize_log(self) -> Path:
-        return self.directory / "logs" / "optimize.md"
-
-    @property
-    def trend(self) -> Path:
-        return self.directory / "logs" / "performance_trend.md"
-
-    @property
-    def builds(self) -> Path:
-        """What torch compiled of earlier versions, by their content."""
-        return self.directory / "builds"
-
-    @property
-    def profiles(self) -> Path:
-        return self.directory / "profiles"
-
-    @property
-    def quick_bench(self) -> Path:
-        return self.directory / "quick_test_bench.py"
 
     @property
     def quick_baseline(self) -> Path:
