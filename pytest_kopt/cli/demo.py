@@ -7,7 +7,6 @@ import difflib
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -162,10 +161,6 @@ def _git(root: Path, *arguments: str) -> str:
 def _run(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
     shown = ["python" if word == sys.executable else word for word in words]
     print(f"$ {' '.join(shown)}", flush=True)
-    return _call(root, words)
-
-
-def _call(root: Path, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
     # A demo started by a test run must not inherit that run's options.
     env = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
     return subprocess.run(words, cwd=root, env=env, text=True, check=False)

@@ -10,6 +10,7 @@ PROCESSES = ("forked", "fresh")
 ISOLATION = ("on", "off")
 GATES = ("no-regression", "improve")
 LEVELS = ("quick", "full")
+COMPARE = ("auto", "paired", "stored")
 DEVICES = ("auto", "cpu", "cuda")
 ENGINES = ("auto", "graph", "events", "wall", "do_bench")
 INI = {
@@ -53,7 +54,7 @@ def add_options(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--kopt-compare",
-        choices=("auto", "paired", "stored"),
+        choices=COMPARE,
         help="paired: measure both versions now; stored: use the incumbent's recorded figures",
     )
     group.addoption(

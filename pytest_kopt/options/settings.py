@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pytest
 
 from pytest_kopt.campaign.git.worktrees import keeper
 from pytest_kopt.errors import BadInput
-from pytest_kopt.options.declare import DEVICES, ENGINES, GATES, ISOLATION, PROCESSES
+from pytest_kopt.options.declare import COMPARE, DEVICES, ENGINES, GATES, ISOLATION, PROCESSES
 
 Gate = Literal["no-regression", "improve"]
 Suite = Literal["standard", "deterministic", "multigpu"]
@@ -86,7 +87,7 @@ class Settings:
             round=parse_round(option.kopt_round),
             base=option.kopt_base,
             base_python=_interpreter(here, option.kopt_base_python),
-            gate=_gate(config),
+            gate=cast(Gate, _choice(config, "kopt_gate", GATES)),
             allow_removed=option.kopt_allow_removed,
             measure_same=option.kopt_measure_same,
             candidates=tuple(option.kopt_candidates),
@@ -94,25 +95,25 @@ class Settings:
             rebuild_command=config.getini("kopt_rebuild_command"),
             summary_csv=_absolute(here, option.kopt_summary_csv),
             csv_per_schema=_is_directory(here, option.kopt_summary_csv),
-            calibrate=_calibrate(option.kopt_calibrate),
+            calibrate=_count("--kopt-calibrate", option.kopt_calibrate, 4, 1000),
             level=option.kopt_level,
-            compare=_choice(config, "compare", ("auto", "paired", "stored")),
+            compare=_choice(config, "kopt_compare", COMPARE),
             verdict_path=_absolute(here, option.kopt_verdict),
             comment_path=_absolute(here, option.kopt_comment),
             notes=_absolute(here, option.kopt_notes),
             policy=option.kopt_policy or config.getini("kopt_policy"),
-            engine=_choice(config, "engine", ENGINES),
+            engine=_choice(config, "kopt_engine", ENGINES),
             device=device_option(config),
-            gpu_wait=_gpu_wait(config),
-            timeout=_timeout(config),
+            gpu_wait=_number(config, "kopt_gpu_wait", DEFAULT_GPU_WAIT, 0, "minutes, 0 or more"),
+            timeout=_number(config, "kopt_timeout", DEFAULT_TIMEOUT, 1e-9, "seconds above 0"),
             apply=not option.kopt_no_apply,
             profile=option.kopt_profile,
             suite=_suite(config),
             seed=_seed(config),
             repeats=_count("--kopt-repeats", option.kopt_repeats),
             iterations=_count("--kopt-iters-per-repeat", option.kopt_iters_per_repeat),
-            forks=_first_of(config, "kopt_processes", PROCESSES),
-            isolates=_first_of(config, "kopt_isolation", ISOLATION),
+            forks=_choice(config, "kopt_processes", PROCESSES) == PROCESSES[0],
+            isolates=_choice(config, "kopt_isolation", ISOLATION) == ISOLATION[0],
         )
         settings._check(option)
         if settings.round is not None:
@@ -218,7 +219,7 @@ def _check_root(config: pytest.Config) -> None:
 
 def device_option(config: pytest.Config) -> str:
     """Return --kopt-device or its ini twin; BadInput for anything illegal."""
-    return _choice(config, "device", DEVICES)
+    return _choice(config, "kopt_device", DEVICES)
 
 
 def parse_round(text: str | None) -> int | Literal["next", "final"] | None:
@@ -232,15 +233,9 @@ def parse_round(text: str | None) -> int | Literal["next", "final"] | None:
     raise BadInput(f"round is {text!r}", where="--kopt-round", legal="1 to 119, next or final")
 
 
-def _calibrate(count: int | None) -> int | None:
-    if count is not None and not 4 <= count <= 1000:
-        raise BadInput(f"{count} processes", where="--kopt-calibrate", legal="4 to 1000")
-    return count
-
-
-def _count(name: str, given: int | None) -> int | None:
-    if given is not None and not 1 <= given <= 100_000:
-        raise BadInput(f"{given}", where=name, legal="1 to 100000")
+def _count(name: str, given: int | None, least: int = 1, most: int = 100_000) -> int | None:
+    if given is not None and not least <= given <= most:
+        raise BadInput(f"{given}", where=name, legal=f"{least} to {most}")
     return given
 
 
@@ -255,51 +250,27 @@ def _suite(config: pytest.Config) -> Suite:
     return "multigpu" if config.option.kopt_dist_only else "standard"
 
 
-def _choice(config: pytest.Config, name: str, legal: tuple[str, ...]) -> str:
-    value = getattr(config.option, f"kopt_{name}") or config.getini(f"kopt_{name}") or "auto"
+def _choice(config: pytest.Config, name: str, legal: Sequence[str]) -> str:
+    """Return what an option or its ini value says, the first of what is legal where none does."""
+    value = getattr(config.option, name, None) or config.getini(name) or legal[0]
     if value not in legal:
-        raise BadInput(f"kopt_{name} is {value!r}", where="ini", legal=legal)
+        raise BadInput(f"{name} is {value!r}", where="ini", legal=legal)
     return str(value)
 
 
-def _gate(config: pytest.Config) -> Gate:
-    value = config.option.kopt_gate or config.getini("kopt_gate") or GATES[0]
-    if value not in GATES:
-        raise BadInput(f"kopt_gate is {value!r}", where="ini", legal=GATES)
-    return "improve" if value == "improve" else "no-regression"
-
-
-def _first_of(config: pytest.Config, name: str, legal: tuple[str, str]) -> bool:
-    value = config.getini(name) or legal[0]
-    if value not in legal:
-        raise BadInput(f"{name} is {value!r}", where="ini", legal=legal)
-    return bool(value == legal[0])
-
-
-def _timeout(config: pytest.Config) -> float:
-    given = config.option.kopt_timeout
+def _number(config: pytest.Config, name: str, default: float, least: float, legal: str) -> float:
+    """Return what an option or its ini value says, a finite number from `least` on."""
+    given = getattr(config.option, name)
     if given is None:
-        given = config.getini("kopt_timeout") or DEFAULT_TIMEOUT
+        given = config.getini(name)
     try:
-        seconds = float(given)
+        number = default if given is None else float(given)
     except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < float("inf"):
-        raise BadInput(f"timeout is {given!r}", where="--kopt-timeout", legal="seconds above 0")
-    return seconds
-
-
-def _gpu_wait(config: pytest.Config) -> float:
-    given = config.option.kopt_gpu_wait
-    if given is None:
-        given = config.getini("kopt_gpu_wait")
-    try:
-        minutes = DEFAULT_GPU_WAIT if given is None else float(given)
-    except ValueError:
-        minutes = -1.0
-    if not 0 <= minutes < float("inf"):
-        raise BadInput(f"{given!r} minutes", where="--kopt-gpu-wait", legal="minutes, 0 or more")
-    return minutes
+        number = -1.0
+    if not least <= number < float("inf"):
+        where = f"--{name.replace('_', '-')}"
+        raise BadInput(f"{given!r} is out of range", where=where, legal=legal)
+    return number
 
 
 def _seed(config: pytest.Config) -> int | None:
