@@ -20,7 +20,11 @@ def compose(campaign: Campaign) -> FinalReport:
     rounds = [item for item in campaign.state.decided_rounds() if item.number > 1]
     kept = [item for item in rounds if item.is_kept]
     lost = [item for item in rounds if not item.is_kept]
-    failed = [item for item in lost if not _is_inconclusive(item)]
+    failed = [
+        item
+        for item in lost
+        if item.verdict is None or item.verdict.decision is not Decision.INCONCLUSIVE
+    ]
     credits = attribution.accepted(campaign)
     s_real, w_real, headline = attribution.attribute(credits)
     return FinalReport(
@@ -46,10 +50,6 @@ def compose(campaign: Campaign) -> FinalReport:
         headline_pct=headline,
         next_directions=_next_directions(campaign, rounds),
     )
-
-
-def _is_inconclusive(item: Round) -> bool:
-    return item.verdict is not None and item.verdict.decision is Decision.INCONCLUSIVE
 
 
 def _effective(item: Round) -> str:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import secrets
-from collections.abc import Sequence
 
-from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import memory
 from pytest_kopt.cli.commands import Commands, add_name, command
 from pytest_kopt.errors import BadInput
@@ -28,8 +26,8 @@ def add_parser(commands: Commands) -> None:
     for name, help, example, run in (
         ("list", "List the versions.", f"kopt memory list {_CAMPAIGN}", _list),
         ("show", "Print one version.", f"kopt memory show {_CAMPAIGN} v3", _show),
-        ("mask", "Skip versions everywhere.", f"kopt memory mask {_CAMPAIGN} v3", _mask),
-        ("unmask", "Use masked versions again.", f"kopt memory unmask {_CAMPAIGN} v3", _unmask),
+        ("mask", "Skip versions everywhere.", f"kopt memory mask {_CAMPAIGN} v3", _change),
+        ("unmask", "Use masked versions again.", f"kopt memory unmask {_CAMPAIGN} v3", _change),
         (
             "restart",
             "Partial restart: mask about half, drawn by a seed, but never v0 or the best.",
@@ -43,11 +41,12 @@ def add_parser(commands: Commands) -> None:
             action.add_argument("version", metavar="VERSION")
         if name in ("mask", "unmask"):
             action.add_argument("versions", nargs="+", metavar="VERSION")
+            action.set_defaults(reason="")
         if name == "mask":
-            action.add_argument("--reason", default="", metavar="TEXT")
+            action.add_argument("--reason", metavar="TEXT")
         if name == "restart":
             action.add_argument("--seed", type=int, metavar="N", help="default: drawn, recorded")
-        action.set_defaults(run=run)
+        action.set_defaults(run=run, masked=name == "mask")
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -74,20 +73,13 @@ def _show(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _mask(arguments: argparse.Namespace) -> int:
-    return _change(arguments, masked=True, reason=arguments.reason)
-
-
-def _unmask(arguments: argparse.Namespace) -> int:
-    return _change(arguments, masked=False)
-
-
-def _change(arguments: argparse.Namespace, *, masked: bool, reason: str = "") -> int:
-    campaign = Project.here().campaign(arguments.name)
+def _change(arguments: argparse.Namespace) -> int:
+    campaign, masked = Project.here().campaign(arguments.name), arguments.masked
     wanted = sorted({memory.parse_version(text) for text in arguments.versions})
     with campaign.locked():
         memory.check_versions(campaign.state, wanted, masked=masked)
-        _record(campaign, wanted, masked=masked, reason=reason)
+        campaign.mask(wanted, masked=masked, reason=arguments.reason)
+        projections.refresh(campaign)
     word = "masked" if masked else "unmasked"
     print(f"{word} {', '.join(f'v{version}' for version in wanted)}")
     return 0
@@ -98,18 +90,7 @@ def _restart(arguments: argparse.Namespace) -> int:
     seed = arguments.seed if arguments.seed is not None else secrets.randbelow(2**31)
     with campaign.locked():
         drawn = memory.draw_restart(campaign.state, seed)
-        _record(campaign, drawn, masked=True, reason="partial restart", seed=seed)
+        campaign.mask(drawn, masked=True, reason="partial restart", seed=seed)
+        projections.refresh(campaign)
     print(f"masked {', '.join(f'v{version}' for version in drawn)} (seed {seed})")
     return 0
-
-
-def _record(
-    campaign: Campaign,
-    versions: Sequence[int],
-    *,
-    masked: bool,
-    reason: str,
-    seed: int | None = None,
-) -> None:
-    campaign.mask(versions, masked=masked, reason=reason, seed=seed)
-    projections.refresh(campaign)

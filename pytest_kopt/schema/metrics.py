@@ -53,7 +53,8 @@ def direction(column: str, declared: Mapping[str, Better]) -> Better:
 
 def has_backward(row: Row) -> bool:
     """Say whether the row holds a backward rate."""
-    return any(row.number(name) is not None for name in row.cells if _is_backward_rate(name))
+    rates = [n for n in row.cells if n.startswith("Backward ") and n.endswith(RATE_UNITS)]
+    return any(row.number(name) is not None for name in rates)
 
 
 def default_primary(table: Table) -> str:
@@ -139,7 +140,3 @@ def aggregate(rows: Iterable[Row], metric: Metric) -> float:
     """Return the geometric mean of the metric over PASS rows that have it."""
     found = [value(row, metric) for row in rows if row.check == "PASS"]
     return geomean(item for item in found if item is not None and item > 0 and math.isfinite(item))
-
-
-def _is_backward_rate(column: str) -> bool:
-    return column.startswith("Backward ") and column.endswith(RATE_UNITS)

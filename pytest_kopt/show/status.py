@@ -196,17 +196,13 @@ def _round(item: Round) -> dict[str, Any]:
         "attempts": len(item.attempts),
         "open": item.is_open,
         "level": decided.level if decided else item.last.level,
-        "decision": _decision(item),
+        "decision": str(decided.decision if decided else Decision.INCOMPLETE),
         "reason": decided.reason if decided else "the session was cut off",
         "next_step": decided.next_step if decided else "run the round again",
         "change_pct": total.change_pct if total else None,
         "flags": decided.flags if decided else [],
         "notes": item.notes.given(),
     }
-
-
-def _decision(item: Round) -> str:
-    return str(item.verdict.decision if item.verdict else Decision.INCOMPLETE)
 
 
 def _last_verdict(campaign: Campaign) -> Verdict | None:

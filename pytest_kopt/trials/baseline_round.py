@@ -50,10 +50,6 @@ def open_baseline(asked: Asked) -> Opened:
     return replace(opened, selected=selected, harness=asked.watch.take(()))
 
 
-def _tips(opened: Opened) -> list[str]:
-    return list(tips.lines(opened.campaign))
-
-
 def freeze_harness(begun: Begun, ids: Sequence[str], collector: Collector) -> Begun:
     """Take the harness of the collected cases down: nothing has run yet."""
     opened = begun.opened
@@ -161,4 +157,9 @@ def _quick_words(gathered: Gathered) -> str:
     )
 
 
-BASELINE = Question(open_baseline, close_baseline, preface=_tips, collected=freeze_harness)
+BASELINE = Question(
+    open_baseline,
+    close_baseline,
+    preface=lambda opened: list(tips.lines(opened.campaign)),
+    collected=freeze_harness,
+)

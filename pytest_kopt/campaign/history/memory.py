@@ -110,7 +110,10 @@ def document(given: Recollection) -> dict[str, Any]:
             "risks_and_rollback": analysis,
         },
         "profile_evidence": _profile_evidence(given),
-        "correctness": {"rel_err": _relative_error(given.table), "status": _status(verdict)},
+        "correctness": {
+            "rel_err": _relative_error(given.table),
+            "status": "PASS" if all(s.check == "PASS" for s in verdict.shapes) else "FAIL",
+        },
         "isa_metric_progress": [
             {
                 "metric": f"{line.label} {line.way}: share of the attainable rate (%)",
@@ -205,10 +208,6 @@ def _relative_error(table: Table | None) -> float | None:
     """Return the largest relative root-mean-square error: an SNR of s dB is 10^(-s/20)."""
     found = _numbers(table, "out_snr")
     return float(10 ** (-min(found) / 20)) if found else None
-
-
-def _status(verdict: Verdict) -> str:
-    return "PASS" if all(shape.check == "PASS" for shape in verdict.shapes) else "FAIL"
 
 
 def _profile_evidence(given: Recollection) -> dict[str, Any]:

@@ -187,12 +187,9 @@ def _settings(
         "kopt_campaign": name,
         **{key: value for key, value in settings.items() if key not in _OWN},
     }
-    lines = [f"{key} = {json.dumps(_text(value))}" for key, value in given.items()]
+    plain = {k: v if isinstance(v, bool | list) else str(v) for k, v in given.items()}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in plain.items()]
     return "[tool.pytest.ini_options]\n" + "".join(f"{line}\n" for line in lines)
-
-
-def _text(value: Any) -> Any:
-    return value if isinstance(value, bool | list) else str(value)
 
 
 def _check(manifest: Manifest, building: Layout, files: Mapping[str, str], before: Probe) -> None:

@@ -69,7 +69,9 @@ def _lines(verdict: Verdict) -> Iterator[str]:
             ],
         )
     if verdict.shapes:
-        worst = sorted(verdict.shapes, key=_badness)
+        worst = sorted(
+            verdict.shapes, key=lambda shape: (shape.check == "PASS", shape.change_pct or 0.0)
+        )
         yield ""
         yield f"<details><summary>{len(worst)} cases, the worst first</summary>"
         yield ""
@@ -132,10 +134,6 @@ def _status(shape: Shape) -> str:
         return "same code"
     is_bare = shape.check == "PASS" and shape.change_pct is None
     return "not compared" if is_bare and shape.status == "unchanged" else shape.status
-
-
-def _badness(shape: Shape) -> tuple[bool, float]:
-    return shape.check == "PASS", shape.change_pct if shape.change_pct is not None else 0.0
 
 
 def _safe(text: str) -> str:

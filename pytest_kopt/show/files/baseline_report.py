@@ -20,9 +20,10 @@ def baseline_report(campaign: Campaign, table: Table) -> str:
     assert verdict is not None
     results = campaign.results(1)
     session = campaign.baseline_session()
+    rows = [[row.cells[name] for name in table.header] for row in table.rows]
     sections = [
         ("Measured", _measured(campaign, results, session)),
-        ("Cases", _cases(table)),
+        ("Cases", markdown_table(table.header, rows)),
         ("Roofline", _rooflines(verdict.rooflines, results)),
     ]
     body = "\n".join(f"## {title}\n\n{text}\n" for title, text in sections)
@@ -48,12 +49,6 @@ def _measured(campaign: Campaign, results: Sequence[CaseResult], session: dict[s
         "Evidence: `rounds/round-1/artifacts/`",
     ]
     return "\n".join(f"- {line}" for line in lines)
-
-
-def _cases(table: Table) -> str:
-    return markdown_table(
-        table.header, [[row.cells[c] for c in table.header] for row in table.rows]
-    )
 
 
 def _rooflines(found: Sequence[Roofline], results: Sequence[CaseResult]) -> str:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from pytest_kopt.campaign import tips
+from pytest_kopt.campaign import levels, tips
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import memory
 from pytest_kopt.campaign.state import Round
@@ -18,9 +18,9 @@ from pytest_kopt.show.exports.benchmark_json import benchmark_json
 from pytest_kopt.show.files import optimize_log, performance_log, trend
 from pytest_kopt.show.files.baseline_report import baseline_report
 from pytest_kopt.show.files.campaign_readme import with_baseline
-from pytest_kopt.show.files.quick_log import quick_log
 from pytest_kopt.show.files.summary import summary
 from pytest_kopt.show.profiles import read_profiles
+from pytest_kopt.show.terminal import result_lines
 
 
 def refresh(campaign: Campaign) -> None:
@@ -144,7 +144,10 @@ def _round_files(campaign: Campaign, item: Round) -> None:
         path = layout.artifacts(item.number) / "benchmark.json"
         write_atomically(path, benchmark_json(results, started, commit))
         if verdict.decision is Decision.BASELINE:
-            write_atomically(layout.quick_baseline, quick_log(campaign.manifest, results))
+            ids = levels.quick_ids(campaign.manifest, levels.names(results))
+            lines = result_lines([result for result in results if result.nodeid in ids], None)
+            # The table that quick_test_bench.py ends with.
+            write_atomically(layout.quick_baseline, "".join(f"{line}\n" for line in lines))
     _mirror(evidence / "kernel_snapshot", layout.snapshot(item.number))
 
 

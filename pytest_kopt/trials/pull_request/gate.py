@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
@@ -51,7 +51,8 @@ class PullRequestGate(Trial):
         assert settings.base is not None
         policy = policies.load(settings.policy or "primus")
         base = Base.of(settings.base, settings.root)
-        now = {path: _content(base.root / path) for path in base.old}
+        files = {path: base.root / path for path in base.old}
+        now = {path: file.read_bytes() if file.is_file() else None for path, file in files.items()}
         other = frozenset(differing(base.old, now))
         self._change = Change(config, settings, policy, base, other)
         self._orders = replace(session, cases_only=True, compared=True)
@@ -285,10 +286,6 @@ class Change:
         """Return a path below pytest's root as one below the work tree."""
         inside = self.settings.root.resolve().relative_to(self.base.root)
         return str(PurePosixPath(inside.as_posix()) / path)
-
-
-def _content(path: Path) -> bytes | None:
-    return path.read_bytes() if path.is_file() else None
 
 
 def _without(gone: Sequence[str], new: Sequence[str], verdict: Verdict) -> Verdict:
