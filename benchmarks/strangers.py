@@ -265,19 +265,19 @@ def _write_case(bench: Bench, op: Op, way: str, project: Path, *, candidate: boo
     wrapper = f"\n\ndef {op.name}({arguments}):\n    return {{call}}\n"
     # Theirs may have the very name.
     theirs = re.match(r"[\w.]+", op.call).group().split(".")[0]  # type: ignore[union-attr]
-    call = re.sub(rf"^{theirs}\b", f"_{theirs}", op.call)
+    call = re.sub(rf"^{theirs}\b", f"_their_{theirs}", op.call)
     if way == "tree":
         path = op.file.removesuffix(".py").replace("/", ".")
-        text = f"from helpers import *\nfrom {path} import {theirs} as _{theirs}\n"
+        text = f"from helpers import *\nfrom {path} import {theirs} as _their_{theirs}\n"
         if theirs == "packed":
-            text = "from helpers import packed as _packed\n"
+            text = "from helpers import packed as _their_packed\n"
         text += wrapper.format(call=call)
     elif candidate:
         above = op.file.rpartition("/")[0].replace("/", ".")
         text = (bench.packages / op.file).read_text()
         text = re.sub(r"^from \.(?=\w)", f"from {above}.", text, flags=re.MULTILINE)
         own = "from helpers import packed\n" if theirs == "packed" else ""
-        text += f"\n\n{own}_{theirs} = {theirs}\n{wrapper.format(call=call)}"
+        text += f"\n\n{own}_their_{theirs} = {theirs}\n{wrapper.format(call=call)}"
     else:
         text = plain
     for name, content in {
