@@ -442,6 +442,29 @@ def test_kernel_and_reference_draw_alike_from_a_generator() -> None:
     assert (outcome.result.check, outcome.result.findings) == ("PASS", ())
 
 
+@pytest.mark.parametrize(
+    "known_by", [torch.Generator.initial_seed, lambda g: g.get_state().numpy().tobytes()]
+)
+def test_what_a_generator_draws_is_content(known_by: Callable[[torch.Generator], object]) -> None:
+    """`inputs()` makes a generator of one seed always, so that what it draws could be kept."""
+    kept: dict[object, tuple[Tensor, Tensor]] = {}
+
+    def memo(x: Tensor, generator: torch.Generator) -> Tensor:
+        key = known_by(generator)
+        if key not in kept:
+            kept[key] = torch.rand(x.shape, generator=generator) > 0.25, generator.get_state()
+        generator.set_state(kept[key][1])
+        return x * kept[key][0] / 0.75
+
+    outcome = timed(
+        memo,
+        inputs=lambda: (torch.randn(ROWS, COLUMNS), torch.Generator().manual_seed(7)),
+        reference=lambda x, g: dropped(x.double(), g),
+    )
+    refused = {finding.check for finding in outcome.result.findings if finding.rejects}
+    assert outcome.result.check == "FAIL" or refused
+
+
 def test_draws_from_the_global_generator_are_told_what_to_do() -> None:
     def kernel(x: Tensor) -> Tensor:
         return torch.nn.functional.dropout(x, 0.25)

@@ -15,12 +15,14 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.outputs import taken
 from pytest_kopt.numerics.compare import Comparison, compare
 from pytest_kopt.numerics.determinism import bits
-from pytest_kopt.numerics.nested import flatten, storages, tensors
+from pytest_kopt.numerics.nested import contents, flatten, storages, tensors
 
 #: How the name of an input that is written to begins.
 INPUT = "input "
 #: What a list of measurements looks like; nobody but a forger has reason to touch it.
 _BAIT = (1.2034, 1.1987, 1.2101, 0.2)
+#: How many numbers at most a generator among the inputs is ahead of where `inputs()` left it.
+_MOST_AHEAD = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,10 @@ def make_inputs(case: Case, seed: int) -> tuple[Any, ...]:
 
 
 def draw_inputs(case: Case, seed: int) -> Sequence[Any] | Mapping[str, Any]:
-    """Return them as `inputs()` does, by name where it names them."""
+    """Return them as `inputs()` does, by name where it names them.
+
+    Generators among them are in a state of the seed: what is drawn from them is content as well.
+    """
     seed_everything(seed)
     given = case.inputs()
     if not isinstance(given, tuple | list | Mapping):
@@ -73,6 +78,9 @@ def draw_inputs(case: Case, seed: int) -> Sequence[Any] | Mapping[str, Any]:
             where=f"case {case.nodeid}",
             legal="a tuple of the function's arguments, or a dict of them by name",
         )
+    for item in contents(dict(given) if isinstance(given, Mapping) else given):
+        if isinstance(item, torch.Generator):
+            torch.rand(1 + seed % _MOST_AHEAD, device=item.device, generator=item)
     return given
 
 
