@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -138,6 +139,15 @@ def test_project_code_is_no_library() -> None:
     assert guards.is_library(torch.__file__)
     assert not guards.is_library(__file__)
     assert not guards.is_library("<string>")
+
+
+def test_a_package_beside_the_installed_ones_is_a_library_once_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A watch over writes asks before torch is imported."""
+    assert not guards.is_library(str(tmp_path / "kernel.py"))
+    monkeypatch.setitem(sys.modules, "xdist", SimpleNamespace(__file__=f"{tmp_path}/x/__init__.py"))
+    assert guards.is_library(str(tmp_path / "x" / "remote.py"))
 
 
 # --- state ---------------------------------------------------------------------------------------

@@ -36,6 +36,8 @@ _TORCH = (
     *("torch.cuda.Event", "torch.cuda.Stream", "torch.cuda.CUDAGraph", "torch.Generator"),
     *("numpy", "numpy.random"),
 )
+#: Packages that may lie beside the folder of installed ones.
+_ELSEWHERE = ("torch", "triton", "numpy", "pytest", "_pytest", "pluggy", "xdist")
 #: Names that libraries bind in `builtins` (gettext, interactive shells).
 _LOOSE = {"_", "__build_class__", "__import__", "__debug__", "__doc__", "__name__", "__spec__"}
 _PLAIN = (bool, int, float, str, bytes, type(None))
@@ -197,14 +199,12 @@ def _made_by_a_library(value: Any, key: str) -> bool:
 
 
 @functools.cache
-def library_roots() -> tuple[str, ...]:
-    """Return the folders of the interpreter's and the installed packages."""
+def _library_roots(loaded: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the folders of the interpreter's and the installed packages, and of loaded files."""
     paths = sysconfig.get_paths()
     found = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     found |= {*site.getsitepackages(), site.getusersitepackages()}
-    for name in ("torch", "triton", "numpy", "pytest", "_pytest", "pluggy", "xdist"):
-        file = getattr(sys.modules.get(name), "__file__", None)
-        found |= {str(Path(file).parent)} if file else set()
+    found |= {str(Path(file).parent) for file in loaded}
     return tuple(sorted(f"{Path(path).resolve()}/" for path in found))
 
 
@@ -213,7 +213,9 @@ def is_library(filename: str) -> bool:
     """Say whether a source file belongs to the interpreter or to an installed package."""
     if filename.startswith("<frozen"):
         return True
-    return str(Path(filename).resolve()).startswith(library_roots())
+    # The watch over writes asks before torch is imported, and while it is.
+    files = (getattr(sys.modules.get(name), "__file__", None) for name in _ELSEWHERE)
+    return str(Path(filename).resolve()).startswith(_library_roots(tuple(filter(None, files))))
 
 
 def _resolve(name: str) -> Any:
