@@ -173,8 +173,11 @@ def remove(name: str) -> Spoil:
 
 SPOILT_CAMPAIGNS: dict[str, tuple[Spoil, tuple[str, ...]]] = {
     "missing csv": (remove("benchmark.csv"), ("round-1/artifacts/attempt-1/benchmark.csv",)),
-    "truncated csv": (truncate("benchmark.csv"), ("attempt-1/benchmark.csv", "SHA-256")),
-    "truncated evidence": (truncate("evidence.json"), ("attempt-1/evidence.json", "SHA-256")),
+    "truncated csv": (truncate("benchmark.csv"), ("attempt-1/benchmark.csv", "was changed since")),
+    "truncated evidence": (
+        truncate("evidence.json"),
+        ("attempt-1/evidence.json", "was changed since"),
+    ),
     "ledger": (spoil_ledger, ("ledger.jsonl", "line 2")),
     "detached": (lambda p: p.git("switch", "--quiet", "--detach"), ("detached", "git switch")),
     "other branch": (

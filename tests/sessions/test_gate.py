@@ -420,7 +420,7 @@ def test_a_submodule_that_changed(gate: Gate, tmp_path: Path) -> None:
         ),
         pytest.param(("--kopt-policy", "mild"), ("'mild'", "primus"), marks=long),
         (("--kopt-calibrate", "4"), ("--kopt-calibrate", "--kopt-base")),
-        (("--kopt-check-only",), ("--kopt-check-only", "no --kopt-base", "as it is")),
+        (("--kopt-check-only",), ("--kopt-check-only without --kopt-base", "as it is")),
     ],
 )
 def test_options_that_do_not_go_with_it(
