@@ -28,6 +28,7 @@ from pytest_kopt.measure.engine import NOTHING, Block, CaptureFailed, agreed
 from pytest_kopt.measure.wall import WallEngine
 from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.pairing import PairedMetric, judge
+from pytest_kopt.paired.referee import Referee
 from pytest_kopt.paired.replica import CaseQuads, Refused, Replica
 from pytest_kopt.schema.profile import MEMORY
 from pytest_kopt.trials import comparing
@@ -124,6 +125,10 @@ class Commands:
     def timed(self, forward_ms: float, backward_ms: float | None) -> None:
         assert forward_ms > 0
 
+    def kept(self, nodeid: str, looks: Sequence[Mapping[str, Any]]) -> bool:
+        assert looks == []
+        return True
+
     def caught(self, nodeid: str, findings: Sequence[Any]) -> None:
         self.findings = [*findings]
 
@@ -204,6 +209,7 @@ class _Child:
                 {"kind": "loaded"},
                 {"kind": "prepared", "engine": engine, "not_captured": dict(not_captured)},
                 {"kind": "ready", "arms": [arm]},
+                {"kind": "kept", "looks": []},
                 {"kind": "caught", "findings": []},
                 {"kind": "finished"},
             ]
@@ -226,6 +232,8 @@ class _Child:
 
     def release(self, seed: int) -> None: ...
 
+    def settle(self, *, is_right: bool) -> None: ...
+
 
 def replica() -> tuple[CaseQuads, list[_Child]]:
     children = [
@@ -243,6 +251,8 @@ def replica() -> tuple[CaseQuads, list[_Child]]:
         "two processes",
         CPU,
         cast("Any", placement),
+        Referee(lambda: cast("Any", None), "no other process"),
+        1,
         cast("Any", children[0]),
     )
     return made.measure(["a"], random.Random(1), lambda: None)["a"], children

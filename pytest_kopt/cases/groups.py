@@ -125,6 +125,12 @@ def with_steady_groups(case: Case) -> Case:
     return replace(case, weights=(*case.weights, *groups.layouts))
 
 
+def uneven_cases(case: Case) -> list[Case]:
+    """Return a grouped case with group sizes of each skewed distribution, kept between calls."""
+    steady = with_steady_groups(case)
+    return [redrawn(steady, name) for name in SKEWED]
+
+
 def has_skew(case: Case) -> bool:
     """Say whether there are groups among which rows can be spread unevenly."""
     return case.is_grouped and case.dims.get("G") != 1

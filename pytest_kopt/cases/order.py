@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_kopt.cases.result import CaseResult
@@ -42,6 +43,11 @@ class ArmsOrder:
     own: str = CANDIDATE
     others: tuple[str, ...] = (INCUMBENT, PLACEBO)
 
+    @property
+    def is_referee(self) -> bool:
+        """Whether this process holds no arm and judges what others' gave."""
+        return not self.names
+
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> ArmsOrder:
         """Read the JSON form."""
@@ -74,13 +80,18 @@ class BlockOrder:
 
 
 class Commander(Protocol):
-    """The other side: announces what is ready and says which block to run."""
+    """The other side: announces what is ready and says which block to run.
+
+    What is handed over lies in `scratch`.
+    """
+
+    scratch: Path
 
     def declared(self, result: CaseResult) -> None:
         """Hand in the ERROR row that a case gets if it takes its process down."""
 
-    def loaded(self, nodeid: str) -> None:
-        """Say that every version is there, and wait until the device is this process's own."""
+    def loaded(self, nodeid: str) -> Mapping[str, Any] | None:
+        """Say that all is there; wait for the device, or for what a referee has to judge."""
 
     def agree(self, nodeid: str, engine: str, not_captured: Mapping[str, str]) -> str:
         """Say what times this process's arms, and why no graph; return what is to time all arms."""
@@ -99,6 +110,12 @@ class Commander(Protocol):
         """Wait for the next block, or for the end of them."""
 
     def timed(self, forward_ms: float, backward_ms: float | None) -> None: ...
+
+    def kept(self, nodeid: str, looks: Sequence[Mapping[str, Any]]) -> bool:
+        """Hand over what was looked at; return whether it was judged, and found right."""
+
+    def judged(self, nodeid: str, findings: Sequence[Finding], why_not: str) -> None:
+        """Say what a referee found, or why it cannot judge."""
 
     def caught(self, nodeid: str, findings: Sequence[Finding]) -> None:
         """Say what the candidate gave away while it was timed; nothing, as a rule."""

@@ -39,7 +39,7 @@ class Phase(Enum):
     WRONG = "a step gave a wrong result", "checking"
     CHECKED = "after the steps", "passed before after threads threads_now accuracy baseline counts"
     TRAINED = "in a training loop in small", "rehearsal"
-    BLOCKS = "blocks were timed", "threads threads_now blocks floors asks_known"
+    BLOCKS = "blocks were timed", "threads threads_now blocks floors judges asks_known"
     TIMED = "a case was timed", "ms nbytes flops device why told computes"
     CASE = "a test has measured its case", "session"
     COMPARED = "blocks of two versions were timed", "spans others"
@@ -179,7 +179,7 @@ TABLE = (
         only="rehearsal.timed",
     ),
     Check(Phase.BLOCKS, "honesty.watching.state:taken_threads", "thread-count"),
-    Check(Phase.BLOCKS, "cases.running.spot_checks:wrong_results", "timed-result"),
+    Check(Phase.BLOCKS, "cases.running.spot_checks:wrong_results", "timed-result", only="judges"),
     Check(Phase.BLOCKS, "cases.running.spot_checks:known_content", "inflation", only="asks_known"),
     Check(Phase.TIMED, "honesty.physics:too_fast", "faster-than-physics"),
     Check(

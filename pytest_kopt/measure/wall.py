@@ -78,7 +78,7 @@ class WallBlock(Block):
     ) -> None:
         self.calls = count
         self._before = before
-        self._sets = len(calls)
+        self._calls = calls
         self._next: Iterator[Call] = cycle(calls)
         self._synchronize = synchronize
 
@@ -87,7 +87,7 @@ class WallBlock(Block):
 
     def _whole(self) -> float:
         assert self._synchronize is not None
-        at_once = self.calls if self._before is None else self._sets
+        at_once = self.calls if self._before is None else len(self._calls)
         seconds = 0.0
         for done in range(0, self.calls, at_once):
             if self._before is not None:
@@ -102,8 +102,7 @@ class WallBlock(Block):
 
     def _median(self) -> float:
         times = defaultdict(list)
-        for _ in range(self.calls):
-            call = next(self._next)
+        for _, call in zip(range(self.calls), cycle(self._calls), strict=False):
             if self._before is not None:
                 self._before()
             start = perf_counter()

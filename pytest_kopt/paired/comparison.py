@@ -22,6 +22,7 @@ from pytest_kopt.cases.seeds import derive
 from pytest_kopt.decide.inference import LOOKS
 from pytest_kopt.devices.vendor import Device
 from pytest_kopt.honesty.heldout import Tried, merged
+from pytest_kopt.paired.referee import Referee
 from pytest_kopt.paired.replica import CaseQuads, Died, DiedNearby, Refused, Replica
 from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child, why_open
 from pytest_kopt.processes.site import Site
@@ -166,7 +167,7 @@ class Comparison:
         for index, lane in enumerate(self._lanes):
             lane.ids = list(found.get(index, ()))
             if not lane.ids:
-                lane.stop_all()
+                lane.close()
         self._lanes = [lane for lane in self._lanes if lane.ids]
         return True
 
@@ -225,7 +226,7 @@ class Comparison:
             lane.abandon()
         self._pool.shutdown()
         for lane in self._lanes:
-            lane.stop_all()
+            lane.close()
 
     def fall_back(self, how: str, refused: Refused) -> None:
         """Go on in two processes a replica; NotComparable where that is `how` it failed.
@@ -248,7 +249,20 @@ class Comparison:
             if self.how == ONE_PROCESS:
                 self.how, self.why_two = TWO_PROCESSES, reason
 
-    def start(self, site: Site, device: Device, ids: Sequence[str], near: bool) -> Replica:
+    def start_referee(self, site: Site, device: Device, ids: Sequence[str]) -> Referee:
+        """Start the process that judges what replicas of some cases look at."""
+        versions = self._versions
+
+        def start() -> Child:
+            orders = self._fresh_orders(site)
+            return self._alone((), versions.trees[0], site, device, ids, False, orders)
+
+        why = "another interpreter may draw other inputs from a seed" if versions.other else ""
+        return Referee(start, why)
+
+    def start(
+        self, site: Site, device: Device, ids: Sequence[str], near: bool, referee: Referee
+    ) -> Replica:
         """Start the processes of a replica of some cases on a host's device.
 
         With `near` they also try shapes near the declared ones.
@@ -262,20 +276,24 @@ class Comparison:
         else:
             tree_of = {CANDIDATE: None, INCUMBENT: versions.trees[0], PLACEBO: versions.trees[1]}
             held = {
-                name: self._alone(name, tree_of[name], site, device, ids, near, orders)
+                name: self._alone((name,), tree_of[name], site, device, ids, near, orders)
                 for name in names
             }
             children = list(held.values())
-            return Replica(children, how, device, site.placement, alone=held[CANDIDATE])
-        return Replica(children, how, device, site.placement)
+        alone = None if how == ONE_PROCESS else held[CANDIDATE]
+        seed = orders.session_seed
+        return Replica(children, how, device, site.placement, referee, seed, alone)
 
-    def start_company(self, site: Site, device: Device, ids: Sequence[str]) -> Replica:
+    def start_company(
+        self, site: Site, device: Device, ids: Sequence[str], referee: Referee
+    ) -> Replica:
         """Start a process with both versions, and one in which the incumbent is alone."""
         orders, names = self._fresh_orders(site), [CANDIDATE, INCUMBENT]
         self.random.shuffle(names)
         both = self._together(names, site, device, ids, False, orders)
-        alone = self._alone(ALONE, self._versions.trees[0], site, device, ids, False, orders)
-        return Replica([both, alone], self.how, device, site.placement)
+        alone = self._alone((ALONE,), self._versions.trees[0], site, device, ids, False, orders)
+        seed = orders.session_seed
+        return Replica([both, alone], self.how, device, site.placement, referee, seed)
 
     def _fresh_orders(self, site: Site) -> WorkerOrders:
         # No content comes in two replicas: a kernel's processes could pass answers on.
@@ -310,7 +328,7 @@ class Comparison:
 
     def _alone(
         self,
-        name: str,
+        names: tuple[str, ...],
         tree: Path | None,
         site: Site,
         device: Device,
@@ -318,9 +336,12 @@ class Comparison:
         near: bool,
         orders: WorkerOrders,
     ) -> Child:
-        """Start a process that holds one arm, in a tree of the incumbent or in the project."""
+        """Start a process that holds one arm, in a tree of the incumbent or in the project.
+
+        Without a name it is a referee.
+        """
         versions = self._versions
-        order = ArmsOrder((name,), held_out=near)
+        order = ArmsOrder(names, held_out=near)
         if tree is not None and versions.other:
             site, tree = replace(site, starter=versions.other), None
         if tree is not None:
@@ -354,6 +375,7 @@ class _Lane:
         self.ids = ids
         self._same: set[str] = set()
         self._started: list[Replica] = []
+        self._held_referee: Referee | None = None
         self._leaving: Replica | None = None
         self._abandoned = False
         self._measured = 0
@@ -382,7 +404,8 @@ class _Lane:
         wanted = [nodeid for nodeid in self.ids if nodeid not in self._same]
         if not wanted:
             return {}
-        replica = self._comparison.start_company(self.site, self.device, wanted)
+        referee = self._referee()
+        replica = self._comparison.start_company(self.site, self.device, wanted, referee)
         self._started.append(replica)
         try:
             replica.load(wanted[0])
@@ -394,6 +417,8 @@ class _Lane:
     def abandon(self) -> None:
         """End what is running, from another thread."""
         self._abandoned = True
+        if (referee := self._held_referee) is not None:
+            referee.kill()
         self._kill_all()
 
     def _kill_all(self) -> None:
@@ -401,6 +426,15 @@ class _Lane:
             # At once: a process takes a while to let go of its GPU.
             with ThreadPoolExecutor(len(started)) as pool:
                 list(pool.map(Replica.kill, started))
+
+    def _referee(self) -> Referee:
+        """Return what judges this lane's replicas; one that died is replaced."""
+        if self._held_referee is not None and self._held_referee.has_died:
+            self._drop_referee()
+        if self._held_referee is None:
+            comparison = self._comparison
+            self._held_referee = comparison.start_referee(self.site, self.device, self.ids)
+        return self._held_referee
 
     def _one(self, asked: Collection[str], due: int) -> dict[str, CaseQuads]:
         """Measure what the change concerns; the other cases need no clock after the first time."""
@@ -425,6 +459,8 @@ class _Lane:
                 crowded = len(self._started) > 1
                 self.stop_all()
                 orphaned = forked and isinstance(refused, Died) and self._lost_parent()
+                if orphaned:
+                    self._drop_referee()
                 if crowded and NO_MEMORY in str(refused):
                     self._most = 1
                 elif not (self._abandoned or orphaned):
@@ -462,13 +498,24 @@ class _Lane:
         comparison = self._comparison
         near = comparison.tries_nearby and comparison.how not in self._asked_near
         self._asked_near.add(comparison.how)
-        return comparison.start(self.site, self.device, self.ids, near)
+        return comparison.start(self.site, self.device, self.ids, near, self._referee())
 
     def _await_leaving(self) -> None:
         """Wait for the last replica to be gone: what ends on a device disturbs a timing there."""
         if self._leaving:
             self._leaving.stop()
             self._leaving = None
+
+    def close(self) -> None:
+        """End all that is left."""
+        self.stop_all()
+        self._drop_referee()
+
+    def _drop_referee(self) -> None:
+        if (referee := self._held_referee) is not None:
+            referee.kill()
+            referee.stop()
+            self._held_referee = None
 
     def stop_all(self) -> None:
         """End all: one that loads or waits for its turn would not listen."""

@@ -36,6 +36,8 @@ _PAIR_COLUMNS = (
     *("label", "round_of_inference", "comparison", "pair", "position"),
     *("candidate_ms", "incumbent_ms", "device", "clocks"),
 )
+#: What a flag says where no other process judged the timed results of a case.
+_INSIDE = "what timed calls gave was judged in their own process"
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +294,8 @@ def _flags(
         flags[result.label] = flagged[-1].flags if flagged else ()
         why = {k: v for replica in replicas for k, v in replica[result.nodeid].not_captured.items()}
         found += [f"{result.label}: {by_events(why)}"] if why else []
+        inside = {replica[result.nodeid].judged_inside for replica in replicas} - {""}
+        found += [f"{result.label}: {_INSIDE}: {why}" for why in sorted(inside)]
     return (*found, *by_kind(flags))
 
 

@@ -20,6 +20,7 @@ from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.measure.engine import agreed
+from pytest_kopt.paired.referee import Looks, Referee, why_ended
 from pytest_kopt.processes.child import Child, ChildDied
 from pytest_kopt.sameness.recording import differences_later
 
@@ -33,6 +34,8 @@ _PAIRS: dict[Kind, tuple[str, str]] = {
     "uneven": (UNEVEN[CANDIDATE], UNEVEN[INCUMBENT]),
     "alone": (INCUMBENT, ALONE),
 }
+#: Arms that nobody looks into: what they run was accepted before.
+_TRUSTED = frozenset({INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]})
 #: Of the first blocks of an arm so many are looked at.
 _RUNS, _LOOKS = 7, 2
 #: Block times in ms: forward, and backward where the case has one.
@@ -46,7 +49,8 @@ class CaseQuads:
 
     `engine` is that of both directions, or `graph+events`. `device` is the UUID of what
     measured it, `conditions` its state around that, `timed` from when to when it was measured alone
-    (seconds since the epoch), `not_captured` why something is not timed by replays of a graph.
+    (seconds since the epoch), `not_captured` why something is not timed by replays of a graph,
+    `judged_inside` why what was looked at was judged in its own process ("": it was not).
     """
 
     nodeid: str
@@ -56,6 +60,7 @@ class CaseQuads:
     conditions: Conditions | None = None
     timed: tuple[float, float] = (0.0, 0.0)
     not_captured: Mapping[str, str] = field(default_factory=dict)
+    judged_inside: str = ""
     #: How it is known that both versions are the same, where nothing was timed.
     same: Same | None = None
     #: What differs in their machine code, as far as it is told.
@@ -141,11 +146,18 @@ class Replica:
         how: str,
         device: Device,
         placement: Placement,
+        referee: Referee,
+        seed: int,
         alone: Child | None = None,
     ) -> None:
-        """Take over started processes; `alone` is the one that holds only the candidate."""
+        """Take over started processes whose session seed is `seed`, and what judges them.
+
+        `alone` is the one that holds only the candidate.
+        """
         self._children = children
         self._alone = alone
+        self._referee = referee
+        self._seed = seed
         self._device = device
         self._placement = placement
         self.how = how
@@ -159,6 +171,7 @@ class Replica:
             self._asked = nodeid
             for child in self._children:
                 child.ask(nodeid, None)
+            self._referee.load(nodeid)
 
     def measure(
         self, ids: Sequence[str], order: random.Random, clear: Callable[[], None]
@@ -203,10 +216,12 @@ class Replica:
         if nodeid != self._asked:
             for child in self._children:
                 child.ask(nodeid, None)
+        self._referee.load(nodeid)
         for child in self._children:
             message = _wait(child, "loaded", "same")
             if message["kind"] == "same":
                 return _same(child, message)
+        self._referee.await_loaded(nodeid)
         with placement.lock(device):
             placement.keep_strangers_off(device)
             since = time.time()
@@ -236,24 +251,38 @@ class Replica:
                 lambda: _quads(blocks, order), lambda: placement.read(device)
             )
             spans = {arm: child.spans.pop(arm) for arm, child in arms.items()}
-            trusted = {INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]} & spans.keys()
-            waiting = [span for arm in trusted for span in spans.pop(arm)]
+            waiting = [span for arm in _TRUSTED & spans.keys() for span in spans.pop(arm)]
             found = ask(
                 Phase.COMPARED,
                 spans=[span for own in spans.values() for span in own],
                 others=waiting,
             )
+            disputed = []
             for child in self._children:
                 child.release(order.getrandbits(62))
+                handed = _wait(child, "kept")["looks"]
+                own = [(arm, seed) for arm, seed in blocks.looked_at if arms[arm] is child]
+                looks = Looks(nodeid, self._seed, own, engine, handed)
+                wrong = self._referee.judge(looks) if own else []
+                child.settle(is_right=wrong == [])
                 found += [Finding(**told) for told in _wait(child, "caught")["findings"]]
                 if found:
                     raise Caught(found)
+                if wrong:
+                    disputed.append((looks, wrong))
                 self._read_tried(child, nodeid)
             timed = (since, time.time())
         self.held_seconds += timed[1] - timed[0]
+        # With the device left to others: another process loads the case for this.
+        for looks, wrong in disputed:
+            if self._referee.stands(looks):
+                raise Caught(wrong)
         shown = "+".join(dict.fromkeys(engine.split("+")))
         why = {what: said for told in prepared for what, said in told["not_captured"].items()}
-        return CaseQuads(nodeid, shown, quads, device.uuid, conditions, timed, why, kernels=kernels)
+        inside = self._referee.why_not(nodeid)
+        return CaseQuads(
+            *(nodeid, shown, quads, device.uuid, conditions, timed, why, inside), kernels=kernels
+        )
 
     def _read_tried(self, child: Child, nodeid: str) -> None:
         try:
@@ -279,11 +308,15 @@ class _Blocks:
         self.arms = arms
         self._looked_at = {arm: order.sample(range(_RUNS), _LOOKS) for arm in arms}
         self._runs = dict.fromkeys(arms, 0)
+        #: Arm and seed of the blocks so far whose results are to be judged.
+        self.looked_at: list[tuple[str, int]] = []
 
     def run(self, arm: str, seed: int) -> Times:
         """Run the next block of an arm on content drawn under a seed."""
         number, self._runs[arm] = self._runs[arm], self._runs[arm] + 1
         is_looked_at = number in self._looked_at[arm]
+        if is_looked_at and arm not in _TRUSTED:
+            self.looked_at.append((arm, seed))
         return self.arms[arm].block(arm, seed, is_looked_at=is_looked_at)
 
 
@@ -314,17 +347,5 @@ def _wait(child: Child, *kinds: str) -> dict[str, Any]:
         message = child.receive()
         if message["kind"] in kinds:
             return message
-        if message["kind"] == "refused":
-            raise Refused(message["reason"])
-        if message["kind"] == "collect_error":
-            raise Refused(f"does not import: {_last_line(message['data'].get('longrepr'))}")
-        if message["kind"] == "report" and message["data"]["outcome"] == "failed":
-            raise Refused(f"failed: {_last_line(message['data'].get('longrepr'))}")
-        if message["kind"] == "finished":
-            raise Refused("the case never called kopt()")
-
-
-def _last_line(longrepr: Any) -> str:
-    crash = longrepr.get("reprcrash") if isinstance(longrepr, dict) else None
-    text = str(crash["message"] if crash else longrepr).strip()
-    return text.splitlines()[-1] if text else "no reason given"
+        if why := why_ended(message):
+            raise Refused(why)

@@ -102,6 +102,9 @@ class Child:
             moved(str(config.invocation_params.dir)),
         )
         hidden = config.stash.get(HIDDEN, None) if orders.cases_only else None
+        if hidden and orders.arms and orders.arms.is_referee:
+            # It reads what others hand over, from folders that are not there yet.
+            hidden = ()
         self.spans: dict[str, list[Span]] = {}
         self._launched = launched
         self._process, self._channel = launched.process, launched.channel
@@ -150,6 +153,23 @@ class Child:
         )
         backward = message["backward"]
         return float(message["forward"]), None if backward is None else float(backward)
+
+    def judge(
+        self,
+        seed: int,
+        blocks: Sequence[tuple[str, int]],
+        engine: str,
+        looks: Sequence[Mapping[str, Any]] | None,
+    ) -> None:
+        """Have a referee judge the looked-at blocks of a process with this session seed.
+
+        Without `looks` it is to answer itself. `blocks` are arm and seed of each.
+        """
+        self._tell("judge", seed=seed, blocks=[*blocks], engine=engine, looks=looks)
+
+    def settle(self, *, is_right: bool) -> None:
+        """Tell a process whether what it handed over was found right; it judges that else."""
+        self._tell("settled", is_right=is_right)
 
     @property
     def has_died(self) -> bool:

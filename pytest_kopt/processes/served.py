@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -20,7 +20,7 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.honesty.watching.audit_hook import Bounds
 from pytest_kopt.options.declare import SERVE
-from pytest_kopt.processes.channel import Channel
+from pytest_kopt.processes.channel import Channel, Message
 from pytest_kopt.processes.isolation import isolate
 from pytest_kopt.processes.parent_death import end_with_parent
 from pytest_kopt.processes.worker_orders import WorkerOrders
@@ -36,10 +36,12 @@ class Serve:
         orders: WorkerOrders,
         args: list[str] | None,
         bounds: Bounds | None = None,
+        scratch: Path = Path(),
     ) -> None:
         # The name under which pluggy registers a plugin given to pytest.main.
         self.__name__ = SERVE
         self.orders = orders
+        self.scratch = scratch
         self.bounds = bounds
         self._channel = channel
         self._args = args
@@ -101,10 +103,10 @@ class Serve:
         self._leaving |= any(name == LOST for name, _ in report.user_properties)
         self._send_report("report", report)
 
-    def loaded(self, nodeid: str) -> None:
-        """Say that a case's versions are there; return when the device is this process's own."""
+    def loaded(self, nodeid: str) -> Message | None:
+        """Say that a case is there; return what is said when it is its turn."""
         self._channel.send("loaded", nodeid=nodeid)
-        self._channel.receive()
+        return self._channel.receive()
 
     def agree(self, nodeid: str, engine: str, not_captured: Mapping[str, str]) -> str:
         """Say what times the arms of a case here; return what is to time them everywhere."""
@@ -150,6 +152,17 @@ class Serve:
         """Return the times of a block, and how long it took from the order on."""
         spent = (time.perf_counter() - self._ordered) * 1e3
         self._channel.send("time", forward=forward_ms, backward=backward_ms, spent=spent)
+
+    def kept(self, nodeid: str, looks: Sequence[Mapping[str, Any]]) -> bool:
+        """Hand over what was looked at; return whether it was judged, and found right."""
+        self._channel.send("kept", nodeid=nodeid, looks=[*looks])
+        message = self._channel.receive()
+        return bool(message and message["is_right"])
+
+    def judged(self, nodeid: str, findings: Sequence[Finding], why_not: str) -> None:
+        """Return what a referee found, or why it cannot judge."""
+        told = [f.to_json() for f in findings]
+        self._channel.send("judged", nodeid=nodeid, findings=told, why_not=why_not)
 
     def caught(self, nodeid: str, findings: Sequence[Finding]) -> None:
         """Return what the candidate gave away while it was timed."""
@@ -216,6 +229,6 @@ def serve(reader: int, writer: int, scratch: Path) -> NoReturn:
         bounds = isolate(scratch, [*map(Path, hello["hidden"])])
     if orders.device == "cuda":
         context.begin_to_rouse(orders.device)
-    plugin = Serve(channel, orders, hello["args"], bounds)
+    plugin = Serve(channel, orders, hello["args"], bounds, scratch)
     # A session that began ends in its own last hook; this is for one that could not.
     os._exit(int(pytest.main(hello["pytest_args"], plugins=[plugin, Leave()])))

@@ -130,6 +130,10 @@ class Worker:
         order, commander = self.orders.arms, self._commander
         if order is None or commander is None:
             return None
+        if order.is_referee:
+            from pytest_kopt.cases.running.referee import serve_referee
+
+            return lambda case, bench: serve_referee(case, bench, order, commander)
         from pytest_kopt.cases.running.arms import serve_arms
 
         return lambda case, bench: serve_arms(case, bench, order, commander, item)

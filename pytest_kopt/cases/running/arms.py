@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.groups import SKEWED, has_skew, redrawn, with_steady_groups
+from pytest_kopt.cases.groups import has_skew, uneven_cases
 from pytest_kopt.cases.order import (
     ALONE,
     CANDIDATE,
@@ -30,6 +30,7 @@ from pytest_kopt.cases.order import (
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.heldout import held_out_cases, try_shape
+from pytest_kopt.cases.running.referee import SLACK_DB, WAYS, hand_over
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.spot_checks import Spotted, floors
 from pytest_kopt.cases.running.timing import (
@@ -53,8 +54,6 @@ from pytest_kopt.versions.errors import NotLoadable, Unreached
 
 #: So many other shapes and inputs are tried however long they take, and more for so long.
 _TRIED, _TRYING_SECONDS = 4, 3.0
-#: How far below the baseline's SNR a timed result may lie, in dB, before it is plainly wrong.
-_SLACK_DB = 40.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +119,24 @@ def serve_arms(
             ]
             commander.timed(times[0], times[1] if times[1:] else None)
         findings, threads = bench.watched(), torch.get_num_threads()
-    known = floors(bench.accuracy(case.nodeid), _SLACK_DB)
-    for name in arms.keys() - {INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]}:
+    suspects = arms.keys() - {INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]}
+    looks = [
+        hand_over(name, way, spot, commander.scratch)
+        for name in suspects
+        for way, block in zip(WAYS, arms[name].blocks, strict=False)
+        for spot in block.spots
+    ]
+    with bench.waiting():
+        judges = not commander.kept(case.nodeid, looks)
+    known = floors(bench.accuracy(case.nodeid), SLACK_DB)
+    for name in suspects:
         findings += ask(
             Phase.BLOCKS,
             threads=1,
             threads_now=threads,
             blocks=arms[name].blocks,
             floors=known,
+            judges=judges,
             # Once a comparison is enough: it takes as long as a fifth of the blocks.
             asks_known=order.held_out and name == CANDIDATE,
         )
@@ -220,8 +229,7 @@ def _uneven(
     case: Case, bench: Bench, seed: int, calls: Sequence[Callable[..., Any]]
 ) -> tuple[Case, InputPool]:
     """Return a grouped case with input sets of every skewed distribution, one at least of each."""
-    steady = with_steady_groups(case)
-    cases = [redrawn(steady, name) for name in SKEWED]
+    cases = uneven_cases(case)
 
     def make(i: int) -> tuple[Any, ...]:
         return make_inputs(cases[i % len(cases)], seed + i)

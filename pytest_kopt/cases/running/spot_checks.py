@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from pytest_kopt.cases.running.execution import (
     roots,
 )
 from pytest_kopt.cases.running.reference import Reference
+from pytest_kopt.cases.seeds import derive
 from pytest_kopt.honesty import inputs
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
@@ -63,11 +64,14 @@ class Spot:
     """What a call worked on and what it gave, by name.
 
     A backward has incoming gradients by name of the output, and its gradients in order as results.
+    `seed` is that of its block, `number` says which set of inputs it worked on.
     """
 
-    given: list[Any]
-    incoming: dict[str, torch.Tensor] | None
-    results: dict[str, Any]
+    given: Sequence[Any]
+    incoming: Mapping[str, torch.Tensor] | None
+    results: Mapping[str, Any]
+    seed: int = 0
+    number: int = 0
 
 
 class Forward:
@@ -231,7 +235,7 @@ class Spotted(Block):
         self._renewal = renewal
         self._chosen, self._dice = looks.drawn() if looks else (frozenset(), random.SystemRandom())
         self._run = 0
-        self._spots: list[Spot] = []
+        self.spots: list[Spot] = []
 
     def run(self) -> float:
         number, self._run = self._run, self._run + 1
@@ -244,35 +248,26 @@ class Spotted(Block):
         if not is_looked_at:
             return self._undisturbed()
         dice = random.Random(seed)
-        recorder = dice.choice(self._recorders)
-        write = self._new_content(recorder.call, dice.getrandbits(62))
+        number = dice.randrange(min(len(self._recorders), self.calls))
+        recorder = self._recorders[number]
+        write = new_content(self._case, recorder.call, content_seed(seed))
         place = 1 + dice.randrange(max(1, self.calls // len(self._recorders)))
         if self._renewal is None:
             write()
         else:
-            self._renewal.instead(place, write)
+            # Calls take turns, and each is renewed before.
+            self._renewal.instead((place - 1) * len(self._recorders) + number + 1, write)
         recorder.wait_for(place)
         milliseconds = self._undisturbed()
         # A graph's replay calls nothing; of launches a block may end before all sets had a turn.
         if recorder.has_run or self.engine == "graph":
-            self._spots.append(recorder.spot())
+            self.spots.append(replace(recorder.spot(), seed=seed, number=number))
         return milliseconds
 
     def plainly_wrong(self, floors: Mapping[str, float]) -> Comparison | None:
-        """Judge what was remembered; return a result that is plainly wrong.
-
-        That is one below its floor (an SNR in dB by name of the result): the gate itself was asked
-        in the check.
-        """
-        return next(
-            (
-                item
-                for spot in self._spots
-                for item in self._judged(spot)
-                if not item.passed and not item.snr_db >= floors.get(item.name, _WRONG_DB)
-            ),
-            None,
-        )
+        """Judge what was remembered; return a result that is plainly wrong."""
+        wrong = (plainly_wrong(self._case, spot, floors) for spot in self.spots)
+        return next(filter(None, wrong), None)
 
     def known_gain(self) -> float:
         """Return how much faster calls are for content that they know; writes to the inputs."""
@@ -291,46 +286,73 @@ class Spotted(Block):
         self.queue_full = self._inner.queue_full
         return milliseconds
 
-    def _new_content(self, call: Forward | Backward, seed: int) -> Callable[[], None]:
-        """Draw content as the case draws it; return what writes it where the call looks."""
-        if call.incoming is None:
-            given, drawn = call.given, make_inputs(self._case, seed)
-            weights = self._case.weights
-            return lambda: inputs.overwrite(given, drawn, weights, only_activations=True)
-        generator = torch.Generator(call.changing[0].device).manual_seed(seed)
-        pairs = [(old, drawn_like(old, generator)) for old in call.changing]
 
-        def write() -> None:
-            for old, new in pairs:
-                old.data.copy_(new)
+def content_seed(seed: int) -> int:
+    """Return the seed of what a call that is looked at meets, by that of its block."""
+    return derive(seed, "", "looked at")
 
-        return write
 
-    def _judged(self, spot: Spot) -> list[Comparison]:
-        reference = Reference(self._case)
-        nothing: dict[int, torch.Tensor | None] = {}
-        if spot.incoming is None:
-            expected = reference.forward(spot.given, list(spot.results))
-            return judge(self._case, expected, Pass(spot.results, nothing))
-        positions = leaves(spot.given)
-        wanted = reference.backward(spot.given, list(spot.incoming), spot.incoming)
-        gradients = dict(zip(positions, spot.results.values(), strict=True))
-        return judge(self._case, Pass({}, wanted), Pass({}, gradients))
+def new_content(case: Case, call: Forward | Backward, seed: int) -> Callable[[], None]:
+    """Draw content as the case draws it; return what writes it where a call looks."""
+    if call.incoming is None:
+        given, drawn = call.given, make_inputs(case, seed)
+        return lambda: inputs.overwrite(given, drawn, case.weights, only_activations=True)
+    pairs = [*zip(call.changing, drawn_gradients(call.changing, seed), strict=True)]
+
+    def write() -> None:
+        for old, new in pairs:
+            old.data.copy_(new)
+
+    return write
+
+
+def drawn_gradients(like: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
+    """Return incoming gradients like others, drawn where the first of these lies."""
+    generator = torch.Generator(like[0].device).manual_seed(seed)
+    return [drawn_like(item, generator) for item in like]
+
+
+def plainly_wrong(case: Case, spot: Spot, floors: Mapping[str, float]) -> Comparison | None:
+    """Return a result that is plainly wrong: below its floor, an SNR in dB by name of the result.
+
+    The gate itself was asked in the check.
+    """
+    return next(
+        (
+            item
+            for item in _judged(case, spot)
+            if not item.passed and not item.snr_db >= floors.get(item.name, _WRONG_DB)
+        ),
+        None,
+    )
+
+
+def _judged(case: Case, spot: Spot) -> list[Comparison]:
+    reference = Reference(case)
+    nothing: dict[int, torch.Tensor | None] = {}
+    if spot.incoming is None:
+        expected = reference.forward(spot.given, list(spot.results))
+        return judge(case, expected, Pass(dict(spot.results), nothing))
+    positions = leaves(spot.given)
+    wanted = reference.backward(spot.given, list(spot.incoming), spot.incoming)
+    gradients = dict(zip(positions, spot.results.values(), strict=True))
+    return judge(case, Pass({}, wanted), Pass({}, gradients))
 
 
 def wrong_results(blocks: Sequence[Spotted], floors: Mapping[str, float]) -> list[Finding]:
     """Return a finding for each block with a timed call whose result was plainly wrong."""
-    wrong = [item for block in blocks if (item := block.plainly_wrong(floors))]
-    return [
-        Finding(
-            "timed-result",
-            f"wrong in a timed block, on content that it had not seen: {item.name} {item.reason}, "
-            f"SNR {item.snr_db:.1f} dB",
-            advice="do the same work in timed calls as in checked ones",
-            bucket="W2",
-        )
-        for item in wrong
-    ]
+    return [wrong_result(item) for block in blocks if (item := block.plainly_wrong(floors))]
+
+
+def wrong_result(item: Comparison) -> Finding:
+    """Return the finding about a timed call's result."""
+    return Finding(
+        "timed-result",
+        f"wrong in a timed block, on content that it had not seen: {item.name} {item.reason}, "
+        f"SNR {item.snr_db:.1f} dB",
+        advice="do the same work in timed calls as in checked ones",
+        bucket="W2",
+    )
 
 
 def known_content(blocks: Sequence[Spotted]) -> list[Finding]:

@@ -92,6 +92,7 @@ def time_case(case: Case, bench: Bench, report: CheckReport) -> Timed:
         threads_now=torch.get_num_threads(),
         blocks=[block for block in blocks if block],
         floors=floors(report.accuracy, _OWN_SLACK_DB),
+        judges=True,
         asks_known=not bench.compared,
     )
     findings += ask(
@@ -222,6 +223,9 @@ def prepare_blocks(
     forward = spotted(engines[0], front, renewal)
     if not case.backward:
         return forward, None
+    if renewal is not None:
+        # What the backward's inputs hold follows from the seed, however often calls were tried.
+        renewal.begin(seed)
     # Autograd runs a backward on its forward's stream, and only there can it be captured.
     with launch_stream(bench.device):
         back = [

@@ -1,0 +1,232 @@
+"""The referee of a comparison: judges what was looked at, in a process without the candidate.
+
+The process that runs the candidate (the runner) leaves what the looked-at calls gave in files, as
+plain bytes. The referee has the test module and the incumbent; it draws the very content from the
+seeds that the deciding process gave with the blocks, and asks its own reference.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy
+import torch
+
+from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.groups import uneven_cases
+from pytest_kopt.cases.order import UNEVEN, ArmsOrder, Commander
+from pytest_kopt.cases.running.bench import Bench
+from pytest_kopt.cases.running.execution import grad_out, make_inputs
+from pytest_kopt.cases.running.reference import observed
+from pytest_kopt.cases.running.spot_checks import (
+    Backward,
+    Forward,
+    Spot,
+    content_seed,
+    drawn_gradients,
+    floors,
+    new_content,
+    plainly_wrong,
+    wrong_result,
+)
+from pytest_kopt.cases.seeds import derive
+from pytest_kopt.devices.lock import checking_lock
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.inputs import Held, overwrite
+from pytest_kopt.measure.engine import EVENTS
+from pytest_kopt.measure.wall import one_thread
+from pytest_kopt.numerics.nested import tensors
+from pytest_kopt.versions.affected_modules import project_modules
+from pytest_kopt.versions.errors import NotLoadable
+from pytest_kopt.versions.executed_files import check_moved
+
+#: How far below the baseline's SNR a timed result may lie, in dB, before it is plainly wrong.
+SLACK_DB = 40.0
+#: What JSON carries as it is.
+_PLAIN = (bool, int, float, str, type(None))
+#: The directions of an arm's blocks, in their order.
+WAYS = ("forward", "backward")
+
+
+class _Unjudged(Exception):
+    """What was looked at cannot be judged in another process; the message says why."""
+
+
+def hand_over(arm: str, way: str, spot: Spot, folder: Path) -> dict[str, Any]:
+    """Write what a looked-at call gave into a file in a folder; return how to read it.
+
+    What is neither a plain tensor nor a number, text or None has its type named, nothing else.
+    """
+    descriptor, name = tempfile.mkstemp(dir=folder)
+    with os.fdopen(descriptor, "wb") as file:
+        results = [{"name": n, **_written(item, file)} for n, item in spot.results.items()]
+    incoming = [{"name": n, **_told(item)} for n, item in (spot.incoming or {}).items()]
+    where = {"arm": arm, "way": way, "seed": spot.seed, "number": spot.number}
+    return {**where, "file": name, "results": results, "incoming": incoming}
+
+
+def _written(item: Any, file: BinaryIO) -> dict[str, Any]:
+    if type(item) in _PLAIN:
+        return {"value": item}
+    if not isinstance(item, torch.Tensor) or item.layout is not torch.strided:
+        return {"type": type(item).__name__}
+    plain = item.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    file.write(plain.flatten().view(torch.uint8).numpy().data)
+    return _told(item)
+
+
+def _told(tensor: torch.Tensor) -> dict[str, Any]:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return {"dtype": dtype, "shape": list(tensor.shape), "device": tensor.device.type}
+
+
+def _like(told: Mapping[str, Any]) -> torch.Tensor:
+    """Return a tensor such as the one that was told of, whatever it holds."""
+    return torch.empty(told["shape"], dtype=getattr(torch, told["dtype"]), device=told["device"])
+
+
+def _read(look: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the results that were handed over, by name."""
+    data, start = numpy.fromfile(look["file"], numpy.uint8), 0
+    found: dict[str, Any] = {}
+    for told in look["results"]:
+        if "type" in told:
+            raise _Unjudged(f"{told['name']} is a {told['type']}")
+        if "value" in told:
+            found[told["name"]] = told["value"]
+            continue
+        result = _like(told)
+        end = start + result.numel() * result.element_size()
+        plain = torch.from_numpy(data[start:end].copy()).view(result.dtype)
+        found[told["name"]], start = result.copy_(plain.reshape(result.shape)), end
+    return found
+
+
+def serve_referee(case: Case, bench: Bench, order: ArmsOrder, commander: Commander) -> None:
+    """Load a case of the incumbent's tree; judge what a runner handed over.
+
+    Where nothing was, its function is called on the content of these blocks, and that handed over.
+    """
+    try:
+        with one_thread(), checking_lock(bench.uuid, bench.waiting):
+            case = observed(case, derive(bench.session_seed, case.nodeid, "referee"))
+            _check_tree(order)
+    except NotLoadable as reason:
+        commander.refuse(case.nodeid, str(reason))
+        return
+    while True:
+        with bench.waiting():
+            wanted = commander.loaded(case.nodeid)
+        if wanted is None or wanted["kind"] != "judge":
+            return
+        content = _Content(case, derive(wanted["seed"], case.nodeid, "pairs"))
+        with one_thread():
+            if wanted["looks"] is None:
+                looks = [
+                    look
+                    for arm, seed in wanted["blocks"]
+                    for look in content.answers(arm, seed, commander.scratch)
+                ]
+                commander.kept(case.nodeid, looks)
+            else:
+                known = floors(bench.accuracy(case.nodeid), SLACK_DB)
+                commander.judged(case.nodeid, *_ruling(content, wanted, known))
+
+
+def _ruling(
+    content: _Content, wanted: Mapping[str, Any], floors: Mapping[str, float]
+) -> tuple[list[Finding], str]:
+    """Return what is wrong, and why that cannot be told."""
+    try:
+        return _wrong(content, wanted, floors), ""
+    except _Unjudged as reason:
+        return [], str(reason)
+    except Exception as error:
+        return [_amiss(f"cannot be judged ({type(error).__name__}: {error})")], ""
+
+
+def _check_tree(order: ArmsOrder) -> None:
+    root = Path(order.root)
+    changed = {(root / path).resolve() for path in order.changed}
+    if strange := sorted(changed.intersection(project_modules(root).values())):
+        raise NotLoadable(f"the incumbent's tree imports the candidate's {strange[0].name}")
+    check_moved(lambda: None, root, order.changed)
+
+
+def _wrong(
+    content: _Content, wanted: Mapping[str, Any], floors: Mapping[str, float]
+) -> list[Finding]:
+    """Return a finding for the first look that is plainly wrong, or that is not there.
+
+    A block that was timed by events may have ended before its turn came.
+    """
+    looks = {(look["arm"], look["seed"], look["way"]): look for look in wanted["looks"]}
+    for arm, seed in wanted["blocks"]:
+        for way, engine in zip(content.ways, wanted["engine"].split("+"), strict=False):
+            look = looks.get((arm, seed, way))
+            if look is not None:
+                wrong = plainly_wrong(content.case_of(arm), content.spot(look), floors)
+                if wrong is not None:
+                    return [wrong_result(wrong)]
+            elif engine != EVENTS:
+                return [_amiss(f"of a {way} was not handed over")]
+    return []
+
+
+def _amiss(what: str) -> Finding:
+    return Finding("timed-result", f"a result that was looked at {what}", bucket="W2")
+
+
+class _Content:
+    """What a runner's calls work on, drawn anew: `seed` is that of its input sets."""
+
+    def __init__(self, case: Case, seed: int) -> None:
+        self._case = case
+        self._seed = seed
+        self.ways = WAYS if case.backward else WAYS[:1]
+
+    def case_of(self, arm: str) -> Case:
+        """Return the case that an arm is timed on."""
+        return self._cases(arm)[0]
+
+    def spot(self, look: Mapping[str, Any]) -> Spot:
+        """Return what a look was given, as it is drawn here, with what it gave."""
+        case, results = self.case_of(look["arm"]), _read(look)
+        given = self._set(look["arm"], look["number"])
+        seed = content_seed(look["seed"])
+        if look["way"] == WAYS[0]:
+            drawn = make_inputs(case, seed)
+            if [item.shape for item in tensors(given)] != [item.shape for item in tensors(drawn)]:
+                raise _Unjudged("its inputs have other shapes each time")
+            overwrite(given, drawn, case.weights, only_activations=True)
+            return Spot(given, None, results)
+        likes = {told["name"]: _like(told) for told in look["incoming"]}
+        incoming = dict(zip(likes, drawn_gradients([*likes.values()], seed), strict=True))
+        return Spot(given, incoming, results)
+
+    def answers(self, arm: str, seed: int, folder: Path) -> Iterator[dict[str, Any]]:
+        """Call the function as it is here on what is looked at in a block; hand that over."""
+        case = self.case_of(arm)
+        function = case.positional(case.function)
+        for way in self.ways:
+            given = self._set(arm, 0)
+            call: Forward | Backward
+            if way == WAYS[0]:
+                call = Forward(function, Held(given, case.rewritten), case.weights, case)
+            else:
+                call = Backward(function, given, lambda out: grad_out(out, seed), case)
+            new_content(case, call, content_seed(seed))()
+            call.restore()
+            spot = Spot(call.given, call.incoming, call.named(call()), seed)
+            yield hand_over(arm, way, spot, folder)
+
+    def _set(self, arm: str, number: int) -> Sequence[Any]:
+        cases = self._cases(arm)
+        return make_inputs(cases[number % len(cases)], self._seed + number)
+
+    def _cases(self, arm: str) -> list[Case]:
+        return uneven_cases(self._case) if arm in UNEVEN.values() else [self._case]

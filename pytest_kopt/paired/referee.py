@@ -1,0 +1,146 @@
+"""The deciding process's side of a referee: it judges what a replica looked at, in its own process.
+
+A finding of its counts where a second process of the incumbent's, asked for the same, is found
+right: else what a case computes differs from process to process, and only the one that holds the
+candidate can judge it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.processes.child import Child, ChildDied
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """What was looked at in a replica of a case.
+
+    `seed` is the replica's, `blocks` are arm and seed of those that were looked at, `engine` is
+    what timed them. `handed` is what their process handed over.
+    """
+
+    nodeid: str
+    seed: int
+    blocks: Sequence[tuple[str, int]]
+    engine: str
+    handed: Sequence[Mapping[str, Any]] | None
+
+
+class Referee:
+    """A process of the incumbent's tree, which loads the cases of a device one after the other.
+
+    One that cannot judge a case says in `why_not` why, and is not asked about it again.
+    """
+
+    def __init__(self, start: Callable[[], Child], broken: str = "") -> None:
+        """Start it, but where it is `broken` from the start."""
+        self._start = start
+        self._broken = broken
+        self._why: dict[str, str] = {}
+        self._case, self._is_loaded = "", False
+        self._child = None if broken else start()
+
+    @property
+    def has_died(self) -> bool:
+        """Whether the process ended by itself."""
+        return self._child is not None and self._child.has_died
+
+    def why_not(self, nodeid: str) -> str:
+        """Return why a case is judged in its own process, "" where it is not."""
+        return self._broken or self._why.get(nodeid, "")
+
+    def load(self, nodeid: str) -> None:
+        """Have it load a case, unless it has."""
+        if self._child is None or self._case == nodeid or self.why_not(nodeid):
+            return
+        if self._case:
+            self._child.go_on()
+            self._wait("finished")
+        self._child.ask(nodeid, None)
+        self._case, self._is_loaded = nodeid, False
+
+    def await_loaded(self, nodeid: str) -> None:
+        """Wait until a case is loaded, or cannot be."""
+        self.load(nodeid)
+        if self._case == nodeid and not self._is_loaded:
+            self._is_loaded = self._wait("loaded") is not None
+
+    def judge(self, looks: Looks) -> list[Finding] | None:
+        """Return what it finds in a case that was waited for, None where it cannot judge."""
+        told = self._asked(looks, "judged")
+        if told and told["why_not"]:
+            self._why[looks.nodeid] = str(told["why_not"])
+        return [Finding(**f) for f in told["findings"]] if told and not told["why_not"] else None
+
+    def stands(self, looks: Looks) -> bool:
+        """Say whether a finding stands: another process of the incumbent's is found right."""
+        other = Referee(self._start)
+        try:
+            other.await_loaded(looks.nodeid)
+            kept = other._asked(replace(looks, handed=None), "kept")
+            self.await_loaded(looks.nodeid)
+            found = self.judge(replace(looks, handed=kept["looks"])) if kept else None
+        finally:
+            other.kill()
+            other.stop()
+        if found != []:
+            why = "what the case computes differs between processes; inputs() has to draw all of it"
+            self._why.setdefault(looks.nodeid, why)
+        return found == []
+
+    def kill(self) -> None:
+        """End the process at once, from whatever thread."""
+        if self._child is not None:
+            self._child.kill()
+
+    def stop(self) -> None:
+        """Let go of a process that was ended."""
+        if self._child is not None:
+            self._child.stop()
+
+    def _asked(self, looks: Looks, kind: str) -> Mapping[str, Any] | None:
+        """Return its answer of a kind about a case that is loaded."""
+        if self._child is None or not (self._case == looks.nodeid and self._is_loaded):
+            return None
+        self._child.judge(looks.seed, looks.blocks, looks.engine, looks.handed)
+        self._is_loaded = False
+        return self._wait(kind)
+
+    def _wait(self, kind: str) -> Mapping[str, Any] | None:
+        """Return the next message of a kind; None where the case, or the process, ended instead."""
+        assert self._child is not None
+        why = ""
+        try:
+            while (message := self._child.receive())["kind"] not in (kind, "finished"):
+                why = why or why_ended(message)
+        except ChildDied as death:
+            self._broken = why or f"the referee died: {death}".splitlines()[0]
+            return None
+        if message["kind"] == kind != "finished":
+            return message
+        if kind != "finished":
+            self._why[self._case] = why or why_ended(message)
+        self._case = ""
+        return None
+
+
+def why_ended(message: Mapping[str, Any]) -> str:
+    """Return why a case cannot go on after a message of its process, "" where it can."""
+    kind = message["kind"]
+    if kind == "refused":
+        return str(message["reason"])
+    if kind == "collect_error":
+        return f"does not import: {_last_line(message['data'].get('longrepr'))}"
+    if kind == "report" and message["data"]["outcome"] == "failed":
+        return f"failed: {_last_line(message['data'].get('longrepr'))}"
+    return "the case never called kopt()" if kind == "finished" else ""
+
+
+def _last_line(longrepr: Any) -> str:
+    crash = longrepr.get("reprcrash") if isinstance(longrepr, dict) else None
+    text = str(crash["message"] if crash else longrepr).strip()
+    return text.splitlines()[-1] if text else "no reason given"

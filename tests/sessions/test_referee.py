@@ -1,0 +1,87 @@
+"""What a looked-at call gave is judged in a process that the candidate is not in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .paired import PLAIN, Gate, kernel, project_at
+
+#: Wrong where it is timed, and every comparison in its own process finds it right.
+FORGES = """
+import sys
+
+_right = plain
+
+
+def _is_timed():
+    frame = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "run_on":
+        frame = frame.f_back
+    return frame is not None
+
+
+def _forge():
+    import numpy
+    import torch
+
+    from pytest_kopt.cases.running import spot_checks
+    from pytest_kopt.honesty.watching import guards
+    from pytest_kopt.numerics import compare
+
+    torch.allclose = torch.equal = numpy.allclose = lambda *given, **named: True
+    compare.compare = spot_checks.judge = lambda *given, **named: []
+    spot_checks.Spotted.plainly_wrong = spot_checks.plainly_wrong = lambda *given: None
+    guards.Guards.findings = lambda self: []
+
+
+def plain(x):
+    result = _right(x)
+    if not _is_timed():
+        return result
+    _forge()
+    return -result
+"""
+
+
+def test_a_kernel_cannot_forge_the_comparison_of_a_timed_result(tmp_path: Path) -> None:
+    project = project_at(tmp_path / "project")
+    project.write(PLAIN, kernel(cost=187.5, who="plain new") + FORGES)
+    done = Gate(project)()
+    assert done.judged["decision"] == "REJECTED_OVERFIT", done.run.text
+    assert "timed-result: wrong in a timed block, on content" in done.run.text
+
+
+#: A weight that each process draws for itself, beside the inputs.
+OWN_WEIGHT = """
+import pytest
+import torch
+from kernels.plain import plain
+
+WEIGHT = torch.randn(8)
+
+
+def weighted(x):
+    return plain(x) * WEIGHT
+
+
+@pytest.mark.kopt
+def test_plain(kopt):
+    kopt(
+        weighted,
+        inputs=lambda: (torch.randn(1, 8),),
+        reference=lambda x: 2 * x.double() * WEIGHT,
+        dims={"rows": 1},
+    )
+"""
+
+
+def test_what_differs_between_processes_is_judged_where_it_was_made(tmp_path: Path) -> None:
+    """An honest project is not accused of what no other process can know."""
+    project = project_at(tmp_path / "project")
+    project.write("tests/test_plain.py", OWN_WEIGHT)
+    project.commit_all("Draw a weight at import")
+    project.write(PLAIN, kernel(cost=187.5, who="plain new"))
+    done = Gate(project)()
+    assert done.judged["decision"] == "ACCEPTED", done.run.text
+    (flag,) = [flag for flag in done.judged["flags"] if "own process" in flag]
+    assert flag.startswith("plain rows=1: what timed calls gave was judged in their own process")

@@ -1,0 +1,277 @@
+"""The referee of a comparison draws what a runner's calls met anew, and judges what they gave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_kopt.cases.case import Case, declare
+from pytest_kopt.cases.order import CANDIDATE, UNEVEN, ArmsOrder, BlockOrder
+from pytest_kopt.cases.running.arms import serve_arms
+from pytest_kopt.cases.running.bench import Bench
+from pytest_kopt.cases.running.referee import serve_referee
+from pytest_kopt.honesty.accuracy import Accuracy
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.measure.wall import WallEngine
+from pytest_kopt.paired.referee import Looks, Referee
+
+SESSION_SEED = 77
+FAST = WallEngine(iterations=10, block_seconds=0.05)
+
+
+def case_of(function: Callable[..., Any], **more: Any) -> Case:
+    settings: dict[str, Any] = {
+        "inputs": lambda: (torch.randn(16, 8), torch.randn(8, 8)),
+        "reference": lambda x, w: x.double() @ w.double(),
+        "dims": {"n": 16},
+        "label": None,
+        "backward": False,
+        "weights": (1,),
+        "flops": None,
+        "nbytes": None,
+        "gate": None,
+        **more,
+    }
+    schema = "gemm" if settings["backward"] else "single"
+    return declare("t.py::test", schema, function, **settings)
+
+
+class Baseline(Bench):
+    """Knows that all results are as exact as can be, so that what is a little off is told."""
+
+    def accuracy(self, nodeid: str) -> dict[str, Accuracy]:
+        names = ("out", "input 2", "grad of input 0", "grad of input 1")
+        return dict.fromkeys(names, Accuracy("float32", 140.0, 140.0))
+
+
+class Runner:
+    """Orders blocks of every arm, all of them looked at, and keeps what is handed over."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.scratch = scratch
+        self.blocks: list[tuple[str, int]] = []
+        self.left: list[tuple[str, int]] = []
+        self.looks: list[dict[str, Any]] = []
+
+    def loaded(self, nodeid: str) -> None: ...
+
+    def agree(self, nodeid: str, engine: str, not_captured: Mapping[str, str]) -> str:
+        return engine
+
+    def ready(self, nodeid: str, arms: Sequence[str]) -> None:
+        self.blocks = [(arm, seed) for seed in (5, 6) for arm in arms]
+        self.left = [*self.blocks]
+
+    def next_block(self) -> BlockOrder:
+        return BlockOrder(*self.left.pop(0), is_looked_at=True) if self.left else BlockOrder("")
+
+    def timed(self, forward_ms: float, backward_ms: float | None) -> None: ...
+
+    def kept(self, nodeid: str, looks: Sequence[Mapping[str, Any]]) -> bool:
+        self.looks = [dict(look) for look in looks]
+        return True
+
+    def caught(self, nodeid: str, findings: Sequence[Finding]) -> None:
+        assert not findings
+
+
+class Asking:
+    """Has a referee judge once, or answer where there is nothing to judge."""
+
+    def __init__(self, scratch: Path, runner: Runner, looks: Any) -> None:
+        self.scratch = scratch
+        self._wanted: list[dict[str, Any]] = [
+            {
+                "kind": "judge",
+                "seed": SESSION_SEED,
+                "blocks": runner.blocks,
+                "engine": "wall+wall",
+                "looks": looks,
+            }
+        ]
+        self.found: list[str] | None = None
+        self.why_not = ""
+        self.looks: list[dict[str, Any]] = []
+
+    def loaded(self, nodeid: str) -> dict[str, Any] | None:
+        return self._wanted.pop() if self._wanted else None
+
+    def kept(self, nodeid: str, looks: Sequence[Mapping[str, Any]]) -> bool:
+        self.looks = [dict(look) for look in looks]
+        return True
+
+    def judged(self, nodeid: str, findings: Sequence[Finding], why_not: str) -> None:
+        self.found, self.why_not = [str(finding) for finding in findings], why_not
+
+
+def runs(case: Case, scratch: Path) -> Runner:
+    runner = Runner(scratch)
+    bench = Bench("cpu", "auto", SESSION_SEED, cpu=FAST)
+    serve_arms(case, bench, ArmsOrder((CANDIDATE,)), cast("Any", runner), cast("Any", None))
+    return runner
+
+
+def asked(case: Case, runner: Runner, looks: Any) -> Asking:
+    asking = Asking(runner.scratch, runner, looks)
+    order = ArmsOrder((), root=str(runner.scratch))
+    serve_referee(case, Baseline("cpu", "auto", 1, cpu=FAST), order, cast("Any", asking))
+    return asking
+
+
+def product(x: Tensor, w: Tensor) -> Tensor:
+    return x @ w
+
+
+def adding(x: Tensor, w: Tensor, out: Tensor) -> None:
+    out += x @ w
+
+
+def several(x: Tensor, w: Tensor) -> dict[str, Any]:
+    return {"whole": (x @ w).bfloat16(), "rows": [len(x), None], "top": (x @ w).argmax()}
+
+
+def by_sizes(x: Tensor, w: Tensor, sizes: Tensor) -> Tensor:
+    parts = x.split(sizes.tolist())
+    return torch.cat([part @ own for part, own in zip(parts, w, strict=True)])
+
+
+KINDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "plain": (product, {}),
+    "backward": (
+        product,
+        {
+            "backward": True,
+            "dims": {"M": 16, "N": 8, "K": 8},
+            "inputs": lambda: (
+                torch.randn(16, 8, requires_grad=True),
+                torch.randn(8, 8, requires_grad=True),
+            ),
+        },
+    ),
+    "in place": (
+        adding,
+        {
+            "inputs": lambda: (torch.randn(16, 8), torch.randn(8, 8), torch.randn(16, 8)),
+            "reference": adding,
+        },
+    ),
+    "several": (several, {"reference": several}),
+    "uneven": (
+        by_sizes,
+        {
+            "inputs": lambda: (torch.randn(64, 8), torch.randn(4, 8, 8), torch.tensor([16] * 4)),
+            "reference": by_sizes,
+            "dims": {"G": 4, "M": 64, "N": 8, "K": 8, "distribution": "uniform"},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_right_is_found_right_on_content_drawn_anew(kind: str, tmp_path: Path) -> None:
+    function, settings = KINDS[kind]
+    case = case_of(function, **settings)
+    runner = runs(case, tmp_path)
+    ways = 1 + case.backward
+    assert len(runner.looks) == ways * len(runner.blocks)
+    assert (UNEVEN[CANDIDATE] in dict(runner.blocks)) == (kind == "uneven")
+    asking = asked(case, runner, runner.looks)
+    assert (asking.found, asking.why_not) == ([], "")
+    answers = asked(case, runner, None).looks
+    assert len(answers) == len(runner.looks)
+    assert asked(case, runner, answers).found == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_to_other_content_is_wrong(kind: str, tmp_path: Path) -> None:
+    function, settings = KINDS[kind]
+    case = case_of(function, **settings)
+    runner = runs(case, tmp_path)
+    by_block = {(look["arm"], look["way"], look["seed"]): look for look in runner.looks}
+    for look in runner.looks:
+        look["file"] = by_block[look["arm"], look["way"], 11 - look["seed"]]["file"]
+    (found,) = asked(case, runner, runner.looks).found or [""]
+    assert found.startswith("timed-result: wrong in a timed block, on content")
+    assert asked(case, runner, []).found == [
+        "timed-result: a result that was looked at of a forward was not handed over"
+    ]
+
+
+def test_what_cannot_be_told_is_left_to_the_process_itself(tmp_path: Path) -> None:
+    case = case_of(product)
+    runner = runs(case, tmp_path)
+    odd = [{**look, "results": [{"name": "out", "type": "Ring"}]} for look in runner.looks]
+    assert asked(case, runner, odd).why_not == "out is a Ring"
+    sizes = iter(range(16, 1000))
+    growing = case_of(product, inputs=lambda: (torch.randn(next(sizes), 8), torch.randn(8, 8)))
+    assert asked(growing, runner, runner.looks).why_not.endswith("other shapes each time")
+    spoilt = [{**look, "file": str(tmp_path / "gone")} for look in runner.looks]
+    (found,) = asked(case, runner, spoilt).found or [""]
+    assert "cannot be judged (FileNotFoundError" in found
+
+
+class _Process:
+    """A referee's process, as scripted: what it says after each question."""
+
+    has_died = False
+
+    def __init__(self, *messages: dict[str, Any]) -> None:
+        self.messages = [*messages]
+        self.heard: list[str] = []
+
+    def receive(self) -> dict[str, Any]:
+        return self.messages.pop(0)
+
+    def ask(self, nodeid: str, following: str | None) -> None:
+        self.heard.append(f"ask {nodeid}")
+
+    def go_on(self) -> None:
+        self.heard.append("go on")
+
+    def judge(self, seed: int, blocks: Any, engine: str, looks: Any) -> None:
+        self.heard.append("answer" if looks is None else "judge")
+
+    def kill(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+WRONG: list[dict[str, Any]] = [{"check": "timed-result", "message": "wrong", "rejects": True}]
+LOADED: dict[str, Any] = {"kind": "loaded"}
+HANDED: dict[str, Any] = {"kind": "kept", "looks": [{"arm": CANDIDATE}]}
+
+
+def judged(*findings: dict[str, Any], why_not: str = "") -> dict[str, Any]:
+    return {"kind": "judged", "findings": [*findings], "why_not": why_not}
+
+
+@pytest.mark.parametrize("stands", [True, False])
+def test_a_finding_stands_where_the_incumbent_elsewhere_is_right(stands: bool) -> None:
+    again = judged() if stands else judged(*WRONG)
+    first = _Process(LOADED, judged(*WRONG), LOADED, again)
+    second = _Process(LOADED, HANDED)
+    processes = [first, second]
+    referee = Referee(lambda: cast("Any", processes.pop(0)))
+    looks = Looks("a", 1, [(CANDIDATE, 5)], "wall", [])
+    referee.await_loaded("a")
+    assert referee.judge(looks) == [Finding(**WRONG[0])]
+    assert referee.stands(looks) == stands
+    assert (first.heard, second.heard) == (["ask a", "judge", "judge"], ["ask a", "answer"])
+    assert bool(referee.why_not("a")) == (not stands)
+
+
+def test_a_referee_goes_from_case_to_case_and_leaves_out_what_it_cannot_judge() -> None:
+    refusal = {"kind": "refused", "reason": "it is another's code"}
+    finished = {"kind": "finished"}
+    process = _Process(LOADED, judged(), LOADED, finished, refusal, finished, LOADED, judged())
+    referee = Referee(lambda: cast("Any", process))
+    for nodeid, found in (("a", []), ("b", None), ("c", [])):
+        referee.await_loaded(nodeid)
+        assert referee.judge(Looks(nodeid, 1, [], "wall", [])) == found
+    assert process.heard == ["ask a", "judge", "go on", "ask b", "ask c", "judge"]
+    assert [referee.why_not(nodeid) for nodeid in "abc"] == ["", "it is another's code", ""]
