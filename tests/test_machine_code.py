@@ -160,6 +160,13 @@ def test_what_could_not_be_read_is_never_the_same(versions: dict[str, Kernel]) -
     known = launch(versions["plain"])
     unread = Recording(known.launches, known.objects, "a node of kind 3")
     assert not unread.is_same(unread) and not known.is_same(unread)
+    fill = Launch("fill", arguments=("0", "4"))
+    (of_triton,) = (
+        Launch(launch.name, (), (launch.block[0],), launch.shared, launch.code)
+        for launch in known.launches
+    )
+    unread = Recording((of_triton,), known.objects, "a node of kind 3")
+    assert differences(Recording((*known.launches, fill), known.objects), unread, ARCH) == []
 
 
 def test_figures_are_those_of_the_tools(versions: dict[str, Kernel], tmp_path: Path) -> None:

@@ -120,8 +120,11 @@ def differences(before: Recording, after: Recording, arch: str) -> list[KernelCh
     """Return what differs between two versions' launches, one entry for each kernel's name.
 
     Of several launches of a name the first that differ stand for all. `arch` is as in the spec
-    files. Nothing for recordings that only differ in their order.
+    files. Nothing for recordings that only differ in their order. Where one of them was not read
+    whole, only what Triton compiled is told of both.
     """
+    if before.unread or after.unread:
+        before, after = _of_objects(before), _of_objects(after)
     pairs: list[tuple[str, tuple[Launch | None, int], tuple[Launch | None, int]]] = []
     for name in dict.fromkeys(launch.name for launch in (*before.launches, *after.launches)):
         old, new = ([x for x in r.launches if x.name == name] for r in (before, after))
@@ -138,6 +141,16 @@ def differences(before: Recording, after: Recording, arch: str) -> list[KernelCh
         KernelChange(kernel=name, before=old.result(), after=new.result())
         for (name, _, _), old, new in zip(pairs, one, other, strict=True)
     ]
+
+
+def _of_objects(recording: Recording) -> Recording:
+    """Return the launches whose objects are at hand, as far as they are known without a driver."""
+    launches = tuple(
+        Launch(launch.name, (), (prod(launch.block),), launch.shared, launch.code)
+        for launch in recording.launches
+        if launch.code in recording.objects
+    )
+    return replace(recording, launches=launches)
 
 
 def _needs(
