@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -96,6 +97,7 @@ def try_shape(
     way: launching is in both times or in neither.
     """
     tried = Tried(near.nodeid, kind, dict(near.dims))
+    _forget_compiled()
     for name in (INCUMBENT, CANDIDATE):
         if name not in versions:
             continue
@@ -115,7 +117,17 @@ def try_shape(
         here, declared = _seconds((near, case), timed, device, seed)
         tried.seconds.update(here)
         tried.declared_seconds.update(declared)
+    _forget_compiled()
     return tried
+
+
+def _forget_compiled() -> None:
+    """Have torch.compile forget what it made: of one function it makes eight versions, no more.
+
+    What is tried must not use them up, neither for the next one nor for the declared cases.
+    """
+    if dynamo := sys.modules.get("torch._dynamo"):
+        dynamo.reset()
 
 
 def _declared(
