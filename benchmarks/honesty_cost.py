@@ -7,8 +7,9 @@ candidate is checked, timed and compared with its incumbent in fresh processes. 
 that leaves the checks out. A plugin of this script's does so in every process of one kind of round:
 of a check it leaves the comparison with the reference on fresh inputs, and no further contents,
 counted work, training loop, reuse timing, new content for timed calls, looks at timed results,
-guards, tripwire, isolation, nearby shapes, audit or time alone. The two kinds take turns, each time
-in a copy of a project whose baseline was measured in the same way; the first pair does not count.
+referee, guards, tripwire, isolation, nearby shapes, audit or time alone. The two kinds take turns,
+each time in a copy of a project whose baseline was measured in the same way; the first pair does
+not count.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ import importlib
 import random
 import sys
 
-from pytest_kopt.paired import company, pairing, replica
+from pytest_kopt.paired import company, comparison, pairing, referee, replica
 from pytest_kopt.trials import examination
 
 
@@ -96,9 +97,14 @@ def replace(owner, name, value):
     setattr(owner, name, value)
 
 
-replace(examination, "audit", lambda *given: [])
+replace(examination.Examination, "_audited", property(lambda self: []))
 replace(pairing, "look_alone", lambda *given: company.Company())
 replace(replica, "_LOOKS", 0)
+replace(
+    comparison.Comparison,
+    "start_referee",
+    lambda *given: referee.Referee(None, broken="left out"),  # type: ignore[arg-type]
+)
 
 if "pytest_kopt.processes.served" in sys.modules:
     from pytest_kopt.honesty.watching import guards, watch
