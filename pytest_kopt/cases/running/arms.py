@@ -29,7 +29,7 @@ from pytest_kopt.cases.order import (
 )
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import make_inputs
-from pytest_kopt.cases.running.heldout import held_out_cases, try_shape
+from pytest_kopt.cases.running.heldout import forget_compiled, held_out_cases, try_shape
 from pytest_kopt.cases.running.referee import SLACK_DB, WAYS, hand_over
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.spot_checks import Spotted, floors
@@ -149,6 +149,7 @@ def serve_arms(
                 if number >= _TRIED and time.perf_counter() > end:
                     break
                 tried = try_shape(kind, case, near, versions, bench.device, secret)
+                forget_compiled()
                 if tried is not None:
                     commander.tried(tried)
 

@@ -97,7 +97,6 @@ def try_shape(
     way: launching is in both times or in neither.
     """
     tried = Tried(near.nodeid, kind, dict(near.dims))
-    _forget_compiled()
     for name in (INCUMBENT, CANDIDATE):
         if name not in versions:
             continue
@@ -117,14 +116,13 @@ def try_shape(
         here, declared = _seconds((near, case), timed, device, seed)
         tried.seconds.update(here)
         tried.declared_seconds.update(declared)
-    _forget_compiled()
     return tried
 
 
-def _forget_compiled() -> None:
+def forget_compiled() -> None:
     """Have torch.compile forget what it made: of one function it makes eight versions, no more.
 
-    What is tried must not use them up, neither for the next one nor for the declared cases.
+    What was tried must not use them up, neither for the next try nor for the declared cases.
     """
     if dynamo := sys.modules.get("torch._dynamo"):
         dynamo.reset()
