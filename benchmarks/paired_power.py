@@ -33,7 +33,7 @@ from pytest_kopt.decide import student
 from pytest_kopt.decide.inference import LOOKS, log_ratio, percent
 from pytest_kopt.decide.looks import ALONE_LOOKS, decide_by_looks
 from pytest_kopt.decide.noise import DEVICE_TIMED, HOST_TIMED, Noise, Record
-from pytest_kopt.decide.paired import PairedCase, PairedEvidence
+from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.schema.classes import NO_CLASSES, Classes
 

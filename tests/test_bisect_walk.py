@@ -14,7 +14,8 @@ from pytest_kopt.bisect.session import Answer
 from pytest_kopt.bisect.walk import PARTS, SESSIONS, Change, Culprit, History, Pair
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, log_ratio
 from pytest_kopt.decide.noise import DEVICE_TIMED, Noise
-from pytest_kopt.decide.paired import PairedCase, PairedEvidence, decide_paired
+from pytest_kopt.decide.paired import decide_paired
+from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 
 PRIMUS = policies.load("primus")
 #: Standard deviation of a case between processes, five of which scatter by 0.11 % together

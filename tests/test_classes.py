@@ -15,7 +15,8 @@ from pytest_kopt import policies
 from pytest_kopt.decide.classes import measured_classes
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
 from pytest_kopt.decide.kernel_time import judge_kernel_time
-from pytest_kopt.decide.paired import PairedCase, PairedEvidence, decide_metrics, decide_paired
+from pytest_kopt.decide.paired import decide_metrics, decide_paired
+from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
 from pytest_kopt.decide.verdict import ConfigClass, Decision, Verdict

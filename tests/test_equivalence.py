@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pytest_kopt import policies
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, log_ratio
 from pytest_kopt.decide.noise import DEVICE_TIMED, Noise
-from pytest_kopt.decide.paired import PairedCase, PairedEvidence, decide_metrics
+from pytest_kopt.decide.paired import decide_metrics
+from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.schema.classes import Classes

@@ -23,7 +23,8 @@ from pytest_kopt.decide.noise import (
     excess_of,
     variance_of,
 )
-from pytest_kopt.decide.paired import PairedCase, PairedEvidence, decide_paired
+from pytest_kopt.decide.paired import decide_paired
+from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.verdict import Decision, Verdict
 from tests.builders import few_examples
 

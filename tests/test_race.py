@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pytest_kopt import policies
 from pytest_kopt.decide.inference import LOOKS, log_ratio
 from pytest_kopt.decide.noise import DEVICE_TIMED, Noise
-from pytest_kopt.decide.paired import PairedCase, PairedEvidence
+from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.race import RACE_LOOKS, heat, interval, winner
 from pytest_kopt.figures import changed_within
 from pytest_kopt.trials.candidates import candidates_of

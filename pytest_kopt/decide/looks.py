@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
-from pytest_kopt.decide.paired import PairedEvidence, open_alone
+from pytest_kopt.decide.paired import open_alone
+from pytest_kopt.decide.paired_evidence import PairedEvidence
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.skewed import decide_under_skew
 from pytest_kopt.decide.verdict import Decision, Verdict

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 
 from pytest_kopt.decide.inference import LOOKS, Estimate, percent
 from pytest_kopt.decide.noise import mean_of
-from pytest_kopt.decide.paired import PairedEvidence, decide_paired, whole
+from pytest_kopt.decide.paired import decide_paired
+from pytest_kopt.decide.paired_evidence import PairedEvidence
+from pytest_kopt.decide.paired_look import whole
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.figures import changed_within

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_kopt.decide.paired import PairedEvidence, decide_metrics
+from pytest_kopt.decide.paired import decide_metrics
+from pytest_kopt.decide.paired_evidence import PairedEvidence
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
 

@@ -15,7 +15,7 @@ from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, UNEVEN
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, percent
 from pytest_kopt.decide.looks import decide_by_looks
-from pytest_kopt.decide.paired import PairedCase, PairedEvidence
+from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, KernelChange, Same, Verdict
 from pytest_kopt.devices.conditions import Conditions, by_kind

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.paired import PairedEvidence
+from pytest_kopt.decide.paired_evidence import PairedEvidence
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.race import RACE_LOOKS, Standing, heat
 from pytest_kopt.paired.comparison import Comparison, NotComparable

@@ -1,0 +1,104 @@
+"""What a paired verdict is made from: log-ratios of each case, one a fresh process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pytest_kopt.decide.inference import ALONE_LEVEL, FINAL_LOOK, GATE_LEVEL, SHAPE_LEVEL
+from pytest_kopt.decide.noise import Noise, Prior, excess_of
+from pytest_kopt.decide.verdict import Same
+from pytest_kopt.schema.classes import NO_CLASSES, Classes
+from pytest_kopt.schema.metrics import Metric
+from pytest_kopt.schema.profile import Better, Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class PairedCase:
+    """One case, identified by `name`: log(incumbent / candidate) of one metric, one a replica.
+
+    `placebo` are those of the incumbent against its own copy, from the same replicas. The shape
+    gate guards the `core` cases. `values` are the candidate's and the incumbent's metric, for
+    display. A case that is the `same` in both versions was not compared.
+    """
+
+    name: str
+    label: str
+    dims: Mapping[str, Scalar]
+    ratios: tuple[float, ...]
+    placebo: tuple[float, ...] = ()
+    device: str | None = None
+    core: bool = True
+    values: tuple[float, float] | None = None
+    same: Same | None = None
+
+    @property
+    def level(self) -> float:
+        """The one-sided level of its bounds."""
+        return SHAPE_LEVEL if len(self.ratios) <= FINAL_LOOK else ALONE_LEVEL
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the change concerns it, so that there is anything to scatter."""
+        return any(self.ratios) or any(self.placebo)
+
+
+@dataclass(frozen=True, slots=True)
+class PairedEvidence:
+    """Everything a paired verdict is made from.
+
+    Cases have as many replicas each, but for those that were measured alone when nothing else was
+    open; `is_last` says that there will be no more.
+
+    With `gate` "no-regression" the question is only whether a case got slower (the PR gate). With
+    a target among the `classes` that class has to improve, not the aggregate. `noise` is what was
+    known before of the scatter between processes.
+    """
+
+    metric: str
+    cases: tuple[PairedCase, ...]
+    gate: Literal["improve", "no-regression"] = "improve"
+    flags: tuple[str, ...] = field(default=())
+    classes: Classes = NO_CLASSES
+    noise: Noise | None = None
+    better: Better = "higher"
+    is_last: bool = False
+
+    @property
+    def at_end(self) -> bool:
+        """Whether there is a verdict now, whatever is open."""
+        return self.is_last or self.replicas == FINAL_LOOK
+
+    @property
+    def speed(self) -> str:
+        """What a positive change improves, in words."""
+        return Metric(self.metric, self.better).speed
+
+    @property
+    def replicas(self) -> int:
+        """The number of fresh processes so far that measured every case."""
+        return min(len(case.ratios) for case in self.cases)
+
+    def level_of(self, case: PairedCase) -> float:
+        """Return the one-sided level at which a case has to be clear of the shape gate."""
+        return min(case.level, GATE_LEVEL) if self.gate == "no-regression" else case.level
+
+    @property
+    def excess(self) -> float:
+        """How many times its prior today's variance is, all cases together; at least 1."""
+        return excess_of(
+            (case.ratios, case.placebo, prior)
+            for case in self.cases
+            if (prior := self.prior([case]))
+        )
+
+    def prior(self, cases: Sequence[PairedCase]) -> Prior | None:
+        """Return what was known before of the scatter of these cases' mean.
+
+        A case that is not timed adds nothing to it.
+        """
+        timed = [case.name for case in cases if case.is_timed]
+        if self.noise is None or not timed:
+            return None
+        return self.noise.prior(timed).times((len(timed) / len(cases)) ** 2)

@@ -1,0 +1,306 @@
+"""What the replicas of a look say: intervals of the whole, of each case and of each class."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pytest_kopt.decide.classes import Standing
+from pytest_kopt.decide.gates import after_regression
+from pytest_kopt.decide.inference import (
+    KNOWN_BIAS_PCT,
+    SHAPE_LEVEL,
+    Estimate,
+    holm_rejects,
+    log_ratio,
+    percent,
+)
+from pytest_kopt.decide.noise import mean_of
+from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
+from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.verdict import (
+    Aggregate,
+    ConfigClass,
+    Decision,
+    KnownNoise,
+    Shape,
+    Verdict,
+)
+from pytest_kopt.figures import changed, changed_within
+from pytest_kopt.schema.metrics import geomean
+
+Status = Literal["improved", "unchanged", "regressed"]
+
+
+def slower_by(pct: float) -> float:
+    """Return the log-ratio of a version that takes so many percent longer.
+
+    That is log(incumbent / candidate) = -log(1 + x) of the times.
+    """
+    return -log_ratio(pct)
+
+
+_BIAS = slower_by(KNOWN_BIAS_PCT)
+
+
+def judge_look(evidence: PairedEvidence, policy: Policy, level: float) -> JudgedLook:
+    """Return the estimates of the replicas so far, judged at a one-sided level."""
+    excess = evidence.excess
+    shapes = {case.name: _together([case], evidence, excess) for case in evidence.cases}
+    members = evidence.classes.group({case.name: case.dims for case in evidence.cases})
+    by_name = {case.name: case for case in evidence.cases}
+    groups = {name: [by_name[case] for case in found] for name, found in members.items()}
+    classes = {name: _together(cases, evidence, excess) for name, cases in groups.items()}
+    gate = slower_by(policy.shape_gate_pct)
+    core = {case.name for case in evidence.cases if case.core}
+    beyond = {key: shapes[key].p_below(gate) for key in core}
+    slower = {key: estimate.p_below(0.0) for key, estimate in shapes.items()}
+    return JudgedLook(
+        evidence,
+        policy,
+        level,
+        excess,
+        _together(evidence.cases, evidence, excess),
+        shapes,
+        regressed=frozenset(holm_rejects(beyond, level)),
+        slower=frozenset(holm_rejects(slower, level)),
+        open_shapes=frozenset(
+            key for key in core if shapes[key].lower(evidence.level_of(by_name[key])) <= gate
+        ),
+        groups=groups,
+        classes=classes,
+        standing=_standing(classes, level),
+        # A single class is all cases: what the aggregate says is enough.
+        open_classes=_unsafe(classes, policy) if len(classes) > 1 else frozenset(),
+        target=evidence.classes.target_among(groups),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedLook:
+    """A look's estimates: total, by case and class, and which are shown to be what.
+
+    `regressed` holds the cases that roll a round back.
+    """
+
+    evidence: PairedEvidence
+    policy: Policy
+    level: float
+    excess: float
+    total: Estimate
+    shapes: Mapping[str, Estimate]
+    regressed: frozenset[str]
+    slower: frozenset[str]
+    open_shapes: frozenset[str]
+    groups: Mapping[str, Sequence[PairedCase]]
+    classes: Mapping[str, Estimate]
+    standing: Standing
+    open_classes: frozenset[str]
+    target: str | None
+
+    @property
+    def goal(self) -> Estimate:
+        """What has to improve: the target class, or the aggregate."""
+        return self.classes[self.target] if self.target else self.total
+
+    @property
+    def goal_name(self) -> str:
+        """How people call it."""
+        metric = self.evidence.speed
+        return f"{metric} of {self.target!r}" if self.target else metric
+
+    def step_when_open(self) -> str:
+        """Return what to do where nothing is decided; a case that is shown to lose is named."""
+        lost = [
+            case.label
+            for case in self.evidence.cases
+            if case.name in self.open_shapes and self.shapes[case.name].upper(case.level) < 0
+        ]
+        if lost:
+            then = after_regression(some_gained=self.some_gained)
+            return f"{', '.join(lost)} got slower: {then}"
+        return "not shown to be slower; look for a larger effect"
+
+    @property
+    def some_gained(self) -> bool:
+        """Whether a case's interval lies above zero."""
+        return any(found.lower(SHAPE_LEVEL) > 0 for found in self.shapes.values())
+
+    @property
+    def why_open(self) -> str:
+        """Why nothing is decided: a case or class that may have lost, or that nothing is clear."""
+        levels = {case.name: self.evidence.level_of(case) for case in self.evidence.cases}
+        for kind, names, found in (
+            ("case", self.open_shapes, self.shapes),
+            ("class", self.open_classes, self.classes),
+        ):
+            if names:
+                at = levels if kind == "case" else dict.fromkeys(names, SHAPE_LEVEL)
+                worst = min(names, key=lambda name: found[name].lower(at[name]))
+                label = self._label(worst) if kind == "case" else worst
+                shown = _shown(found[worst], at[worst])
+                return f"{kind} {label!r} may have lost more than is allowed, {shown}"
+        return "neither faster nor slower"
+
+    def shown(self, found: Estimate) -> str:
+        """Describe a change with its interval at this look."""
+        return _shown(found, self.level)
+
+    def worst(self, keys: frozenset[str]) -> str:
+        """Describe the slowest of some cases."""
+        name = min(keys, key=lambda key: self.shapes[key].mean)
+        return f"case {self._label(name)!r} is slower: {changed(percent(self.shapes[name].mean))}"
+
+    def _label(self, name: str) -> str:
+        return next(case.label for case in self.evidence.cases if case.name == name)
+
+    def placebo_fails(self) -> str:
+        """Return why the machine is not fit: the incumbent differs from its own copy.
+
+        It is judged at the level of the look: where the copy seems to have gained, so could a
+        candidate.
+        """
+        cases = self.evidence.cases
+        if not all(case.placebo for case in cases):
+            return ""
+        copies = [replace(case, ratios=case.placebo, placebo=case.ratios) for case in cases]
+        found = _together(copies, self.evidence, self.excess)
+        if found.lower(self.level) <= 0 <= found.upper(self.level):
+            return ""
+        return (
+            f"the A/A control failed: the incumbent differs from its own copy by "
+            f"{self.shown(found)}"
+        )
+
+    def verdict(self, decision: Decision, reason: str, step: str) -> Verdict:
+        """Build the verdict with this look's intervals."""
+        evidence = self.evidence
+        candidate, incumbent = _values(evidence.cases)
+        return Verdict(
+            decision=decision,
+            reason=reason,
+            next_step=step,
+            compare="paired",
+            policy=self.policy.name,
+            aggregate=Aggregate(
+                metric=evidence.metric,
+                better=evidence.better,
+                candidate=candidate,
+                incumbent=incumbent,
+                change_pct=percent(self.total.mean),
+                low_pct=percent(self.total.lower(self.level)),
+                high_pct=percent(self.total.upper(self.level)),
+                confidence=1 - 2 * self.level,
+            ),
+            shapes=[self._shape(case) for case in evidence.cases],
+            classes=[self._class(name) for name in self.groups],
+            target_class=self.target,
+            noise=self._known_noise(),
+            flags=list(evidence.flags),
+        )
+
+    def _known_noise(self) -> KnownNoise | None:
+        prior = self.evidence.prior(self.evidence.cases)
+        if prior is None:
+            return None
+        return KnownNoise(
+            sd_pct=percent(math.sqrt(prior.variance)),
+            freedom=prior.freedom,
+            source=prior.source,
+            excess=self.excess,
+        )
+
+    def _shape(self, case: PairedCase) -> Shape:
+        found = self.shapes[case.name]
+        low, high = found.lower(case.level), found.upper(case.level)
+        status: Status = "improved" if low > 0 else "unchanged"
+        if case.name in self.regressed or high < slower_by(self.policy.shape_gate_pct):
+            status = "regressed"
+        bounds = None if case.same else [percent(value) for value in (found.mean, low, high)]
+        change_pct, low_pct, high_pct = bounds or (None, None, None)
+        return Shape(
+            label=case.label,
+            dims=dict(case.dims),
+            check="PASS",
+            change_pct=change_pct,
+            low_pct=low_pct,
+            high_pct=high_pct,
+            status=status,
+            device=case.device,
+            same=case.same,
+        )
+
+    def _class(self, name: str) -> ConfigClass:
+        """Return a class with the interval that it is judged by: the target's is the look's."""
+        found, cases = self.classes[name], self.groups[name]
+        level = self.level if name == self.target else SHAPE_LEVEL
+        candidate, incumbent = _values(cases)
+        return ConfigClass(
+            name=name,
+            dims=self.evidence.classes.common(cases[0].dims),
+            cases=len(cases),
+            candidate=candidate,
+            incumbent=incumbent,
+            change_pct=percent(found.mean),
+            low_pct=percent(found.lower(level)),
+            high_pct=percent(found.upper(level)),
+            confidence=1 - 2 * level,
+            status=self.standing.status(name),
+        )
+
+
+def whole(evidence: PairedEvidence) -> Estimate:
+    """Return the estimate that the geometric mean of all cases is judged by."""
+    return _together(evidence.cases, evidence, evidence.excess)
+
+
+def _together(cases: Sequence[PairedCase], evidence: PairedEvidence, excess: float) -> Estimate:
+    """Return the estimate of the cases' geometric mean."""
+    prior = evidence.prior(cases)
+    common = min(len(case.ratios) for case in cases)
+    control: Sequence[float] = ()
+    if all(case.placebo for case in cases):
+        control = mean_of([case.placebo[:common] for case in cases])
+    ratios = mean_of([case.ratios[:common] for case in cases])
+    return Estimate.of(ratios, control, prior and prior.times(excess))
+
+
+def _standing(classes: Mapping[str, Estimate], level: float) -> Standing:
+    """Return how the classes stand: a gain lies above zero, a loss beyond the known bias.
+
+    A gain is only told, at the level of a case's interval; a loss rolls back, at the look's. A
+    path of its own is worth having for a class that gained more than the bias.
+    """
+    gains = {name: found.p_above(0.0) for name, found in classes.items()}
+    clear = {name: found.p_above(-_BIAS) for name, found in classes.items()}
+    losses = {name: found.p_below(_BIAS) for name, found in classes.items()}
+    return Standing(
+        {name: percent(found.mean) for name, found in classes.items()},
+        improved=frozenset(holm_rejects(gains, SHAPE_LEVEL)),
+        regressed=frozenset(holm_rejects(losses, level)),
+        worthwhile=frozenset(holm_rejects(clear, SHAPE_LEVEL)),
+    )
+
+
+def _unsafe(classes: Mapping[str, Estimate], policy: Policy) -> frozenset[str]:
+    """Return the classes that may have lost the policy's noise, or seem to have lost at all."""
+    noise = slower_by(policy.noise_pct)
+    return frozenset(
+        name
+        for name, found in classes.items()
+        if found.lower(SHAPE_LEVEL) <= noise or found.upper(SHAPE_LEVEL) < _BIAS
+    )
+
+
+def _shown(found: Estimate, level: float) -> str:
+    return changed_within(*map(percent, (found.mean, found.lower(level), found.upper(level))))
+
+
+def _values(cases: Sequence[PairedCase]) -> tuple[float | None, float | None]:
+    """Return the geometric means of the candidate's and the incumbent's metric, where known."""
+    found = [case.values for case in cases if case.values is not None]
+    if len(found) < len(cases):
+        return None, None
+    return geomean(new for new, _ in found), geomean(old for _, old in found)
