@@ -24,8 +24,9 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.measure.engine import by_events
 from pytest_kopt.options.settings import Gate
+from pytest_kopt.paired.arms import TWO_PROCESSES
 from pytest_kopt.paired.company import Company, look_alone
-from pytest_kopt.paired.comparison import TWO_PROCESSES, Comparison
+from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import Known, Scatter, Way
 from pytest_kopt.paired.replica import CaseQuads, Caught, Kind, Quad, measured_under, time_of
 from pytest_kopt.schema.classes import NO_CLASSES, Classes

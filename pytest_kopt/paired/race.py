@@ -9,7 +9,8 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.paired_evidence import PairedEvidence
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.race import RACE_LOOKS, Standing, heat
-from pytest_kopt.paired.comparison import Comparison, NotComparable
+from pytest_kopt.paired.arms import NotComparable
+from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.pairing import PairedMetric, cases_of
 from pytest_kopt.paired.replica import CaseQuads, Caught

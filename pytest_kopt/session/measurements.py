@@ -30,7 +30,8 @@ _GRADIENTS = "torch.fx.experimental.symbolic_shapes"
 if TYPE_CHECKING:
     from pytest_kopt.decide.kernel_time import ProfilePair
     from pytest_kopt.devices.vendor import Device
-    from pytest_kopt.paired.comparison import Comparison, Versions
+    from pytest_kopt.paired.arms import Versions
+    from pytest_kopt.paired.comparison import Comparison
     from pytest_kopt.processes.profiler import Profiler
     from pytest_kopt.processes.remote_host import RemoteHost
     from pytest_kopt.profiling.table import CaseProfile

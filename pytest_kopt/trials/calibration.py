@@ -13,7 +13,7 @@ from pytest_kopt.decide import student
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, percent
 from pytest_kopt.decide.noise import MOST
 from pytest_kopt.errors import BadInput
-from pytest_kopt.paired.comparison import NotComparable
+from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.paired.noise import Scatter
 from pytest_kopt.paired.replica import CaseQuads, Caught, measured_under
 from pytest_kopt.trials.trees import overlays

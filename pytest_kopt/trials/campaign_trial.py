@@ -16,7 +16,7 @@ from pytest_kopt.devices.choice import choose
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings
-from pytest_kopt.paired.comparison import Versions
+from pytest_kopt.paired.arms import Versions
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.show.closing import Closing
 from pytest_kopt.show.files import projections

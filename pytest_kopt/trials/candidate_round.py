@@ -24,7 +24,7 @@ from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.figures import changed
 from pytest_kopt.honesty.checks import REPAIRS, Phase, ask
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.paired.comparison import CandidateDied
+from pytest_kopt.paired.arms import CandidateDied
 from pytest_kopt.sameness.program import differing
 from pytest_kopt.show.closing import Closing
 from pytest_kopt.trials import judging

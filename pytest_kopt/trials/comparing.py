@@ -13,7 +13,7 @@ from pytest_kopt.decide.promotion import asks_for_full
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput
-from pytest_kopt.paired.comparison import NotComparable
+from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.pairing import PairedMetric, judge
 from pytest_kopt.paired.replica import Caught

@@ -17,7 +17,8 @@ from pytest_kopt.cases.collector import Collector
 from pytest_kopt.decide.race import interval, winner
 from pytest_kopt.decide.verdict import Decision, RaceCandidate, Verdict
 from pytest_kopt.errors import BadInput
-from pytest_kopt.paired.comparison import Comparison, NotComparable, Versions
+from pytest_kopt.paired.arms import NotComparable, Versions
+from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.pairing import PairedMetric
 from pytest_kopt.paired.race import Raced, run_race

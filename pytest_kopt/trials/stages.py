@@ -24,7 +24,7 @@ from pytest_kopt.decide.verdict import Level, RaceCandidate, Verdict
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.fingerprint import Fingerprint
 from pytest_kopt.options.settings import Settings
-from pytest_kopt.paired.comparison import Versions
+from pytest_kopt.paired.arms import Versions
 from pytest_kopt.paired.pairing import PairedResult
 from pytest_kopt.profiling.table import CaseProfile
 from pytest_kopt.schema.classes import Classes

@@ -15,7 +15,7 @@ from pathlib import Path
 from pytest_kopt.campaign import commands
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.kernel import KernelVersion
-from pytest_kopt.paired.comparison import NotComparable, Versions
+from pytest_kopt.paired.arms import NotComparable, Versions
 from pytest_kopt.processes.launched import SCRATCH
 from pytest_kopt.versions import overlay
 

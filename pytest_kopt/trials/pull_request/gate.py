@@ -20,7 +20,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.audit import audit
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.options.settings import Settings
-from pytest_kopt.paired.comparison import CandidateDied, NotComparable, Versions
+from pytest_kopt.paired.arms import CandidateDied, NotComparable, Versions
 from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.pairing import PairedMetric, PairedResult, judge
 from pytest_kopt.paired.replica import Caught

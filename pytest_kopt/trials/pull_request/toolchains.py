@@ -12,7 +12,7 @@ from pytest_kopt.cases.collector import Collector
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings
-from pytest_kopt.paired.comparison import CandidateDied, NotComparable, Versions
+from pytest_kopt.paired.arms import CandidateDied, NotComparable, Versions
 from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.pairing import PairedMetric, judge
 from pytest_kopt.paired.replica import Caught

@@ -1,0 +1,226 @@
+"""The versions of a paired comparison, and the processes that hold them."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
+from pytest_kopt.cases.seeds import derive
+from pytest_kopt.devices.vendor import Device
+from pytest_kopt.paired.referee import Referee
+from pytest_kopt.paired.replica import Died, Refused, Replica
+from pytest_kopt.processes.child import MAX_DEATHS, Child
+from pytest_kopt.processes.site import Site
+from pytest_kopt.processes.toolchain import Toolchain
+from pytest_kopt.processes.worker_orders import WorkerOrders
+
+#: Idle threads of waiting siblings would take the CPU from the one that is timed.
+_PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
+ONE_PROCESS, TWO_PROCESSES = "one process", "two processes"
+
+
+class NotComparable(Exception):
+    """The two versions could not be measured this way; the message says why."""
+
+
+class CandidateDied(Exception):
+    """The candidate ended its process twice while `case`, a node id, was timed; says how."""
+
+    def __init__(self, case: str, how: str) -> None:
+        super().__init__(f"{case} killed its process twice: {how}")
+        self.case = case
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Where the versions lie.
+
+    `trees` are two trees of the incumbent; `changed` the paths below `root` that may differ. Where
+    the trees were `rebuilt`, one process cannot hold both versions. `extensions` is where torch
+    builds what the incumbent compiles (None: in each tree). With an `other` toolchain the incumbent
+    is the project itself in processes of that. In a race the project itself
+    is the incumbent, the first tree its copy, and the others hold the candidates in `raced`.
+    """
+
+    root: Path
+    trees: tuple[Path, ...]
+    changed: tuple[str, ...]
+    rebuilt: bool = False
+    extensions: Path | None = None
+    other: Toolchain | None = None
+    raced: tuple[str, ...] = ()
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The names of the arms: the project's own, then those of the trees."""
+        return (INCUMBENT, PLACEBO, *self.raced) if self.raced else (CANDIDATE, INCUMBENT, PLACEBO)
+
+
+class Arms:
+    """Starts a replica in one process or, where the versions cannot live in one, in several."""
+
+    def __init__(self, config: pytest.Config, orders: WorkerOrders, versions: Versions) -> None:
+        self.config = config
+        self._orders = orders
+        self._numbers = itertools.count()
+        self._versions = versions
+        self._falling_back = threading.Lock()
+        self.random = random.SystemRandom()
+        self.how, self.why_two = ONE_PROCESS, ""
+        if versions.rebuilt:
+            self.why_two = "rebuild_command builds each version in its own tree"
+        if versions.other:
+            self.why_two = "each interpreter runs processes of its own"
+        if self.why_two:
+            self.how = TWO_PROCESSES
+        self._deaths = 0
+        #: Why shapes near the declared ones are no longer tried: one of them ended a process.
+        self.died_nearby = ""
+
+    @property
+    def tries_nearby(self) -> bool:
+        """Whether shapes near the declared ones are still tried; a race's winner is asked later."""
+        return not self.died_nearby and not self._versions.raced
+
+    def fall_back(self, how: str, refused: Refused) -> None:
+        """Go on in two processes a replica; NotComparable where that is `how` it failed.
+
+        A process of the candidate's own is replaced once: it may be anybody's doing.
+        """
+        reason = str(refused)
+        with self._falling_back:
+            if isinstance(refused, Died):
+                self._deaths += 1
+                if refused.case is not None and self._deaths >= MAX_DEATHS:
+                    raise CandidateDied(refused.case, refused.death)
+                if refused.case is not None:
+                    return
+            if self._versions.raced:
+                raise NotComparable(reason)
+            if how == TWO_PROCESSES:
+                first = f" (in one process: {self.why_two})" if self.why_two else ""
+                raise NotComparable(reason if self._versions.rebuilt else f"{reason}{first}")
+            if self.how == ONE_PROCESS:
+                self.how, self.why_two = TWO_PROCESSES, reason
+
+    def start(
+        self, site: Site, device: Device, ids: Sequence[str], near: bool, referee: Referee
+    ) -> Replica:
+        """Start the processes of a replica of some cases on a host's device.
+
+        With `near` they also try shapes near the declared ones.
+        """
+        versions, how = self._versions, self.how
+        orders = self._fresh_orders(site)
+        names = list(versions.arms)
+        self.random.shuffle(names)
+        if how == ONE_PROCESS:
+            children = [self._together(names, site, device, ids, near, orders)]
+        else:
+            tree_of = {CANDIDATE: None, INCUMBENT: versions.trees[0], PLACEBO: versions.trees[1]}
+            held = {
+                name: self._alone((name,), tree_of[name], site, device, ids, near, orders)
+                for name in names
+            }
+            children = list(held.values())
+        alone = None if how == ONE_PROCESS else held[CANDIDATE]
+        seed = orders.session_seed
+        return Replica(children, how, device, site.placement, referee, seed, alone)
+
+    def start_company(
+        self, site: Site, device: Device, ids: Sequence[str], referee: Referee
+    ) -> Replica:
+        """Start a process with both versions, and one in which the incumbent is alone."""
+        orders, names = self._fresh_orders(site), [CANDIDATE, INCUMBENT]
+        self.random.shuffle(names)
+        both = self._together(names, site, device, ids, False, orders)
+        alone = self._alone((ALONE,), self._versions.trees[0], site, device, ids, False, orders)
+        seed = orders.session_seed
+        return Replica([both, alone], self.how, device, site.placement, referee, seed)
+
+    def start_referee(self, site: Site, device: Device, ids: Sequence[str]) -> Referee:
+        """Start the process that judges what replicas of some cases look at."""
+        versions = self._versions
+
+        def start() -> Child:
+            orders = self._fresh_orders(site)
+            return self._alone((), versions.trees[0], site, device, ids, False, orders)
+
+        why = "another interpreter may draw other inputs from a seed" if versions.other else ""
+        return Referee(start, why)
+
+    def _fresh_orders(self, site: Site) -> WorkerOrders:
+        # No content comes in two replicas: a kernel's processes could pass answers on.
+        seed = derive(self._orders.session_seed, "", f"replica {next(self._numbers)}")
+        return replace(self._orders, session_seed=seed, device=site.kind)
+
+    def _together(
+        self,
+        names: Sequence[str],
+        site: Site,
+        device: Device,
+        ids: Sequence[str],
+        near: bool,
+        orders: WorkerOrders,
+    ) -> Child:
+        """Start a process that holds several arms."""
+        versions = self._versions
+        trees = tuple(str(site.tree(versions.root, tree)) for tree in versions.trees)
+        root = str(site.path(versions.root))
+        own, *others = versions.arms
+        order = ArmsOrder(
+            tuple(names),
+            root,
+            trees,
+            versions.changed,
+            near,
+            orders.measure_same,
+            own,
+            tuple(others),
+        )
+        return self._child(replace(orders, arms=order), None, site, device, ids)
+
+    def _alone(
+        self,
+        names: tuple[str, ...],
+        tree: Path | None,
+        site: Site,
+        device: Device,
+        ids: Sequence[str],
+        near: bool,
+        orders: WorkerOrders,
+    ) -> Child:
+        """Start a process that holds one arm, in a tree of the incumbent or in the project.
+
+        Without a name it is a referee.
+        """
+        versions = self._versions
+        order = ArmsOrder(names, held_out=near)
+        if tree is not None and versions.other:
+            site, tree = replace(site, starter=versions.other), None
+        if tree is not None:
+            root = str(site.path(versions.root))
+            order = replace(order, root=root, changed=versions.changed)
+        return self._child(replace(orders, arms=order), tree, site, device, ids)
+
+    def _child(
+        self,
+        orders: WorkerOrders,
+        tree: Path | None,
+        site: Site,
+        device: Device,
+        ids: Sequence[str],
+    ) -> Child:
+        env = {**site.environment, **_PASSIVE, **site.placement.pin_to(device)}
+        copy = site.copy(self._versions.root, tree)
+        if tree is not None and copy is not None:
+            held = self._versions.extensions if copy[1] == tree else None
+            env["TORCH_EXTENSIONS_DIR"] = str(held or copy[1] / ".torch_extensions")
+        return Child(self.config, orders, env, ids, copy, site.starter)

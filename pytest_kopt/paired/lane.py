@@ -1,0 +1,191 @@
+"""The cases of one device in a paired comparison: their replicas, one after the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+
+from pytest_kopt.decide.inference import LOOKS
+from pytest_kopt.devices.vendor import Device
+from pytest_kopt.honesty.heldout import Tried
+from pytest_kopt.paired.arms import Arms, NotComparable
+from pytest_kopt.paired.referee import Referee
+from pytest_kopt.paired.replica import CaseQuads, Died, DiedNearby, Refused, Replica
+from pytest_kopt.processes.child import NO_MEMORY
+from pytest_kopt.processes.site import Site
+
+#: Replicas that start up while another is measured; on the CPU they would disturb it.
+AHEAD_ON_GPU = 4
+
+
+class Lane:
+    """The cases of one device; measured in a thread, since all it does is wait for processes."""
+
+    def __init__(
+        self,
+        arms: Arms,
+        site: Site,
+        device: Device,
+        ids: list[str],
+        progress: Callable[[], None],
+        most: int,
+    ) -> None:
+        """Measure these node ids on a host's device; see Comparison for the rest."""
+        self.site = site
+        self._arms = arms
+        self._progress = progress
+        self._most = most
+        self.device = device
+        self.ids = ids
+        self._same: set[str] = set()
+        self._started: list[Replica] = []
+        self._held_referee: Referee | None = None
+        self._leaving: Replica | None = None
+        self._abandoned = False
+        self._measured = 0
+        #: How many may be there at once; one where they did not find the memory they need.
+        self._room = AHEAD_ON_GPU
+        #: How many are started before they are needed, the next one included.
+        self.ahead = 1
+        self._asked_near: set[str] = set()
+        self.held_seconds = 0.0
+        self.tried: list[Tried] = []
+
+    def measure(self, count: int, only: Collection[str] | None) -> list[dict[str, CaseQuads]]:
+        """Return that many replicas of all cases or of `only` some, one after the other."""
+        asked = self.ids if only is None else only
+        return [self._one(asked, due) for due in range(count, 0, -1)]
+
+    def get_ahead(self, due: int) -> None:
+        """Start replicas before they are needed; those that are `due` load their first case."""
+        while len(self._started) < self._wanted():
+            self._started.append(self._start())
+        first = next(nodeid for nodeid in self.ids if nodeid not in self._same)
+        for replica in self._started[:due]:
+            replica.load(first)
+
+    def in_company(self) -> dict[str, CaseQuads]:
+        """Return one replica of what the change concerns, the incumbent alone beside it."""
+        self.stop_all()
+        wanted = [nodeid for nodeid in self.ids if nodeid not in self._same]
+        if not wanted:
+            return {}
+        referee = self._referee()
+        replica = self._arms.start_company(self.site, self.device, wanted, referee)
+        self._started.append(replica)
+        try:
+            replica.load(wanted[0])
+            return replica.measure(wanted, self._arms.random, self._await_leaving)
+        finally:
+            self.held_seconds += replica.held_seconds
+            self.stop_all()
+
+    def abandon(self) -> None:
+        """End what is running, from another thread."""
+        self._abandoned = True
+        if (referee := self._held_referee) is not None:
+            referee.kill()
+        self._kill_all()
+
+    def _kill_all(self) -> None:
+        if started := list(self._started):
+            # At once: a process takes a while to let go of its GPU.
+            with ThreadPoolExecutor(len(started)) as pool:
+                list(pool.map(Replica.kill, started))
+
+    def _referee(self) -> Referee:
+        """Return what judges this lane's replicas; one that died is replaced."""
+        if self._held_referee is not None and self._held_referee.has_died:
+            self._drop_referee()
+        if self._held_referee is None:
+            self._held_referee = self._arms.start_referee(self.site, self.device, self.ids)
+        return self._held_referee
+
+    def _one(self, asked: Collection[str], due: int) -> dict[str, CaseQuads]:
+        """Measure what the change concerns; the other cases need no clock after the first time."""
+        arms = self._arms
+        while True:
+            wanted = [i for i in self.ids if i in asked and i not in self._same]
+            if not wanted:
+                return {nodeid: CaseQuads(nodeid, "") for nodeid in self.ids}
+            self.get_ahead(due)
+            if self._abandoned:
+                raise NotComparable("abandoned")
+            replica = self._started[0]
+            forked = not self.site.starter.why_fresh
+            try:
+                found = replica.measure(wanted, arms.random, self._await_leaving)
+            except DiedNearby as death:
+                # The declared shapes decide; that one close by ends the process is only told.
+                arms.died_nearby = str(death)
+                self.stop_all()
+                continue
+            except Refused as refused:
+                crowded = len(self._started) > 1
+                self.stop_all()
+                orphaned = forked and isinstance(refused, Died) and self._lost_parent()
+                if orphaned:
+                    self._drop_referee()
+                if crowded and NO_MEMORY in str(refused):
+                    self._room = 1
+                elif not (self._abandoned or orphaned):
+                    arms.fall_back(replica.how, refused)
+                continue
+            self._started.remove(replica)
+            self._await_leaving()
+            replica.dismiss()
+            self._leaving = replica
+            self._measured += 1
+            self.held_seconds += replica.held_seconds
+            self.tried += replica.tried
+            self._same |= {nodeid for nodeid, quads in found.items() if quads.is_same}
+            self._progress()
+            return {nodeid: found.get(nodeid) or CaseQuads(nodeid, "") for nodeid in self.ids}
+
+    def _lost_parent(self) -> bool:
+        """Say whether forks ended with their parent, which tells nothing of what they held."""
+        # It ends a moment after them.
+        time.sleep(0.05)
+        return bool(self.site.starter.why_fresh)
+
+    def _wanted(self) -> int:
+        """Return how many replicas there should be, started and not measured yet.
+
+        Most verdicts need no more than a first look: until then what ends is not replaced, since
+        what wakes on a device disturbs who is timed there.
+        """
+        most = min(self._room, self.ahead)
+        if self._measured < min(LOOKS):
+            most -= self._measured
+        return max(1, min(most, self._most - self._measured))
+
+    def _start(self) -> Replica:
+        arms = self._arms
+        near = arms.tries_nearby and arms.how not in self._asked_near
+        self._asked_near.add(arms.how)
+        return arms.start(self.site, self.device, self.ids, near, self._referee())
+
+    def _await_leaving(self) -> None:
+        """Wait for the last replica to be gone: what ends on a device disturbs a timing there."""
+        if self._leaving:
+            self._leaving.stop()
+            self._leaving = None
+
+    def close(self) -> None:
+        """End all that is left."""
+        self.stop_all()
+        self._drop_referee()
+
+    def _drop_referee(self) -> None:
+        if (referee := self._held_referee) is not None:
+            referee.kill()
+            referee.stop()
+            self._held_referee = None
+
+    def stop_all(self) -> None:
+        """End all: one that loads or waits for its turn would not listen."""
+        self._kill_all()
+        self._await_leaving()
+        while self._started:
+            self._started.pop().stop()
