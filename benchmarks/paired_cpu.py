@@ -71,8 +71,8 @@ def busy(count: int) -> Iterator[None]:
             process.wait()
 
 
-def project(root: Path) -> None:
-    """Make a project with a campaign whose baseline is measured."""
+def write_project(root: Path) -> None:
+    """Write three cases and their kernel."""
     for name, text in (
         ("pyproject.toml", SETTINGS),
         ("kernels/__init__.py", ""),
@@ -81,6 +81,11 @@ def project(root: Path) -> None:
     ):
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text(text)
+
+
+def project(root: Path) -> None:
+    """Make a project with a campaign whose baseline is measured."""
+    write_project(root)
     words = ("init", "cpu", "--op", "rmsnorm", "--kernel", "kernels/rmsnorm.py")
     made = run(root, sys.executable, "-m", "pytest_kopt.cli", *words, "--backend", "TORCH",
                "--gpu", "cpu")  # fmt: skip

@@ -26,6 +26,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from gpu_report import replace_table
 from tabulate import tabulate
 
 from pytest_kopt import policies
@@ -269,15 +270,6 @@ def tables(verdicts: int) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def write(text: str) -> None:
-    """Put the tables between their marks in docs/paired.md."""
-    path = DOCS / "paired.md"
-    marks = ("[begin]: # (paired_power)", "[end]: # (paired_power)")
-    start, end = map(re.escape, marks)
-    between = re.compile(f"(?<={start}\n).*(?={end})", re.DOTALL)
-    path.write_text(between.sub(lambda _: text, path.read_text()))
-
-
 def rounds(name: str) -> Iterator[tuple[int, float]]:
     """Yield processes and standard deviation in % of each recorded round of identical code."""
     levels: Mapping[int, float] = {4: 0.0003, 6: 0.0007, 8: 0.0015}
@@ -330,7 +322,7 @@ def main() -> None:
     text = tables(counts[0] if counts else 400)
     print(text)
     if "write" in sys.argv:
-        write(text)
+        replace_table(DOCS / "paired.md", "paired_power", text)
 
 
 if __name__ == "__main__":

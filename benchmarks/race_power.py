@@ -9,12 +9,12 @@ an H200 (five of them 0.11 % together), 0.3 % for a single case. `write` puts th
 from __future__ import annotations
 
 import random
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gpu_report import replace_table
 from tabulate import tabulate
 
 from pytest_kopt import policies
@@ -128,16 +128,7 @@ def main() -> None:
     text = table(int(wishes.get("races", 200)))
     print(text)
     if "write" in sys.argv:
-        begin, end = "[begin]: # (race_power)\n", "[end]: # (race_power)"
-        page = PAGE.read_text()
-        PAGE.write_text(
-            re.sub(
-                f"{re.escape(begin)}.*{re.escape(end)}",
-                lambda _: f"{begin}{text}\n{end}",
-                page,
-                flags=re.DOTALL,
-            )
-        )
+        replace_table(PAGE, "race_power", f"{text}\n")
 
 
 if __name__ == "__main__":

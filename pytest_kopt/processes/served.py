@@ -215,12 +215,23 @@ def serve(reader: int, writer: int, scratch: Path) -> NoReturn:
     """Wait for orders on a pair of pipes and run cases."""
     _keep_from_children(reader, writer)
     channel = Channel(Connection(reader, writable=False), Connection(writer, readable=False))
+    # A session that began ends in its own last hook; this is for one that could not.
+    os._exit(run(channel, hear(channel), scratch, Leave()))
+
+
+def hear(channel: Channel) -> Message:
+    """Return the orders when they come; the process ends where nobody is left to give any."""
     try:
         hello = channel.receive()
     except EOFError:
         os._exit(0)
     if hello is None:
         raise SystemExit("no orders")
+    return hello
+
+
+def run(channel: Channel, hello: Message, scratch: Path, *plugins: object) -> int:
+    """Run a session by its orders and return its exit status."""
     sys.path[:] = hello["sys_path"]
     sys.argv[:] = hello["argv"]
     orders, bounds = WorkerOrders.from_json(hello["orders"]), None
@@ -230,5 +241,4 @@ def serve(reader: int, writer: int, scratch: Path) -> NoReturn:
     if orders.device == "cuda":
         context.begin_to_rouse(orders.device)
     plugin = Serve(channel, orders, hello["args"], bounds, scratch)
-    # A session that began ends in its own last hook; this is for one that could not.
-    os._exit(int(pytest.main(hello["pytest_args"], plugins=[plugin, Leave()])))
+    return int(pytest.main(hello["pytest_args"], plugins=[plugin, *plugins]))
