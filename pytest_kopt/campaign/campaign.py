@@ -17,8 +17,6 @@ from pytest_kopt.campaign.git import lineage
 from pytest_kopt.campaign.git.commits import Commits
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.git.worktrees import branch_of, way_to
-from pytest_kopt.campaign.history import stops
-from pytest_kopt.campaign.history.stops import Stop
 from pytest_kopt.campaign.hold import hold
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.layout import Layout
@@ -208,10 +206,6 @@ class Campaign:
     def incumbent_session(self) -> dict[str, Any]:
         """Return what the last accepted attempt recorded of its session."""
         return self.archive.session(*self._best)
-
-    def termination_check(self, policy: Policy | None = None) -> tuple[Stop, ...]:
-        """Return which conditions end the campaign as it stands, under a policy or its own."""
-        return stops.check(self.name, self.state, self.manifest, policy or self.policy())
 
     def settle(
         self, *, apply: bool = True, beside: Callable[[Campaign], Sequence[Path]] = lambda _: ()

@@ -63,7 +63,9 @@ def _retry(arguments: argparse.Namespace) -> int:
             raise BadInput(
                 f"round {following} is open", where="kopt retry", legal="mend it, or kopt discard"
             )
-        stops.refuse_another_round(campaign.termination_check())
+        stops.refuse_another_round(
+            stops.check(campaign.name, campaign.state, campaign.manifest, campaign.policy())
+        )
         _put_back(campaign, number)
         known = campaign.state.rounds[number].notes.given()
     # Its tip has been told already.

@@ -17,7 +17,8 @@ def lines(campaign: Campaign, policy: Policy) -> Iterator[str]:
 
     A round that is still open asks for no review.
     """
-    state, found = campaign.state, campaign.termination_check(policy)
+    state = campaign.state
+    found = stops.check(campaign.name, state, campaign.manifest, policy)
     if stops.holding(found):
         yield from termination_lines(found)
         yield from going_on_lines(campaign, found)

@@ -49,7 +49,8 @@ def status(
     obstacle = _obstacle(campaign)
     state, manifest = campaign.state, campaign.manifest
     policy = campaign.policy()
-    counted, ends = count(state, policy), campaign.termination_check(policy)
+    counted = count(state, policy)
+    ends = stops.check(campaign.name, state, manifest, policy)
     looked_at = unmasked_rounds(state)
     review = stagnation.review(looked_at)
     attempted = [_round(item) for item in state.rounds.values() if item.attempts]

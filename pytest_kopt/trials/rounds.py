@@ -36,7 +36,9 @@ def open_round(asked: Asked) -> Opened:
     number = campaign.state.check_round(settings.round)
     known = campaign.state.rounds.get(number, Round(number))
     tips.check(asked.notes, known, str(settings.notes))
-    stops.refuse_another_round(campaign.termination_check(asked.policy))
+    stops.refuse_another_round(
+        stops.check(campaign.name, campaign.state, campaign.manifest, asked.policy)
+    )
     campaign.check_ready()
     title = f"campaign {campaign.name}, round {number}, policy {asked.policy.name}"
     return Opened(asked, title, number, notes=known.notes.plus(asked.notes))
