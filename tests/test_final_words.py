@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_kopt.campaign import final_report, ledger
+from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.history import final_report
 from pytest_kopt.decide.verdict import Aggregate, Decision
 from pytest_kopt.show.files.final_report import outlook, text
 from pytest_kopt.show.status import lines, status

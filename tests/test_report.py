@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.campaign import final_report, ledger
+from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.history import final_report
 from pytest_kopt.cli.main import main
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.exit_codes import ExitCode

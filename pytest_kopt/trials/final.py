@@ -15,8 +15,8 @@ from typing import Any
 
 from pytest_kopt.campaign import levels
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.final_report import compose
 from pytest_kopt.campaign.history.chain import chain_of_best
+from pytest_kopt.campaign.history.final_report import compose
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.recording import record_final
 from pytest_kopt.cases.details import with_details
@@ -30,7 +30,7 @@ from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import Question
 from pytest_kopt.trials.comparing import compare_paired
 from pytest_kopt.trials.gathering import frozen_cases, gather
-from pytest_kopt.trials.rounds import evidence
+from pytest_kopt.trials.rounds.common import evidence
 from pytest_kopt.trials.stages import Asked, Gathered, Judged, Opened, Ran
 from pytest_kopt.trials.withdrawal import Withdrawn, overfit, withdraw
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_kopt.campaign.final_report import NEXT_DIRECTIONS
+from pytest_kopt.campaign.history.final_report import NEXT_DIRECTIONS
 from pytest_kopt.campaign.ledger import Final, FinalReport
 from pytest_kopt.figures import changed, interval
 from pytest_kopt.honesty.inflation import ALLOWED_GAP_PCT

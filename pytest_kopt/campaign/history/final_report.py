@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_kopt.campaign import attribution
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.history import attribution
 from pytest_kopt.campaign.ledger import Audited, FinalReport
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.decide.verdict import Decision
