@@ -89,7 +89,7 @@ import random
 import sys
 
 from pytest_kopt.paired import company, comparison, pairing, referee, replica
-from pytest_kopt.trials import examination
+from pytest_kopt.trials.rounds import examination
 
 
 def replace(owner, name, value):

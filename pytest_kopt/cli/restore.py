@@ -15,7 +15,7 @@ from pytest_kopt.cli.commands import Commands, add_name, command
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project
 from pytest_kopt.show.files import projections
-from pytest_kopt.trials.discard import discard
+from pytest_kopt.trials.rounds.discard import discard
 
 
 def add_parser(commands: Commands) -> None:

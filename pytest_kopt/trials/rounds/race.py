@@ -26,10 +26,10 @@ from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.show.closing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import Question
-from pytest_kopt.trials.candidate_round import close_candidate, open_against_incumbent, record
 from pytest_kopt.trials.candidates import Candidate, candidates_of
-from pytest_kopt.trials.examination import Examination
 from pytest_kopt.trials.gathering import add_error_rows, gather
+from pytest_kopt.trials.rounds.candidate import close_candidate, open_against_incumbent, record
+from pytest_kopt.trials.rounds.examination import Examination
 from pytest_kopt.trials.stages import Asked, Gathered, Judged, Opened, RacedCandidate, Ran
 from pytest_kopt.trials.trees import overlays, trees_once
 

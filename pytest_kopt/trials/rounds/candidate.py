@@ -30,9 +30,9 @@ from pytest_kopt.show.closing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import Question
 from pytest_kopt.trials.comparing import compare_paired, compare_stored
-from pytest_kopt.trials.examination import Examination
 from pytest_kopt.trials.gathering import frozen_cases, gather
-from pytest_kopt.trials.rounds import check_target_class, open_round, profiled, record_round
+from pytest_kopt.trials.rounds.common import check_target_class, open_round, profiled, record_round
+from pytest_kopt.trials.rounds.examination import Examination
 from pytest_kopt.trials.stages import Asked, Begun, Gathered, Judged, Opened, Ran
 
 
