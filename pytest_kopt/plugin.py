@@ -69,6 +69,6 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 @pytest.fixture
 def kopt(request: pytest.FixtureRequest) -> Kopt:
     """Check a kernel against its reference, time it, and emit its row; see `Kopt.__call__`."""
-    from pytest_kopt.session.assemble import worker_of
+    from pytest_kopt.session.worker import worker_of
 
     return worker_of(request.config).fixture(request)

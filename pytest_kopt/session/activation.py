@@ -32,7 +32,7 @@ class Activation:
         Only for such files: elsewhere, TRITON_INTERPRET would change what others' tests mean.
         """
         if b"kopt" in module_path.read_bytes():
-            from pytest_kopt.session.assemble import worker_of
+            from pytest_kopt.session.worker import worker_of
 
             self.open()
             worker_of(self._config).prepare_imports(self._config)
@@ -42,7 +42,7 @@ class Activation:
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
         if self._is_open or any(name in item.keywords for item in items for name in _OURS):
-            from pytest_kopt.session.assemble import worker_of
+            from pytest_kopt.session.worker import worker_of
 
             self.open()
             worker_of(config).select(config, items)

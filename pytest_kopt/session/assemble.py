@@ -13,21 +13,14 @@ from pytest_kopt.options.declare import BELOW, SERVE, WORKERINPUT
 from pytest_kopt.processes.child import HIDDEN
 from pytest_kopt.processes.parent_death import end_with_parent
 from pytest_kopt.processes.worker_orders import WorkerOrders
-from pytest_kopt.session.worker import Worker
+from pytest_kopt.session.worker import WORKER, Worker
 
 if TYPE_CHECKING:
     from pytest_kopt.options.settings import Settings
     from pytest_kopt.session.controller import Controller
     from pytest_kopt.trials.trial import Trial
 
-_WORKER, _CONTROLLER = "kopt-worker", "kopt-controller"
-
-
-def worker_of(config: pytest.Config) -> Worker:
-    """Return this process's worker plugin."""
-    worker = config.pluginmanager.get_plugin(_WORKER)
-    assert isinstance(worker, Worker)
-    return worker
+_CONTROLLER = "kopt-controller"
 
 
 def find_controller(config: pytest.Config) -> Controller | None:
@@ -53,12 +46,12 @@ def assemble(config: pytest.Config) -> None:
     serve = manager.get_plugin(SERVE)
     given = getattr(config, "workerinput", {}).get(WORKERINPUT)
     if serve is not None:
-        manager.register(Worker(serve.orders, serve), _WORKER)
+        manager.register(Worker(serve.orders, serve), WORKER)
         return
     if given is not None:
         if config.workerinput.get(BELOW):  # type: ignore[attr-defined]
             end_with_parent()
-        manager.register(Worker(WorkerOrders.from_json(given)), _WORKER)
+        manager.register(Worker(WorkerOrders.from_json(given)), WORKER)
         return
     from pytest_kopt.options.settings import Settings
     from pytest_kopt.session.controller import told
@@ -94,7 +87,7 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
 
         manager.register(Supervisor(config, controller), "kopt-supervisor")
     else:
-        manager.register(Worker(orders), _WORKER)
+        manager.register(Worker(orders), WORKER)
     if controller.judges and not controller.is_settled:
         controller.measurements.warm_up()
 

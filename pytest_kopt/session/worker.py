@@ -34,6 +34,8 @@ _PAIR_CALLS, _PAIR_SECONDS = 25, 0.02
 #: A block on the CPU where nothing is judged: a slow kernel is called once in it.
 _PLAIN_CALLS, _PLAIN_SECONDS = 50, 0.5
 
+#: The name that the plugin is registered by.
+WORKER = "kopt-worker"
 _SPECIAL = {"deterministic": "--kopt-deterministic-only", "multigpu": "--kopt-dist-only"}
 
 
@@ -292,6 +294,13 @@ class Worker:
             return error_from_parameters(item)
         except BadInput:
             return None
+
+
+def worker_of(config: pytest.Config) -> Worker:
+    """Return this process's worker plugin."""
+    worker = config.pluginmanager.get_plugin(WORKER)
+    assert isinstance(worker, Worker)
+    return worker
 
 
 def is_marked(item: pytest.Item) -> bool:
