@@ -24,7 +24,7 @@ class Outcome:
     again: tuple[float, ...] = ()
     is_regression: bool = False
     check: str = "PASS"
-    cheats: bool = False
+    finding: str = ""
     unmeasured: bool = False
     missing: bool = False
     interrupted: bool = False
@@ -47,7 +47,8 @@ OUTCOMES = {
     "split": Outcome("SPLIT", (1.1, 1.1, 0.97, 0.97)),
     "wrong": Outcome("REPAIR", check="FAIL"),
     "crashed": Outcome("REPAIR", check="ERROR"),
-    "cheating": Outcome("REJECTED_OVERFIT", (1.1,) * 4, cheats=True),
+    "wrong when captured": Outcome("REPAIR", check="FAIL", finding="empty-capture"),
+    "cheating": Outcome("REJECTED_OVERFIT", (1.1,) * 4, finding="stale-result"),
     "unmeasured": Outcome("ROLLED_BACK", (1.1,) * 4, unmeasured=True),
     "a case missing": Outcome("INCOMPLETE", (1.1,) * 4, missing=True),
     "interrupted": Outcome("INCOMPLETE", (1.1,) * 4, interrupted=True),

@@ -55,7 +55,7 @@ def test_an_unknown_core_case_is_refused_before_anything_is_measured(
     project: DrivenCampaign,
 ) -> None:
     begun(project).edit_manifest(core_shapes=["does_not_exist"])
-    unmeasured = Outcome("any", cheats=True)
+    unmeasured = Outcome("any", finding="stale-result")
     assert f"core_shapes: 'does_not_exist' names no case (legal: {LABELS})" in refusal(
         project, unmeasured
     )

@@ -34,6 +34,17 @@ def test_a_version_that_failed_uses_up_no_repair_when_it_is_run_again(tmp_path: 
         assert "(2 repairs left)" in play("wrong")
 
 
+def test_what_a_check_of_honesty_calls_wrong_is_to_be_repaired(tmp_path: Path) -> None:
+    """It rejected as overfit unless its finding said that it does not."""
+    project = DrivenCampaign(tmp_path / "project", {KERNEL: b"OLD = 1\n"}, in_git=False)
+    project.measure("next", OUTCOMES["equal"], RATES, Steps(project.root))
+    project.write(KERNEL, b"NEW = 1\n")
+    outcome = OUTCOMES["wrong when captured"]
+    verdict = project.measure("next", outcome, RATES, Steps(project.root)).verdict
+    assert verdict and verdict.decision == "REPAIR"
+    assert [flag for flag in verdict.flags if flag.startswith("empty-capture: ")]
+
+
 def opened(option: str, manifest: str, *frozen: str) -> SimpleNamespace:
     """Return a round of a campaign whose cases were timed by these engines."""
     names = [f"test_a.py::test[{i}]" for i in range(len(frozen))]

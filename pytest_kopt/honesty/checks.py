@@ -60,8 +60,8 @@ class Check(NamedTuple):
     """A function in `pytest_kopt`, as `module:name`, and the findings that it may return.
 
     Those that `rejects` end a round as REJECTED_OVERFIT, `repairs` make it a failed check (REPAIR),
-    `notes` stand among the verdict's flags; several names stand in one text. It is asked `only`
-    where this fact, or this attribute of one, is true.
+    `notes` stand among the verdict's flags: a note's Finding has `rejects=False`. Several names
+    stand in one text. It is asked `only` where this fact, or this attribute of one, is true.
     """
 
     phase: Phase

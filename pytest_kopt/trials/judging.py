@@ -17,6 +17,7 @@ from pytest_kopt.devices.conditions import by_kind
 from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.devices.vendor import CPU
 from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty.checks import REPAIRS
 from pytest_kopt.honesty.finding import Finding
 
 INTERPRETED = (
@@ -157,8 +158,8 @@ def flagged(verdict: Verdict, found: Sequence[Finding | str]) -> Verdict:
 
 
 def rejecting(found: Iterable[Finding]) -> list[Finding]:
-    """Return the findings that reject a candidate."""
-    return [item for item in found if item.rejects]
+    """Return the findings that reject a candidate, and do not only make its check fail."""
+    return [item for item in found if item.rejects and item.check not in REPAIRS]
 
 
 def is_interpreted(results: Sequence[CaseResult]) -> bool:

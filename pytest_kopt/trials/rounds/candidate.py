@@ -168,7 +168,7 @@ def _judge(gathered: Gathered, examination: Examination) -> Judged:
             "--kopt-measure-same to time it nevertheless",
         )
     refused = [found for found in judged.nearby if found.rejects]
-    special = [found for found in refused if found.check not in REPAIRS]
+    special = judging.rejecting(refused)
     if special:
         return judged.of(judging.overfit(results, special, policy))
     return _supporting(judged, refused)
@@ -217,7 +217,7 @@ def _with_notes(judged: Judged, examination: Examination) -> Judged:
     found += opened.asked.watch.undeclared(gathered.harness)
     less = {word for result in results for word in result.evidence.domain or ()}
     narrow = [f"the cases declare less than the incumbent's domain: {', '.join(sorted(less))}"]
-    told = [item for item in found if not item.rejects]
+    told = [item for item in found if not item.rejects or item.check in REPAIRS]
     judged = judged.flagged(*told, *(narrow if less else []))
     if judged.verdict.decision is not Decision.ACCEPTED:
         return judged
