@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,7 +27,8 @@ from pytest_kopt.decide.inference import replica_ratio
 from pytest_kopt.devices import context
 from pytest_kopt.devices.vendor import Device
 from pytest_kopt.measure import cold
-from pytest_kopt.paired.comparison import ONE_PROCESS, Comparison, NotComparable
+from pytest_kopt.paired.arms import ONE_PROCESS, NotComparable
+from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.referee import Referee
 from pytest_kopt.paired.replica import CaseQuads, Replica, time_of
 from pytest_kopt.processes import forking, served
@@ -156,7 +157,7 @@ class Reused:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._starter, name)
 
-    def start(self, env: dict[str, str], directory: str) -> Launched:
+    def start(self, env: Mapping[str, str], directory: str) -> Launched:
         number, turn = next(self._plan)
         if turn == 1:
             self._chains[number] = Chain(self._starter.start(env, directory))
@@ -183,25 +184,24 @@ def measure(
     asked = json.loads(os.environ[ASKED])
     labels = {result.nodeid: result.label for result in results if result.check == "PASS"}
     with overlays(root, {}) as versions, measurements.compare([*labels], versions) as comparison:
-        (lane,) = comparison._lanes
-        at_once = AT_ONCE[lane.site.kind]
-        order = plan(asked["forks"], asked["reloads"], at_once)
+        (lane,), arms = comparison._lanes, comparison._arms
+        lane.ahead = AT_ONCE[lane.site.kind]
+        order = plan(asked["forks"], asked["reloads"], lane.ahead)
         starter = Reused(lane.site.starter, order)
 
         def start(
             site: Site, device: Device, ids: Sequence[str], near: bool, referee: Referee
         ) -> Replica:
-            if comparison.how != ONE_PROCESS:
-                raise NotComparable(comparison.why_two)
-            orders, names = comparison._fresh_orders(site), [CANDIDATE, INCUMBENT]
-            comparison.random.shuffle(names)
+            if arms.how != ONE_PROCESS:
+                raise NotComparable(arms.why_two)
+            orders, names = arms._fresh_orders(site), [CANDIDATE, INCUMBENT]
+            arms.random.shuffle(names)
             site = replace(site, starter=starter)
-            both = comparison._together(names, site, device, ids, False, orders)
+            both = arms._together(names, site, device, ids, False, orders)
             seed = orders.session_seed
-            return Replica([both], comparison.how, device, site.placement, referee, seed)
+            return Replica([both], arms.how, device, site.placement, referee, seed)
 
-        comparison.start, comparison.ahead = start, lambda site: at_once  # type: ignore[method-assign]
-        comparison.most = len(order)
+        arms.start = start  # type: ignore[method-assign]
         for found in replicas(comparison, labels, order, asked["seconds"]):
             asked.setdefault("replicas", []).append(found)
             Path(asked["out"]).write_text(json.dumps(asked | {"out": ""}, indent=1) + "\n")
