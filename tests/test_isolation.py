@@ -4,10 +4,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from pytest_kopt.processes import isolation
+from pytest_kopt.processes.child import HIDDEN, why_open
 
 needs_landlock = pytest.mark.skipif(
     bool(isolation.lacking()), reason="this system cannot refuse all of it"
@@ -17,11 +20,13 @@ needs_landlock = pytest.mark.skipif(
 TRIES = """
 import ctypes, json, os, socket, subprocess, sys, tempfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 from pytest_kopt.processes.isolation import isolate
 
 base = Path(sys.argv[1])
-isolate(base / "scratch", [base / "camp/rounds", base / "camp/ledger.jsonl"])
+bounds = isolate(base / "scratch", [base / "camp/rounds", base / "camp/ledger.jsonl"])
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -82,6 +87,9 @@ for name, attempt in tries.items():
         came_to[name] = "done"
     except (PermissionError, subprocess.CalledProcessError):
         came_to[name] = "refused"
+came_to["told"] = [
+    bounds.refuses("open", (f"/proc/{pid}/mem", "rb", 0)) for pid in (os.getppid(), os.getpid())
+]
 print(json.dumps(came_to))
 """
 HARMLESS = (
@@ -106,6 +114,7 @@ def test_what_is_refused_and_what_is_not(tmp_path: Path, monkeypatch: pytest.Mon
     )
     assert done.returncode == 0, done.stderr
     came_to = json.loads(done.stdout)
+    assert came_to.pop("told") == [["foreign-signal", "read the memory of another process"], None]
     assert {name for name, what in came_to.items() if what == "done"} == {*HARMLESS}
     assert (tmp_path / "test_kernel.py").read_text() == "assert False"
 
@@ -127,6 +136,13 @@ def test_what_a_system_lacks_is_said(
     monkeypatch.setattr("platform.machine", lambda: machine)
     assert said in isolation.lacking()
     assert bool(said) == bool(isolation.lacking())
+
+
+def test_the_verdict_of_a_system_that_lacks_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolation, "_landlock", lambda: 0)
+    config = SimpleNamespace(stash=pytest.Stash())
+    config.stash[HIDDEN] = ()
+    assert "kernel code may write wherever you may" in why_open(cast("Any", config))
 
 
 def test_without_landlock_a_process_goes_on_unbound(

@@ -125,9 +125,8 @@ class Commands:
     def timed(self, forward_ms: float, backward_ms: float | None) -> None:
         assert forward_ms > 0
 
-    def kept(self, nodeid: str, looks: Sequence[Mapping[str, Any]]) -> bool:
+    def kept(self, nodeid: str, looks: Sequence[Mapping[str, Any]]) -> None:
         assert looks == []
-        return True
 
     def caught(self, nodeid: str, findings: Sequence[Any]) -> None:
         self.findings = [*findings]
@@ -226,13 +225,13 @@ class _Child:
         self.blocks.append((seed, is_looked_at))
         return random.uniform(1.0, 1.01), None
 
-    def ask(self, nodeid: str, following: str | None) -> None: ...
+    def ask(self, nodeid: str, following: str | None, seed: int) -> None: ...
 
     def go_on(self) -> None: ...
 
     def release(self, seed: int) -> None: ...
 
-    def settle(self, *, is_right: bool) -> None: ...
+    def settle(self, accuracy: object) -> None: ...
 
 
 def replica() -> tuple[CaseQuads, list[_Child]]:
@@ -252,7 +251,7 @@ def replica() -> tuple[CaseQuads, list[_Child]]:
         CPU,
         cast("Any", placement),
         Referee(lambda: cast("Any", None), "no other process"),
-        1,
+        {},
         cast("Any", children[0]),
     )
     return made.measure(["a"], random.Random(1), lambda: None)["a"], children

@@ -72,9 +72,8 @@ class Runner:
 
     def timed(self, forward_ms: float, backward_ms: float | None) -> None: ...
 
-    def kept(self, nodeid: str, looks: Sequence[Mapping[str, Any]]) -> bool:
+    def kept(self, nodeid: str, looks: Sequence[Mapping[str, Any]]) -> None:
         self.looks = [dict(look) for look in looks]
-        return True
 
     def caught(self, nodeid: str, findings: Sequence[Finding]) -> None:
         assert not findings
@@ -101,9 +100,8 @@ class Asking:
     def loaded(self, nodeid: str) -> dict[str, Any] | None:
         return self._wanted.pop() if self._wanted else None
 
-    def kept(self, nodeid: str, looks: Sequence[Mapping[str, Any]]) -> bool:
+    def kept(self, nodeid: str, looks: Sequence[Mapping[str, Any]]) -> None:
         self.looks = [dict(look) for look in looks]
-        return True
 
     def judged(self, nodeid: str, findings: Sequence[Finding], why_not: str) -> None:
         self.found, self.why_not = [str(finding) for finding in findings], why_not

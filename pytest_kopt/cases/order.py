@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Same
+from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.sameness.recording import Recording
@@ -82,10 +83,11 @@ class BlockOrder:
 class Commander(Protocol):
     """The other side: announces what is ready and says which block to run.
 
-    What is handed over lies in `scratch`.
+    What is handed over lies in `scratch`; `seed` is the running case's own, None: the session's.
     """
 
     scratch: Path
+    seed: int | None
 
     def declared(self, result: CaseResult) -> None:
         """Hand in the ERROR row that a case gets if it takes its process down."""
@@ -111,8 +113,13 @@ class Commander(Protocol):
 
     def timed(self, forward_ms: float, backward_ms: float | None) -> None: ...
 
-    def kept(self, nodeid: str, looks: Sequence[Mapping[str, Any]]) -> bool:
-        """Hand over what was looked at; return whether it was judged, and found right."""
+    def kept(
+        self, nodeid: str, looks: Sequence[Mapping[str, Any]]
+    ) -> Mapping[str, Accuracy] | None:
+        """Hand over what was looked at; return None where it was found right.
+
+        Else this process judges it, by the accuracy of the baseline's results.
+        """
 
     def judged(self, nodeid: str, findings: Sequence[Finding], why_not: str) -> None:
         """Say what a referee found, or why it cannot judge."""

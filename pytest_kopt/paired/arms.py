@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import threading
 from collections.abc import Sequence
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
-from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.vendor import Device
 from pytest_kopt.paired.referee import Referee
 from pytest_kopt.paired.replica import Died, Refused, Replica
@@ -69,7 +67,14 @@ class Arms:
     def __init__(self, config: pytest.Config, orders: WorkerOrders, versions: Versions) -> None:
         self.config = config
         self._orders = orders
-        self._numbers = itertools.count()
+        expected = orders.expected or ()
+        self._accuracy = {case.nodeid: case.accuracy for case in expected}
+        #: The orders of processes that hold a candidate: no seed, nothing of what is judged by.
+        self._blind = replace(
+            orders,
+            session_seed=0,
+            expected=orders.expected and tuple(replace(c, accuracy={}) for c in expected),
+        )
         self._versions = versions
         self._falling_back = threading.Lock()
         self.random = random.SystemRandom()
@@ -118,7 +123,7 @@ class Arms:
         With `near` they also try shapes near the declared ones.
         """
         versions, how = self._versions, self.how
-        orders = self._fresh_orders(site)
+        orders = replace(self._blind, device=site.kind)
         names = list(versions.arms)
         self.random.shuffle(names)
         if how == ONE_PROCESS:
@@ -131,35 +136,29 @@ class Arms:
             }
             children = list(held.values())
         alone = None if how == ONE_PROCESS else held[CANDIDATE]
-        seed = orders.session_seed
-        return Replica(children, how, device, site.placement, referee, seed, alone)
+        return Replica(children, how, device, site.placement, referee, self._accuracy, alone)
 
     def start_company(
         self, site: Site, device: Device, ids: Sequence[str], referee: Referee
     ) -> Replica:
         """Start a process with both versions, and one in which the incumbent is alone."""
-        orders, names = self._fresh_orders(site), [CANDIDATE, INCUMBENT]
+        orders, names = replace(self._blind, device=site.kind), [CANDIDATE, INCUMBENT]
         self.random.shuffle(names)
         both = self._together(names, site, device, ids, False, orders)
         alone = self._alone((ALONE,), self._versions.trees[0], site, device, ids, False, orders)
-        seed = orders.session_seed
-        return Replica([both, alone], self.how, device, site.placement, referee, seed)
+        children = [both, alone]
+        return Replica(children, self.how, device, site.placement, referee, self._accuracy)
 
     def start_referee(self, site: Site, device: Device, ids: Sequence[str]) -> Referee:
         """Start the process that judges what replicas of some cases look at."""
         versions = self._versions
 
         def start() -> Child:
-            orders = self._fresh_orders(site)
+            orders = replace(self._orders, device=site.kind)
             return self._alone((), versions.trees[0], site, device, ids, False, orders)
 
         why = "another interpreter may draw other inputs from a seed" if versions.other else ""
         return Referee(start, why)
-
-    def _fresh_orders(self, site: Site) -> WorkerOrders:
-        # No content comes in two replicas: a kernel's processes could pass answers on.
-        seed = derive(self._orders.session_seed, "", f"replica {next(self._numbers)}")
-        return replace(self._orders, session_seed=seed, device=site.kind)
 
     def _together(
         self,

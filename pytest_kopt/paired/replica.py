@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -16,6 +17,7 @@ from pytest_kopt.decide.verdict import KernelChange, Same
 from pytest_kopt.devices.conditions import Conditions, steadily
 from pytest_kopt.devices.placement import Placement
 from pytest_kopt.devices.vendor import Device
+from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
@@ -147,17 +149,19 @@ class Replica:
         device: Device,
         placement: Placement,
         referee: Referee,
-        seed: int,
+        accuracy: Mapping[str, Mapping[str, Accuracy]],
         alone: Child | None = None,
     ) -> None:
-        """Take over started processes whose session seed is `seed`, and what judges them.
+        """Take over started processes, and what judges them.
 
-        `alone` is the one that holds only the candidate.
+        `accuracy` is what the baseline's results of each case reached, `alone` the process that
+        holds only the candidate.
         """
         self._children = children
         self._alone = alone
         self._referee = referee
-        self._seed = seed
+        self._accuracy = accuracy
+        self._seed = 0
         self._device = device
         self._placement = placement
         self.how = how
@@ -169,9 +173,7 @@ class Replica:
         """Have the processes load a case, the first to be measured, while others are measured."""
         if self._asked is None:
             self._asked = nodeid
-            for child in self._children:
-                child.ask(nodeid, None)
-            self._referee.load(nodeid)
+            self._ask(nodeid)
 
     def measure(
         self, ids: Sequence[str], order: random.Random, clear: Callable[[], None]
@@ -210,12 +212,21 @@ class Replica:
         for child in self._children:
             child.kill()
 
+    def _ask(self, nodeid: str) -> None:
+        """Have a case loaded, on content that comes in no other process: answers could be passed.
+
+        Its seed is told no sooner than this.
+        """
+        self._seed = secrets.randbits(62)
+        for child in self._children:
+            child.ask(nodeid, None, self._seed)
+        self._referee.load(nodeid)
+
     def _case(self, nodeid: str, order: random.Random, clear: Callable[[], None]) -> CaseQuads:
         device, placement = self._device, self._placement
         arms: dict[str, Child] = {}
         if nodeid != self._asked:
-            for child in self._children:
-                child.ask(nodeid, None)
+            self._ask(nodeid)
         self._referee.load(nodeid)
         for child in self._children:
             message = _wait(child, "loaded", "same")
@@ -264,7 +275,7 @@ class Replica:
                 own = [(arm, seed) for arm, seed in blocks.looked_at if arms[arm] is child]
                 looks = Looks(nodeid, self._seed, own, engine, handed)
                 wrong = self._referee.judge(looks) if own else []
-                child.settle(is_right=wrong == [])
+                child.settle(None if wrong == [] else self._accuracy.get(nodeid, {}))
                 found += [Finding(**told) for told in _wait(child, "caught")["findings"]]
                 if found:
                     raise Caught(found)

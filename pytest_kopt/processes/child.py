@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.watching.clock import Span
 from pytest_kopt.options.settings import PATH_OPTIONS
 from pytest_kopt.processes.channel import Message
@@ -22,8 +25,11 @@ from pytest_kopt.processes.launcher import Starter, launcher_of
 from pytest_kopt.processes.worker_orders import WorkerOrders
 
 _GRACE_SECONDS = 10
-#: Options with a value that a process which runs cases has no use for.
+#: Options with a value that a process which runs cases has no use for, and such settings.
 _RECORDS = (*PATH_OPTIONS, "--kopt-campaign")
+_SETTINGS = ("kopt_seed=", "kopt_campaign=", "kopt_workspace=", "kopt_policy=")
+_OVERRIDE = ("-o", "--override-ini")
+_ADDOPTS = "PYTEST_ADDOPTS"
 _TIMEOUT, _FATAL = "Timeout (", "Fatal Python error"
 #: What processes that run kernel code for a verdict may not read; absent where nothing is refused.
 HIDDEN: pytest.StashKey[tuple[Path, ...]] = pytest.StashKey()
@@ -61,16 +67,26 @@ def moved_environment(env: dict[str, str], moved: Callable[[str], str]) -> dict[
 
 
 def _without_records(words: Iterable[object]) -> list[str]:
-    """Return a command's words but for the options that name a campaign or what is written."""
+    """Return a command's words but for those that name a campaign, a seed or what is written."""
     found: list[str] = []
-    is_value = False
-    for word in map(str, words):
-        name, equals, _ = word.partition("=")
-        is_ours = name in _RECORDS
-        if not (is_ours or is_value):
+    left = map(str, words)
+    for word in left:
+        name, equals, value = word.partition("=")
+        if name in _RECORDS:
+            if not equals:
+                next(left, None)
+        elif word in _OVERRIDE:
+            setting = next(left, "")
+            found += [] if setting.startswith(_SETTINGS) else [word, setting]
+        elif not (name in _OVERRIDE and value.startswith(_SETTINGS)):
             found.append(word)
-        is_value = is_ours and not equals
     return found
+
+
+def without_records(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable with options of pytest's, if there is one, without those words."""
+    words = shlex.split(environ.get(_ADDOPTS, ""))
+    return {_ADDOPTS: shlex.join(_without_records(words))} if words else {}
 
 
 class ChildDied(Exception):
@@ -126,9 +142,9 @@ class Child:
         """What `multiprocessing.connection.wait` can wait for."""
         return self._channel.reader
 
-    def ask(self, nodeid: str, following: str | None) -> None:
-        """Have a case run."""
-        self._tell("run", nodeid=nodeid, next=following)
+    def ask(self, nodeid: str, following: str | None, seed: int | None = None) -> None:
+        """Have a case run, with a seed of its own in the place of the session's if one is given."""
+        self._tell("run", nodeid=nodeid, next=following, seed=seed)
 
     def go_on(self) -> None:
         """Have a case that is loaded be prepared: the device is the child's own."""
@@ -161,15 +177,19 @@ class Child:
         engine: str,
         looks: Sequence[Mapping[str, Any]] | None,
     ) -> None:
-        """Have a referee judge the looked-at blocks of a process with this session seed.
+        """Have a referee judge the looked-at blocks of a process that ran a case with this seed.
 
         Without `looks` it is to answer itself. `blocks` are arm and seed of each.
         """
         self._tell("judge", seed=seed, blocks=[*blocks], engine=engine, looks=looks)
 
-    def settle(self, *, is_right: bool) -> None:
-        """Tell a process whether what it handed over was found right; it judges that else."""
-        self._tell("settled", is_right=is_right)
+    def settle(self, accuracy: Mapping[str, Accuracy] | None) -> None:
+        """Tell a process that what it handed over was found right (None).
+
+        Else it judges that itself: by the accuracy of the baseline's results, by name.
+        """
+        known = None if accuracy is None else {n: asdict(item) for n, item in accuracy.items()}
+        self._tell("settled", accuracy=known)
 
     @property
     def has_died(self) -> bool:

@@ -75,17 +75,16 @@ def isolate(scratch: Path, hidden: Sequence[Path]) -> Bounds | None:
     with suppress(OSError):
         os.close(open_lock("cpu"))  # For the folder, where processes announce themselves.
     places = [*own, *caches, DIRECTORY, *_found("/tmp", ("nvidia-mps",))]  # noqa: S108
-    bounds = Bounds(
-        tuple(path.resolve() for path in places), tuple(path.resolve() for path in hidden)
-    )
+    writable = tuple(path.resolve() for path in places)
+    hidden = tuple(path.resolve() for path in hidden)
     try:
-        _refuse_files(bounds, version)
+        _refuse_files(writable, hidden, version)
         if platform.machine() in _ARCHITECTURES:
             _refuse_sockets(*_ARCHITECTURES[platform.machine()])
     except OSError:
         # What is around us, a container, leaves no room for more.
         return None
-    return bounds
+    return Bounds(writable, frozenset(map(hash, hidden)))
 
 
 @cache
@@ -144,21 +143,21 @@ def _found(folder: str, names: Sequence[str]) -> Iterator[Path]:
         yield from Path(folder).glob(name)
 
 
-def _refuse_files(bounds: Bounds, version: int) -> None:
+def _refuse_files(writable: Sequence[Path], hidden: Sequence[Path], version: int) -> None:
     truncate = _TRUNCATE if version >= 3 else 0
     on_files = _WRITE_FILE | truncate
     writing = on_files | _IN_FOLDERS | _REFER
-    reading = _READ_FILE if bounds.hidden else 0
+    reading = _READ_FILE if hidden else 0
     attributes = struct.pack("QQQ", writing | reading, 0, _SIGNALS if version >= 6 else 0)
     attributes = attributes[: 24 if version >= 6 else 8]
     ruleset = _call(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0)
-    for path in bounds.writable:
+    for path in writable:
         _allow(ruleset, path, writing | reading)
     for path in _found("/dev", _DEVICES):
         _allow(ruleset, path, on_files | reading)
     if reading:
-        secret = {str(path) for path in bounds.hidden}
-        ancestors = {str(folder) for path in bounds.hidden for folder in path.parents}
+        secret = {str(path) for path in hidden}
+        ancestors = {str(folder) for path in hidden for folder in path.parents}
         for folder in ancestors:
             for name in _names_in(folder):
                 entry = os.path.join(folder, name)

@@ -16,6 +16,7 @@ from pytest_kopt.cases.order import BlockOrder
 from pytest_kopt.cases.result import LOST, CaseResult
 from pytest_kopt.decide.verdict import Same
 from pytest_kopt.devices import context
+from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.honesty.watching.audit_hook import Bounds
@@ -43,6 +44,7 @@ class Serve:
         self.orders = orders
         self.scratch = scratch
         self.bounds = bounds
+        self.seed: int | None = None
         self._channel = channel
         self._args = args
         self._config: pytest.Config | None = None
@@ -91,6 +93,7 @@ class Serve:
             if message is None or message["kind"] == "stop":
                 return True
             item, following = items[message["nodeid"]], items.get(message["next"] or "")
+            self.seed = message["seed"]
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             self._channel.send("finished", nodeid=item.nodeid, leaving=self._leaving)
             if self._leaving:
@@ -153,11 +156,17 @@ class Serve:
         spent = (time.perf_counter() - self._ordered) * 1e3
         self._channel.send("time", forward=forward_ms, backward=backward_ms, spent=spent)
 
-    def kept(self, nodeid: str, looks: Sequence[Mapping[str, Any]]) -> bool:
-        """Hand over what was looked at; return whether it was judged, and found right."""
+    def kept(
+        self, nodeid: str, looks: Sequence[Mapping[str, Any]]
+    ) -> Mapping[str, Accuracy] | None:
+        """Hand over what was looked at; return None where it was found right.
+
+        Else this process judges it, by the accuracy of the baseline's results.
+        """
         self._channel.send("kept", nodeid=nodeid, looks=[*looks])
         message = self._channel.receive()
-        return bool(message and message["is_right"])
+        known = message["accuracy"] if message else {}
+        return known and {name: Accuracy(**found) for name, found in known.items()}
 
     def judged(self, nodeid: str, findings: Sequence[Finding], why_not: str) -> None:
         """Return what a referee found, or why it cannot judge."""
@@ -235,9 +244,9 @@ def run(channel: Channel, hello: Message, scratch: Path, *plugins: object) -> in
     sys.path[:] = hello["sys_path"]
     sys.argv[:] = hello["argv"]
     orders, bounds = WorkerOrders.from_json(hello["orders"]), None
-    if hello["hidden"] is not None:
+    if hello.get("hidden") is not None:
         # Before anything else begins a thread, which would not be bound.
-        bounds = isolate(scratch, [*map(Path, hello["hidden"])])
+        bounds = isolate(scratch, [*map(Path, hello.pop("hidden"))])
     if orders.device == "cuda":
         context.begin_to_rouse(orders.device)
     plugin = Serve(channel, orders, hello["args"], bounds, scratch)

@@ -15,7 +15,7 @@ from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.devices.placement import Placement, place
 from pytest_kopt.options.settings import Settings
-from pytest_kopt.processes.child import MAX_DEATHS
+from pytest_kopt.processes.child import MAX_DEATHS, without_records
 from pytest_kopt.processes.launcher import launcher_of
 from pytest_kopt.processes.site import Site
 from pytest_kopt.processes.worker_orders import WorkerOrders
@@ -60,7 +60,8 @@ class HostMeasurements:
         self._config = config
         self._settings = settings
         self._collector = collector
-        self.sites = Sites(config, orders.device, self.common_environment)
+        own = {**self.common_environment, **without_records(os.environ)}
+        self.sites = Sites(config, orders.device, own)
         self._root = config.rootpath.resolve()
         self._opened: tuple[Versions, Comparison] | None = None
 

@@ -61,7 +61,7 @@ class Worker:
             return Kopt(
                 item,
                 marked_schema(item),
-                replace(self.bench(), waiting=self._time_limit(item.config).waiting),
+                self._bench_of(item),
                 self._run_arms(item),
                 self._declare,
             )
@@ -78,6 +78,11 @@ class Worker:
         """
         with switches_kept() if is_marked(request.node) else nullcontext():
             yield
+
+    def _bench_of(self, item: pytest.Item) -> Bench:
+        bench = replace(self.bench(), waiting=self._time_limit(item.config).waiting)
+        seed = self._commander.seed if self._commander else None
+        return bench if seed is None else replace(bench, session_seed=seed)
 
     def bench(self) -> Bench:
         """Return how cases are measured here; imports torch at the first call."""

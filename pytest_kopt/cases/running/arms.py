@@ -127,16 +127,15 @@ def serve_arms(
         for spot in block.spots
     ]
     with bench.waiting():
-        judges = not commander.kept(case.nodeid, looks)
-    known = floors(bench.accuracy(case.nodeid), SLACK_DB)
+        accuracy = commander.kept(case.nodeid, looks)
     for name in suspects:
         findings += ask(
             Phase.BLOCKS,
             threads=1,
             threads_now=threads,
             blocks=arms[name].blocks,
-            floors=known,
-            judges=judges,
+            floors=floors(accuracy or {}, SLACK_DB),
+            judges=accuracy is not None,
             # Once a comparison is enough: it takes as long as a fifth of the blocks.
             asks_known=order.held_out and name == CANDIDATE,
         )

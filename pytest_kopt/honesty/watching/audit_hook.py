@@ -9,6 +9,7 @@ refuses to this process it tells who tried.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 import sysconfig
@@ -34,6 +35,8 @@ _HARNESS = ("conftest.py", "pyproject.toml", "pytest.ini", ".pytest.ini", "tox.i
 _LEDGER = "ledger.jsonl"
 _SIGNALS = {"os.kill": os.kill, "os.killpg": os.killpg}
 _BOUNDED = {"open", "socket.__new__", *_SIGNALS}
+#: What the system shows of a process to whoever may trace it.
+_FOREIGN = re.compile(r"/proc/\d+/(mem|environ|maps|auxv)")
 _IMPORTER = "<frozen importlib._bootstrap>"
 _PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
 _STANDARD = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))
@@ -41,10 +44,13 @@ _STANDARD = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What this process may write to, and what it may not read: folders and files, resolved."""
+    """What this process may write to, and what it may not read: folders and files, resolved.
+
+    Of what it may not read it holds no path, only its hash.
+    """
 
     writable: tuple[Path, ...]
-    hidden: tuple[Path, ...]
+    hidden: frozenset[int]
 
     def refuses(self, event: str, arguments: tuple[Any, ...]) -> tuple[str, str] | None:
         """Return the check and what an event tried, None where the system does not refuse it."""
@@ -54,7 +60,9 @@ class Bounds:
             return "foreign-signal", "signal another process"
         if (event == "open" or event in _MOVED) and (name := _place(event, arguments)):
             place = Path(name)
-            if _is_below(place, self.hidden):
+            if _FOREIGN.fullmatch(name) and not _may_open(name):
+                return "foreign-signal", "read the memory of another process"
+            if not self.hidden.isdisjoint(map(hash, (place, *place.parents))):
                 return "records-read", "open the campaign's records"
             is_write = event in _MOVED or bool((arguments[2] or 0) & _WRITING)
             if is_write and not _is_below(place, (*self.writable, Path("/dev"))):
@@ -74,6 +82,14 @@ def _place(event: str, arguments: tuple[Any, ...]) -> str:
 
 def _is_below(place: Path, folders: Sequence[Path]) -> bool:
     return any(place.is_relative_to(folder) for folder in folders)
+
+
+def _may_open(name: str) -> bool:
+    try:
+        os.close(os.open(name, os.O_RDONLY))
+    except OSError as error:
+        return not isinstance(error, PermissionError)
+    return True
 
 
 def _may_signal(kill: Callable[[int, int], None], to: int) -> bool:
