@@ -141,12 +141,13 @@ def test_project_code_is_no_library() -> None:
     assert not guards.is_library("<string>")
 
 
+@pytest.mark.parametrize("package", ["xdist", "execnet"])
 def test_a_package_beside_the_installed_ones_is_a_library_once_it_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A watch over writes asks before torch is imported."""
+    """A watch over writes asks before torch is imported; in a worker below execnet's own code."""
     assert not guards.is_library(str(tmp_path / "kernel.py"))
-    monkeypatch.setitem(sys.modules, "xdist", SimpleNamespace(__file__=f"{tmp_path}/x/__init__.py"))
+    monkeypatch.setitem(sys.modules, package, SimpleNamespace(__file__=f"{tmp_path}/x/__init__.py"))
     assert guards.is_library(str(tmp_path / "x" / "remote.py"))
 
 

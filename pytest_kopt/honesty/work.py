@@ -126,23 +126,30 @@ def work_of(call: Callable[[], object]) -> Work:
     counter = _counter()
     launches = calls = 0
     interpreted = False
-    code: set[CodeType] = set()
+    # By identity: the hash of code is one of all its instructions, and this hears of every call.
+    code: dict[int, CodeType] = {}
+    launchers: set[int] = set()
 
     def hook(frame: FrameType, event: str, argument: Any) -> None:
         nonlocal launches, calls, interpreted
         if event == "c_call":
             calls += 1
         elif event == "call":
-            code.add(frame.f_code)
-            home = frame.f_globals.get("__name__")
-            interpreted |= home == INTERPRETER
-            launches += _LAUNCHERS.get(str(home)) == frame.f_code.co_name and not _is_inlined(frame)
+            running = id(frame.f_code)
+            if running not in code:
+                code[running] = frame.f_code
+                home = str(frame.f_globals.get("__name__"))
+                interpreted |= home == INTERPRETER
+                if _LAUNCHERS.get(home) == frame.f_code.co_name:
+                    launchers.add(running)
+            if running in launchers:
+                launches += not _is_inlined(frame)
 
     with counter, profile_hook(hook):
         call()
     # What Triton's interpreter calls depends on the content: on a mask, or on the size of a group.
     calls = 0 if interpreted else calls
-    return Work(counter.ops, launches, counter.nbytes, calls, frozenset(code))
+    return Work(counter.ops, launches, counter.nbytes, calls, frozenset(code.values()))
 
 
 def _is_inlined(frame: FrameType) -> bool:

@@ -35,6 +35,8 @@ _HARNESS = ("conftest.py", "pyproject.toml", "pytest.ini", ".pytest.ini", "tox.i
 _LEDGER = "ledger.jsonl"
 _SIGNALS = {"os.kill": os.kill, "os.killpg": os.killpg}
 _BOUNDED = {"open", "socket.__new__", *_SIGNALS}
+#: Of all events; reading a function's or a frame's code is one as well, thousands in a look.
+_HEARD = frozenset({"open", *_MOVED, *_BOUNDED})
 #: What the system shows of a process to whoever may trace it.
 _FOREIGN = re.compile(r"/proc/\d+/(mem|environ|maps|auxv)")
 _IMPORTER = "<frozen importlib._bootstrap>"
@@ -121,6 +123,8 @@ class Tripwire:
         return found
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in _HEARD:
+            return
         flags = arguments[2] if event == "open" else 0
         writes = event in _MOVED or (isinstance(flags, int) and bool(flags & _WRITING))
         if self._is_busy or not (writes or (self._bounds and event in _BOUNDED)):

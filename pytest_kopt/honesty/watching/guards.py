@@ -37,7 +37,7 @@ _TORCH = (
     *("numpy", "numpy.random"),
 )
 #: Packages that may lie beside the folder of installed ones.
-_ELSEWHERE = ("torch", "triton", "numpy", "pytest", "_pytest", "pluggy", "xdist")
+_ELSEWHERE = ("torch", "triton", "numpy", "pytest", "_pytest", "pluggy", "xdist", "execnet")
 #: Names that libraries bind in `builtins` (gettext, interactive shells).
 _LOOSE = {"_", "__build_class__", "__import__", "__debug__", "__doc__", "__name__", "__spec__"}
 _PLAIN = (bool, int, float, str, bytes, type(None))
