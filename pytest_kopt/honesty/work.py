@@ -126,30 +126,32 @@ def work_of(call: Callable[[], object]) -> Work:
     counter = _counter()
     launches = calls = 0
     interpreted = False
-    # By identity: the hash of code is one of all its instructions, and this hears of every call.
-    code: dict[int, CodeType] = {}
-    launchers: set[int] = set()
+    code: set[CodeType] = set()
+    # Whether a line of Triton's own modules begins a launcher. Its interpreter calls a hundred
+    # thousand functions for a launch, and to read a frame's code or an id is an audit event.
+    lines: dict[tuple[str, int], bool] = {}
 
     def hook(frame: FrameType, event: str, argument: Any) -> None:
         nonlocal launches, calls, interpreted
         if event == "c_call":
             calls += 1
         elif event == "call":
-            running = id(frame.f_code)
-            if running not in code:
-                code[running] = frame.f_code
-                home = str(frame.f_globals.get("__name__"))
+            home = str(frame.f_globals.get("__name__"))
+            where = home, frame.f_lineno
+            starts = lines.get(where)
+            if starts is None:
+                code.add(frame.f_code)
+                starts = _LAUNCHERS.get(home) == frame.f_code.co_name
                 interpreted |= home == INTERPRETER
-                if _LAUNCHERS.get(home) == frame.f_code.co_name:
-                    launchers.add(running)
-            if running in launchers:
-                launches += not _is_inlined(frame)
+                if home.startswith("triton."):
+                    lines[where] = starts
+            launches += starts and not _is_inlined(frame)
 
     with counter, profile_hook(hook):
         call()
     # What Triton's interpreter calls depends on the content: on a mask, or on the size of a group.
     calls = 0 if interpreted else calls
-    return Work(counter.ops, launches, counter.nbytes, calls, frozenset(code.values()))
+    return Work(counter.ops, launches, counter.nbytes, calls, frozenset(code))
 
 
 def _is_inlined(frame: FrameType) -> bool:
