@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-from pytest_kopt.figures import changed, changed_within, interval
+from pytest_kopt.figures import changed, changed_within, figure, interval
 
 if TYPE_CHECKING:
     from pytest_kopt.decide.verdict import (
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 #: Characters from which on a failure's text is not told for every case.
 _LONG = 160
 CANDIDATES = ("Place", "Candidate", "Decision", "vs incumbent", "Interval", "Reason")
+CASES = ("Case", "Dims", "Check", "vs incumbent", "Interval", "Status")
+CLASSES = ("Class", "Cases", "Incumbent", "Candidate", "vs incumbent", "Interval", "Status")
 
 
 def within(found: Aggregate | Shape | ConfigClass | RaceCandidate) -> str:
@@ -105,6 +107,37 @@ def _kernel_figures(
             yield kernel, rows
 
 
+def bounds(found: Aggregate | Shape | ConfigClass | RaceCandidate) -> list[str]:
+    """Return a change and its interval, a cell each."""
+    return [changed(found.change_pct), interval(found.low_pct, found.high_pct)]
+
+
+def case_rows(verdict: Verdict) -> list[list[str]]:
+    """Return the cases as rows under `CASES`."""
+    return [
+        [shape.label, said(shape.dims), shape.check, *bounds(shape), shape.status]
+        for shape in verdict.shapes
+    ]
+
+
+def class_rows(verdict: Verdict) -> list[list[str]]:
+    """Return the config classes as rows under `CLASSES`."""
+    return [
+        [each.name, str(each.cases), *versions(each), *bounds(each), each.status]
+        for each in verdict.classes
+    ]
+
+
+def versions(found: Aggregate | ConfigClass) -> list[str]:
+    """Return the incumbent's figure and the candidate's, a cell each."""
+    return [figure(found.incumbent), figure(found.candidate)]
+
+
+def said(dims: Mapping[str, object]) -> str:
+    """Return dims as `B=1, M=512`."""
+    return ", ".join(f"{name}={value}" for name, value in dims.items())
+
+
 def candidate_rows(verdict: Verdict) -> list[list[str]]:
     """Return the candidates of a race as rows under `CANDIDATES`, by place."""
     return [
@@ -112,8 +145,7 @@ def candidate_rows(verdict: Verdict) -> list[list[str]]:
             str(raced.place),
             raced.name,
             str(raced.decision),
-            changed(raced.change_pct),
-            interval(raced.low_pct, raced.high_pct),
+            *bounds(raced),
             raced.reason,
         ]
         for raced in verdict.candidates

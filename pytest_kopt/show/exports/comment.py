@@ -7,14 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_kopt.decide.verdict import Decision, Shape, Verdict
-from pytest_kopt.figures import changed, figure, interval
 from pytest_kopt.schema.table import write_atomically
 from pytest_kopt.show.words import (
+    bounds,
     kernel_lines,
     markdown_table,
     one_line,
     outcome,
     same_code,
+    versions,
     visible,
 )
 
@@ -61,9 +62,8 @@ def _lines(verdict: Verdict) -> Iterator[str]:
             [
                 [
                     _safe(total.metric),
-                    *([figure(total.incumbent), figure(total.candidate)] if has_figures else []),
-                    changed(total.change_pct),
-                    interval(total.low_pct, total.high_pct),
+                    *(versions(total) if has_figures else []),
+                    *bounds(total),
                 ]
                 for total in totals
             ],
@@ -78,13 +78,7 @@ def _lines(verdict: Verdict) -> Iterator[str]:
         yield markdown_table(
             ["Case", "Check", "Change", "Interval", "Status"],
             [
-                [
-                    _safe(shape.label),
-                    shape.check,
-                    changed(shape.change_pct),
-                    interval(shape.low_pct, shape.high_pct),
-                    _status(shape),
-                ]
+                [_safe(shape.label), shape.check, *bounds(shape), _status(shape)]
                 for shape in worst[:_MOST_ROWS]
             ],
         )

@@ -9,7 +9,7 @@ from pytest_kopt.campaign.history.attribution import shown
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.figures import changed, figure, interval
+from pytest_kopt.figures import changed, figure
 from pytest_kopt.honesty.inflation import ALLOWED_GAP_PCT
 from pytest_kopt.honesty.transfer import (
     ACCEPT_ASTERISK,
@@ -23,7 +23,17 @@ from pytest_kopt.honesty.transfer import (
     credited_pct,
     decision,
 )
-from pytest_kopt.show.words import CANDIDATES, candidate_rows, kernel_lines, markdown_table
+from pytest_kopt.show.words import (
+    CANDIDATES,
+    CASES,
+    CLASSES,
+    bounds,
+    candidate_rows,
+    case_rows,
+    class_rows,
+    kernel_lines,
+    markdown_table,
+)
 
 
 def summary(campaign: Campaign, item: Round, verdict: Verdict) -> str:
@@ -116,48 +126,18 @@ def _results(campaign: Campaign, item: Round, verdict: Verdict) -> str:
         "- Raw artifacts: `artifacts/benchmark.csv`, "
         f"`artifacts/attempt-{attempt.number}/evidence.json`",
     ]
-    rows = [
-        [
-            shape.label,
-            ", ".join(f"{name}={value}" for name, value in shape.dims.items()),
-            shape.check,
-            changed(shape.change_pct),
-            interval(shape.low_pct, shape.high_pct),
-            shape.status,
-        ]
-        for shape in verdict.shapes
-    ]
-    header = ["Case", "Dims", "Check", "vs incumbent", "Interval", "Status"]
-    lines += ["", markdown_table(header, rows), ""]
+    lines += ["", markdown_table(CASES, case_rows(verdict)), ""]
     for total in [verdict.aggregate, *verdict.secondary]:
         if total is not None:
             lines.append(
                 f"- {total.metric} (geomean): {figure(total.candidate)}, incumbent "
-                f"{figure(total.incumbent)}, change {changed(total.change_pct)} "
-                f"{interval(total.low_pct, total.high_pct)}".rstrip()
+                f"{figure(total.incumbent)}, change {' '.join(bounds(total))}".rstrip()
             )
     if verdict.classes:
-        lines += ["", _classes(verdict)]
+        lines += ["", markdown_table(CLASSES, class_rows(verdict))]
     if verdict.candidates:
         lines += ["", markdown_table(CANDIDATES, candidate_rows(verdict))]
     return "\n".join(lines)
-
-
-def _classes(verdict: Verdict) -> str:
-    header = ["Class", "Cases", "Incumbent", "Candidate", "vs incumbent", "Interval", "Status"]
-    rows = [
-        [
-            found.name,
-            str(found.cases),
-            figure(found.incumbent),
-            figure(found.candidate),
-            changed(found.change_pct),
-            interval(found.low_pct, found.high_pct),
-            found.status,
-        ]
-        for found in verdict.classes
-    ]
-    return markdown_table(header, rows)
 
 
 def _decision(verdict: Verdict) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.figures import changed_within
 
 Spec = dict[str, Any]
 
@@ -24,21 +25,12 @@ COLOURS = {
 #: From so many times the smallest on, the largest would flatten the rest of a linear axis.
 _WIDE = 4.0
 _SLOWER, _SAME, _FASTER = "#c8452f", "rgba(140,150,160,0.18)", "#1f6fb4"
+_GREY = COLOURS[Decision.BASELINE]
 
 
 def timeline(rounds: Sequence[Any]) -> Spec:
     """Draw every attempt of every round, coloured by what became of it."""
-    values = [
-        {
-            "round": item["number"],
-            "attempt": attempt["number"],
-            "decision": attempt["decision"],
-            "reason": attempt["reason"],
-            "time": attempt["time"],
-        }
-        for item in rounds
-        for attempt in item["attempts"]
-    ]
+    values = [{"round": item["number"], **each} for item in rounds for each in item["attempts"]]
     return _chart(
         "Verdicts: one mark an attempt",
         values,
@@ -46,7 +38,7 @@ def timeline(rounds: Sequence[Any]) -> Spec:
         mark={"type": "square", "size": 90, "opacity": 1},
         encoding={
             "x": _round_axis(rounds),
-            "y": {"field": "attempt", "type": "ordinal", "title": "attempt"},
+            "y": _field("attempt", "ordinal", title="attempt"),
             "color": _decision_colour(values),
             "tooltip": _tooltip("round", "attempt", "decision", "time", "reason"),
         },
@@ -58,45 +50,32 @@ def trend(rounds: Sequence[Any], metric: str) -> Spec:
     values = [
         {
             "round": item["number"],
-            "decision": item["decision"],
             "gain": item["over_baseline"],
             "low": item["over_baseline_low"],
             "high": item["over_baseline_high"],
             "change": f"{item['change']} {item['interval']}".strip(),
-            "summary": item["summary"],
-            "keeps": item["keeps"],
+            **{key: item[key] for key in ("decision", "summary", "keeps")},
         }
         for item in rounds
         if item["over_baseline"] is not None
     ]
     gain = _gain_axis(values, f"{metric} over round 1")
-    bounds = {**gain, "field": "low"}
-    layers = [
-        {
-            "transform": [{"filter": "datum.keeps"}],
-            "mark": {"type": "line", "interpolate": "step-after", "color": "#1b9e77"},
-            "encoding": {"y": gain},
-        },
-        {
-            "transform": [{"filter": "isValid(datum.low) && isValid(datum.high)"}],
-            "mark": {"type": "rule", "strokeWidth": 2},
-            "encoding": {"y": bounds, "y2": {"field": "high"}, "color": _decision_colour(values)},
-        },
-        {
-            "mark": {"type": "point", "filled": True, "size": 28, "opacity": 1},
-            "encoding": {
-                "y": gain,
-                "color": _decision_colour(values),
-                "tooltip": _tooltip("round", "decision", "change", "summary"),
-            },
-        },
-    ]
+    colour, bounds = _decision_colour(values), {**gain, "field": "low"}
+    tooltip = _tooltip("round", "decision", "change", "summary")
+    line = {"type": "line", "interpolate": "step-after", "color": COLOURS[Decision.ACCEPTED]}
+    point = {"type": "point", "filled": True, "size": 28, "opacity": 1}
+    rule = {"type": "rule", "strokeWidth": 2}
+    both = "isValid(datum.low) && isValid(datum.high)"
     return _chart(
         "Gain over the baseline",
         values,
         height=260,
         encoding={"x": _round_axis(rounds)},
-        layer=layers,
+        layer=[
+            _layer(line, "datum.keeps", y=gain),
+            _layer(rule, both, y=bounds, y2={"field": "high"}, color=colour),
+            _layer(point, y=gain, color=colour, tooltip=tooltip),
+        ],
     )
 
 
@@ -107,7 +86,7 @@ def heat_map(rounds: Sequence[Any]) -> Spec:
             "round": item["number"],
             "case": shape["label"],
             "change": shape["change_pct"],
-            "text": f"{shape['change']} {shape['interval']}".strip(),
+            "text": changed_within(*(shape[key] for key in ("change_pct", "low_pct", "high_pct"))),
             "status": shape["status"],
             "check": shape["check"],
         }
@@ -117,38 +96,25 @@ def heat_map(rounds: Sequence[Any]) -> Spec:
     found = sorted(abs(value["change"]) for value in values if value["change"] is not None)
     # A single outlier would make everything else look the same.
     limit = max(found[int(0.95 * (len(found) - 1))], 0.1) if found else 1.0
-    axes = {
-        "x": {"field": "round", "type": "ordinal", "axis": {"labelOverlap": True, "labelAngle": 0}},
-        "y": {"field": "case", "type": "nominal", "sort": None, "title": None},
-    }
     tooltip = _tooltip("round", "case", "text", "status", "check")
-    colour = {
-        "field": "change",
-        "type": "quantitative",
-        "title": "vs incumbent (%)",
-        "legend": {"orient": "top", "gradientLength": 160},
-        "scale": {
-            "domain": [-limit, 0, limit],
-            "range": [_SLOWER, _SAME, _FASTER],
-            "clamp": True,
-        },
-    }
+    colour = _field(
+        "change",
+        title="vs incumbent (%)",
+        legend={"orient": "top", "gradientLength": 160},
+        scale={"domain": [-limit, 0, limit], "range": [_SLOWER, _SAME, _FASTER], "clamp": True},
+    )
+    cross = {"type": "point", "shape": "cross", "color": _SLOWER, "size": 40}
     return _chart(
         "Every case in every round",
         values,
         height=13 * len({value["case"] for value in values}),
-        encoding=axes,
+        encoding={
+            "x": _field("round", "ordinal", axis={"labelOverlap": True, "labelAngle": 0}),
+            "y": _field("case", "nominal", sort=None, title=None),
+        },
         layer=[
-            {
-                "transform": [{"filter": "isValid(datum.change)"}],
-                "mark": {"type": "rect"},
-                "encoding": {"color": colour, "tooltip": tooltip},
-            },
-            {
-                "transform": [{"filter": "datum.check !== 'PASS'"}],
-                "mark": {"type": "point", "shape": "cross", "color": _SLOWER, "size": 40},
-                "encoding": {"tooltip": tooltip},
-            },
+            _layer({"type": "rect"}, "isValid(datum.change)", color=colour, tooltip=tooltip),
+            _layer(cross, "datum.check !== 'PASS'", tooltip=tooltip),
         ],
     )
 
@@ -163,66 +129,48 @@ def rooflines(found: Sequence[Any]) -> Spec | None:
     ]
     if not values:
         return None
-    rate = {
-        "field": "achieved",
-        "type": "quantitative",
-        "title": "TFLOPS",
-        "scale": {"type": "log"},
-    }
+    rate = _field("achieved", title="TFLOPS", scale={"type": "log"})
+    told = ("label", "way", "bound", "achieved", "attainable", "achieved_pct")
     return _chart(
         "Roofline",
         values,
         height=280,
-        encoding={
-            "x": {
-                "field": "intensity",
-                "type": "quantitative",
-                "title": "FLOP per byte",
-                "scale": {"type": "log"},
-            }
-        },
+        encoding={"x": _field("intensity", title="FLOP per byte", scale={"type": "log"})},
         layer=[
-            {
-                "mark": {"type": "line", "strokeDash": [4, 3], "color": "#7f8c9b"},
-                "encoding": {"y": {**rate, "field": "attainable"}},
-            },
-            {
-                "mark": {"type": "point", "filled": True, "size": 60, "opacity": 1},
-                "encoding": {
-                    "y": rate,
-                    "color": {"field": "bound", "type": "nominal"},
-                    "shape": {"field": "way", "type": "nominal"},
-                    "tooltip": _tooltip(
-                        "label", "way", "bound", "achieved", "attainable", "achieved_pct"
-                    ),
-                },
-            },
+            _layer(
+                {"type": "line", "strokeDash": [4, 3], "color": _GREY},
+                y={**rate, "field": "attainable"},
+            ),
+            _layer(
+                {"type": "point", "filled": True, "size": 60, "opacity": 1},
+                y=rate,
+                color=_field("bound", "nominal"),
+                shape=_field("way", "nominal"),
+                tooltip=_tooltip(*told),
+            ),
         ],
     )
 
 
 def pairs() -> Spec:
     """Draw the pairs of a case that the reader chooses; the page fills in the data."""
-    gain = {"field": "gain", "type": "quantitative", "title": "gain of a pair (%)"}
+    gain = _field("gain", title="gain of a pair (%)")
     return _chart(
         "Pairs",
         [],
         height=220,
-        encoding={"x": {"field": "process", "type": "ordinal", "title": "fresh process"}},
+        encoding={"x": _field("process", "ordinal", title="fresh process")},
         layer=[
-            {
-                "mark": {"type": "point", "filled": True, "size": 35, "opacity": 0.65},
-                "encoding": {
-                    "y": {**gain, "scale": {"zero": False}},
-                    "xOffset": {"field": "pair"},
-                    "color": {"field": "first", "type": "nominal", "title": "went first"},
-                    "tooltip": _tooltip("process", "pair", "first", "gain"),
-                },
-            },
-            {
-                "mark": {"type": "tick", "thickness": 2, "color": "#7f8c9b"},
-                "encoding": {"y": {**gain, "aggregate": "mean"}},
-            },
+            _layer(
+                {"type": "point", "filled": True, "size": 35, "opacity": 0.65},
+                y={**gain, "scale": {"zero": False}},
+                xOffset={"field": "pair"},
+                color=_field("first", "nominal", title="went first"),
+                tooltip=_tooltip("process", "pair", "first", "gain"),
+            ),
+            _layer(
+                {"type": "tick", "thickness": 2, "color": _GREY}, y={**gain, "aggregate": "mean"}
+            ),
         ],
     )
 
@@ -242,9 +190,9 @@ def comparison(campaigns: Sequence[Any]) -> Spec:
         height=240,
         mark={"type": "line", "interpolate": "step-after", "point": True},
         encoding={
-            "x": {"field": "round", "type": "quantitative", "axis": {"tickMinStep": 1}},
+            "x": _field("round", axis={"tickMinStep": 1}),
             "y": axis,
-            "color": {"field": "campaign", "type": "nominal"},
+            "color": _field("campaign", "nominal"),
             "tooltip": _tooltip("campaign", "round", "gain"),
         },
     )
@@ -257,56 +205,48 @@ def _gain_axis(values: Sequence[dict[str, Any]], title: str) -> Spec:
     """
     ratios = [1 + (value["gain"] or 0.0) / 100 for value in values]
     if not ratios or not min(ratios) > 0 or max(ratios) < _WIDE * min(ratios):
-        return {"field": "gain", "type": "quantitative", "title": f"{title} (%)"}
+        return _field("gain", title=f"{title} (%)")
     for value in values:
         for key in {"gain", "low", "high"} & value.keys():
             if value[key] is not None:
                 value[key] = max(1 + value[key] / 100, 1e-6)
-    title = f"{title} (factor)"
-    return {"field": "gain", "type": "quantitative", "title": title, "scale": {"type": "log"}}
+    return _field("gain", title=f"{title} (factor)", scale={"type": "log"})
 
 
 def _chart(description: str, values: Sequence[Any], **parts: Any) -> Spec:
-    return {
-        "description": description,
-        "width": "container",
-        "data": {"name": "table", "values": list(values)},
-        **parts,
-    }
+    data = {"name": "table", "values": list(values)}
+    return {"description": description, "width": "container", "data": data, **parts}
+
+
+def _field(name: str, type: str = "quantitative", **more: Any) -> Spec:
+    return {"field": name, "type": type, **more}
+
+
+def _layer(mark: Spec, filter: str = "", **encoding: Any) -> Spec:
+    """Return a layer, of the values for which `filter` holds alone where there is one."""
+    chosen = {"transform": [{"filter": filter}]} if filter else {}
+    return {**chosen, "mark": mark, "encoding": encoding}
 
 
 def _round_axis(rounds: Sequence[Any]) -> Spec:
     last = max(item["number"] for item in rounds)
-    return {
-        "field": "round",
-        "type": "quantitative",
-        "title": "round",
-        "scale": {"domain": [0.5, last + 0.5], "nice": False},
-        "axis": {"tickMinStep": 1, "format": "d", "grid": False},
-    }
+    scale = {"domain": [0.5, last + 0.5], "nice": False}
+    axis = {"tickMinStep": 1, "format": "d", "grid": False}
+    return _field("round", title="round", scale=scale, axis=axis)
 
 
 def _decision_colour(values: Sequence[Any]) -> Spec:
     """Colours by decision; the legend names the decisions that occur."""
     present = {value["decision"] for value in values}
-    shown = [decision for decision in COLOURS if decision in present]
-    return {
-        "field": "decision",
-        "type": "nominal",
-        "title": None,
-        "legend": {"orient": "top", "columns": 3},
-        "scale": {
-            "domain": [str(decision) for decision in shown],
-            "range": [COLOURS[decision] for decision in shown],
-        },
-    }
+    shown = {str(decision): colour for decision, colour in COLOURS.items() if decision in present}
+    scale = {"domain": [*shown], "range": [*shown.values()]}
+    legend = {"orient": "top", "columns": 3}
+    return _field("decision", "nominal", title=None, legend=legend, scale=scale)
 
 
 def _tooltip(*fields: str) -> list[Spec]:
     numbers = {"gain", "achieved", "attainable", "achieved_pct"}
     return [
-        {"field": name, "type": "quantitative", "format": ".3f"}
-        if name in numbers
-        else {"field": name, "type": "nominal"}
+        _field(name, format=".3f") if name in numbers else _field(name, "nominal")
         for name in fields
     ]

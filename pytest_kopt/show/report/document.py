@@ -10,12 +10,30 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history.chain import over_baseline
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.verdict import Aggregate, Verdict
+from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput
-from pytest_kopt.figures import changed, figure, interval
+from pytest_kopt.figures import changed, interval
 from pytest_kopt.show.files import final_report
 from pytest_kopt.show.status import status
-from pytest_kopt.show.words import CANDIDATES, candidate_rows, kernel_rows
+from pytest_kopt.show.words import (
+    CANDIDATES,
+    CASES,
+    CLASSES,
+    bounds,
+    candidate_rows,
+    case_rows,
+    class_rows,
+    kernel_rows,
+    versions,
+)
+
+#: What a report shows of a verdict as it stands there.
+_OF_VERDICT = {
+    *("level", "decision", "reason", "next_step", "compare", "engine", "policy", "flags"),
+    *("aggregate", "shapes", "rooflines"),
+}
+_TOTALS = ("Geomean", "Incumbent", "Candidate", "vs incumbent", "Interval")
+_KERNELS = ("Kernel", "First in", "What", "Incumbent", "Candidate")
 
 
 def document(campaign: Campaign) -> dict[str, Any]:
@@ -118,79 +136,40 @@ def _rounds(campaign: Campaign) -> Iterator[dict[str, Any]]:
 
 
 def _round(item: Round, verdict: Verdict) -> dict[str, Any]:
-    attempt = item.last
-    total = verdict.aggregate
+    notes, total, applied = item.notes, verdict.aggregate, verdict.applied
+    totals = [found for found in (total, *verdict.secondary) if found]
     return {
+        **verdict.model_dump(mode="json", include=_OF_VERDICT),
         "number": item.number,
-        "time": attempt.started,
-        "level": verdict.level,
-        "decision": str(verdict.decision),
+        "time": item.last.started,
         "keeps": verdict.decision.keeps,
-        "reason": verdict.reason,
-        "next": verdict.next_step,
-        "compare": verdict.compare,
-        "engine": verdict.engine or "-",
-        "policy": verdict.policy,
         "metric": total.metric if total else "",
-        "change_pct": total.change_pct if total else None,
-        "low_pct": total.low_pct if total else None,
-        "high_pct": total.high_pct if total else None,
         "change": changed(total.change_pct) if total else "—",
         "interval": interval(total.low_pct, total.high_pct) if total else "",
-        "aggregates": [_aggregate(each) for each in (total, *verdict.secondary) if each],
-        "shapes": [
-            {
-                "label": shape.label,
-                "dims": ", ".join(f"{name}={value}" for name, value in shape.dims.items()),
-                "check": shape.check,
-                "change_pct": shape.change_pct,
-                "low_pct": shape.low_pct,
-                "high_pct": shape.high_pct,
-                "change": changed(shape.change_pct),
-                "interval": interval(shape.low_pct, shape.high_pct),
-                "status": shape.status,
-                "device": shape.device or "",
-            }
-            for shape in verdict.shapes
+        "tables": [
+            [header, *rows]
+            for header, rows in (
+                (_TOTALS, [[each.metric, *versions(each), *bounds(each)] for each in totals]),
+                (CLASSES, class_rows(verdict)),
+                (
+                    (*CASES, "Device"),
+                    [
+                        [*row, shape.device or ""]
+                        for row, shape in zip(case_rows(verdict), verdict.shapes, strict=True)
+                    ],
+                ),
+                (CANDIDATES, candidate_rows(verdict)),
+                (_KERNELS, kernel_rows(verdict)),
+                (("Notes", ""), [[name, str(value)] for name, value in notes.given().items()]),
+            )
+            if rows
         ],
-        "classes": [
-            {
-                "name": found.name,
-                "cases": str(found.cases),
-                "incumbent": figure(found.incumbent),
-                "candidate": figure(found.candidate),
-                "change": changed(found.change_pct),
-                "interval": interval(found.low_pct, found.high_pct),
-                "status": found.status,
-            }
-            for found in verdict.classes
-        ],
-        "flags": verdict.flags,
-        "kernels": kernel_rows(verdict),
-        "candidates": [CANDIDATES, *candidate_rows(verdict)] if verdict.candidates else [],
-        "notes": [[name, str(value)] for name, value in item.notes.given().items()],
-        "summary": item.notes.summary or item.notes.change or item.notes.hypothesis or "",
-        "commit": (verdict.applied.git_commit or "")[:12] if verdict.decision.keeps else "",
-        "restored": verdict.applied.restored,
+        "summary": notes.summary or notes.change or notes.hypothesis or "",
+        "commit": (applied.git_commit or "")[:12] if verdict.decision.keeps else "",
+        "restored": applied.restored,
         "attempts": [
-            {
-                "number": each.number,
-                "time": each.decided.time,
-                "decision": str(each.decided.decision),
-                "reason": each.decided.reason,
-            }
+            each.decided.model_dump(mode="json", include={"attempt", "time", "decision", "reason"})
             for each in item.attempts.values()
             if each.decided
         ],
-        "rooflines": [found.model_dump(mode="json") for found in verdict.rooflines],
-    }
-
-
-def _aggregate(total: Aggregate) -> dict[str, str]:
-    return {
-        "metric": total.metric,
-        "incumbent": figure(total.incumbent),
-        "candidate": figure(total.candidate),
-        "change": changed(total.change_pct),
-        "interval": interval(total.low_pct, total.high_pct),
     }

@@ -76,37 +76,12 @@
       made("p", [`${round.level} level`, round.compare !== "none" && `${round.compare} comparison`, round.engine && `engine ${round.engine}`, `policy ${round.policy}`].filter(Boolean).join(", "), "quiet"),
     ];
     for (const each of round.attempts.slice(0, -1))
-      parts.push(made("p", `attempt ${each.number}: ${each.decision}: ${each.reason}`, "quiet"));
+      parts.push(made("p", `attempt ${each.attempt}: ${each.decision}: ${each.reason}`, "quiet"));
     for (const flag of round.flags) parts.push(made("p", `flag: ${flag}`, "flag"));
     if (round.commit) parts.push(made("p", `commit ${round.commit}`, "quiet"));
     if (round.restored.length) parts.push(made("p", `restored ${round.restored.join(", ")}`, "quiet"));
-    if (round.next) parts.push(made("p", `Next: ${round.next}`));
-    if (round.aggregates.length)
-      parts.push(
-        table(
-          ["Geomean", "Incumbent", "Candidate", "Change", "Interval"],
-          round.aggregates.map((a) => [a.metric, a.incumbent, a.candidate, a.change, a.interval]),
-        ),
-      );
-    if (round.classes.length)
-      parts.push(
-        table(
-          ["Class", "Cases", "Incumbent", "Candidate", "Change", "Interval", "Status"],
-          round.classes.map((c) => [c.name, c.cases, c.incumbent, c.candidate, c.change, c.interval, c.status]),
-        ),
-      );
-    if (round.shapes.length)
-      parts.push(
-        table(
-          ["Case", "Dims", "Check", "vs incumbent", "Interval", "Status", "Device"],
-          round.shapes.map((s) => [s.label, s.dims, s.check, s.change, s.interval, s.status, s.device]),
-        ),
-      );
-    const [header, ...candidates] = round.candidates;
-    if (header) parts.push(table(header, candidates));
-    if (round.kernels.length)
-      parts.push(table(["Kernel", "First in", "What", "Incumbent", "Candidate"], round.kernels));
-    if (round.notes.length) parts.push(table(["Notes", ""], round.notes));
+    if (round.next_step) parts.push(made("p", `Next: ${round.next_step}`));
+    for (const [header, ...rows] of round.tables) parts.push(table(header, rows));
     at("detail").replaceChildren(...parts);
     const packed = at(`pairs-${round.number}`);
     pairsOf = packed ? JSON.parse(await unpacked(packed.id)) : {};
