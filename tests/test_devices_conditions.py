@@ -89,4 +89,4 @@ def test_a_spoilt_measurement_is_repeated_within_the_budget(
     assert next(left, None) is None
     document = conditions.to_document()
     assert document["measurement"] == measured and bool(document["flags"]) == flagged
-    assert document["before"]["throttle"] == list(readings[-2].throttle)
+    assert document["before"]["throttle"] == readings[-2].throttle

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from pytest_kopt import wire
 from pytest_kopt.honesty.fingerprint import Fingerprint, Harness, edits, undeclared
 
 FILES = {
@@ -76,7 +78,7 @@ def test_what_belongs_to_the_harness(root: Path) -> None:
     assert set(found.dependencies) == {
         *("project/kernels/tiles.py", "project/kernels/__init__.py", "project/__init__.py"),
     }
-    assert Fingerprint.from_document(found.to_document()) == found
+    assert wire.read(Fingerprint, asdict(found)) == found
 
 
 def append(name: str) -> Callable[[Path], object]:

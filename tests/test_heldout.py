@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -207,7 +207,7 @@ def test_two_processes_speak_of_one_shape() -> None:
     (one,) = merged([tried("wrong", None), tried(None, "right")])
     assert one.outcomes == {"new": "wrong", "old": "right"}
     assert findings(one) == [("held-out-shape", True)]
-    assert Tried(**one.to_document()) == one
+    assert Tried(**asdict(one)) == one
 
 
 TESTS = """

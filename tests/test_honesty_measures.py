@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from pytest_kopt import wire
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.running.bench import Bench
@@ -346,8 +348,8 @@ def test_the_baselines_accuracy_comes_back_from_the_record_to_where_cases_run() 
     reached = Accuracy("torch.float32", 140.0, math.inf)
     evidence = CaseEvidence(engine="wall", accuracy={"out": reached})
     result = CaseResult("t.py::test_x", header=("label", "Check"), evidence=evidence)
-    document = json.loads(json.dumps(ExpectedCase.of(result).to_document()))
-    bench = Bench("cpu", "wall", 1, {"t.py::test_x": ExpectedCase.from_document(document)})
+    document = json.loads(json.dumps(asdict(ExpectedCase.of(result))))
+    bench = Bench("cpu", "wall", 1, {"t.py::test_x": wire.read(ExpectedCase, document)})
     assert bench.accuracy("t.py::test_x") == {"out": reached}
 
 

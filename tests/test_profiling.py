@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_kopt import policies
+from pytest_kopt import policies, wire
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.decide.kernel_time import ProfilePair, judge_kernel_time, kernel_time
 from pytest_kopt.decide.verdict import Decision, Verdict
@@ -176,8 +176,8 @@ def test_a_page_without_profiles_is_empty() -> None:
 
 @pytest.mark.parametrize("document", [{}, {"rows": [{"kernel": "x"}]}, json.loads("[]")])
 def test_what_is_no_profile_is_refused(document: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="not a profile"):
-        CaseProfile.from_document(document)
+    with pytest.raises(ValueError, match="not a CaseProfile"):
+        wire.read(CaseProfile, document)
 
 
 KERNEL_OPT = policies.load("kernel-opt")

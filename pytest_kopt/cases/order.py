@@ -49,12 +49,6 @@ class ArmsOrder:
         """Whether this process holds no arm and judges what others' gave."""
         return not self.names
 
-    @classmethod
-    def from_document(cls, document: dict[str, Any]) -> ArmsOrder:
-        """Read the JSON form."""
-        lists = {name: tuple(document[name]) for name in ("names", "trees", "changed", "others")}
-        return cls(**{**document, **lists})
-
 
 @dataclass(frozen=True, slots=True)
 class ProfileOrder:

@@ -6,15 +6,13 @@ survives the death of its worker; a numpy scalar or a Path in there would kill a
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
-
+from pytest_kopt import wire
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.accuracy import Accuracy
@@ -78,8 +76,7 @@ class CaseResult:
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form; evidence that is None is left out."""
-        document: dict[str, Any] = _wire().dump_python(self, exclude_none=True, warnings=False)
-        return document
+        return wire.known(self)
 
     def to_json(self) -> str:
         """Return the wire form; Infinity and NaN are written as Python's json does."""
@@ -94,10 +91,7 @@ class CaseResult:
         document = json.loads(text)
         if not isinstance(document, dict) or document.pop("v", None) != WIRE_VERSION:
             raise ValueError("a kopt result of another version")
-        try:
-            return _wire().validate_python(document)
-        except ValidationError as error:
-            raise ValueError(f"not a kopt result: {error}") from None
+        return wire.read(cls, document)
 
     @classmethod
     def undecided(
@@ -134,17 +128,6 @@ class CaseResult:
             cells=dict.fromkeys(expected.metrics, math.nan),
             diagnosis=diagnosis,
         )
-
-
-# Made once where they are asked for: that takes a millisecond each.
-@functools.cache
-def _wire() -> TypeAdapter[CaseResult]:
-    return TypeAdapter(CaseResult)
-
-
-@functools.cache
-def _frozen() -> TypeAdapter[ExpectedCase]:
-    return TypeAdapter(ExpectedCase)
 
 
 def table_of(results: Sequence[CaseResult], where: str = "this session") -> Table | None:
@@ -243,12 +226,3 @@ class ExpectedCase:
             accuracy=result.evidence.accuracy or {},
             by_torch=result.evidence.by_torch or "",
         )
-
-    def to_document(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)
-
-    @classmethod
-    def from_document(cls, document: dict[str, Any]) -> ExpectedCase:
-        """Read the JSON form."""
-        return _frozen().validate_python(document)

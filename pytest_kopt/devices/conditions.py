@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import computed_field
 
+from pytest_kopt import wire
 from pytest_kopt.devices.vendor import Reading
 
 _T = TypeVar("_T")
@@ -57,12 +58,7 @@ class Conditions:
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {
-            "before": self.before.to_document(),
-            "after": self.after.to_document(),
-            "measurement": self.measurement,
-            "flags": list(self.flags),
-        }
+        return wire.known(self)
 
 
 def by_kind(flags: Mapping[str, Sequence[str]]) -> list[str]:

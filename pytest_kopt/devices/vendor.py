@@ -6,8 +6,8 @@ Everything here reads. No vendor's module offers a way to change a setting of a 
 from __future__ import annotations
 
 import platform
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 #: Filters of what a process sees, applied one after the other, each by the first of its variables
 #: that is set; an index in a later one counts what the earlier ones left.
@@ -57,11 +57,6 @@ class Reading:
     def throttled(self) -> tuple[str, ...]:
         """The reasons in `throttle` that mean the device could not do its best."""
         return tuple(reason for reason in self.throttle if reason not in HARMLESS)
-
-    def to_document(self) -> dict[str, Any]:
-        """Return the JSON form, without what is unknown."""
-        found = {name: value for name, value in asdict(self).items() if value is not None}
-        return found | {"throttle": list(self.throttle)}
 
 
 class Vendor(Protocol):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 _TEXT = re.compile(r"[a-z]+(-[a-z]+)*: ")
 
@@ -30,10 +29,6 @@ class Finding:
         place = f" ({self.where})" if self.where else ""
         advice = f"; {self.advice}" if self.advice else ""
         return f"{self.check}: {self.message}{place}{advice}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the finding as JSON-able data."""
-        return asdict(self)
 
 
 def is_finding(flag: str, labels: Iterable[str]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +37,6 @@ class Fingerprint:
     settings: dict[str, Any] = field(default_factory=dict)
     manifest: dict[str, Any] = field(default_factory=dict)
     dependencies: dict[str, str] = field(default_factory=dict)
-
-    def to_document(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Fingerprint:
-        """Read the JSON form."""
-        return cls(**{name: dict(document[name]) for name in asdict(cls())})
 
 
 @dataclass(frozen=True, slots=True)

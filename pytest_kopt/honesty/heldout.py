@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from pytest_kopt.honesty.finding import Finding
@@ -78,10 +78,6 @@ class Tried:
     what: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     declared_seconds: dict[str, float] = field(default_factory=dict)
-
-    def to_document(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)
 
     def plus(self, other: Tried) -> Tried:
         """Return what two processes found about one shape."""

@@ -6,6 +6,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
@@ -60,7 +61,7 @@ def profile_case(case: Case, bench: Bench, order: ProfileOrder) -> None:
     on = "cpu" if bench.device == "cpu" else "gpu"
     found = CaseProfile(case.nodeid, case.label, torch_trace.TOOL, on, steps, rows, note)
     name = hashlib.sha256(case.nodeid.encode()).hexdigest()[:16]
-    Path(order.answers, f"{name}.json").write_text(json.dumps(found.to_document()))
+    Path(order.answers, f"{name}.json").write_text(json.dumps(asdict(found)))
 
 
 def _prepare(case: Case, bench: Bench, steps: int) -> tuple[Step, int]:

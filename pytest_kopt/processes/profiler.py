@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_kopt import wire
 from pytest_kopt.cases.order import ProfileOrder
 from pytest_kopt.processes.child import moved_environment, mover
 from pytest_kopt.processes.launched import boot
@@ -125,7 +126,7 @@ def _launches(tool: str, directory: Path, report: Path) -> list[Launch]:
 def _answers(directory: Path) -> Iterator[CaseProfile]:
     for path in directory.glob("*.json"):
         if path.name != "script.json":
-            yield CaseProfile.from_document(json.loads(path.read_text()))
+            yield wire.read(CaseProfile, json.loads(path.read_text()))
 
 
 def _nothing(nodeid: str, tool: str, why: str) -> CaseProfile:

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
@@ -170,16 +171,16 @@ class Serve:
 
     def judged(self, nodeid: str, findings: Sequence[Finding], why_not: str) -> None:
         """Return what a referee found, or why it cannot judge."""
-        told = [f.to_json() for f in findings]
+        told = [asdict(f) for f in findings]
         self._channel.send("judged", nodeid=nodeid, findings=told, why_not=why_not)
 
     def caught(self, nodeid: str, findings: Sequence[Finding]) -> None:
         """Return what the candidate gave away while it was timed."""
-        self._channel.send("caught", nodeid=nodeid, findings=[f.to_json() for f in findings])
+        self._channel.send("caught", nodeid=nodeid, findings=[asdict(f) for f in findings])
 
     def tried(self, shape: Tried) -> None:
         """Tell what the arms did at a shape near the case's own."""
-        self._channel.send("tried", shape=shape.to_document())
+        self._channel.send("tried", shape=asdict(shape))
 
     def _send_report(self, kind: str, report: pytest.CollectReport | pytest.TestReport) -> None:
         assert self._config is not None

@@ -6,11 +6,12 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from pytest_kopt import wire
 from pytest_kopt.cases.order import ArmsOrder, ProfileOrder
 from pytest_kopt.cases.result import ExpectedCase
 
 if TYPE_CHECKING:
-    from pytest_kopt.options.settings import Settings, Suite
+    from pytest_kopt.options.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class WorkerOrders:
     engine: str
     session_seed: int
     timeout: float
-    suite: Suite
+    suite: str
     cases_only: bool = False
     one_schema: bool = False
     expected: tuple[ExpectedCase, ...] | None = None
@@ -72,15 +73,4 @@ class WorkerOrders:
 
     @classmethod
     def from_json(cls, text: str) -> WorkerOrders:
-        document = json.loads(text)
-        if document["expected"] is not None:
-            document["expected"] = tuple(
-                ExpectedCase.from_document(case) for case in document["expected"]
-            )
-        for name in ("ignored", "classes", "selected"):
-            document[name] = tuple(document[name])
-        if document["arms"] is not None:
-            document["arms"] = ArmsOrder.from_document(document["arms"])
-        if document["profile"] is not None:
-            document["profile"] = ProfileOrder(**document["profile"])
-        return cls(**document)
+        return wire.read(cls, json.loads(text))

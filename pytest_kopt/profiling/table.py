@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +67,6 @@ class CaseProfile:
     def step_us(self) -> float:
         """Time of all kernels of one step."""
         return sum(row.total_us for row in self.rows) / self.steps
-
-    def to_document(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)
-
-    @classmethod
-    def from_document(cls, document: dict[str, Any]) -> CaseProfile:
-        """Read the JSON form; ValueError for another shape."""
-        try:
-            rows = tuple(KernelRow(**row) for row in document["rows"])
-            return cls(**{**document, "rows": rows})
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not a profile: {error}") from None
 
 
 def gpu_step_us(profiles: Iterable[CaseProfile]) -> dict[str, float]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
+from pytest_kopt import wire
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.profiling.table import CaseProfile, KernelRow
 from pytest_kopt.schema.table import write_atomically
@@ -26,7 +28,7 @@ def write_profiles(
         "schema_version": PROFILE_VERSION,
         "round": number,
         "attempt": attempt,
-        "profiles": [item.to_document() for item in profiles],
+        "profiles": [asdict(item) for item in profiles],
     }
     write_atomically(base / f"attempt-{attempt}.json", json.dumps(document, indent=1) + "\n")
     page = f"# Profile of round-{number}, attempt {attempt}\n{page_of(profiles)}"
@@ -38,7 +40,7 @@ def read_profiles(layout: Layout, number: int, attempt: int) -> list[CaseProfile
     path = layout.profiles / f"round-{number}" / f"attempt-{attempt}.json"
     if not path.is_file():
         return []
-    return [CaseProfile.from_document(item) for item in json.loads(path.read_text())["profiles"]]
+    return [wire.read(CaseProfile, item) for item in json.loads(path.read_text())["profiles"]]
 
 
 def page_of(profiles: Sequence[CaseProfile]) -> str:

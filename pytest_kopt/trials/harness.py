@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pytest_kopt import wire
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.errors import BadInput
@@ -73,7 +74,7 @@ class HarnessWatch:
         """What the baseline recorded; None before there is one."""
         campaign = self._campaign
         document = campaign.baseline_session().get("harness") if campaign.state.baseline else None
-        return None if document is None else Fingerprint.from_document(document)
+        return None if document is None else wire.read(Fingerprint, document)
 
     def take(self, ids: Iterable[str], results: Sequence[CaseResult] = ()) -> Fingerprint:
         """Return the fingerprint of the tests that hold these cases."""
@@ -127,7 +128,7 @@ class HarnessWatch:
         document = self._campaign.incumbent_session().get("harness")
         if document is None:
             return []
-        before = Fingerprint.from_document(document)
+        before = wire.read(Fingerprint, document)
         strange = [name for name in now.dependencies if name not in before.dependencies]
         changed = self._differing(strange)
         return ask(Phase.DEPENDED, before=before, now=now, changed=changed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -149,7 +149,7 @@ def overfit(
 
 def flagged(verdict: Verdict, found: Sequence[Finding | str]) -> Verdict:
     """Return the verdict with these flags and findings added, each once."""
-    named = [NamedFinding(**item.to_json()) for item in found if isinstance(item, Finding)]
+    named = [NamedFinding(**asdict(item)) for item in found if isinstance(item, Finding)]
     update = {
         "flags": sorted({*verdict.flags, *map(str, found)}),
         "findings": list(dict.fromkeys([*verdict.findings, *named])),

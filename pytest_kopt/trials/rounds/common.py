@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
@@ -85,7 +86,7 @@ def record_round(
             round=opened.number,
             started=asked.started,
             level=begun_at,
-            evidence=evidence(judged, harness=gathered.harness.to_document(), **facts),
+            evidence=evidence(judged, harness=asdict(gathered.harness), **facts),
             verdict=judged.verdict,
             trend=trend.figures(gathered.table) if gathered.table else None,
             notes=asked.notes,
@@ -118,7 +119,7 @@ def evidence(judged: Judged, **facts: Any) -> Evidence:
         "collect_errors": collector.collect_errors,
         "dead": collector.dead,
         "comparison": paired.session if paired else {},
-        "held_out": [item.to_document() for item in paired.tried] if paired else [],
+        "held_out": [asdict(item) for item in paired.tried] if paired else [],
         **facts,
     }
     return Evidence(
