@@ -90,6 +90,7 @@ class Asking:
                 "seed": SESSION_SEED,
                 "blocks": runner.blocks,
                 "engine": "wall+wall",
+                "secret": BlockOrder("").seed,
                 "looks": looks,
             }
         ]
@@ -170,6 +171,13 @@ KINDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 }
 
 
+@pytest.fixture(params=["all elements", "elements drawn"])
+def _elements(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "elements drawn":
+        monkeypatch.setattr("pytest_kopt.cases.running.referee._JUDGED", 20)
+
+
+@pytest.mark.usefixtures("_elements")
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_right_is_found_right_on_content_drawn_anew(kind: str, tmp_path: Path) -> None:
     function, settings = KINDS[kind]
@@ -185,6 +193,7 @@ def test_what_is_right_is_found_right_on_content_drawn_anew(kind: str, tmp_path:
     assert asked(case, runner, answers).found == []
 
 
+@pytest.mark.usefixtures("_elements")
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_answer_to_other_content_is_wrong(kind: str, tmp_path: Path) -> None:
     function, settings = KINDS[kind]
@@ -198,6 +207,14 @@ def test_an_answer_to_other_content_is_wrong(kind: str, tmp_path: Path) -> None:
     assert asked(case, runner, []).found == [
         "timed-result: a result that was looked at of a forward was not handed over"
     ]
+
+
+@pytest.mark.usefixtures("_elements")
+def test_a_result_of_another_shape_is_wrong(tmp_path: Path) -> None:
+    runner = runs(case_of(product), tmp_path)
+    flat = case_of(product, reference=lambda x, w: (x.double() @ w.double()).flatten())
+    (found,) = asked(flat, runner, runner.looks).found or [""]
+    assert found.startswith("timed-result: wrong in a timed block")
 
 
 def test_what_cannot_be_told_is_left_to_the_process_itself(tmp_path: Path) -> None:
@@ -231,7 +248,7 @@ class _Process:
     def go_on(self) -> None:
         self.heard.append("go on")
 
-    def judge(self, seed: int, blocks: Any, engine: str, looks: Any) -> None:
+    def judge(self, seed: int, blocks: Any, engine: str, secret: int, looks: Any) -> None:
         self.heard.append("answer" if looks is None else "judge")
 
     def kill(self) -> None: ...
@@ -255,7 +272,7 @@ def test_a_finding_stands_where_the_incumbent_elsewhere_is_right(stands: bool) -
     second = _Process(LOADED, HANDED)
     processes = [first, second]
     referee = Referee(lambda: cast("Any", processes.pop(0)))
-    looks = Looks("a", 1, [(CANDIDATE, 5)], "wall", [])
+    looks = Looks("a", 1, [(CANDIDATE, 5)], "wall", 3, [])
     referee.await_loaded("a")
     assert referee.judge(looks) == [Finding(**WRONG[0])]
     assert referee.stands(looks) == stands
@@ -270,6 +287,6 @@ def test_a_referee_goes_from_case_to_case_and_leaves_out_what_it_cannot_judge() 
     referee = Referee(lambda: cast("Any", process))
     for nodeid, found in (("a", []), ("b", None), ("c", [])):
         referee.await_loaded(nodeid)
-        assert referee.judge(Looks(nodeid, 1, [], "wall", [])) == found
+        assert referee.judge(Looks(nodeid, 1, [], "wall", 3, [])) == found
     assert process.heard == ["ask a", "judge", "go on", "ask b", "ask c", "judge"]
     assert [referee.why_not(nodeid) for nodeid in "abc"] == ["", "it is another's code", ""]

@@ -20,13 +20,14 @@ class Looks:
     """What was looked at in a replica of a case.
 
     `seed` is the replica's, `blocks` are arm and seed of those that were looked at, `engine` is
-    what timed them. `handed` is what their process handed over.
+    what timed them. `handed` is what their process handed over, drawn under a `secret`.
     """
 
     nodeid: str
     seed: int
     blocks: Sequence[tuple[str, int]]
     engine: str
+    secret: int
     handed: Sequence[Mapping[str, Any]] | None
 
 
@@ -106,7 +107,7 @@ class Referee:
         """Return its answer of a kind about a case that is loaded."""
         if self._child is None or not (self._case == looks.nodeid and self._is_loaded):
             return None
-        self._child.judge(looks.seed, looks.blocks, looks.engine, looks.handed)
+        self._child.judge(looks.seed, looks.blocks, looks.engine, looks.secret, looks.handed)
         self._is_loaded = False
         return self._wait(kind)
 

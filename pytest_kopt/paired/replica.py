@@ -270,10 +270,11 @@ class Replica:
             )
             disputed = []
             for child in self._children:
-                child.release(order.getrandbits(62))
+                secret = order.getrandbits(62)
+                child.release(secret)
                 handed = _wait(child, "kept")["looks"]
                 own = [(arm, seed) for arm, seed in blocks.looked_at if arms[arm] is child]
-                looks = Looks(nodeid, self._seed, own, engine, handed)
+                looks = Looks(nodeid, self._seed, own, engine, secret, handed)
                 wrong = self._referee.judge(looks) if own else []
                 child.settle(None if wrong == [] else self._accuracy.get(nodeid, {}))
                 found += [Finding(**told) for told in _wait(child, "caught")["findings"]]

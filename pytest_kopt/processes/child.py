@@ -175,13 +175,16 @@ class Child:
         seed: int,
         blocks: Sequence[tuple[str, int]],
         engine: str,
+        secret: int,
         looks: Sequence[Mapping[str, Any]] | None,
     ) -> None:
         """Have a referee judge the looked-at blocks of a process that ran a case with this seed.
 
-        Without `looks` it is to answer itself. `blocks` are arm and seed of each.
+        Without `looks` it is to answer itself. `blocks` are arm and seed of each; what of large
+        results is judged was drawn under `secret`.
         """
-        self._tell("judge", seed=seed, blocks=[*blocks], engine=engine, looks=looks)
+        told = {"blocks": [*blocks], "engine": engine, "secret": secret, "looks": looks}
+        self._tell("judge", seed=seed, **told)
 
     def settle(self, accuracy: Mapping[str, Accuracy] | None) -> None:
         """Tell a process that what it handed over was found right (None).
@@ -197,7 +200,7 @@ class Child:
         return self._process.returncode is not None
 
     def release(self, seed: int) -> None:
-        """Let the case that is held ready end; what it tries after its blocks has this seed."""
+        """Let the case that is held ready end; what it draws after its blocks has this seed."""
         self._tell("block", arm="", seed=seed, is_looked_at=False)
 
     def receive(self) -> Message:

@@ -121,7 +121,7 @@ def serve_arms(
         findings, threads = bench.watched(), torch.get_num_threads()
     suspects = arms.keys() - {INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]}
     looks = [
-        hand_over(name, way, spot, commander.scratch)
+        hand_over(name, way, spot, commander.scratch, wanted.seed)
         for name in suspects
         for way, block in zip(WAYS, arms[name].blocks, strict=False)
         for spot in block.spots

@@ -1,12 +1,14 @@
 """The referee of a comparison: judges what was looked at, in a process without the candidate.
 
 The process that runs the candidate (the runner) leaves what the looked-at calls gave in files, as
-plain bytes. The referee has the test module and the incumbent; it draws the very content from the
-seeds that the deciding process gave with the blocks, and asks its own reference.
+plain bytes; of large results it is elements that are drawn when the calls are over. The referee has
+the test module and the incumbent; it draws the very content from the seeds that the deciding
+process gave with the blocks, and asks its own reference.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +26,7 @@ from pytest_kopt.cases.running.execution import grad_out, make_inputs
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.spot_checks import (
     Backward,
+    Drawn,
     Forward,
     Spot,
     content_seed,
@@ -46,6 +49,8 @@ from pytest_kopt.versions.executed_files import check_moved
 
 #: How far below the baseline's SNR a timed result may lie, in dB, before it is plainly wrong.
 SLACK_DB = 40.0
+#: Of a larger tensor so many elements are judged: what is wrong in 1 of 200,000 shows.
+_JUDGED = 1 << 20
 #: What JSON carries as it is.
 _PLAIN = (bool, int, float, str, type(None))
 #: The directions of an arm's blocks, in their order.
@@ -56,27 +61,40 @@ class _Unjudged(Exception):
     """What was looked at cannot be judged in another process; the message says why."""
 
 
-def hand_over(arm: str, way: str, spot: Spot, folder: Path) -> dict[str, Any]:
+def hand_over(arm: str, way: str, spot: Spot, folder: Path, secret: int) -> dict[str, Any]:
     """Write what a looked-at call gave into a file in a folder; return how to read it.
 
-    What is neither a plain tensor nor a number, text or None has its type named, nothing else.
+    Which elements of it are drawn under a `secret` that nobody knew when it was called. What is
+    neither a plain tensor nor a number, text or None has its type named, nothing else.
     """
     descriptor, name = tempfile.mkstemp(dir=folder)
     with os.fdopen(descriptor, "wb") as file:
-        results = [{"name": n, **_written(item, file)} for n, item in spot.results.items()]
+        results = [{"name": n, **_written(item, file, secret)} for n, item in spot.results.items()]
     incoming = [{"name": n, **_told(item)} for n, item in (spot.incoming or {}).items()]
     where = {"arm": arm, "way": way, "seed": spot.seed, "number": spot.number}
     return {**where, "file": name, "results": results, "incoming": incoming}
 
 
-def _written(item: Any, file: BinaryIO) -> dict[str, Any]:
+def _written(item: Any, file: BinaryIO, secret: int) -> dict[str, Any]:
     if type(item) in _PLAIN:
         return {"value": item}
     if not isinstance(item, torch.Tensor) or item.layout is not torch.strided:
         return {"type": type(item).__name__}
-    plain = item.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    drawn = _drawn(item.detach(), secret)
+    plain = drawn.resolve_conj().resolve_neg().cpu().contiguous()
     file.write(plain.flatten().view(torch.uint8).numpy().data)
     return _told(item)
+
+
+def _drawn(tensor: torch.Tensor, secret: int) -> torch.Tensor:
+    """Return the elements that are judged: all as they are, or so many in one dimension."""
+    if tensor.numel() <= _JUDGED:
+        return tensor
+    # On the host, whatever holds them: a reference may compute there.
+    places = torch.randint(
+        tensor.numel(), (_JUDGED,), generator=torch.Generator().manual_seed(secret)
+    )
+    return tensor.reshape(-1)[places.to(tensor.device)]
 
 
 def _told(tensor: torch.Tensor) -> dict[str, Any]:
@@ -99,10 +117,11 @@ def _read(look: Mapping[str, Any]) -> dict[str, Any]:
         if "value" in told:
             found[told["name"]] = told["value"]
             continue
-        result = _like(told)
+        shape = told["shape"] if math.prod(told["shape"]) <= _JUDGED else [_JUDGED]
+        result = _like({**told, "shape": shape})
         end = start + result.numel() * result.element_size()
         plain = torch.from_numpy(data[start:end].copy()).view(result.dtype)
-        found[told["name"]], start = result.copy_(plain.reshape(result.shape)), end
+        found[told["name"]], start = result.copy_(plain.reshape(shape)), end
     return found
 
 
@@ -129,7 +148,7 @@ def serve_referee(case: Case, bench: Bench, order: ArmsOrder, commander: Command
                 looks = [
                     look
                     for arm, seed in wanted["blocks"]
-                    for look in content.answers(arm, seed, commander.scratch)
+                    for look in content.answers(arm, seed, commander.scratch, wanted["secret"])
                 ]
                 commander.kept(case.nodeid, looks)
             else:
@@ -165,16 +184,32 @@ def _wrong(
     A block that was timed by events may have ended before its turn came.
     """
     looks = {(look["arm"], look["seed"], look["way"]): look for look in wanted["looks"]}
+    secret = wanted["secret"]
     for arm, seed in wanted["blocks"]:
         for way, engine in zip(content.ways, wanted["engine"].split("+"), strict=False):
             look = looks.get((arm, seed, way))
             if look is not None:
-                wrong = plainly_wrong(content.case_of(arm), content.spot(look), floors)
+                wrong = plainly_wrong(
+                    content.case_of(arm), content.spot(look), floors, _judged(look, secret)
+                )
                 if wrong is not None:
                     return [wrong_result(wrong)]
             elif engine != EVENTS:
                 return [_amiss(f"of a {way} was not handed over")]
     return []
+
+
+def _judged(look: Mapping[str, Any], secret: int) -> Drawn:
+    """Return what takes from an expected result the elements that were handed over."""
+    shapes = {told["name"]: told.get("shape") for told in look["results"]}
+
+    def drawn(name: str, expected: Any) -> Any:
+        # A result of another shape is held against the whole, and so is wrong.
+        if isinstance(expected, torch.Tensor) and shapes.get(name) == [*expected.shape]:
+            return _drawn(expected, secret)
+        return expected
+
+    return drawn
 
 
 def _amiss(what: str) -> Finding:
@@ -208,7 +243,7 @@ class _Content:
         incoming = dict(zip(likes, drawn_gradients([*likes.values()], seed), strict=True))
         return Spot(given, incoming, results)
 
-    def answers(self, arm: str, seed: int, folder: Path) -> Iterator[dict[str, Any]]:
+    def answers(self, arm: str, seed: int, folder: Path, secret: int) -> Iterator[dict[str, Any]]:
         """Call the function as it is here on what is looked at in a block; hand that over."""
         case = self.case_of(arm)
         function = case.positional(case.function)
@@ -222,7 +257,7 @@ class _Content:
             new_content(case, call, content_seed(seed))()
             call.restore()
             spot = Spot(call.given, call.incoming, call.named(call()), seed)
-            yield hand_over(arm, way, spot, folder)
+            yield hand_over(arm, way, spot, folder, secret)
 
     def _set(self, arm: str, number: int) -> Sequence[Any]:
         cases = self._cases(arm)

@@ -38,6 +38,8 @@ from pytest_kopt.measure.engine import Block
 from pytest_kopt.numerics.compare import Comparison
 from pytest_kopt.numerics.nested import fresh_copies, tensors
 
+#: Takes from an expected result, by its name, the part of it that is judged.
+Drawn = Callable[[str, Any], Any]
 #: SNR in dB below which a result is plainly wrong where nothing is known of its accuracy.
 _WRONG_DB = 5.0
 
@@ -312,31 +314,39 @@ def drawn_gradients(like: Sequence[torch.Tensor], seed: int) -> list[torch.Tenso
     return [drawn_like(item, generator) for item in like]
 
 
-def plainly_wrong(case: Case, spot: Spot, floors: Mapping[str, float]) -> Comparison | None:
+def plainly_wrong(
+    case: Case, spot: Spot, floors: Mapping[str, float], drawn: Drawn = lambda _, item: item
+) -> Comparison | None:
     """Return a result that is plainly wrong: below its floor, an SNR in dB by name of the result.
 
-    The gate itself was asked in the check.
+    The gate itself was asked in the check. `drawn` takes from an expected result, by the name of
+    what was given for it, the part of it that the spot has.
     """
     return next(
         (
             item
-            for item in _judged(case, spot)
+            for item in _judged(case, spot, drawn)
             if not item.passed and not item.snr_db >= floors.get(item.name, _WRONG_DB)
         ),
         None,
     )
 
 
-def _judged(case: Case, spot: Spot) -> list[Comparison]:
+def _judged(case: Case, spot: Spot, drawn: Drawn) -> list[Comparison]:
     reference = Reference(case)
     nothing: dict[int, torch.Tensor | None] = {}
     if spot.incoming is None:
-        expected = reference.forward(spot.given, list(spot.results))
-        return judge(case, expected, Pass(dict(spot.results), nothing))
-    positions = leaves(spot.given)
+        found = reference.forward(spot.given, list(spot.results))
+        outputs, before = (
+            {name: drawn(name, item) for name, item in of.items()}
+            for of in (found.outputs, found.before)
+        )
+        return judge(case, Pass(outputs, nothing, before), Pass(dict(spot.results), nothing))
+    names = dict(zip(leaves(spot.given), spot.results, strict=True))
     wanted = reference.backward(spot.given, list(spot.incoming), spot.incoming)
-    gradients = dict(zip(positions, spot.results.values(), strict=True))
-    return judge(case, Pass({}, wanted), Pass({}, gradients))
+    expected = {place: drawn(names[place], item) for place, item in wanted.items()}
+    gradients = {place: spot.results[name] for place, name in names.items()}
+    return judge(case, Pass({}, expected), Pass({}, gradients))
 
 
 def wrong_results(blocks: Sequence[Spotted], floors: Mapping[str, float]) -> list[Finding]:
