@@ -46,7 +46,7 @@ from pytest_kopt.cases.order import CANDIDATE, INCUMBENT  # noqa: E402
 from pytest_kopt.cases.result import ExpectedCase  # noqa: E402
 from pytest_kopt.cases.running import check, checking  # noqa: E402
 from pytest_kopt.cases.running.bench import Bench  # noqa: E402
-from pytest_kopt.cases.running.heldout import try_shape  # noqa: E402
+from pytest_kopt.cases.running.heldout import time_shape, try_shape  # noqa: E402
 from pytest_kopt.cases.running.runner import run_case  # noqa: E402
 from pytest_kopt.cases.running.switches import compile_here  # noqa: E402
 from pytest_kopt.cases.running.timing import time_case  # noqa: E402
@@ -313,7 +313,10 @@ def held_out(
             seed = dice.getrandbits(60)
             kind = "uneven" if is_triton and kind == "aligned" else kind
             with one_thread():
-                tried.append(try_shape(kind, case, moved, versions, "cpu", seed))  # type: ignore[arg-type]
+                found = try_shape(kind, case, moved, versions, "cpu", seed)  # type: ignore[arg-type]
+                if found is not None and found.asks_for_times:
+                    time_shape(found, case, moved, versions, "cpu", seed)
+                tried.append(found)
     near = [item for item in tried if item]
     facts = {"candidate": CANDIDATE, "incumbent": INCUMBENT, "gains": {}, "died": ""}
     tell(ask(Phase.NEARBY, tried=near, **facts))

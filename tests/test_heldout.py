@@ -213,7 +213,7 @@ def test_two_processes_speak_of_one_shape() -> None:
 TESTS = """
 import pytest
 import torch
-from pytest_kopt.cases.running.heldout import held_out_cases, try_shape
+from pytest_kopt.cases.running.heldout import held_out_cases, time_shape, try_shape
 from pytest_kopt.honesty.heldout import PATTERNS
 
 
@@ -253,6 +253,8 @@ def kopt(request):
             assert near.inputs()[0].shape[0] == near.dims["n"]
             versions = {"incumbent": good, "candidate": request.module.VERSION}
             seen[kind] = try_shape(kind, case, near, versions, "cpu", 5)
+            if seen[kind] and seen[kind].asks_for_times:
+                time_shape(seen[kind], case, near, versions, "cpu", 5)
         request.node.user_properties.append(("seen", seen))
         request.module.SEEN.append(seen)
     return declare

@@ -29,17 +29,18 @@ class ArmsOrder:
     `others` lie in the overlay `trees`, in that order. In a race the project's is the incumbent's,
     and the others are its copy and the candidates. `changed` are the paths below `root` that differ
     (none: whatever file a case's function stands in). Without trees the process runs only its own
-    tree's version, and must run none of the changed files below `root` when that is given. With
-    `held_out` the arms are also tried at shapes near the case's own once they have been timed, and
-    before that it is told what they have a GPU do; they are timed where that is the same only with
-    `measure_same`.
+    tree's version, and must run none of the changed files below `root` when that is given. Where it
+    `tells_more` it is told what the arms have a GPU do before they are timed (which they are where
+    that is the same only with `measure_same`) and what known content is worth to the candidate.
+    With `nearby` they are not timed but tried at shapes near the case's own.
     """
 
     names: tuple[str, ...]
     root: str = ""
     trees: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
-    held_out: bool = False
+    tells_more: bool = False
+    nearby: bool = False
     measure_same: bool = False
     own: str = CANDIDATE
     others: tuple[str, ...] = (INCUMBENT, PLACEBO)
@@ -65,8 +66,8 @@ class ProfileOrder:
 class BlockOrder:
     """The order to run a block of an arm, or none: "" is the end of the blocks.
 
-    `seed` is what content is drawn under, of the block or of what is tried after the last; nobody
-    knows it before. With `is_looked_at` a result of the block is kept and judged.
+    `seed` is what content is drawn under, of the block or of what comes without one; nobody knows
+    it before. With `is_looked_at` a result of the block is kept and judged.
     """
 
     arm: str

@@ -79,6 +79,11 @@ class Tried:
     seconds: dict[str, float] = field(default_factory=dict)
     declared_seconds: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def asks_for_times(self) -> bool:
+        """Whether the versions are to be timed here, too: a gain is to be one at other sizes."""
+        return self.kind == "aligned" and {*self.outcomes.values()} == {"right"}
+
     def plus(self, other: Tried) -> Tried:
         """Return what two processes found about one shape."""
         return replace(

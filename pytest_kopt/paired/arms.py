@@ -12,6 +12,7 @@ import pytest
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
 from pytest_kopt.devices.vendor import Device
+from pytest_kopt.paired.nearby import Nearby
 from pytest_kopt.paired.referee import Referee
 from pytest_kopt.paired.replica import Died, Refused, Replica
 from pytest_kopt.processes.child import MAX_DEATHS, Child
@@ -86,13 +87,11 @@ class Arms:
         if self.why_two:
             self.how = TWO_PROCESSES
         self._deaths = 0
-        #: Why shapes near the declared ones are no longer tried: one of them ended a process.
-        self.died_nearby = ""
 
     @property
     def tries_nearby(self) -> bool:
-        """Whether shapes near the declared ones are still tried; a race's winner is asked later."""
-        return not self.died_nearby and not self._versions.raced
+        """Whether shapes near the declared ones are tried; a race's winner is asked later."""
+        return not self._versions.raced
 
     def fall_back(self, how: str, refused: Refused) -> None:
         """Go on in two processes a replica; NotComparable where that is `how` it failed.
@@ -116,27 +115,46 @@ class Arms:
                 self.how, self.why_two = TWO_PROCESSES, reason
 
     def start(
-        self, site: Site, device: Device, ids: Sequence[str], near: bool, referee: Referee
+        self, site: Site, device: Device, ids: Sequence[str], referee: Referee, *, tells_more: bool
     ) -> Replica:
-        """Start the processes of a replica of some cases on a host's device.
+        """Start the processes of a replica of some cases on a host's device."""
+        orders, how = replace(self._blind, device=site.kind), self.how
+        order = ArmsOrder((), tells_more=tells_more)
+        held = self._holding(how, [*self._versions.arms], site, device, ids, order, orders)
+        alone = None if how == ONE_PROCESS else held[CANDIDATE]
+        children = [*dict.fromkeys(held.values())]
+        return Replica(children, how, device, site.placement, referee, self._accuracy, alone)
 
-        With `near` they also try shapes near the declared ones.
-        """
-        versions, how = self._versions, self.how
-        orders = replace(self._blind, device=site.kind)
-        names = list(versions.arms)
+    def start_nearby(self, site: Site, device: Device, ids: Sequence[str]) -> Nearby:
+        """Start what tries candidate and incumbent at shapes near those of some cases."""
+        orders, how = replace(self._blind, device=site.kind), self.how
+        names = [CANDIDATE, INCUMBENT]
+        held = self._holding(how, names, site, device, ids, ArmsOrder((), nearby=True), orders)
+        return Nearby([*dict.fromkeys(held.values())], how, ids, self.random.getrandbits(62))
+
+    def _holding(
+        self,
+        how: str,
+        names: list[str],
+        site: Site,
+        device: Device,
+        ids: Sequence[str],
+        order: ArmsOrder,
+        orders: WorkerOrders,
+    ) -> dict[str, Child]:
+        """Start the processes that hold these arms, in whatever order; one, or one for each."""
         self.random.shuffle(names)
         if how == ONE_PROCESS:
-            children = [self._together(names, site, device, ids, near, orders)]
-        else:
-            tree_of = {CANDIDATE: None, INCUMBENT: versions.trees[0], PLACEBO: versions.trees[1]}
-            held = {
-                name: self._alone((name,), tree_of[name], site, device, ids, near, orders)
-                for name in names
-            }
-            children = list(held.values())
-        alone = None if how == ONE_PROCESS else held[CANDIDATE]
-        return Replica(children, how, device, site.placement, referee, self._accuracy, alone)
+            together = self._together(names, site, device, ids, order, orders)
+            return dict.fromkeys(names, together)
+        trees = self._versions.trees
+        tree_of = {CANDIDATE: None, INCUMBENT: trees[0], PLACEBO: trees[1]}
+        return {
+            name: self._alone(
+                replace(order, names=(name,)), tree_of[name], site, device, ids, orders
+            )
+            for name in names
+        }
 
     def start_company(
         self, site: Site, device: Device, ids: Sequence[str], referee: Referee
@@ -144,8 +162,9 @@ class Arms:
         """Start a process with both versions, and one in which the incumbent is alone."""
         orders, names = replace(self._blind, device=site.kind), [CANDIDATE, INCUMBENT]
         self.random.shuffle(names)
-        both = self._together(names, site, device, ids, False, orders)
-        alone = self._alone((ALONE,), self._versions.trees[0], site, device, ids, False, orders)
+        both = self._together(names, site, device, ids, ArmsOrder(()), orders)
+        tree = self._versions.trees[0]
+        alone = self._alone(ArmsOrder((ALONE,)), tree, site, device, ids, orders)
         children = [both, alone]
         return Replica(children, self.how, device, site.placement, referee, self._accuracy)
 
@@ -155,7 +174,7 @@ class Arms:
 
         def start() -> Child:
             orders = replace(self._orders, device=site.kind)
-            return self._alone((), versions.trees[0], site, device, ids, False, orders)
+            return self._alone(ArmsOrder(()), versions.trees[0], site, device, ids, orders)
 
         why = "another interpreter may draw other inputs from a seed" if versions.other else ""
         return Referee(start, why)
@@ -166,7 +185,7 @@ class Arms:
         site: Site,
         device: Device,
         ids: Sequence[str],
-        near: bool,
+        order: ArmsOrder,
         orders: WorkerOrders,
     ) -> Child:
         """Start a process that holds several arms."""
@@ -174,26 +193,25 @@ class Arms:
         trees = tuple(str(site.tree(versions.root, tree)) for tree in versions.trees)
         root = str(site.path(versions.root))
         own, *others = versions.arms
-        order = ArmsOrder(
-            tuple(names),
-            root,
-            trees,
-            versions.changed,
-            near,
-            orders.measure_same,
-            own,
-            tuple(others),
+        order = replace(
+            order,
+            names=tuple(names),
+            root=root,
+            trees=trees,
+            changed=versions.changed,
+            measure_same=orders.measure_same,
+            own=own,
+            others=tuple(others),
         )
         return self._child(replace(orders, arms=order), None, site, device, ids)
 
     def _alone(
         self,
-        names: tuple[str, ...],
+        order: ArmsOrder,
         tree: Path | None,
         site: Site,
         device: Device,
         ids: Sequence[str],
-        near: bool,
         orders: WorkerOrders,
     ) -> Child:
         """Start a process that holds one arm, in a tree of the incumbent or in the project.
@@ -201,7 +219,6 @@ class Arms:
         Without a name it is a referee.
         """
         versions = self._versions
-        order = ArmsOrder(names, held_out=near)
         if tree is not None and versions.other:
             site, tree = replace(site, starter=versions.other), None
         if tree is not None:

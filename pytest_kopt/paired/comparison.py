@@ -70,7 +70,7 @@ class Comparison:
     @property
     def died_nearby(self) -> str:
         """Why shapes near the declared ones were no longer tried, "" where they were."""
-        return self._arms.died_nearby
+        return next((lane.died_nearby for lane in self._lanes if lane.died_nearby), "")
 
     @property
     def device_seconds(self) -> float:
@@ -89,7 +89,7 @@ class Comparison:
 
     @property
     def tried(self) -> list[Tried]:
-        """What each lane's first replica found at shapes near the declared ones."""
+        """What each lane found at shapes near the declared ones."""
         return merged(item for lane in self._lanes for item in lane.tried)
 
     def narrow(self, lanes: Sequence[tuple[Site, Device, Sequence[str]]]) -> bool:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from pytest_kopt.decide.inference import LOOKS
 from pytest_kopt.devices.vendor import Device
 from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.paired.arms import Arms, NotComparable
+from pytest_kopt.paired.nearby import Nearby
 from pytest_kopt.paired.referee import Referee
-from pytest_kopt.paired.replica import CaseQuads, Died, DiedNearby, Refused, Replica
+from pytest_kopt.paired.replica import CaseQuads, Died, Refused, Replica
 from pytest_kopt.processes.child import NO_MEMORY
 from pytest_kopt.processes.site import Site
 
@@ -38,7 +39,8 @@ class Lane:
         self._most = most
         self.device = device
         self.ids = ids
-        self._same: set[str] = set()
+        #: Cases that the change does not concern.
+        self._same: dict[str, CaseQuads] = {}
         self._started: list[Replica] = []
         self._held_referee: Referee | None = None
         self._leaving: Replica | None = None
@@ -48,28 +50,35 @@ class Lane:
         self._room = AHEAD_ON_GPU
         #: How many are started before they are needed, the next one included.
         self.ahead = 1
-        self._asked_near: set[str] = set()
         self.held_seconds = 0.0
+        self._nearby: Nearby | None = None
+        self._nearby_forked = False
+        #: How the versions were held when these shapes had been tried.
+        self._tried_how = ""
         self.tried: list[Tried] = []
+        #: Why shapes near the declared ones were no longer tried: one of them ended a process.
+        self.died_nearby = ""
 
     def measure(self, count: int, only: Collection[str] | None) -> list[dict[str, CaseQuads]]:
         """Return that many replicas of all cases or of `only` some, one after the other."""
         asked = self.ids if only is None else only
-        return [self._one(asked, due) for due in range(count, 0, -1)]
+        found = [self._one(asked, due) for due in range(count, 0, -1)]
+        self._await_nearby()
+        return found
 
     def get_ahead(self, due: int) -> None:
         """Start replicas before they are needed; those that are `due` load their first case."""
+        self._start_nearby()
         while len(self._started) < self._wanted():
             self._started.append(self._start())
-        first = next(nodeid for nodeid in self.ids if nodeid not in self._same)
+        first = self._wanted_of(self.ids)[0]
         for replica in self._started[:due]:
             replica.load(first)
 
     def in_company(self) -> dict[str, CaseQuads]:
         """Return one replica of what the change concerns, the incumbent alone beside it."""
         self.stop_all()
-        wanted = [nodeid for nodeid in self.ids if nodeid not in self._same]
-        if not wanted:
+        if not (wanted := self._wanted_of(self.ids)):
             return {}
         referee = self._referee()
         replica = self._arms.start_company(self.site, self.device, wanted, referee)
@@ -84,6 +93,8 @@ class Lane:
     def abandon(self) -> None:
         """End what is running, from another thread."""
         self._abandoned = True
+        if (nearby := self._nearby) is not None:
+            nearby.kill()
         if (referee := self._held_referee) is not None:
             referee.kill()
         self._kill_all()
@@ -106,9 +117,15 @@ class Lane:
         """Measure what the change concerns; the other cases need no clock after the first time."""
         arms = self._arms
         while True:
-            wanted = [i for i in self.ids if i in asked and i not in self._same]
-            if not wanted:
-                return {nodeid: CaseQuads(nodeid, "") for nodeid in self.ids}
+            if self._room == 1:
+                self._await_nearby()
+            if self._wanted_of(asked):
+                self.get_ahead(due)
+            if self.site.kind == "cpu":
+                # There they would disturb each other.
+                self._await_nearby()
+            if not (wanted := self._wanted_of(asked)):
+                return self._all({})
             self.get_ahead(due)
             if self._abandoned:
                 raise NotComparable("abandoned")
@@ -116,13 +133,8 @@ class Lane:
             forked = not self.site.starter.why_fresh
             try:
                 found = replica.measure(wanted, arms.random, self._await_leaving)
-            except DiedNearby as death:
-                # The declared shapes decide; that one close by ends the process is only told.
-                arms.died_nearby = str(death)
-                self.stop_all()
-                continue
             except Refused as refused:
-                crowded = len(self._started) > 1
+                crowded = len(self._started) > 1 or self._nearby is not None
                 self.stop_all()
                 orphaned = forked and isinstance(refused, Died) and self._lost_parent()
                 if orphaned:
@@ -138,10 +150,18 @@ class Lane:
             self._leaving = replica
             self._measured += 1
             self.held_seconds += replica.held_seconds
-            self.tried += replica.tried
-            self._same |= {nodeid for nodeid, quads in found.items() if quads.is_same}
+            self._same |= {nodeid: quads for nodeid, quads in found.items() if quads.is_same}
             self._progress()
-            return {nodeid: found.get(nodeid) or CaseQuads(nodeid, "") for nodeid in self.ids}
+            return self._all(found)
+
+    def _wanted_of(self, asked: Collection[str]) -> list[str]:
+        """Return the cases that are asked for and concerned by the change."""
+        return [nodeid for nodeid in self.ids if nodeid in asked and nodeid not in self._same]
+
+    def _all(self, found: Mapping[str, CaseQuads]) -> dict[str, CaseQuads]:
+        """Return all cases: of those that were not timed, that they were not."""
+        known = {**self._same, **found}
+        return {nodeid: known.get(nodeid) or CaseQuads(nodeid, "") for nodeid in self.ids}
 
     def _lost_parent(self) -> bool:
         """Say whether forks ended with their parent, which tells nothing of what they held."""
@@ -161,10 +181,47 @@ class Lane:
         return max(1, min(most, self._most - self._measured))
 
     def _start(self) -> Replica:
+        tells_more = not (self._measured or self._started)
+        return self._arms.start(
+            self.site, self.device, self.ids, self._referee(), tells_more=tells_more
+        )
+
+    def _start_nearby(self) -> None:
         arms = self._arms
-        near = arms.tries_nearby and arms.how not in self._asked_near
-        self._asked_near.add(arms.how)
-        return arms.start(self.site, self.device, self.ids, near, self._referee())
+        if self._nearby is None and arms.tries_nearby and arms.how != self._tried_how:
+            self._nearby_forked = not self.site.starter.why_fresh
+            self._nearby = arms.start_nearby(self.site, self.device, self.ids)
+
+    def _await_nearby(self) -> None:
+        """Wait for what is tried near the declared shapes, where anything differs.
+
+        The declared ones decide: what ends a process close by is only told.
+        """
+        if self._same.keys() >= {*self.ids}:
+            self._drop_nearby()
+            return
+        self._start_nearby()
+        if (nearby := self._nearby) is None:
+            return
+        found = nearby.wait()
+        if self._abandoned:
+            raise NotComparable("abandoned")
+        self._drop_nearby()
+        if nearby.died and self._nearby_forked and self._lost_parent():
+            # All that was forked ended with it.
+            self.stop_all()
+            self._drop_referee()
+            self._await_nearby()
+            return
+        self.died_nearby, self._tried_how = nearby.died, nearby.how
+        self.tried += [item for item in found if item.nodeid in self.ids]
+        self._same |= {i: CaseQuads(i, "", same=how) for i, how in nearby.same.items()}
+
+    def _drop_nearby(self) -> None:
+        if (nearby := self._nearby) is not None:
+            nearby.kill()
+            nearby.stop()
+            self._nearby = None
 
     def _await_leaving(self) -> None:
         """Wait for the last replica to be gone: what ends on a device disturbs a timing there."""
@@ -185,6 +242,7 @@ class Lane:
 
     def stop_all(self) -> None:
         """End all: one that loads or waits for its turn would not listen."""
+        self._drop_nearby()
         self._kill_all()
         self._await_leaving()
         while self._started:

@@ -20,7 +20,6 @@ from pytest_kopt.devices.vendor import Device
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.paired.referee import Looks, Referee, why_ended
 from pytest_kopt.processes.child import Child, ChildDied
@@ -132,10 +131,6 @@ class Caught(Exception):
         self.findings = tuple(findings)
 
 
-class DiedNearby(Exception):
-    """A process died while it tried a shape near a declared one."""
-
-
 class Replica:
     """The processes of one replica, which of them holds which arm, how long they had the device.
 
@@ -167,7 +162,6 @@ class Replica:
         self.how = how
         self._asked: str | None = None
         self.held_seconds = 0.0
-        self.tried: list[Tried] = []
 
     def load(self, nodeid: str) -> None:
         """Have the processes load a case, the first to be measured, while others are measured."""
@@ -181,9 +175,8 @@ class Replica:
         """Measure every case, one after the other, alone on the device.
 
         `clear` is called before anything is timed and waits for what is still on its way out.
-        Raises Refused when a process cannot hold its arms, Died when one dies, DiedNearby when one
-        dies at a shape that is only tried, NoIdleGpu when a stranger does not leave the device,
-        Caught when the candidate gave itself away.
+        Raises Refused when a process cannot hold its arms, Died when one dies, NoIdleGpu when a
+        stranger does not leave the device, Caught when the candidate gave itself away.
         """
         found = {}
         nodeid = None
@@ -282,7 +275,7 @@ class Replica:
                     raise Caught(found)
                 if wrong:
                     disputed.append((looks, wrong))
-                self._read_tried(child, nodeid)
+                _wait(child, "finished")
             timed = (since, time.time())
         self.held_seconds += timed[1] - timed[0]
         # With the device left to others: another process loads the case for this.
@@ -295,13 +288,6 @@ class Replica:
         return CaseQuads(
             *(nodeid, shown, quads, device.uuid, conditions, timed, why, inside), kernels=kernels
         )
-
-    def _read_tried(self, child: Child, nodeid: str) -> None:
-        try:
-            while (message := _wait(child, "tried", "finished"))["kind"] == "tried":
-                self.tried.append(Tried(**message["shape"]))
-        except ChildDied as death:
-            raise DiedNearby(f"{nodeid}: {death}".splitlines()[0]) from None
 
 
 def _same(child: Child, message: Mapping[str, Any]) -> CaseQuads:

@@ -29,7 +29,12 @@ from pytest_kopt.cases.order import (
 )
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import make_inputs
-from pytest_kopt.cases.running.heldout import forget_compiled, held_out_cases, try_shape
+from pytest_kopt.cases.running.heldout import (
+    forget_compiled,
+    held_out_cases,
+    time_shape,
+    try_shape,
+)
 from pytest_kopt.cases.running.referee import SLACK_DB, WAYS, hand_over
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.spot_checks import Spotted, floors
@@ -40,7 +45,7 @@ from pytest_kopt.cases.running.timing import (
     renewal_of,
 )
 from pytest_kopt.cases.seeds import derive
-from pytest_kopt.devices.lock import checking_lock
+from pytest_kopt.devices.lock import checking_lock, timing_lock
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.measure.cold import InputPool, input_pool
@@ -77,7 +82,8 @@ def serve_arms(
 ) -> None:
     """Load and prepare the arms of a case, then run blocks until the other side is done.
 
-    `item` is the test that declared the case: it is asked for nearby shapes where these are wanted.
+    Where nearby shapes are to be tried instead, `item` is the test that declared the case, and
+    asked for them.
     """
     seed = derive(bench.session_seed, case.nodeid, "pairs")
     try:
@@ -90,6 +96,9 @@ def serve_arms(
         return
     except NotLoadable as reason:
         commander.refuse(case.nodeid, str(reason))
+        return
+    if order.nearby:
+        _try_nearby(case, bench, versions, commander, item)
         return
     with bench.waiting():
         commander.loaded(case.nodeid)
@@ -137,20 +146,35 @@ def serve_arms(
             floors=floors(accuracy or {}, SLACK_DB),
             judges=accuracy is not None,
             # Once a comparison is enough: it takes as long as a fifth of the blocks.
-            asks_known=order.held_out and name == CANDIDATE,
+            asks_known=order.tells_more and name == CANDIDATE,
         )
     commander.caught(case.nodeid, [found for found in findings if found.rejects])
-    if order.held_out:
-        secret = derive(wanted.seed, case.nodeid, "held out")
-        with one_thread():
-            end = time.perf_counter() + _TRYING_SECONDS
-            for number, (kind, near) in enumerate(held_out_cases(item, case, bench.device, secret)):
-                if number >= _TRIED and time.perf_counter() > end:
-                    break
-                tried = try_shape(kind, case, near, versions, bench.device, secret)
-                forget_compiled()
-                if tried is not None:
-                    commander.tried(tried)
+
+
+def _try_nearby(
+    case: Case,
+    bench: Bench,
+    versions: Mapping[str, Callable[..., Any]],
+    commander: Commander,
+    item: pytest.Function,
+) -> None:
+    """Try the arms near the case's own shape; who times on the device has it alone meanwhile."""
+    secret = derive(commander.next_block().seed, case.nodeid, "held out")
+    cases = enumerate(held_out_cases(item, case, bench.device, secret))
+    end = time.perf_counter() + _TRYING_SECONDS
+    while True:
+        with one_thread(), checking_lock(bench.uuid, bench.waiting):
+            found = next(cases, None)
+            if found is None or (found[0] >= _TRIED and time.perf_counter() > end):
+                return
+            kind, near = found[1]
+            tried = try_shape(kind, case, near, versions, bench.device, secret)
+            forget_compiled()
+        if tried is not None and tried.asks_for_times:
+            with one_thread(), timing_lock(bench.uuid, bench.waiting):
+                time_shape(tried, case, near, versions, bench.device, secret)
+        if tried is not None:
+            commander.tried(tried)
 
 
 def _tell_machine_code(
@@ -165,7 +189,7 @@ def _tell_machine_code(
 
     Only what a device does is the same then: where the host is timed too, the clock decides.
     """
-    if bench.device != "cuda" or not (order.held_out and order.changed):
+    if bench.device != "cuda" or not (order.tells_more and order.changed):
         return False
     if not {CANDIDATE, INCUMBENT} <= versions.keys():
         return False

@@ -91,11 +91,7 @@ def try_shape(
     device: str,
     seed: int,
 ) -> Tried | None:
-    """Run the versions of a case near its own; None where that is not supported.
-
-    Where all are right at an aligned shape they are timed there, and at the case's own in the same
-    way: launching is in both times or in neither.
-    """
+    """Run the versions of a case near its own; None where that is not supported."""
     tried = Tried(near.nodeid, kind, dict(near.dims))
     for name in (INCUMBENT, CANDIDATE):
         if name not in versions:
@@ -111,12 +107,25 @@ def try_shape(
         tried.outcomes[name] = outcome
         if what:
             tried.what[name] = what
-    if kind == "aligned" and set(tried.outcomes.values()) == {"right"}:
-        timed = {name: versions[name] for name in tried.outcomes}
-        here, declared = _seconds((near, case), timed, device, seed)
-        tried.seconds.update(here)
-        tried.declared_seconds.update(declared)
     return tried
+
+
+def time_shape(
+    tried: Tried,
+    case: Case,
+    near: Case,
+    versions: Mapping[str, Callable[..., Any]],
+    device: str,
+    seed: int,
+) -> None:
+    """Time the versions at an aligned shape that all are right at, and at the case's own.
+
+    Both in the same way: launching is in both times or in neither.
+    """
+    timed = {name: versions[name] for name in tried.outcomes}
+    here, declared = _seconds((near, case), timed, device, seed)
+    tried.seconds.update(here)
+    tried.declared_seconds.update(declared)
 
 
 def forget_compiled() -> None:

@@ -1,0 +1,56 @@
+"""Both versions near the declared shapes: tried in processes of their own, beside what is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pytest_kopt.decide.verdict import Same
+from pytest_kopt.honesty.heldout import Tried
+from pytest_kopt.processes.child import Child, ChildDied
+
+
+class Nearby:
+    """Processes that try cases at shapes near the declared ones, one case after the other."""
+
+    def __init__(self, children: Sequence[Child], how: str, ids: Sequence[str], seed: int) -> None:
+        """Have started processes try these cases, on content drawn under a seed.
+
+        `how` says in how many processes the versions are.
+        """
+        self.how = how
+        self._children = children
+        self._ids = ids
+        #: How one of them ended by itself, "" as long as none did.
+        self.died = ""
+        #: The cases that the change does not concern, with how that is known.
+        self.same: dict[str, Same] = {}
+        for child in children:
+            for nodeid in ids:
+                child.ask(nodeid, None)
+                child.release(seed)
+
+    def wait(self) -> list[Tried]:
+        """Wait for the end; return what they found, a case that cannot be loaded left out."""
+        return [tried for child in self._children for tried in self._read(child)]
+
+    def _read(self, child: Child) -> Iterator[Tried]:
+        for nodeid in self._ids:
+            try:
+                while (message := child.receive())["kind"] != "finished":
+                    if message["kind"] == "tried":
+                        yield Tried(**message["shape"])
+                    elif message["kind"] == "same":
+                        self.same[nodeid] = message["how"]
+            except ChildDied as death:
+                self.died = f"{nodeid}: {death}".splitlines()[0]
+                return
+
+    def kill(self) -> None:
+        """End the processes at once, from whatever thread."""
+        for child in self._children:
+            child.kill()
+
+    def stop(self) -> None:
+        """Let go of the processes."""
+        for child in self._children:
+            child.stop()
