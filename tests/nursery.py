@@ -59,10 +59,7 @@ _MODULES = ("pytest", "pytest_kopt.cli")
 def fits(env: Mapping[str, str]) -> bool:
     """Say whether a process with this environment may be a fork."""
     early = {name: env[name] for name in env if name.startswith(_READ_AT_IMPORT) and env[name]}
-    if env.keys() & FRESH.keys() or early.items() - _AT_IMPORT.items():
-        return False
-    path = env.get("PYTHONPATH", "").split(os.pathsep)
-    return not any(Path(entry, "sitecustomize.py").exists() for entry in path if entry)
+    return not (env.keys() & FRESH.keys() or early.items() - _AT_IMPORT.items())
 
 
 def run(
@@ -84,6 +81,13 @@ def run(
         timeout=timeout,
         check=check,
     )
+
+
+def start(words: Sequence[str], cwd: Path, env: Mapping[str, str], out: int) -> Any:
+    """Start pytest or kopt in a fork that prints to a descriptor; return the fork."""
+    order = _command(words, cwd, env)
+    assert order, words
+    return _ask(_address(), order, (out, out))
 
 
 def tool(*words: str) -> str:
@@ -238,6 +242,7 @@ def main() -> None:
     sys.path.remove(str(Path(__file__).parent))
     listener = socket.socket(fileno=int(sys.argv[1]))
     waking, wake = wakes_when_forks_end()
+    gc.disable()
     for name in _WARM:
         with suppress(ImportError):
             importlib.import_module(name)
@@ -245,6 +250,7 @@ def main() -> None:
     # Forks end without taking torch's libraries apart.
     vars(weakref.finalize)["_registry"].clear()
     gc.freeze()
+    gc.enable()
     children: dict[int, int] = {}
     while True:
         ready, _, _ = select.select([listener.fileno(), waking], [], [])
@@ -257,13 +263,14 @@ def main() -> None:
 def _load_plugins() -> None:
     """Have pytest import what it loads in every session: itself, since it rewrites plugins.
 
-    What every case looks up of the libraries is looked up as well.
+    What every case looks up of the libraries and of hardware is looked up as well.
     """
     with tempfile.TemporaryDirectory() as empty, redirect_stdout(io.StringIO()):
         importlib.import_module("pytest").main(["-p", "no:kopt", "-c", os.devnull, empty])
         importlib.import_module("pytest_kopt.versions.affected_modules").project_modules(
             Path(empty)
         )
+        importlib.import_module("pytest_kopt.knowledge.facts").Facts().product("cpu")
 
 
 def _serve(listener: socket.socket, pipes: tuple[int, int], children: dict[int, int]) -> None:
@@ -318,20 +325,20 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
         if "worker" in order:
             os.dup2(passed[0], 0)
             sys.stdin = os.fdopen(0)
-            sys.path[:0] = ["", *added]
+            _be_at("", added)
             sys.argv[:] = ["-c"]
             exec(order["worker"], {"__name__": "__main__"})
             code = 0
         elif "entry" in order:
             os.setsid()
-            sys.path[:0] = ["", *added]
+            _be_at("", added)
             argv = [str(passed[int(w)]) if passed and w.isdecimal() else w for w in order["argv"]]
             sys.argv[:] = ["-c", *argv]
             module, function = order["entry"]
             getattr(importlib.import_module(module), function)()
             code = 0
         else:
-            sys.path[:0] = [os.getcwd(), *added]
+            _be_at(os.getcwd(), added)
             _have_workers_forked()
             sys.argv[:] = [order["module"], *order["argv"]]
             runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
@@ -348,6 +355,15 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(int(code or 0))  # type: ignore[call-overload]
+
+
+def _be_at(start: str, added: Sequence[str]) -> None:
+    """Look for modules as an interpreter does that is started here, its own `site` included."""
+    sys.path[:0] = [start, *added]
+    if added:
+        sys.modules.pop("sitecustomize", None)
+        with suppress(ModuleNotFoundError):
+            importlib.import_module("sitecustomize")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -83,13 +84,18 @@ class Product:
     name: str
 
 
+@cache
+def _index(path: Path, changed: int) -> dict[str, Any]:
+    """Read an index once a process, as it is since it changed (ns): it takes 25 ms."""
+    return load_yaml(path)
+
+
 class Facts:
     """The spec files below a knowledge folder, each read when it is first asked for."""
 
     def __init__(self, root: Path | None = None) -> None:
         """Answer from `root`, the installation's own folder when it is not given."""
         self._root = root or bundled(_TOP)
-        self._index: dict[str, Any] | None = None
         self._files: dict[str, _SpecFile | None] = {}
 
     def products(self, architecture: str) -> list[str]:
@@ -137,9 +143,9 @@ class Facts:
         return document.platforms[product].specs if product in document.platforms else {}
 
     def _hardware(self) -> dict[str, Any]:
-        if self._index is None:
-            self._index = load_yaml(self._root / "index.yaml")
-        hardware: dict[str, Any] = self._index["hardware"]
+        path = self._root / "index.yaml"
+        changed = path.stat().st_mtime_ns if path.exists() else 0
+        hardware: dict[str, Any] = _index(path, changed)["hardware"]
         return hardware
 
     def _file(self, architecture: str) -> _SpecFile | None:

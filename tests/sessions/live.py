@@ -1,4 +1,4 @@
-"""A session that is watched while it runs: signals for it, and whatever it leaves running."""
+"""A session that is watched while it runs; `live` also: signals for it, and what it leaves."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+from .. import nursery
 from .project import CAMPAIGN, Project, Run
 
 #: In the environment of every process of a session, whatever its group and its parent.
@@ -24,39 +26,22 @@ def hear_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-class Live:
+class Session:
     """A started session."""
 
-    def __init__(self, project: Project, words: tuple[str, ...], variables: dict[str, str]) -> None:
-        self._mark = uuid.uuid4().hex
-        self._log = project.root.parent / f"{self._mark}.log"
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "pytest", *words],
-                cwd=project.root,
-                env={**project.environment(), **variables, _MARK: self._mark},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=hear_signals,
-            )
+    def __init__(self, process: Any, log: Path) -> None:
+        self.process = process
+        self._log = log
 
     def until(self, condition: Callable[[], bool], seconds: float = 120) -> None:
         """Wait for something to happen while the session runs."""
         end = time.monotonic() + seconds
         while not condition():
-            assert self.process.poll() is None, f"over before it happened\n{self.text}"
+            with suppress(subprocess.TimeoutExpired):
+                code = self.process.wait(0)
+                raise AssertionError(f"over ({code}) before it happened\n{self.text}")
             assert time.monotonic() < end, f"it never happened\n{self.text}"
             time.sleep(0.02)
-
-    def press_ctrl_c(self) -> None:
-        """Send what the terminal sends: SIGINT to every process of the foreground group."""
-        os.killpg(self.process.pid, signal.SIGINT)
-
-    def send(self, number: signal.Signals) -> None:
-        """Send a signal to the first process only, as a CI runner does."""
-        self.process.send_signal(number)
 
     def finish(self, seconds: float = 60) -> Run:
         """Wait for the end."""
@@ -66,6 +51,34 @@ class Live:
     def text(self) -> str:
         """What it has printed so far."""
         return self._log.read_text(errors="replace")
+
+
+class Live(Session):
+    """One in an interpreter and a group of its own."""
+
+    def __init__(self, project: Project, words: tuple[str, ...], variables: dict[str, str]) -> None:
+        self._mark = uuid.uuid4().hex
+        path = project.root.parent / f"{self._mark}.log"
+        with path.open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "pytest", *words],
+                cwd=project.root,
+                env={**project.environment(), **variables, _MARK: self._mark},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=hear_signals,
+            )
+        super().__init__(process, path)
+
+    def press_ctrl_c(self) -> None:
+        """Send what the terminal sends: SIGINT to every process of the foreground group."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the first process only, as a CI runner does."""
+        self.process.send_signal(number)
 
     def left_running(self) -> dict[int, str]:
         """Return its processes that are alive, by pid with their command lines."""
@@ -100,6 +113,20 @@ def live(project: Project, *words: str, **variables: str) -> Iterator[Live]:
         for pid in session.left_running():
             os.kill(pid, signal.SIGKILL)
         session.process.wait()
+
+
+@contextmanager
+def beside(project: Project, *words: str) -> Iterator[Session]:
+    """Start a session as a fork that is waited for, with no signal but the one that ends it."""
+    path = project.root.parent / f"{uuid.uuid4().hex}.log"
+    command = [sys.executable, "-m", "pytest", *words]
+    with path.open("wb") as log:
+        process = nursery.start(command, project.root, project.environment(), log.fileno())
+    try:
+        yield Session(process, path)
+    finally:
+        process.kill()
+        process.wait()
 
 
 def round_words(*words: str, number: str = "next", campaign: str = CAMPAIGN) -> tuple[str, ...]:

@@ -17,8 +17,10 @@ SETTINGS = """\
 [tool.pytest.ini_options]
 testpaths = ["tests"]
 pythonpath = ["."]
-addopts = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
+addopts = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:benchmark"]
 """
+#: With the fixture of pytest-benchmark, which starts a dozen processes in every session.
+BENCHMARKS = SETTINGS.replace(', "-p", "no:benchmark"', "")
 # The scripted clock knows nothing of pairs; these are the sessions of the stored rule.
 STORED = 'kopt_compare = "stored"\n'
 

@@ -13,7 +13,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.table import read_csv
 
 from .project import KERNEL, SERIAL, TWO_WORKERS, Project
-from .sources import SETTINGS, STORED
+from .sources import BENCHMARKS, STORED
 
 pytest.importorskip("pytest_benchmark")
 
@@ -52,7 +52,7 @@ def test_unmarked(benchmark):
 
 @pytest.fixture
 def benchmarked(empty: Project) -> Project:
-    empty.write("pyproject.toml", SETTINGS)
+    empty.write("pyproject.toml", BENCHMARKS)
     empty.write("tests/test_work.py", BENCHMARKED)
     return empty
 
@@ -153,7 +153,7 @@ LEFT_OUT = WITHOUT_REFERENCE.replace("(benchmark)", "(kopt, benchmark)").replace
 @pytest.fixture
 def campaign(empty: Project) -> Project:
     """A campaign of cases that have both, before its baseline."""
-    empty.write("pyproject.toml", SETTINGS + STORED)
+    empty.write("pyproject.toml", BENCHMARKS + STORED)
     empty.write(KERNEL, KERNEL_TEXT)
     empty.write("tests/test_work.py", BOTH)
     empty.write(".gitignore", "__pycache__/\n.benchmarks/\n")
@@ -233,7 +233,7 @@ def test_theirs(benchmark, n):
 
 def test_everything_else_works_where_pytest_benchmark_is_absent(empty: Project) -> None:
     """A case that asks for the fixture is an ERROR row; the others do not notice."""
-    empty.write("pyproject.toml", SETTINGS)
+    empty.write("pyproject.toml", BENCHMARKS)
     empty.write("tests/test_work.py", WITHOUT)
     run = empty.pytest("-p", "no:benchmark", "--summary-csv", "rows.csv")
     assert run.code == 1, run.text

@@ -22,7 +22,7 @@ from pytest_kopt.honesty.heldout import PATTERNS
 
 from .. import nursery
 from .project import Project
-from .sources import SETTINGS
+from .sources import BENCHMARKS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -86,7 +86,7 @@ def test_the_commands_of_a_page_run(page: str, empty: Project, tmp_path: Path) -
     found = list(steps(page))
     if not any(step.order.startswith("run") for step in found):
         pytest.skip("no command to run")
-    empty.write("pyproject.toml", SETTINGS)
+    empty.write("pyproject.toml", BENCHMARKS)
     empty.write(".gitignore", "__pycache__/\n")
     if any("docs/campaigns" in step.text for step in found):
         (empty.root / "docs").mkdir()

@@ -14,7 +14,7 @@ import pytest
 from pytest_kopt.cli.demo import _DATA, _KERNEL, STEPS, _make_project
 
 from .. import nursery
-from .live import live, round_words
+from .live import beside, round_words
 from .project import CAMPAIGN, KERNEL, Project
 from .sources import doubled_kernel
 from .test_two_at_once import FASTER, WAITS
@@ -123,7 +123,7 @@ def test_two_clients_on_one_campaign_get_the_message_of_its_lock(
     started.write(KERNEL, doubled_kernel(187.5, first=WAITS))
 
     async def play() -> None:
-        with live(started, *round_words()) as first:
+        with beside(started, *round_words()) as first:
             first.until(lambda: (started.root / "measured/waits.log").exists())
             async with client(started, forks) as agent:
                 told = await refused(agent, "round", campaign=CAMPAIGN)

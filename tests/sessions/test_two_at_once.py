@@ -12,7 +12,7 @@ import pytest
 
 from pytest_kopt.devices import lock
 
-from .live import live, round_words
+from .live import beside, live, round_words
 from .project import CAMPAIGN, CASES, KERNEL, Project, locks
 from .sources import doubled_kernel
 
@@ -31,7 +31,7 @@ def test_a_campaign_has_one_session_at_a_time(started: Project) -> None:
     started.write(OTHER_KERNEL, doubled_kernel())
     started.commit_all("Another kernel")
     started.write(KERNEL, version)
-    with live(started, *round_words()) as first:
+    with beside(started, *round_words()) as first:
         first.until(lambda: (started.root / "measured/waits.log").exists())
         before = started.contents()
         second = started.round("next")
@@ -53,7 +53,7 @@ def test_a_branch_that_was_switched_meanwhile_gets_no_commit(started: Project) -
     version = doubled_kernel(187.5, first=WAITS)
     started.write(KERNEL, version)
     main = started.git("rev-parse", "main")
-    with live(started, *round_words()) as session:
+    with beside(started, *round_words()) as session:
         session.until(lambda: (started.root / "measured/waits.log").exists())
         started.git("switch", "--quiet", "main")
         (started.root / "go").touch()
