@@ -28,7 +28,12 @@ class Script(Channel):
         if not self._waiting:
             return {"kind": "stop"}
         nodeid = self._waiting.pop(0)
-        return {"kind": "run", "nodeid": nodeid, "next": next(iter(self._waiting), None)}
+        return {
+            "kind": "run",
+            "nodeid": nodeid,
+            "next": next(iter(self._waiting), None),
+            "seed": None,
+        }
 
 
 def main() -> None:
