@@ -12,7 +12,7 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.notes import Notes
-from pytest_kopt.campaign.recording import AttemptRecord, record_attempt
+from pytest_kopt.campaign.recording import record_attempt
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.gates import checked_shape
@@ -62,20 +62,17 @@ def record(
     )
     record_attempt(
         campaign,
-        AttemptRecord(
-            round=number,
-            started=NOW,
-            level="full",
-            evidence=Evidence(
-                kernel=campaign.candidate(),
-                results=_results(table, measured or CaseEvidence()),
-                table=table,
-                session={"skipped": [], "comparison": dict(comparison or {})},
-            ),
-            verdict=verdict,
-            trend=None,
-            notes=Notes(**notes),
+        number,
+        started=NOW,
+        level="full",
+        evidence=Evidence(
+            kernel=campaign.candidate(),
+            results=_results(table, measured or CaseEvidence()),
+            table=table,
+            session={"skipped": [], "comparison": dict(comparison or {})},
         ),
+        verdict=verdict,
+        notes=Notes(**notes),
     )
     campaign.settle()
     projections.refresh(campaign)

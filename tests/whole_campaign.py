@@ -18,7 +18,7 @@ from pytest_kopt.campaign.history import trend
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.notes import Notes
-from pytest_kopt.campaign.recording import AttemptRecord, record_attempt
+from pytest_kopt.campaign.recording import record_attempt
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import (
@@ -122,26 +122,24 @@ def a_campaign(
             verdict = verdict.model_copy(update=more)
         record_attempt(
             campaign,
-            AttemptRecord(
-                round=number,
-                started=NOW,
-                level="full",
-                evidence=Evidence(
-                    kernel=campaign.candidate(),
-                    results=results,
-                    table=table,
-                    session={"started": NOW, "ended": NOW, "host": "h", "skipped": []},
-                    pairs_csv=_pairs(labels, gains, processes, dice)
-                    if verdict.compare == "paired"
-                    else "",
-                ),
-                verdict=verdict,
-                trend=trend.figures(table),
-                notes=Notes(summary=summary.format(round=number), bucket="K2"),
-                paired=ledger.PairedChange(step_pct=gain, forward_pct=gain)
+            number,
+            started=NOW,
+            level="full",
+            evidence=Evidence(
+                kernel=campaign.candidate(),
+                results=results,
+                table=table,
+                session={"started": NOW, "ended": NOW, "host": "h", "skipped": []},
+                pairs_csv=_pairs(labels, gains, processes, dice)
                 if verdict.compare == "paired"
-                else None,
+                else "",
             ),
+            verdict=verdict,
+            trend=trend.figures(table),
+            notes=Notes(summary=summary.format(round=number), bucket="K2"),
+            paired=ledger.PairedChange(step_pct=gain, forward_pct=gain)
+            if verdict.compare == "paired"
+            else None,
         )
         campaign.settle()
         if decision.keeps:

@@ -72,6 +72,9 @@ class Notes(Document):
         return self.model_copy(update=unmarked | later.given())
 
 
+NO_NOTES = Notes()
+
+
 def load(path: Path) -> Notes:
     """Read a notes file, Markdown where its name ends in .md, else YAML.
 

@@ -5,7 +5,6 @@ Evidence is written first; the decided event is the commit point.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from pytest_kopt.campaign import ledger
@@ -14,7 +13,7 @@ from pytest_kopt.campaign.archive import Evidence
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import stops
 from pytest_kopt.campaign.manifest import FrozenSchema
-from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.campaign.notes import NO_NOTES, Notes
 from pytest_kopt.campaign.state import Attempt, fold
 from pytest_kopt.clock import now
 from pytest_kopt.decide.policy import STOP_LIMITS, Policy
@@ -24,50 +23,41 @@ from pytest_kopt.roofline import efficiency
 from pytest_kopt.schema.profile import fingerprint
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptRecord:
-    """What one attempt leaves behind, ready to be recorded.
-
-    `level` is the one it began at; its verdict names the one that decided. `representative` are the
-    names that a baseline proposes. `baseline` and `paired_quick` are as in the decided event.
-    `policy` is the one it was judged by, None for the manifest's.
-    """
-
-    round: int
-    started: str
-    level: Level
-    evidence: Evidence
-    verdict: Verdict
-    trend: ledger.Trend | None
-    notes: Notes
-    paired: ledger.PairedChange | None = None
-    paired_quick: ledger.PairedChange | None = None
-    baseline: ledger.Trend | None = None
-    representative: list[str] | None = None
-    policy: Policy | None = None
-
-
-def record_attempt(campaign: Campaign, record: AttemptRecord) -> Attempt:
+def record_attempt(
+    campaign: Campaign,
+    round: int,
+    *,
+    started: str,
+    level: Level,
+    evidence: Evidence,
+    verdict: Verdict,
+    notes: Notes = NO_NOTES,
+    policy: Policy | None = None,
+    representative: list[str] | None = None,
+    **told: Any,
+) -> Attempt:
     """Write the evidence of an attempt, then its events; the decided event is the commit point.
 
-    For the baseline the schema is frozen into the manifest too, where the proposed
-    representative shapes are put down unless some are set.
+    `level` is the one it began at; its verdict names the one that decided. `policy` is the one it
+    was judged by, None for the manifest's. `told` are figures of the decided event: `trend`,
+    `paired`, `paired_quick` and `baseline`.
+
+    For the baseline the schema is frozen into the manifest too, where the proposed `representative`
+    shapes are put down unless some are set.
     """
-    known = campaign.state.rounds.get(record.round)
+    known = campaign.state.rounds.get(round)
     number = 1 + max(known.attempts, default=0) if known else 1
-    directory = campaign.layout.attempt(record.round, number)
-    verdict = record.verdict.model_copy(
-        update={"campaign": campaign.name, "round": record.round, "attempt": number}
-    )
-    kept = campaign.archive.keep(directory, record.evidence, verdict)
-    if verdict.decision is Decision.BASELINE and record.evidence.table:
-        _freeze(campaign, record.evidence.table.header, record.representative)
-    common: dict[str, Any] = {"round": record.round, "attempt": number}
-    policy = record.policy or campaign.policy()
+    directory = campaign.layout.attempt(round, number)
+    common: dict[str, Any] = {"round": round, "attempt": number}
+    verdict = verdict.model_copy(update={"campaign": campaign.name, **common})
+    kept = campaign.archive.keep(directory, evidence, verdict)
+    if verdict.decision is Decision.BASELINE and evidence.table:
+        _freeze(campaign, evidence.table.header, representative)
+    policy = policy or campaign.policy()
     before = [
         *_manifest_changes(campaign),
         *_policy_changes(campaign, policy),
-        ledger.Opened(time=record.started, level=record.level, **common),
+        ledger.Opened(time=started, level=level, **common),
         ledger.Measured(time=now(), evidence=kept.evidence, **common),
     ]
     decided = ledger.Decided(
@@ -78,20 +68,17 @@ def record_attempt(campaign: Campaign, record: AttemptRecord) -> Attempt:
         next_step=verdict.next_step,
         aggregate=verdict.aggregate,
         flags=verdict.flags,
-        trend=record.trend,
-        baseline=record.baseline,
-        paired=record.paired,
-        paired_quick=record.paired_quick,
         kernel_time=verdict.kernel_time,
         efficiency=efficiency(verdict.rooflines) if verdict.rooflines else None,
         performance_log=policy.performance_log,
-        notes=record.notes,
-        kernel=record.evidence.kernel.hashes,
+        notes=notes,
+        kernel=evidence.kernel.hashes,
         verdict_sha256=kept.verdict_sha256,
+        **told,
         **common,
     )
     campaign.append(*before, _with_stops(campaign, decided, policy))
-    return campaign.state.rounds[record.round].attempts[number]
+    return campaign.state.rounds[round].attempts[number]
 
 
 def record_final(

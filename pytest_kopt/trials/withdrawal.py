@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.notes import Notes
-from pytest_kopt.campaign.recording import AttemptRecord, record_attempt
+from pytest_kopt.campaign.recording import record_attempt
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.clock import now
 from pytest_kopt.decide.verdict import Applied, Decision
@@ -77,23 +76,20 @@ def _decide_anew(campaign: Campaign, item: Round, found: Overfit) -> None:
     )
     record_attempt(
         campaign,
-        AttemptRecord(
-            round=item.number,
-            started=now(),
-            level=decided.level,
-            evidence=campaign.archive.evidence(item.number, item.last),
-            verdict=verdict.model_copy(
-                update={
-                    "decision": Decision.REJECTED_OVERFIT if own else Decision.ROLLED_BACK,
-                    "reason": reason,
-                    "next_step": step,
-                    "applied": Applied(),
-                }
-            ),
-            trend=decided.trend,
-            notes=Notes(),
-            paired=decided.paired,
-            paired_quick=decided.paired_quick,
-            baseline=decided.baseline,
+        item.number,
+        started=now(),
+        level=decided.level,
+        evidence=campaign.archive.evidence(item.number, item.last),
+        verdict=verdict.model_copy(
+            update={
+                "decision": Decision.REJECTED_OVERFIT if own else Decision.ROLLED_BACK,
+                "reason": reason,
+                "next_step": step,
+                "applied": Applied(),
+            }
         ),
+        trend=decided.trend,
+        paired=decided.paired,
+        paired_quick=decided.paired_quick,
+        baseline=decided.baseline,
     )

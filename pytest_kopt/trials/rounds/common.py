@@ -11,7 +11,7 @@ from typing import Any
 from pytest_kopt.campaign import tips
 from pytest_kopt.campaign.archive import Evidence
 from pytest_kopt.campaign.history import stops, trend
-from pytest_kopt.campaign.recording import AttemptRecord, record_attempt
+from pytest_kopt.campaign.recording import record_attempt
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.details import with_details
 from pytest_kopt.cases.rooflines import rooflines
@@ -82,17 +82,15 @@ def record_round(
     assert gathered.harness is not None
     attempt = record_attempt(
         campaign,
-        AttemptRecord(
-            round=opened.number,
-            started=asked.started,
-            level=begun_at,
-            evidence=evidence(judged, harness=asdict(gathered.harness), **facts),
-            verdict=judged.verdict,
-            trend=trend.figures(gathered.table) if gathered.table else None,
-            notes=asked.notes,
-            policy=asked.policy,
-            **known,
-        ),
+        opened.number,
+        started=asked.started,
+        level=begun_at,
+        evidence=evidence(judged, harness=asdict(gathered.harness), **facts),
+        verdict=judged.verdict,
+        trend=trend.figures(gathered.table) if gathered.table else None,
+        notes=asked.notes,
+        policy=asked.policy,
+        **known,
     )
     if judged.profiles:
         write_profiles(campaign.layout, opened.number, attempt.number, judged.profiles)

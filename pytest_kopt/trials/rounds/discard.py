@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pytest_kopt.campaign.archive import Evidence
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.notes import Notes
-from pytest_kopt.campaign.recording import AttemptRecord, record_attempt
+from pytest_kopt.campaign.recording import record_attempt
 from pytest_kopt.clock import now
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
@@ -21,26 +20,22 @@ def discard(campaign: Campaign) -> int:
     said = f" after {before.decision}: {before.reason}" if before else ""
     record_attempt(
         campaign,
-        AttemptRecord(
-            round=number,
-            started=now(),
+        number,
+        started=now(),
+        level=last.level,
+        evidence=Evidence(
+            kernel=campaign.candidate(),
+            results=(),
+            table=None,
+            session={"started": now(), "discarded": True},
+        ),
+        verdict=Verdict(
+            decision=Decision.ROLLED_BACK,
+            reason=f"discarded by its author{said}",
+            next_step="the incumbent is back; go on with the next round",
+            compare="none",
+            policy=campaign.policy().name,
             level=last.level,
-            evidence=Evidence(
-                kernel=campaign.candidate(),
-                results=(),
-                table=None,
-                session={"started": now(), "discarded": True},
-            ),
-            verdict=Verdict(
-                decision=Decision.ROLLED_BACK,
-                reason=f"discarded by its author{said}",
-                next_step="the incumbent is back; go on with the next round",
-                compare="none",
-                policy=campaign.policy().name,
-                level=last.level,
-            ),
-            trend=None,
-            notes=Notes(),
         ),
     )
     return number
