@@ -23,9 +23,10 @@ from typing import Any
 import torch
 from tabulate import tabulate
 
+from pytest_kopt.sameness.differences import differences
 from pytest_kopt.sameness.launches import architecture, record
 from pytest_kopt.sameness.objects import figures, tool_path
-from pytest_kopt.sameness.recording import Recording, differences
+from pytest_kopt.sameness.recording import Recording
 
 SOURCE = """\
 import torch

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide.verdict import Same
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
-from pytest_kopt.sameness.recording import Recording
+
+if TYPE_CHECKING:
+    from pytest_kopt.decide.verdict import Same
+    from pytest_kopt.sameness.recording import Recording
 
 CANDIDATE, INCUMBENT, PLACEBO = "candidate", "incumbent", "placebo"
 #: The incumbent in a process without the candidate.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pytest_kopt.decide.inference import is_mostly_lost
 from pytest_kopt.decide.paired import decide_metrics
 from pytest_kopt.decide.paired_evidence import PairedEvidence
 from pytest_kopt.decide.policy import Policy
@@ -13,11 +13,6 @@ from pytest_kopt.decide.verdict import Decision, Verdict
 
 #: How a metric's name ends where the group sizes were drawn anew.
 UNDER_SKEW = "under skew"
-
-
-def is_mostly_lost(gain_pct: float, skew_pct: float) -> bool:
-    """Say whether less than half of a gain, as logarithms, is there under skew."""
-    return math.log1p(skew_pct / 100) < 0.5 * math.log1p(gain_pct / 100)
 
 
 def decide_under_skew(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pydantic import computed_field
 
-from pytest_kopt.decide.skewed import is_mostly_lost
+from pytest_kopt.decide.inference import is_mostly_lost
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inflation import ALLOWED_GAP_PCT
 

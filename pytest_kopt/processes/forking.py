@@ -21,13 +21,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from _pytest.config import default_plugins
+
+from pytest_kopt.honesty.watching.state import was_frozen
 from pytest_kopt.processes.parent_death import end_with_parent
 
-#: Without these no case runs. A project that has no Triton does without.
+#: Without these no case runs. What is not there, like Triton or a vendor's library, is left out.
 _FIRST = (
-    *("pytest", "torch", "triton", "pytest_kopt.processes.served"),
+    *("pytest", "torch", "triton", "numpy.random", "pynvml", "pytest_kopt.processes.served"),
     *("pytest_kopt.cases.running.runner", "pytest_kopt.cases.running.arms"),
-    "pytest_kopt.session.assemble",
+    *("pytest_kopt.sameness.launches", "pytest_kopt.session.assemble"),
+    # pytest loads these as it starts.
+    *("tomllib", "pdb", *(f"_pytest.{name}" for name in default_plugins)),
 )
 #: Device files of NVIDIA's and AMD's drivers, open in a process that has a context.
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/dxg")
@@ -45,6 +50,7 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     waking, wake = wakes_when_forks_end()
     _import(_FIRST)
+    was_frozen()
     children: dict[int, int] = {}
     while True:
         ready, _, _ = select.select([control.fileno(), waking], [], [])

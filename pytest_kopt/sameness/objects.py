@@ -19,8 +19,6 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from pytest_kopt.knowledge.facts import Facts
-
 #: Beginnings of the names of sections that no device sees: debug information, names, tools.
 _UNSEEN = (
     *(".debug", ".nv_debug", ".rela.debug", ".rela.nv_debug", ".rel.debug", ".note.nv.tkinfo"),
@@ -109,6 +107,8 @@ def occupancy(registers: int, threads: int, shared: int, arch: str) -> float | N
 
     None where the spec files do not know the architecture's limits.
     """
+    from pytest_kopt.knowledge.facts import Facts
+
     names = ("warp_size", "max_warps_per_sm", "max_blocks_per_sm", "registers_per_sm")
     facts = [Facts().fact(name, arch).value for name in (*names, "shared_memory_per_sm")]
     if any(value is None for value in facts) or not threads:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_kopt.campaign.layout import kept_records
 from pytest_kopt.cases.seeds import fresh_session_seed
 from pytest_kopt.devices.choice import choose
 from pytest_kopt.options.declare import BELOW, SERVE, WORKERINPUT
@@ -61,6 +60,7 @@ def assemble(config: pytest.Config) -> None:
 
 
 def _assemble_main(config: pytest.Config, settings: Settings) -> None:
+    from pytest_kopt.campaign.layout import kept_records
     from pytest_kopt.session.controller import Controller
     from pytest_kopt.session.distribution import is_distributed
 

@@ -44,7 +44,7 @@ def look(device: str = "cpu") -> State:
     found: dict[str, object] = {
         "gc enabled": gc.isenabled(),
         "gc thresholds": gc.get_threshold(),
-        "gc frozen": _was_frozen() or gc.get_freeze_count() > 0,
+        "gc frozen": was_frozen() or gc.get_freeze_count() > 0,
         "switch interval": sys.getswitchinterval(),
         "trace function": sys.gettrace(),
         "profile function": sys.getprofile(),
@@ -101,8 +101,8 @@ def taken_threads(threads: int, threads_now: int) -> list[Finding]:
 
 
 @functools.cache
-def _was_frozen() -> bool:
-    """Whether the parent of this process froze what it had imported, all of which a count walks."""
+def was_frozen() -> bool:
+    """Whether what was imported first was frozen; a count walks all of it, forks know already."""
     return gc.get_freeze_count() > 0
 
 
