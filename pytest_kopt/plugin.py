@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_kopt.options.declare import MARKERS, STDERR, add_options, is_asked_for
+from pytest_kopt.options.declare import (
+    JUDGING,
+    MARKERS,
+    SERVE,
+    STDERR,
+    add_options,
+    is_asked_for,
+    judges,
+)
 from pytest_kopt.session import hookspecs
 from pytest_kopt.session.activation import Activation
 from pytest_kopt.session.watching import runs_cases_of_a_trial, watch_of
@@ -20,16 +28,24 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     pluginmanager.add_hookspecs(hookspecs)
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     add_options(parser)
+    config = pluginmanager.get_plugin("pytestconfig")
+    if config and judges(config):
+        from pytest_kopt.session.warming import begin_to_warm
+
+        begin_to_warm(config)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
     known = early_config.known_args_namespace
-    if runs_cases_of_a_trial(early_config):
+    runs_cases = runs_cases_of_a_trial(early_config)
+    if runs_cases:
         watch_of(early_config)
-    elif known.kopt_round or known.kopt_base or known.kopt_base_python:
+    if early_config.pluginmanager.has_plugin(SERVE):
+        return
+    if not runs_cases and any(vars(known)[option] for option in JUDGING.values()):
         from pytest_kopt.session.warming import warm_up
 
         warm_up(early_config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,16 @@ def add_options(parser: pytest.Parser) -> None:
         parser.addini(name, text, default=None)
 
 
+def judges(config: pytest.Config) -> bool:
+    """Say whether a command, not parsed yet, asks for a verdict of the process that it starts."""
+    words = map(str, config.invocation_params.args)
+    return (
+        not JUDGING.keys().isdisjoint(word.partition("=")[0] for word in words)
+        and not config.pluginmanager.has_plugin(SERVE)
+        and "PYTEST_XDIST_WORKER" not in os.environ
+    )
+
+
 def is_asked_for(config: pytest.Config) -> bool:
     """Say whether an option, another process of ours or an ini value asks for kopt."""
     if config.pluginmanager.has_plugin(SERVE) or WORKERINPUT in getattr(config, "workerinput", {}):
@@ -172,8 +183,23 @@ WORKERINPUT = "kopt_orders"
 #: Beside it: whether the worker is a child of the process that decides.
 BELOW = "kopt-below"
 
+#: Options of sessions that end in a verdict, and where their values are.
+JUDGING = {
+    "--kopt-round": "kopt_round",
+    "--kopt-base": "kopt_base",
+    "--kopt-base-python": "kopt_base_python",
+}
+
 #: The process's own stderr, kept before pytest redirects it: where a stuck case's stacks go.
 STDERR: pytest.StashKey[int] = pytest.StashKey()
+
+#: The arguments that the campaign's manifest puts in front of the user's.
+FROM_MANIFEST: pytest.StashKey[list[str]] = pytest.StashKey()
+#: Options that name a file which a session reads or writes.
+PATH_OPTIONS = (
+    *("--kopt-notes", "--kopt-verdict", "--kopt-comment", "--kopt-policy"),
+    *("--summary-csv", "--kopt-summary-csv"),
+)
 
 MARKERS = (
     "kopt(schema): a case of a kernel optimisation campaign; see the fixture of the same name",

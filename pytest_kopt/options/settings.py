@@ -13,14 +13,18 @@ import pytest
 
 from pytest_kopt.campaign.git.worktrees import keeper
 from pytest_kopt.errors import BadInput
-from pytest_kopt.options.declare import COMPARE, DEVICES, ENGINES, GATES, ISOLATION, PROCESSES
+from pytest_kopt.options.declare import (
+    COMPARE,
+    DEVICES,
+    ENGINES,
+    GATES,
+    ISOLATION,
+    PATH_OPTIONS,
+    PROCESSES,
+)
 
 Gate = Literal["no-regression", "improve"]
 Suite = Literal["standard", "deterministic", "multigpu"]
-PATH_OPTIONS = (
-    *("--kopt-notes", "--kopt-verdict", "--kopt-comment", "--kopt-policy"),
-    *("--summary-csv", "--kopt-summary-csv"),
-)
 DEFAULT_TIMEOUT = 300.0
 DEFAULT_GPU_WAIT = 60.0
 DEFAULT_WORKSPACE = "agent/workspace"

@@ -18,7 +18,7 @@ import pytest
 
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.watching.clock import Span
-from pytest_kopt.options.settings import PATH_OPTIONS
+from pytest_kopt.options.declare import FROM_MANIFEST, PATH_OPTIONS
 from pytest_kopt.processes.channel import Message
 from pytest_kopt.processes.isolation import lacking
 from pytest_kopt.processes.launcher import Starter, launcher_of
@@ -130,6 +130,7 @@ class Child:
             sys_path=[moved(entry) for entry in starter.sys_path],
             argv=_without_records(sys.argv),
             pytest_args=[moved(arg) for arg in _without_records(config.invocation_params.args)],
+            from_manifest=[moved(arg) for arg in config.stash.get(FROM_MANIFEST, [])],
             orders=orders.to_json(),
             hidden=None if hidden is None else [str(path) for path in hidden],
             args=None

@@ -74,7 +74,8 @@ class Launcher:
             self._parent.end()
             self._parent = None
         self._parent = self._parent or WarmParent(wanted, directory)
-        self._parent.load(modules)
+        if modules:
+            self._parent.load(modules)
 
     def start(self, env: Mapping[str, str], directory: str) -> Launched:
         parent = self._parent

@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 from pytest_kopt.cases.order import BlockOrder
 from pytest_kopt.cases.result import LOST, CaseResult
-from pytest_kopt.decide.verdict import Same
 from pytest_kopt.devices import context
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
@@ -28,6 +27,9 @@ from pytest_kopt.processes.parent_death import end_with_parent
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.sameness.recording import Recording, to_document
 
+if TYPE_CHECKING:
+    from pytest_kopt.decide.verdict import Same
+
 
 class Serve:
     """Collects, then runs the node ids it is sent and streams their reports."""
@@ -39,6 +41,7 @@ class Serve:
         args: list[str] | None,
         bounds: Bounds | None = None,
         scratch: Path = Path(),
+        from_manifest: Sequence[str] = (),
     ) -> None:
         # The name under which pluggy registers a plugin given to pytest.main.
         self.__name__ = SERVE
@@ -47,10 +50,15 @@ class Serve:
         self.bounds = bounds
         self.seed: int | None = None
         self._channel = channel
-        self._args = args
+        self._args, self._from_manifest = args, from_manifest
         self._config: pytest.Config | None = None
         self._ordered = 0.0
         self._leaving = False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_load_initial_conftests(self, args: list[str]) -> None:
+        """Take what the session's manifest asks for, as the session itself did."""
+        args[:0] = self._from_manifest
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_cmdline_main(self, config: pytest.Config) -> None:
@@ -250,5 +258,5 @@ def run(channel: Channel, hello: Message, scratch: Path, *plugins: object) -> in
         bounds = isolate(scratch, [*map(Path, hello.pop("hidden"))])
     if orders.device == "cuda":
         context.begin_to_rouse(orders.device)
-    plugin = Serve(channel, orders, hello["args"], bounds, scratch)
+    plugin = Serve(channel, orders, hello["args"], bounds, scratch, hello["from_manifest"])
     return int(pytest.main(hello["pytest_args"], plugins=[plugin, *plugins]))

@@ -7,6 +7,7 @@ import shlex
 import pytest
 
 from pytest_kopt.errors import BadInput
+from pytest_kopt.options.declare import FROM_MANIFEST
 
 #: Whether the user's own arguments narrow what is collected, so that absent cases are no drift.
 NARROWED: pytest.StashKey[bool] = pytest.StashKey()
@@ -35,6 +36,6 @@ def take_from_manifest(config: pytest.Config, args: list[str]) -> None:
         given = manifest.load(layout.manifest)
         inside = config.rootpath.resolve() == layout.directory.resolve()
         tests = given.upstream.tests if given.upstream and not inside else given.tests
-        args[:0] = shlex.split(tests)
+        config.stash[FROM_MANIFEST] = args[:0] = shlex.split(tests)
     except (BadInput, ValueError):
         return

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from pytest_kopt.devices.choice import choose, interpreter_environment
-from pytest_kopt.options.declare import PROCESSES
+from pytest_kopt.options.declare import DEVICES, PROCESSES
 from pytest_kopt.processes.launcher import launcher_of
 
 
+def begin_to_warm(config: pytest.Config) -> None:
+    """Start it for a command, of which nothing is parsed yet."""
+    given = [piece for word in config.invocation_params.args for piece in str(word).split("=", 1)]
+    device = dict(pairwise(given)).get("--kopt-device", "auto")
+    _warm(config, device if device in DEVICES else "auto")
+
+
 def warm_up(config: pytest.Config) -> None:
-    """Start it in the environment that the session will most likely have.
+    """Start it in the environment that the session will most likely have, by now.
 
     Little is read and nothing checked yet: where it turns out otherwise, another parent is started
     in its place.
     """
     known = config.known_args_namespace
     if known.collectonly or (config.getini("kopt_processes") or PROCESSES[0]) != PROCESSES[0]:
+        launcher_of(config).end()
         return
-    device = choose(known.kopt_device or config.getini("kopt_device") or "auto")
-    launcher_of(config).warm(interpreter_environment(device), str(config.invocation_params.dir))
+    _warm(config, known.kopt_device or config.getini("kopt_device") or "auto")
+
+
+def _warm(config: pytest.Config, device: str) -> None:
+    environment = interpreter_environment(choose(device))
+    launcher_of(config).warm(environment, str(config.invocation_params.dir))

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_kopt.options.declare import SERVE
+from pytest_kopt.options.declare import JUDGING, SERVE
 
 if TYPE_CHECKING:
     from pytest_kopt.honesty.watching.watch import Watch
 
-#: Options of sessions that end in a verdict.
-_TRIALS = ("kopt_round", "kopt_base", "kopt_base_python")
 _WATCH: pytest.StashKey[Watch] = pytest.StashKey()
 
 
@@ -36,4 +34,4 @@ def runs_cases_of_a_trial(config: pytest.Config) -> bool:
     if serve is not None:
         return bool(serve.orders.cases_only)
     given = vars(config.known_args_namespace)
-    return "PYTEST_XDIST_WORKER" in os.environ and any(given.get(name) for name in _TRIALS)
+    return "PYTEST_XDIST_WORKER" in os.environ and any(given.get(name) for name in JUDGING.values())

@@ -1,0 +1,101 @@
+"""What a session does before its first process runs: who starts the parent, what forks are told."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_kopt.options.declare import FROM_MANIFEST, SERVE
+from pytest_kopt.processes.child import Child
+from pytest_kopt.processes.launcher import Launcher
+from pytest_kopt.processes.served import Serve
+from pytest_kopt.processes.worker_orders import WorkerOrders
+
+#: Rooms and packages that only the deciding process needs.
+DECIDING = ("pytest_kopt.decide.verdict", "pytest_kopt.campaign", "pytest_kopt.knowledge", "yaml")
+ORDERS = WorkerOrders("cpu", "auto", 1, 60.0, "standard")
+
+
+@pytest.fixture
+def warmed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """Return the environments that parents are started in; none is."""
+    asked: list[dict[str, str]] = []
+    monkeypatch.setattr(
+        Launcher, "warm", lambda self, env, directory, modules=(): asked.append(env)
+    )
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    return asked
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--kopt-round", "next", "--kopt-device", "cpu"),
+        ("--kopt-base=HEAD", "--kopt-device=cpu"),
+    ],
+)
+def test_the_parent_starts_before_anything_is_parsed(
+    warmed: list[dict[str, str]], pytester: pytest.Pytester, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(pytest.UsageError):
+        pytester.parseconfig(*words, "--kopt-level", "none")
+    assert warmed == [{"TRITON_INTERPRET": "1"}]
+
+
+@pytest.mark.parametrize("words", [(), ("--kopt-campaign", "a"), ("--summary-csv", "rows.csv")])
+def test_no_parent_starts_where_nothing_is_judged(
+    warmed: list[dict[str, str]], pytester: pytest.Pytester, words: tuple[str, ...]
+) -> None:
+    pytester.parseconfig(*words)
+    assert not warmed
+
+
+def test_a_fork_starts_no_parent_of_its_own(
+    warmed: list[dict[str, str]], pytester: pytest.Pytester
+) -> None:
+    pytester.plugins = [Serve(SimpleNamespace(), ORDERS, None)]  # type: ignore[arg-type]
+    assert pytester.parseconfig("--kopt-round", "next").pluginmanager.has_plugin(SERVE)
+    assert not warmed
+
+
+def test_a_fork_is_told_what_the_manifest_asks_for(tmp_path: Path) -> None:
+    """Of several campaigns it would not know which one: their options are not for it."""
+    sent: dict[str, Any] = {}
+
+    class Starter:
+        environ: dict[str, str] = {}
+        sys_path: list[str] = []
+
+        def start(self, env: dict[str, str], directory: str) -> Any:
+            channel = SimpleNamespace(send=lambda kind, **fields: sent.update(fields))
+            return SimpleNamespace(process=None, channel=channel, log=None)
+
+    config: Any = SimpleNamespace(
+        stash=pytest.Stash(),
+        rootpath=tmp_path,
+        invocation_params=SimpleNamespace(dir=tmp_path, args=("--kopt-campaign", "a", "-x")),
+    )
+    config.stash[FROM_MANIFEST] = [f"{tmp_path}/tests", "-k", "fast"]
+    copy = (tmp_path, tmp_path / "copy")
+    starter: Any = Starter()
+    Child(config, ORDERS, {}, None, copy, starter)
+    assert sent["from_manifest"] == [f"{tmp_path}/copy/tests", "-k", "fast"]
+    assert sent["pytest_args"] == ["-x"]
+    words = ["-x"]
+    channel: Any = None
+    serve = Serve(channel, ORDERS, None, from_manifest=sent["from_manifest"])
+    serve.pytest_load_initial_conftests(words)
+    assert words == [f"{tmp_path}/copy/tests", "-k", "fast", "-x"]
+
+
+def test_what_runs_cases_loads_nothing_of_what_decides() -> None:
+    code = (
+        "import sys, pytest_kopt.processes.served, pytest_kopt.session.assemble, "
+        "pytest_kopt.cases.running.arms, pytest_kopt.sameness.launches; "
+        f"print([name for name in {DECIDING!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
