@@ -50,7 +50,7 @@ from pytest_kopt.cases.running.heldout import time_shape, try_shape  # noqa: E40
 from pytest_kopt.cases.running.runner import run_case  # noqa: E402
 from pytest_kopt.cases.running.switches import compile_here  # noqa: E402
 from pytest_kopt.cases.running.timing import time_case  # noqa: E402
-from pytest_kopt.cases.running.training_check import Rehearsal  # noqa: E402
+from pytest_kopt.cases.running.training_check import Recall, Rehearsal  # noqa: E402
 from pytest_kopt.honesty.checks import Phase, ask, of_phase  # noqa: E402
 from pytest_kopt.honesty.finding import Finding  # noqa: E402
 from pytest_kopt.honesty.watching.clock import Span  # noqa: E402
@@ -269,9 +269,12 @@ def checked(case: Case, bench: Bench, tell: Callable[[Sequence[Finding]], None])
 def trained(
     case: Case, bench: Bench, is_triton: bool, tell: Callable[[Sequence[Finding]], None]
 ) -> None:
-    """Run the simulated training loop."""
+    """Run the simulated training loop; time the case with fresh and with known tensors."""
     with one_thread():
-        tell(Rehearsal(case, bench.session_seed, "cpu", 100.0, not is_triton).run().findings)
+        found = Rehearsal(case, bench.session_seed, "cpu", 100.0).run().findings
+        if not is_triton:
+            found += ask(Phase.RECALLED, recall=Recall(case, bench.session_seed, "cpu"))
+        tell(found)
 
 
 def timed(case: Case, bench: Bench, tell: Callable[[Sequence[Finding]], None]) -> None:

@@ -39,6 +39,7 @@ class Phase(Enum):
     WRONG = "a step gave a wrong result", "checking"
     CHECKED = "after the steps", "passed before after threads threads_now accuracy baseline counts"
     TRAINED = "in a training loop in small", "rehearsal"
+    RECALLED = "before a case is timed, with fresh and with known tensors", "recall"
     BLOCKS = "blocks were timed", "threads threads_now blocks floors judges asks_known"
     TIMED = "a case was timed", "ms nbytes flops device why told computes"
     CASE = "a test has measured its case", "session"
@@ -173,10 +174,9 @@ TABLE = (
         notes="weight-cache",
     ),
     Check(
-        Phase.TRAINED,
+        Phase.RECALLED,
         "cases.running.training_check:known_tensors",
         "inflation",
-        only="rehearsal.timed",
     ),
     Check(Phase.BLOCKS, "honesty.watching.state:taken_threads", "thread-count"),
     Check(Phase.BLOCKS, "cases.running.spot_checks:wrong_results", "timed-result", only="judges"),

@@ -14,7 +14,7 @@ from pytest_kopt.cases.result import CaseResult, Check
 from pytest_kopt.cases.running.bench import Bench, hold_against_baseline
 from pytest_kopt.cases.running.check import CheckReport, check_case, kernel_traceback
 from pytest_kopt.cases.running.timing import Timed, time_case
-from pytest_kopt.cases.running.training_check import Rehearsal
+from pytest_kopt.cases.running.training_check import Recall, Rehearsal
 from pytest_kopt.devices.lock import checking_lock, timing_lock
 from pytest_kopt.devices.machine import device_model
 from pytest_kopt.errors import BadInput
@@ -74,11 +74,18 @@ def run_case(case: Case, bench: Bench, session: object = None) -> Outcome:
     hold_against_baseline(case, bench.expected)
     bench.classes.check_columns(case.dims)
     start = time.perf_counter()
-    course = _checked(case, bench)
-    if course.goes_on:
-        _train(course)
+    # One thread here as well: a checked call has to look like a timed one.
+    with one_thread(), checking_lock(bench.uuid, bench.waiting):
+        course = _checked(case, bench)
+        if course.goes_on:
+            _train(course)
     if course.is_timed and course.goes_on:
-        _time(course)
+        # Once: who asks for a device alone waits for all that check on it.
+        with one_thread(), timing_lock(bench.uuid, bench.waiting):
+            if not course.report.interpreted:
+                _recall(course)
+            if course.goes_on:
+                _time(course)
     if session:
         course.findings += ask(Phase.CASE, session=session)
     return _outcome(course, start)
@@ -86,17 +93,15 @@ def run_case(case: Case, bench: Bench, session: object = None) -> Outcome:
 
 def _checked(case: Case, bench: Bench) -> _Course:
     findings = bench.watched()
-    # One thread here as well: a checked call has to look like a timed one.
-    with one_thread(), checking_lock(bench.uuid, bench.waiting):
-        report = check_case(
-            case,
-            bench.session_seed,
-            device=bench.device,
-            language=bench.language,
-            left_to_torch=bench.left_to_torch(case.nodeid),
-            baseline=bench.accuracy(case.nodeid),
-            freezes=bench.freezes,
-        )
+    report = check_case(
+        case,
+        bench.session_seed,
+        device=bench.device,
+        language=bench.language,
+        left_to_torch=bench.left_to_torch(case.nodeid),
+        baseline=bench.accuracy(case.nodeid),
+        freezes=bench.freezes,
+    )
     case = report.case or case
     findings += report.findings
     evidence = _evidence(case, bench, report)
@@ -108,21 +113,26 @@ def _checked(case: Case, bench: Bench) -> _Course:
 def _train(course: _Course) -> None:
     """Run the case in a training loop in small."""
     bench, report = course.bench, course.report
-    lock = timing_lock if course.is_timed else checking_lock
     usual_db = min([report.out_snr, *report.gradients.values()])
-    timed = course.is_timed and not report.interpreted
-    with one_thread(), lock(bench.uuid, bench.waiting):
-        found = Rehearsal(course.case, bench.session_seed, bench.device, usual_db, timed).run()
+    found = Rehearsal(course.case, bench.session_seed, bench.device, usual_db).run()
     course.findings += found.findings
     course.evidence = replace(course.evidence, training=found.evidence)
+
+
+def _recall(course: _Course) -> None:
+    """Time the case with fresh and with known tensors."""
+    recall = Recall(course.case, course.bench.session_seed, course.bench.device)
+    course.findings += ask(Phase.RECALLED, recall=recall)
+    assert course.evidence.training is not None
+    training = replace(course.evidence.training, reuse_log_ratios=tuple(recall.log_gains))
+    course.evidence = replace(course.evidence, training=training)
 
 
 def _time(course: _Course) -> None:
     """Time the case; one that raises then is an ERROR."""
     bench = course.bench
     try:
-        with one_thread(), timing_lock(bench.uuid, bench.waiting):
-            timed = time_case(course.case, bench, course.report)
+        timed = time_case(course.case, bench, course.report)
     except BadInput:
         raise
     except Exception as error:

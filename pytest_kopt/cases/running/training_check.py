@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -16,7 +16,7 @@ from pytest_kopt.cases.running.reference import code_of
 from pytest_kopt.cases.running.training_loop import Loop, Step
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.honesty.audit import suspects_a_cache
-from pytest_kopt.honesty.checks import Phase, of_phase
+from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.reuse import Pair, cached, reuse_finding, reuse_pairs
 from pytest_kopt.honesty.transfer import ACTIVATION, GRAD_OUT, WEIGHT, Trace
@@ -30,24 +30,19 @@ LEAST_HIT_RATE = 0.5
 class Rehearsal:
     """A case that passed its check in a training loop, and what that has shown.
 
-    `usual_db` is the smallest SNR of its check. Where it is `timed`, the call is also timed with
-    fresh and with known tensors.
+    `usual_db` is the smallest SNR of its check.
     """
 
     case: Case
     session_seed: int
     device: str
     usual_db: float
-    timed: bool = True
     evidence: Training = field(default_factory=Training)
     findings: list[Finding] = field(default_factory=list)
 
     def run(self) -> Rehearsal:
-        """Ask the checks of the loop in turn, until one refuses the kernel."""
-        for check in of_phase(Phase.TRAINED):
-            self.findings += check.ask(rehearsal=self)
-            if any(finding.rejects for finding in self.findings):
-                break
+        """Ask the checks of the loop."""
+        self.findings += ask(Phase.TRAINED, rehearsal=self)
         return self
 
     def seed(self, purpose: str) -> int:
@@ -62,30 +57,42 @@ def caches(rehearsal: Rehearsal) -> list[Finding]:
     return found
 
 
-def known_tensors(rehearsal: Rehearsal) -> Iterator[Finding]:
+@dataclass(slots=True)
+class Recall:
+    """A case to be timed with fresh and with known tensors, alone on its device.
+
+    `log_gains` are what known ones gain, as log-ratios, once that was timed.
+    """
+
+    case: Case
+    session_seed: int
+    device: str
+    log_gains: list[float] = field(default_factory=list)
+
+    def pairs(self, purpose: str) -> list[Pair]:
+        """Time pairs of calls."""
+        case = self.case
+        given = make_inputs(case, derive(self.session_seed, case.nodeid, f"recall {purpose}"))
+        synchronize = torch.cuda.synchronize if self.device == "cuda" else lambda: None
+        call = case.positional(case.function)
+        found = reuse_pairs(call, given, case.weights, synchronize, case.backward, case.rewritten)
+        self.log_gains += [pair.log_gain for pair in found]
+        return found
+
+
+def known_tensors(recall: Recall) -> Iterator[Finding]:
     """Time the call with fresh and with known tensors, twice where known ones are faster."""
-    pairs = _pairs(rehearsal, "reuse")
+    pairs = recall.pairs("once")
     if cached(pairs):
-        again = _pairs(rehearsal, "reuse again")
-        pairs += again
+        again = recall.pairs("again")
         if cached(again):
-            yield reuse_finding([pair.log_ratio for pair in pairs])
-    ratios = tuple(pair.log_gain for pair in pairs)
-    rehearsal.evidence = replace(rehearsal.evidence, reuse_log_ratios=ratios)
+            yield reuse_finding([pair.log_ratio for pair in [*pairs, *again]])
 
 
 def _is_suspected(case: Case) -> bool:
     code = code_of(case.function)
     path = Path(code.co_filename) if code else None
     return path is not None and path.is_file() and suspects_a_cache(path.read_bytes())
-
-
-def _pairs(rehearsal: Rehearsal, purpose: str) -> list[Pair]:
-    case = rehearsal.case
-    given = make_inputs(case, rehearsal.seed(purpose))
-    synchronize = torch.cuda.synchronize if rehearsal.device == "cuda" else lambda: None
-    call = case.positional(case.function)
-    return reuse_pairs(call, given, case.weights, synchronize, case.backward, case.rewritten)
 
 
 def _simulated(rehearsal: Rehearsal) -> tuple[list[Finding], Trace | None, str]:
