@@ -55,11 +55,14 @@ class CaseProcesses:
         listener: Listener,
         lives: int = MAX_DEATHS,
         most: int = 1,
+        foreseen: int = 0,
     ) -> None:
+        """Start children by `start`, as many at once as so many `foreseen` cases are worth."""
         self._start = start
         self._listener = listener
         self._lives = lives
         self._most = most
+        self._foreseen = foreseen
         self._workers: list[_Worker] = []
         self._waiting: deque[str] | None = None
         self._alone: deque[str] = deque()
@@ -68,7 +71,7 @@ class CaseProcesses:
     def run(self) -> None:
         """Collect and run everything that the listener selects."""
         try:
-            self._open()
+            self._open_for(max(1, self._foreseen))
             while self._workers:
                 for worker in self._ready():
                     self._advance(worker)
@@ -79,6 +82,10 @@ class CaseProcesses:
         finally:
             for worker in self._workers:
                 worker.child.stop()
+
+    def _open_for(self, cases: int) -> None:
+        while len(self._workers) < min(self._most, (cases + 1) // 2):
+            self._open()
 
     def _open(self) -> None:
         self._workers.append(_Worker(self._start()))
@@ -120,8 +127,7 @@ class CaseProcesses:
     def _collected(self, ids: list[str]) -> None:
         if self._waiting is None:
             self._waiting = deque(self._listener.collected(ids))
-            for _ in range(min(self._most, (len(self._waiting) + 1) // 2) - 1):
-                self._open()
+            self._open_for(len(self._waiting))
 
     def _finished(self, worker: _Worker, message: Message) -> None:
         nodeid = message["nodeid"]

@@ -102,10 +102,14 @@ class Controller:
                 )
         if self.settings.active:
             self.progress.checking(len(ids))
+        self.get_ahead(ids)
+        return ids
+
+    def get_ahead(self, ids: Sequence[str]) -> None:
+        """Have what compares these cases wake while they are collected and checked, once."""
         versions = self.trial.versions() if self.trial else None
         if versions is not None:
             self.measurements.get_ahead(ids, versions)
-        return ids
 
     def pytest_report_header(self) -> list[str]:
         if self.settings.check_only:

@@ -77,6 +77,12 @@ class HostMeasurements:
         site = self.sites.here
         return max(1, min(_CHECKERS, site.cores // 4)) if site.kind == "cuda" else 1
 
+    @property
+    def foreseen(self) -> list[str]:
+        """The cases that the baseline has and this session is to run, before they are collected."""
+        known = self.orders.expected or ()
+        return [case.nodeid for case in known if case.nodeid not in self.orders.ignored]
+
     def environment_of_worker(self, place: int) -> dict[str, str]:
         """Return what the `place`-th worker of this host gets: all that, and its device."""
         return {**self.sites.here.environment, **self.sites.here.placement.pin(place)}

@@ -26,10 +26,11 @@ class Replay:
         collected: Callable[[list[str]], Sequence[str]],
         proceed: Callable[[], bool] = lambda: True,
         most: int = 1,
+        foreseen: int = 0,
     ) -> None:
         """Run what `collected` selects of a child's node ids, as long as `proceed` says.
 
-        In up to `most` children at once.
+        In up to `most` children at once; so many cases are `foreseen`.
         """
         CaseProcesses(
             start,
@@ -44,6 +45,7 @@ class Replay:
                 proceed,
             ),
             most=most,
+            foreseen=foreseen,
         ).run()
 
     def _collect_error(self, data: dict[str, Any]) -> None:
