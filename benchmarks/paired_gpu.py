@@ -25,6 +25,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from gpu_report import run
+
 from pytest_kopt.devices.discovery import find_vendor
 
 PROJECT = Path(__file__).parent / "gpu_project"
@@ -39,28 +41,15 @@ KNOWN: tuple[tuple[int, int], ...] = (
 )
 
 
-def run(root: Path, *arguments: str) -> tuple[int, float, str]:
-    start = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *arguments],
-        cwd=root,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    return done.returncode, time.perf_counter() - start, done.stdout
-
-
 def campaign(directory: Path, launches: Mapping[str, int], tests: str) -> Path:
     """Make a project with a campaign whose baseline is measured."""
     root = directory / f"project-{len(list(directory.iterdir()))}"
     shutil.copytree(PROJECT, root)
     launch(root, launches)
     init(root, tests)
-    code, _, text = run(root, "--kopt-campaign", "gpu", "--kopt-round", "1")
-    if code:
-        sys.exit(f"the baseline ended with {code}\n{text}")
+    first = run(root, "--kopt-campaign", "gpu", "--kopt-round", "1")
+    if first.code:
+        sys.exit(f"the baseline ended with {first.code}\n{first.text}")
     return root
 
 
@@ -100,21 +89,21 @@ def judge(
     out.unlink(missing_ok=True)
     arguments = ("--kopt-campaign", "gpu", "--kopt-round", "next", "--kopt-verdict", str(out))
     words = ("--kopt-compare", compare, "--kopt-measure-same", *words)
-    code, seconds, text = run(root, *arguments, *words)
+    done = run(root, *arguments, *words)
     if not out.exists():
-        sys.exit(f"the round ended with {code}\n{text}")
+        sys.exit(f"the round ended with {done.code}\n{done.text}")
     verdict = json.loads(out.read_text())
     attempt = root / f"agent/workspace/gpu/rounds/round-{verdict['round']}/artifacts/attempt-1"
     if not (verdict["aggregate"] or {}).get("change_pct"):
-        sys.exit(f"nothing was compared\n{text}")
+        sys.exit(f"nothing was compared\n{done.text}")
     evidence = json.loads((attempt / "evidence.json").read_text())
     samples = [json.loads(result)["evidence"] for result in evidence["results"]]
     checked = sum(sum(s["forward_samples_ms"]) * s["calls_per_sample"] for s in samples) / 1e3
     found = {
         "truth_pct": dict(truth),
         "compare": compare,
-        "exit": code,
-        "wall_seconds": round(seconds, 2),
+        "exit": done.code,
+        "wall_seconds": round(done.seconds, 2),
         "row_device_seconds": round(checked * (1 + len(verdict["remeasured_pct"])), 3),
         "comparison": {
             key: found
@@ -129,7 +118,14 @@ def judge(
         "shapes": {s["label"]: (s["change_pct"], s["status"]) for s in verdict["shapes"]},
     }
     change = (verdict["aggregate"] or {}).get("change_pct")
-    print(dict(truth), verdict["decision"], change, found["shapes"], f"{seconds:.1f} s", flush=True)
+    print(
+        dict(truth),
+        verdict["decision"],
+        change,
+        found["shapes"],
+        f"{done.seconds:.1f} s",
+        flush=True,
+    )
     return found
 
 
@@ -178,15 +174,15 @@ def main() -> None:
             base = campaign(directory, ONE, "tests/test_ops.py")
             tasks += [same(base, worker, share("aa", worker), "paired") for worker in range(jobs)]
             tasks += [same(base, worker, share("cost", worker), "stored") for worker in range(jobs)]
-        for done in as_completed([pool.submit(keep, task) for task in tasks]):
-            done.result()
+        for judged in as_completed([pool.submit(keep, task) for task in tasks]):
+            judged.result()
         if "record" in wishes:
             root = directory / "record"
             shutil.copytree(PROJECT, root)
             noise = str((out / "noise.json").resolve())
             arguments = ("--kopt-calibrate", wishes["record"], "--kopt-verdict", noise)
-            _, seconds, text = run(root, *arguments, "tests/test_ops.py")
-            print(text[-1500:], f"{seconds:.1f} s")
+            done = run(root, *arguments, "tests/test_ops.py")
+            print(done.text[-1500:], f"{done.seconds:.1f} s")
 
 
 def machine() -> dict[str, str]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -126,6 +127,7 @@ def measure(asked: argparse.Namespace) -> None:
         "machine": machine(),
         "out": str(out.resolve()),
     }
+    paths = (ROOT / "benchmarks", ROOT, os.environ.get("PYTHONPATH", ""))
     with ExitStack() as held:
         project, tests = asked.project or GPU_PROJECT, asked.tests or "tests/test_ops.py"
         if asked.device == "cpu" and not asked.project:
@@ -135,7 +137,7 @@ def measure(asked: argparse.Namespace) -> None:
             project,
             *("-p", "reloading_plugin", "-o", "kopt_isolation=off", "--kopt-device", asked.device),
             *("--kopt-calibrate", str(max(4, asked.forks * asked.reloads)), tests),
-            **{ASKED: json.dumps(told), "PYTHONPATH": f"{ROOT / 'benchmarks'}:{ROOT}"},
+            **{ASKED: json.dumps(told), "PYTHONPATH": os.pathsep.join(map(str, paths))},
         )
     if done.code:
         print(done.text)
