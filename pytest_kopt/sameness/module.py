@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from pytest_kopt.sameness.syntax import names_in
+from pytest_kopt.sameness.syntax import names_in, plain_tree
 
 #: What may be called where a function is defined: its place among other statements is not seen.
 _QUIET_CALLS = frozenset(
@@ -106,6 +107,13 @@ class Module:
             if not seen & {*self.bound} <= known:
                 return False
         return True
+
+
+@functools.lru_cache(maxsize=1024)
+def module_of(path: str, content: bytes | None) -> Module | None:
+    """Return a file's top level; None for one that is not there or whose text counts."""
+    tree = plain_tree(content) if content is not None else None
+    return Module.of(path, tree) if tree else None
 
 
 def _split(node: ast.stmt) -> Sequence[ast.stmt]:

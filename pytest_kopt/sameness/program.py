@@ -16,8 +16,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
-from pytest_kopt.sameness.module import IMPORTS, Module, assigns_constant, imported, is_future
-from pytest_kopt.sameness.syntax import names_in, plain_tree
+from pytest_kopt.sameness.module import (
+    IMPORTS,
+    Module,
+    assigns_constant,
+    imported,
+    is_future,
+    module_of,
+)
+from pytest_kopt.sameness.syntax import names_in
 
 _BUILTINS = frozenset(vars(builtins))
 Sources = Mapping[str, bytes | None]
@@ -78,9 +85,8 @@ class Program:
     def of(cls, sources: Sources) -> Program:
         found = cls(sources)
         for path, content in sources.items():
-            tree = plain_tree(content) if path.endswith(".py") and content is not None else None
-            if tree is not None:
-                found._modules[path] = Module.of(path, tree)
+            if path.endswith(".py") and (module := module_of(path, content)):
+                found._modules[path] = module
         for module in found._modules.values():
             found._count.update([*module.functions])
         for path, module in found._modules.items():

@@ -8,12 +8,10 @@ it imports; a file that looks names up which stand nowhere makes the answer "any
 from __future__ import annotations
 
 import ast
-import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from pytest_kopt.sameness.module import IMPORTS, Module
-from pytest_kopt.sameness.syntax import plain_tree
+from pytest_kopt.sameness.module import IMPORTS, Module, module_of
 
 #: What finds a thing by a name that need not stand in any source.
 _LOOKS_UP = frozenset(
@@ -35,7 +33,7 @@ def unreached(
     """
     paths = [path for path in changed if before.get(path) != after.get(path)]
     old, new = (
-        {path: _module(path, files.get(path)) for path in paths} for files in (before, after)
+        {path: module_of(path, files.get(path)) for path in paths} for files in (before, after)
     )
     differing, kept = set[tuple[str, str]](), set[str]()
     for path in paths:
@@ -54,13 +52,6 @@ def unreached(
         if words is None or words & unwanted:
             return None
     return frozenset(differing)
-
-
-@functools.lru_cache(maxsize=1024)
-def _module(path: str, content: bytes | None) -> Module | None:
-    """Return a file's top level; None for one that is not there or whose text counts."""
-    tree = plain_tree(content) if content is not None else None
-    return Module.of(path, tree) if tree else None
 
 
 def _loose(module: Module) -> Iterator[str]:
@@ -84,7 +75,7 @@ def _reached(name: str, files: Sources) -> set[str] | None:
     """Return every word that a function can come by, None where a file's text counts."""
     waiting, leads = {name}, dict[str, set[str]]()
     for path, content in files.items():
-        module = _module(path, content)
+        module = module_of(path, content)
         if module is None:
             return None
         for node in module.body:
