@@ -20,7 +20,7 @@ BF16 = torch.bfloat16
 
 def inputs() -> tuple[Tensor, Tensor]:
     return (
-        torch.randn(256, 4096, dtype=BF16, requires_grad=True),
+        torch.randn(64, 4096, dtype=BF16, requires_grad=True),
         torch.randn(4096, dtype=BF16, requires_grad=True),
     )
 
