@@ -6,11 +6,12 @@ import pytest
 
 from pytest_kopt import policies
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.outlook.advice import COMMANDS, advice
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.knowledge import ceilings
 from pytest_kopt.show import standing
-from pytest_kopt.show.advice import COMMANDS, advice, lines
+from pytest_kopt.show.advice import lines
 from tests.campaigns import campaign_at, record
 from tests.test_ceilings import measured
 

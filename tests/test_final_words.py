@@ -9,9 +9,10 @@ import pytest
 from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import final_report
+from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.decide.verdict import Aggregate, Decision
 from pytest_kopt.show.files.final_report import outlook, text
-from pytest_kopt.show.status import lines, status
+from pytest_kopt.show.status import lines
 from tests.builders import NOW
 from tests.campaigns import campaign_at, record
 

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_kopt import policies
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.show.status import status
+from pytest_kopt.campaign.outlook.status import status
 from tests.crash import Steps
 from tests.driven_campaign import DrivenCampaign, Ran, files_below
 from tests.model_campaign import OUTCOMES, Outcome

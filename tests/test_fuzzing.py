@@ -14,12 +14,13 @@ from pytest_kopt import policies
 from pytest_kopt.campaign import ledger, manifest, notes
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.layout import Layout
+from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.campaign.state import fold
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.documents import dump_yaml
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.table import format_csv, read_csv
-from pytest_kopt.show import status
+from pytest_kopt.show.status import lines
 
 from .builders import gemm_table, manifest_document
 from .campaigns import campaign_at, record
@@ -84,7 +85,7 @@ def look(path: Path) -> None:
     root = next(parent for parent in path.parents if (parent / "kernels").is_dir())
     directory = next(parent for parent in path.parents if parent.parent.name == "workspace")
     campaign = Campaign(Layout(directory), root)
-    "\n".join(status.lines(status.status(campaign)))
+    "\n".join(lines(status(campaign)))
     for item in campaign.state.rounds.values():
         campaign.verdict(item)
         if item.attempts:

@@ -11,12 +11,13 @@ from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import memory
 from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.campaign.state import CampaignState, fold
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.roofline import Roofline
 from pytest_kopt.show.files import projections
-from pytest_kopt.show.status import lines, status
+from pytest_kopt.show.status import lines
 from tests.builders import NOW, attempt_events, few_examples
 from tests.campaigns import campaign_at, record
 

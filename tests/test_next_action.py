@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from pytest_kopt.campaign.ledger import Final
+from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.clock import now
 from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.show.status import status
 from pytest_kopt.trials.harness import edited_harness
 from tests.crash import Steps
 from tests.driven_campaign import CASES, NAME, DrivenCampaign

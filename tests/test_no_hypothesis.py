@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from pytest_kopt.campaign import running
+from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.errors import KernelError
-from pytest_kopt.show.status import lines, status
+from pytest_kopt.show.status import lines
 from tests.crash import Steps
 from tests.driven_campaign import CASES, DrivenCampaign, Ran, files_below
 from tests.model_campaign import OUTCOMES

@@ -8,11 +8,12 @@ import pytest
 
 from pytest_kopt import policies
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.campaign.recording import record_no_idle_gpu
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.show.files import projections
-from pytest_kopt.show.status import lines, status
+from pytest_kopt.show.status import lines
 from tests.campaigns import campaign_at, record
 from tests.crash import Steps
 from tests.driven_campaign import DrivenCampaign

@@ -10,12 +10,12 @@ import pytest
 from pytest_kopt.campaign import notes
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.campaign.state import fold
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.show.files import projections
 from pytest_kopt.show.standing import lines as standing
-from pytest_kopt.show.status import status
 from tests.campaigns import campaign_at, record
 
 WRITTEN = """\

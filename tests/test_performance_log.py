@@ -8,10 +8,11 @@ import pytest
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history.stops import REGRESSIONS
+from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.roofline import Roofline
 from pytest_kopt.show.files import projections
-from pytest_kopt.show.status import lines, status
+from pytest_kopt.show.status import lines
 from tests.campaigns import KERNEL, campaign_at, record
 
 COLUMNS = (

@@ -16,13 +16,13 @@ import pytest
 from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import final_report
+from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.cli.main import main
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.figures import changed, figure, interval
 from pytest_kopt.roofline import Limits, roofline
 from pytest_kopt.show.report import charts, page
-from pytest_kopt.show.status import status
 from pytest_kopt.show.terminal import verdict_lines
 from tests.builders import NOW
 from tests.chromium import Page, chromium

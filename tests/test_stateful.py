@@ -31,8 +31,8 @@ from hypothesis.stateful import (
 )
 
 from pytest_kopt.campaign import ledger
+from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.campaign.state import fold
-from pytest_kopt.show.status import status
 from tests.crash import Steps
 from tests.driven_campaign import (
     CASES,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 
+from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.cli.commands import Commands, add_name, command
 from pytest_kopt.options.project import Project
-from pytest_kopt.show.status import lines, status
+from pytest_kopt.show.status import lines
 from pytest_kopt.trials.harness import edited_harness
 
 

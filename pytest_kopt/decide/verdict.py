@@ -294,3 +294,12 @@ class Verdict(Document):
     def exit_code(self) -> ExitCode:
         """The exit code this verdict asks for."""
         return self.decision.exit_code
+
+    @property
+    def same_code(self) -> str:
+        """How many of the cases there is nothing to compare in, "" for none."""
+        same = sum(shape.same is not None for shape in self.shapes)
+        text = (
+            f"{same} of {len(self.shapes)} cases run the same code in both versions: not compared"
+        )
+        return text if same else ""

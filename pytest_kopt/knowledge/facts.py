@@ -155,3 +155,25 @@ class Facts:
             document = validate(_SpecFile, load_yaml(path), where=str(path)) if known else None
             self._files[architecture] = document
         return self._files[architecture]
+
+
+def product_facts(gpu: str, model: str | None, device: str) -> tuple[str, list[Fact]]:
+    """Return the facts of the very model that a campaign is about, with what they are the facts of.
+
+    The model is the manifest's, else that of the device that measured the baseline. Where only the
+    architecture is known, its own facts are all: no sister product's peaks stand in.
+    """
+    facts = Facts()
+    product = facts.product(model or device)
+    if product is not None:
+        return f"{product.name} ({product.architecture})", facts.sheet(
+            product.architecture, product.name
+        )
+    models = facts.products(gpu)
+    if not models or device:
+        return f"{device or gpu} is in no spec file: its peaks are UNKNOWN", []
+    return (
+        f"only the architecture is known, and the peaks of {', '.join(models)} differ; name the "
+        f"model (target_model: {models[0]}). All of {gpu} have",
+        facts.sheet(gpu),
+    )

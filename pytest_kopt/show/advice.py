@@ -1,87 +1,13 @@
-"""Advice before the next round: what to read, what bounds the cases, what was learned."""
+"""The advice before the next round, as text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from pytest_kopt.campaign import tips
-from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.history import stagnation
-from pytest_kopt.campaign.history.memory import unmasked_rounds
 from pytest_kopt.campaign.history.stagnation import NEW_DIRECTIONS
-from pytest_kopt.campaign.state import Round
-from pytest_kopt.cases.result import device_model_of
-from pytest_kopt.cases.rooflines import rooflines
-from pytest_kopt.knowledge import directions
-from pytest_kopt.knowledge.directions import Direction
-from pytest_kopt.knowledge.routing import Route, route
-from pytest_kopt.roofline import Band, Roofline, band, efficiency
-from pytest_kopt.show.files.campaign_readme import product_facts
+from pytest_kopt.roofline import Roofline
 from pytest_kopt.show.rooflines import roofline_lines
-
-ADVICE_VERSION = 1
-_LESSONS = 5
-
-#: What an agent or a person types next. README and SKILL.md name the same.
-COMMANDS = {
-    "kopt status": "where the campaign stands, and what is next",
-    "pytest --kopt-round next": "measure and judge one change",
-    "--kopt-candidates": "of several versions, have the best judged in one round",
-    "kopt note": "what is only known after a round",
-    "kopt report": "one file for people",
-    "kopt bisect": "which commit made it slow",
-    "kopt mcp": "these commands as tools of an agent",
-}
-
-_BANDS: dict[Band, str] = {
-    "below 50 %": "structure: algorithm, passes over the data, instruction family, tile",
-    "50 to 80 %": "pipeline, layout, work distribution",
-    "80 to 100 %": "interleaving, epilogue, dispatch, tails; small gains, each proven",
-    "above 100 %": "check FLOPs, bytes and ceilings first (a cache?); then robustness, other "
-    "shapes, the backward, or stop",
-}
-
-
-def advice(campaign: Campaign) -> dict[str, Any]:
-    """Return the advice as JSON-able data; masked rounds are not looked at."""
-    manifest = campaign.manifest
-    found = route(
-        manifest.target_op, manifest.target_gpu, manifest.target_backend, manifest.target_lang
-    )
-    rounds = [item for item in unmasked_rounds(campaign.state) if item.number > 1]
-    measured = _rooflines(campaign)
-    reached = efficiency(measured)
-    share = band(reached.pct) if reached.pct is not None else None
-    tips_file = tips.path_of(campaign.home, manifest)
-    return {
-        "schema_version": ADVICE_VERSION,
-        "campaign": campaign.name,
-        "op": manifest.target_op,
-        "gpu": manifest.target_gpu,
-        "backend": manifest.target_backend,
-        "area": {"op": found.op, "gpu": found.architecture, "backend": found.backend},
-        "gaps": list(found.gaps),
-        "project_skill": manifest.project_skill,
-        "tips": [
-            {"number": entry.number, "title": entry.title, **tips.fields(entry.text)}
-            for entry in tips.entries(tips_file)
-        ],
-        "tips_file": str(tips_file.relative_to(campaign.home)) if tips_file.exists() else None,
-        "reading": [
-            {"path": str(found.root / item.path), "page": item.path, "why": item.why}
-            for item in found.readings
-        ],
-        "facts": _facts(campaign),
-        "rooflines": [item.model_dump() for item in measured],
-        "efficiency_pct": reached.pct,
-        "efficiency": reached.why,
-        "band": share,
-        "band_advice": _BANDS[share] if share else None,
-        "lessons": [_lesson(item) for item in rounds[-_LESSONS:]],
-        "stagnation": _stagnation(rounds, found),
-        "commands": COMMANDS,
-    }
 
 
 def lines(document: dict[str, Any]) -> Iterator[str]:
@@ -110,55 +36,6 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
     yield from _stagnation_text(document["stagnation"])
     yield ""
     yield from (f"{name}: {what}" for name, what in document["commands"].items())
-
-
-def _rooflines(campaign: Campaign) -> list[Roofline]:
-    """Return the rooflines of the incumbent, under the ceilings that are known by now."""
-    number = campaign.state.incumbent_round
-    workspace = campaign.layout.workspace
-    return rooflines(campaign.results(number), workspace) if number else []
-
-
-def _facts(campaign: Campaign) -> list[str]:
-    """Return the facts of the very model, those of its architecture where no model is known."""
-    manifest, number = campaign.manifest, campaign.state.incumbent_round
-    device = device_model_of(campaign.results(number)) if number else ""
-    about, facts = product_facts(manifest.target_gpu, manifest.target_model, device)
-    return [f"{about}{':' if facts else ''}", *(fact.citation() for fact in facts)]
-
-
-def _lesson(item: Round) -> str:
-    decided, notes = item.verdict, item.notes
-    assert decided is not None
-    learned = notes.lesson or notes.key_finding or notes.root_cause or decided.reason
-    tried = notes.change or notes.hypothesis or notes.summary or "not described"
-    return f"round {item.number} {decided.decision}: {tried} -> {learned.splitlines()[0]}"
-
-
-def _stagnation(rounds: list[Round], found: Route) -> dict[str, Any] | None:
-    """Return the review that two roll-backs in a row ask for: a change of direction, no stop."""
-    due = stagnation.review(rounds)
-    if due is None:
-        return None
-    said = [str(text) for item in rounds for text in item.notes.given().values()]
-    pages = directions.read(found.root, found.directions)
-    return {
-        "rollbacks_in_a_row": due.rollbacks_in_a_row,
-        "action": due.action,
-        "disproved": [_lesson(item) for item in rounds[-due.rollbacks_in_a_row :]],
-        "untried": [_shown(item) for item in directions.untried(pages, said, NEW_DIRECTIONS + 2)],
-    }
-
-
-def _shown(item: Direction) -> dict[str, str]:
-    return {
-        "id": item.id,
-        "title": item.title,
-        "symptom": item.symptom,
-        "change": item.change,
-        "verify": item.verify,
-        "page": item.path,
-    }
 
 
 def _roofline_text(document: dict[str, Any]) -> Iterator[str]:

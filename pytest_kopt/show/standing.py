@@ -9,6 +9,7 @@ from pytest_kopt.campaign.history import stagnation, stops
 from pytest_kopt.campaign.history.memory import unmasked_rounds
 from pytest_kopt.campaign.history.stagnation import NEW_DIRECTIONS, Review
 from pytest_kopt.campaign.history.stops import Stop
+from pytest_kopt.campaign.outlook.next_action import going_on_lines
 from pytest_kopt.decide.policy import Policy
 
 
@@ -31,27 +32,6 @@ def termination_lines(found: Sequence[Stop]) -> Iterator[str]:
     yield "Termination Check"
     rest = {stop.name: stop.why for stop in found if not stop.holds}
     yield from stops.lines(stops.holding(found), rest)
-
-
-def going_on_lines(campaign: Campaign, found: Sequence[Stop], way: str = "") -> Iterator[str]:
-    """Yield what is left to do where the campaign has ended, and how to go on all the same.
-
-    `way` is what brings one to where it runs.
-    """
-    final = final_command(campaign)
-    if final:
-        yield f"the campaign ends here; its best against the baseline: {way}{final}"
-    else:
-        yield "the campaign ends here"
-    yield from (f"to go on: {stop.go_on}" for stop in found if stop.holds)
-
-
-def final_command(campaign: Campaign) -> str | None:
-    """Return the command of the final comparison, None where it would be refused."""
-    best = campaign.state.incumbent_round
-    if best is None or best == 1 or campaign.state.ended == "abandoned":
-        return None
-    return f"pytest --kopt-campaign {campaign.name} --kopt-round final"
 
 
 def review_lines(review: Review | None, name: str) -> Iterator[str]:

@@ -16,7 +16,7 @@ from pytest_kopt.schema.profile import Scalar
 from pytest_kopt.show.bars import Axis
 from pytest_kopt.show.profiles import profile_lines
 from pytest_kopt.show.rooflines import roofline_lines
-from pytest_kopt.show.words import clipped, kernel_lines, outcome, printed, same_code, within
+from pytest_kopt.show.words import clipped, kernel_lines, outcome, printed, within
 
 if TYPE_CHECKING:
     import pytest
@@ -103,8 +103,8 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
         yield f"the interval of the whole is sure to {level} %, that of a case to 95 %"
     if verdict.remeasured_pct:
         yield f"re-measured: {', '.join(map(changed, verdict.remeasured_pct))}"
-    if same_code(verdict):
-        yield same_code(verdict)
+    if verdict.same_code:
+        yield verdict.same_code
     yield from (f"kernel {line}" for line in kernel_lines(verdict))
     yield from map(flag_line, verdict.flags)
     if verdict.applied.git_commit and verdict.decision.keeps:

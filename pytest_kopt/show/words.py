@@ -57,13 +57,6 @@ def gate_outcome(verdict: Verdict) -> str:
     }.get(decision, decision)
 
 
-def same_code(verdict: Verdict) -> str:
-    """Return how many of the cases there is nothing to compare in, "" for none."""
-    same = sum(shape.same is not None for shape in verdict.shapes)
-    text = f"{same} of {len(verdict.shapes)} cases run the same code in both versions: not compared"
-    return text if same else ""
-
-
 def kernel_lines(verdict: Verdict) -> list[str]:
     """Return what changed in the machine code, a line for each kernel."""
     found = []

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 
+from pytest_kopt.campaign.outlook.advice import advice
 from pytest_kopt.cli.commands import Commands, add_name, command
 from pytest_kopt.options.project import Project
-from pytest_kopt.show.advice import advice, lines
+from pytest_kopt.show.advice import lines
 
 
 def add_parser(commands: Commands) -> None:

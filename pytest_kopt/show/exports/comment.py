@@ -14,7 +14,6 @@ from pytest_kopt.show.words import (
     markdown_table,
     one_line,
     outcome,
-    same_code,
     versions,
     visible,
 )
@@ -87,7 +86,7 @@ def _lines(verdict: Verdict) -> Iterator[str]:
             yield f"and {len(worst) - _MOST_ROWS} more in verdict.json"
         yield ""
         yield "</details>"
-    same = same_code(verdict)
+    same = verdict.same_code
     if same:
         yield ""
         yield f"{same}."

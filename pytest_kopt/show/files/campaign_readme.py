@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.knowledge.facts import Fact, Facts
+from pytest_kopt.knowledge.facts import Fact, product_facts
 from pytest_kopt.roofline import TARGET_PCT, Roofline
 from pytest_kopt.show.rooflines import target_table
 
@@ -63,28 +63,6 @@ def with_baseline(text: str, manifest: Manifest, device: str, rooflines: Sequenc
     for old, new in pending:
         text = text.replace(old, new)
     return text
-
-
-def product_facts(gpu: str, model: str | None, device: str) -> tuple[str, list[Fact]]:
-    """Return the facts of the very model that a campaign is about, with what they are the facts of.
-
-    The model is the manifest's, else that of the device that measured the baseline. Where only the
-    architecture is known, its own facts are all: no sister product's peaks stand in.
-    """
-    facts = Facts()
-    product = facts.product(model or device)
-    if product is not None:
-        return f"{product.name} ({product.architecture})", facts.sheet(
-            product.architecture, product.name
-        )
-    models = facts.products(gpu)
-    if not models or device:
-        return f"{device or gpu} is in no spec file: its peaks are UNKNOWN", []
-    return (
-        f"only the architecture is known, and the peaks of {', '.join(models)} differ; name the "
-        f"model (target_model: {models[0]}). All of {gpu} have",
-        facts.sheet(gpu),
-    )
 
 
 def _hardware(manifest: Manifest, device: str = "") -> str:

@@ -8,13 +8,13 @@ from typing import Any
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history.chain import over_baseline
+from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed, interval
 from pytest_kopt.show.files import final_report
-from pytest_kopt.show.status import status
 from pytest_kopt.show.words import (
     CANDIDATES,
     CASES,

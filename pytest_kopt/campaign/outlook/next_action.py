@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,6 @@ from pytest_kopt.campaign.history.stops import Stop
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.details import place_of
 from pytest_kopt.decide.verdict import Decision, NextAction
-from pytest_kopt.show import standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class InTheWay:
 def next_action(campaign: Campaign, found: InTheWay, ends: Sequence[Stop], way: str) -> NextAction:
     """Return what is next as a word with its arguments; `way` brings one to where rounds run."""
     if stops.holding(ends):
-        final = standing.final_command(campaign)
+        final = final_command(campaign)
         if not final or _was_compared(campaign):
             return NextAction(action="stop")
         return NextAction(action="run_final", arguments={"command": f"{way}{final}"})
@@ -92,6 +91,14 @@ def round_command(campaign: Campaign) -> str:
     return f"pytest --kopt-campaign {campaign.name} --kopt-round {campaign.state.next_round}"
 
 
+def final_command(campaign: Campaign) -> str | None:
+    """Return the command of the final comparison, None where it would be refused."""
+    best = campaign.state.incumbent_round
+    if best is None or best == 1 or campaign.state.ended == "abandoned":
+        return None
+    return f"pytest --kopt-campaign {campaign.name} --kopt-round final"
+
+
 def discard_command(campaign: Campaign) -> str | None:
     """Return the command that ends the open round, None where none is open after the baseline."""
     number = campaign.state.next_round
@@ -113,7 +120,7 @@ def sentence(
     """Return the same for people."""
     word, arguments = action.action, action.arguments
     if word in ("stop", "run_final"):
-        return "; ".join(["nothing", *standing.going_on_lines(campaign, ends, way)])
+        return "; ".join(["nothing", *going_on_lines(campaign, ends, way)])
     if "obstacle" in arguments:
         return f"mend what is in the way: {arguments['obstacle']}"
     if "error" in arguments:
@@ -123,3 +130,16 @@ def sentence(
     last = campaign.state.rounds.get(campaign.state.next_round, Round(1)).verdict
     step = last.next_step if last else "run the round again"
     return f"{_SENTENCES.get(word, step)}: {arguments['command']}"
+
+
+def going_on_lines(campaign: Campaign, found: Sequence[Stop], way: str = "") -> Iterator[str]:
+    """Yield what is left to do where the campaign has ended, and how to go on all the same.
+
+    `way` is what brings one to where it runs.
+    """
+    final = final_command(campaign)
+    if final:
+        yield f"the campaign ends here; its best against the baseline: {way}{final}"
+    else:
+        yield "the campaign ends here"
+    yield from (f"to go on: {stop.go_on}" for stop in found if stop.holds)

@@ -1,0 +1,1 @@
+"""Where a campaign stands, what is next and what to read first, as data."""
