@@ -122,6 +122,7 @@ def measure(asked: argparse.Namespace) -> None:
     """Measure into OUT and show the table."""
     asked.out.mkdir(parents=True, exist_ok=True)
     out = asked.out / "reload_replicas.json"
+    out.unlink(missing_ok=True)
     told = {
         **{name: vars(asked)[name] for name in ("forks", "reloads", "seconds", "device")},
         "machine": machine(),
@@ -142,7 +143,8 @@ def measure(asked: argparse.Namespace) -> None:
     if done.code:
         print(done.text)
     print(f"the session took {done.seconds:.1f} s and ended with {done.code}")
-    print(table(json.loads(out.read_text())))
+    if out.exists():
+        print(table(json.loads(out.read_text())))
 
 
 def write() -> None:

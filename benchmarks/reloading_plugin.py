@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -25,11 +26,9 @@ from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import replica_ratio
 from pytest_kopt.devices import context
-from pytest_kopt.devices.vendor import Device
 from pytest_kopt.measure import cold
-from pytest_kopt.paired.arms import ONE_PROCESS, NotComparable
+from pytest_kopt.paired.arms import NotComparable, Versions
 from pytest_kopt.paired.comparison import Comparison
-from pytest_kopt.paired.referee import Referee
 from pytest_kopt.paired.replica import CaseQuads, Replica, time_of
 from pytest_kopt.processes import forking, served
 from pytest_kopt.processes.channel import Channel, Message
@@ -167,6 +166,14 @@ class Reused:
         return Launched(process, process, log, None, lambda pid: None)
 
 
+class TwoArms(Versions):
+    """Versions without a placebo, which would take half of the time."""
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        return CANDIDATE, INCUMBENT
+
+
 def plan(forks: int, turns: int, at_once: int) -> list[tuple[int, int]]:
     """Return fork and turn of every replica; forks that are there `at_once` take turns."""
     return [
@@ -183,23 +190,19 @@ def measure(
     """Measure the replicas and write them down, instead of a calibration."""
     asked = json.loads(os.environ[ASKED])
     labels = {result.nodeid: result.label for result in results if result.check == "PASS"}
-    with overlays(root, {}) as versions, measurements.compare([*labels], versions) as comparison:
+    with ExitStack() as held:
+        whole = held.enter_context(overlays(root, {}))
+        # As in a race no other shapes are tried, and there is no falling back to more processes.
+        versions = TwoArms(whole.root, whole.trees[:1], whole.changed, raced=(CANDIDATE,))
+        comparison = held.enter_context(measurements.compare([*labels], versions))
         (lane,), arms = comparison._lanes, comparison._arms
         lane.ahead = AT_ONCE[lane.site.kind]
         order = plan(asked["forks"], asked["reloads"], lane.ahead)
         starter = Reused(lane.site.starter, order)
+        begin = arms.start
 
-        def start(
-            site: Site, device: Device, ids: Sequence[str], near: bool, referee: Referee
-        ) -> Replica:
-            if arms.how != ONE_PROCESS:
-                raise NotComparable(arms.why_two)
-            orders, names = arms._fresh_orders(site), [CANDIDATE, INCUMBENT]
-            arms.random.shuffle(names)
-            site = replace(site, starter=starter)
-            both = arms._together(names, site, device, ids, False, orders)
-            seed = orders.session_seed
-            return Replica([both], arms.how, device, site.placement, referee, seed)
+        def start(site: Site, *rest: Any, **more: Any) -> Replica:
+            return begin(replace(site, starter=starter), *rest, **more)
 
         arms.start = start  # type: ignore[method-assign]
         for found in replicas(comparison, labels, order, asked["seconds"]):
@@ -246,7 +249,7 @@ def log_ratios(case: CaseQuads) -> dict[str, Any]:
 
 
 if ASKED in os.environ:
-    calibration.calibrate = measure  # type: ignore[assignment]
+    calibration.calibrate = measure
     _warm = Launcher.warm
     Launcher.warm = lambda self, env, directory, modules=(): _warm(  # type: ignore[method-assign]
         self, env, directory, [*modules, __name__]

@@ -1,5 +1,7 @@
 """`benchmarks/reload_replicas.py`: what nested variance components say of forks and re-loads."""
 
+import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+import reload_replicas
 from reload_replicas import WORTH, components, worth
 from reloading_plugin import plan
 
@@ -30,3 +33,14 @@ def test_effect_of_the_process_is_told_from_that_of_the_re_load(process: float, 
 def test_forks_at_once_take_turns() -> None:
     assert plan(2, 2, 1) == [(1, 1), (1, 2), (2, 1), (2, 2)]
     assert plan(4, 2, 2)[:5] == [(1, 1), (2, 1), (1, 2), (2, 2), (3, 1)]
+
+
+@pytest.mark.long
+def test_forks_carry_several_replicas(tmp_path: Path) -> None:
+    script = Path(reload_replicas.__file__)
+    words = [str(script), str(tmp_path), "--forks", "2", "--reloads", "2", "--device", "cpu"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    assert "2 forks of 2 re-loads" in done.stdout, done.stdout
+    found = json.loads((tmp_path / "reload_replicas.json").read_text())["replicas"]
+    assert [(r["fork"], r["reload"]) for r in found] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert all(len(case["quads"]) == 3 for r in found for case in r["cases"].values())
