@@ -201,7 +201,8 @@ class _Child:
         self.arm = arm
         self.spans: dict[str, list[Any]] = {}
         self.told: list[str] = []
-        self.blocks: list[tuple[int, bool]] = []
+        self.blocks: list[int] = []
+        self.keeps: list[int | None] = []
         self._messages: deque[dict[str, Any]] = deque(
             [
                 {"kind": "collected"},
@@ -220,21 +221,26 @@ class _Child:
     def agree(self, engine: str) -> None:
         self.told.append(engine)
 
-    def block(self, arm: str, seed: int, *, is_looked_at: bool) -> tuple[float, None]:
+    def block(
+        self, arm: str, seed: int, *, is_looked_at: bool, keeps: int | None
+    ) -> tuple[float, None]:
+        assert not is_looked_at, "told before"
         self.spans.setdefault(arm, [])
-        self.blocks.append((seed, is_looked_at))
+        self.blocks.append(seed)
+        self.keeps.append(keeps)
         return random.uniform(1.0, 1.01), None
 
     def ask(self, nodeid: str, following: str | None, seed: int) -> None: ...
 
     def go_on(self) -> None: ...
 
-    def release(self, seed: int) -> None: ...
+    def release(self, seed: int, *, keeps: int | None) -> None:
+        self.keeps.append(keeps)
 
     def settle(self, accuracy: object) -> None: ...
 
 
-def replica() -> tuple[CaseQuads, list[_Child]]:
+def replica(seed: int = 1) -> tuple[CaseQuads, list[_Child]]:
     children = [
         _Child(CANDIDATE, "events", {"the candidate's forward": "host value"}),
         _Child(INCUMBENT, "graph", {}),
@@ -254,7 +260,7 @@ def replica() -> tuple[CaseQuads, list[_Child]]:
         {},
         cast("Any", children[0]),
     )
-    return made.measure(["a"], random.Random(1), lambda: None)["a"], children
+    return made.measure(["a"], random.Random(seed), lambda: None)["a"], children
 
 
 def test_processes_that_hold_one_arm_each_come_to_one_engine() -> None:
@@ -263,13 +269,20 @@ def test_processes_that_hold_one_arm_each_come_to_one_engine() -> None:
     assert quads.engine == "events" and quads.not_captured
 
 
-def test_both_arms_of_a_pair_meet_the_same_content_and_some_blocks_are_looked_at() -> None:
-    _, (candidate, incumbent, _) = replica()
-    assert all(sum(look for _, look in child.blocks) == 2 for child in (candidate, incumbent))
+def test_both_arms_of_a_pair_meet_the_same_content_and_which_are_looked_at_is_said_later() -> None:
+    last = set()
+    for number in range(20):
+        _, (candidate, incumbent, _) = replica(number)
+        for child in (candidate, incumbent):
+            # With the order after the block: two places, filled at first, and anew at random.
+            assert child.keeps[:3] == [None, 0, 1]
+            assert {*child.keeps[3:]} <= {None, 0, 1}
+            last.add(len(child.keeps) - 1 - child.keeps[::-1].index(0))
+    assert len(last) > 5
     # The first is not timed.
-    seeds = [seed for seed, _ in candidate.blocks[1:]]
+    seeds = candidate.blocks[1:]
     assert len({*seeds}) == len(seeds)
-    assert {*seeds} < {seed for seed, _ in incumbent.blocks}
+    assert {*seeds} < {*incumbent.blocks}
 
 
 def test_the_verdict_says_why_a_case_is_timed_by_events() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -68,7 +69,9 @@ class Runner:
         self.left = [*self.blocks]
 
     def next_block(self) -> BlockOrder:
-        return BlockOrder(*self.left.pop(0), is_looked_at=True) if self.left else BlockOrder("")
+        order = self.left.pop(0) if self.left else ("", 0)
+        place = len(self.blocks) - len(self.left) - 1 if order[0] else len(self.blocks)
+        return BlockOrder(*order, keeps=place or None)
 
     def timed(self, forward_ms: float, backward_ms: float | None) -> None: ...
 
@@ -91,7 +94,8 @@ class Asking:
                 "blocks": runner.blocks,
                 "engine": "wall+wall",
                 "secret": BlockOrder("").seed,
-                "looks": looks,
+                "looks": runner.looks if looks is None else looks,
+                "answers": looks is None,
             }
         ]
         self.found: list[str] | None = None
@@ -217,6 +221,35 @@ def test_a_result_of_another_shape_is_wrong(tmp_path: Path) -> None:
     assert found.startswith("timed-result: wrong in a timed block")
 
 
+@pytest.mark.parametrize(
+    ("asked_again", "domain", "found"),
+    [
+        (True, (), "timed-result"),
+        (False, (), "held-out-range"),
+        (False, ("moderate values",), ""),
+    ],
+)
+def test_what_is_wrong_in_blocks_only_is_told_from_what_is_wrong_beyond_the_draws(
+    asked_again: bool, domain: tuple[str, ...], found: str, tmp_path: Path
+) -> None:
+    """Blocks meet scaled content; the incumbent is right there."""
+
+    def function(x: Tensor) -> Tensor:
+        is_whole = bool((x == x.round()).all())
+        frames = {frame.function for frame in inspect.stack(0)}
+        return 2 * x if is_whole or (asked_again and "run_on" not in frames) else -x
+
+    settings = {
+        "inputs": lambda: (torch.randint(1, 9, (4, 8)).float(),),
+        "reference": lambda x: 2 * x.double(),
+        "weights": (),
+        "domain": domain,
+    }
+    runner = runs(case_of(function, **settings), tmp_path)
+    told = asked(case_of(lambda x: 2 * x, **settings), runner, runner.looks).found
+    assert [text.partition(":")[0] for text in told or ()] == ([found] if found else [])
+
+
 def test_what_cannot_be_told_is_left_to_the_process_itself(tmp_path: Path) -> None:
     case = case_of(product)
     runner = runs(case, tmp_path)
@@ -248,8 +281,10 @@ class _Process:
     def go_on(self) -> None:
         self.heard.append("go on")
 
-    def judge(self, seed: int, blocks: Any, engine: str, secret: int, looks: Any) -> None:
-        self.heard.append("answer" if looks is None else "judge")
+    def judge(
+        self, seed: int, blocks: Any, engine: str, secret: int, looks: Any, *, answers: bool
+    ) -> None:
+        self.heard.append("answer" if answers else "judge")
 
     def kill(self) -> None: ...
 

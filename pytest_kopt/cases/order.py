@@ -69,12 +69,14 @@ class BlockOrder:
     """The order to run a block of an arm, or none: "" is the end of the blocks.
 
     `seed` is what content is drawn under, of the block or of what comes without one; nobody knows
-    it before. With `is_looked_at` a result of the block is kept and judged.
+    it before. With `is_looked_at` (a GPU) a result of the block is kept and judged. Where the
+    last block's is to be (the CPU), `keeps` is its place among those of the arm that are judged.
     """
 
     arm: str
     seed: int = 0
     is_looked_at: bool = False
+    keeps: int | None = None
 
 
 class Commander(Protocol):

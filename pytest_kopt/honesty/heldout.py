@@ -14,7 +14,8 @@ from typing import Any, Literal, NamedTuple
 from pytest_kopt.honesty.finding import Finding
 
 #: `aligned` keeps the power of two that divides a size, `uneven` does not; the others are of the
-#: declared sizes.
+#: declared sizes. `renewed` is the content of timed blocks: a little larger or smaller, a few
+#: elements exchanged.
 Kind = Literal[
     "aligned",
     "uneven",
@@ -25,6 +26,7 @@ Kind = Literal[
     "tiny",
     "strided",
     "wider",
+    "renewed",
 ]
 SHAPES: tuple[Kind, ...] = ("aligned", "uneven")
 #: Standard normal inputs then reach beyond 88, where exp overflows in float32.
@@ -52,6 +54,8 @@ PATTERNS: dict[Kind, Pattern] = {
     "strided": Pattern("transposed views as inputs", _LAYOUT, "contiguous"),
     "wider": Pattern("inputs of the next wider dtype", _DTYPE, "declared dtypes"),
 }
+#: What is met in timed blocks, and not tried for itself.
+RENEWED = Pattern("what it was timed on", _VALUES, "moderate values")
 #: What a case may say of what its kernels need not support.
 DOMAIN = ("declared shapes", *dict.fromkeys(each.excluded_by for each in PATTERNS.values()))
 Outcome = Literal["right", "wrong", "raises"]
@@ -163,7 +167,7 @@ def merged(tried: Iterable[Tried]) -> list[Tried]:
 def _finding(item: Tried, outcome: Outcome, what: str) -> Finding | None:
     if outcome == "right":
         return None
-    if pattern := PATTERNS.get(item.kind):
+    if pattern := RENEWED if item.kind == "renewed" else PATTERNS.get(item.kind):
         check, domain = pattern.check, pattern.excluded_by
         place, example = f"for {pattern.what}", "what the cases draw is an example"
     else:

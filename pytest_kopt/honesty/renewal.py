@@ -7,7 +7,7 @@ and answers nothing while it is timed.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 
@@ -35,8 +35,6 @@ class Renewal:
         self._dice = random.Random(seed)
         self._generator = torch.Generator().manual_seed(seed)
         self._scale = 1.0
-        self._left = 0
-        self._instead: Callable[[], None] | None = None
         self._origins = [(tensor, tensor.clone()) for tensor in found] if restores else []
 
     def begin(self, seed: int) -> None:
@@ -52,17 +50,8 @@ class Renewal:
         """Whether there is a tensor that it can change."""
         return bool(self._scaled or self._mixed)
 
-    def instead(self, number: int, write: Callable[[], None]) -> None:
-        """Have `write` bring the content at the call of this number, counted from 1."""
-        self._left, self._instead = number, write
-
     def __call__(self) -> None:
         """Write content that was not there before."""
-        self._left -= 1
-        if self._left == 0 and self._instead is not None:
-            self._instead()
-            self._scale, self._instead = 1.0, None
-            return
         step = self._dice.uniform(_NEAREST, _FARTHEST)
         scale = 1 - step if self._scale > 1 else 1 + step
         self._write(scale / self._scale, moved=1)

@@ -150,6 +150,7 @@ class Lane:
             self._leaving = replica
             self._measured += 1
             self.held_seconds += replica.held_seconds
+            self.tried += replica.tried
             self._same |= {nodeid: quads for nodeid, quads in found.items() if quads.is_same}
             self._progress()
             return self._all(found)

@@ -28,7 +28,7 @@ class Looks:
     blocks: Sequence[tuple[str, int]]
     engine: str
     secret: int
-    handed: Sequence[Mapping[str, Any]] | None
+    handed: Sequence[Mapping[str, Any]]
 
 
 class Referee:
@@ -82,7 +82,7 @@ class Referee:
         other = Referee(self._start)
         try:
             other.await_loaded(looks.nodeid)
-            kept = other._asked(replace(looks, handed=None), "kept")
+            kept = other._asked(looks, "kept")
             self.await_loaded(looks.nodeid)
             found = self.judge(replace(looks, handed=kept["looks"])) if kept else None
         finally:
@@ -107,7 +107,8 @@ class Referee:
         """Return its answer of a kind about a case that is loaded."""
         if self._child is None or not (self._case == looks.nodeid and self._is_loaded):
             return None
-        self._child.judge(looks.seed, looks.blocks, looks.engine, looks.secret, looks.handed)
+        given = (looks.seed, looks.blocks, looks.engine, looks.secret, looks.handed)
+        self._child.judge(*given, answers=kind == "kept")
         self._is_loaded = False
         return self._wait(kind)
 

@@ -20,6 +20,7 @@ from pytest_kopt.devices.vendor import Device
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.heldout import Outcome, Tried
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.paired.referee import Looks, Referee, why_ended
 from pytest_kopt.processes.child import Child, ChildDied
@@ -37,7 +38,7 @@ _PAIRS: dict[Kind, tuple[str, str]] = {
 }
 #: Arms that nobody looks into: what they run was accepted before.
 _TRUSTED = frozenset({INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]})
-#: Of the first blocks of an arm so many are looked at.
+#: So many blocks of an arm are looked at; on a GPU, of its first ones.
 _RUNS, _LOOKS = 7, 2
 #: Block times in ms: forward, and backward where the case has one.
 Times = tuple[float, float | None]
@@ -162,6 +163,8 @@ class Replica:
         self.how = how
         self._asked: str | None = None
         self.held_seconds = 0.0
+        #: Of what blocks met, what the candidate is wrong for and the incumbent is not.
+        self.tried: list[Tried] = []
 
     def load(self, nodeid: str) -> None:
         """Have the processes load a case, the first to be measured, while others are measured."""
@@ -247,7 +250,7 @@ class Replica:
                 child.agree(engine)
                 arms |= dict.fromkeys(_wait(child, "ready")["arms"], child)
             clear()
-            blocks = _Blocks(arms, order)
+            blocks = _Blocks(arms, order, device.kind)
             for arm, child in arms.items():
                 blocks.run(arm, order.getrandbits(62))
                 child.spans.clear()
@@ -264,11 +267,16 @@ class Replica:
             disputed = []
             for child in self._children:
                 secret = order.getrandbits(62)
-                child.release(secret)
+                child.release(secret, keeps=blocks.keeps(child))
                 handed = _wait(child, "kept")["looks"]
                 own = [(arm, seed) for arm, seed in blocks.looked_at if arms[arm] is child]
                 looks = Looks(nodeid, self._seed, own, engine, secret, handed)
                 wrong = self._referee.judge(looks) if own else []
+                if wrong and wrong[0].check != "timed-result":
+                    both: dict[str, Outcome] = {INCUMBENT: "right", CANDIDATE: "wrong"}
+                    what = {CANDIDATE: wrong[0].message}
+                    self.tried.append(Tried(nodeid, "renewed", {}, both, what))
+                    wrong = []
                 child.settle(None if wrong == [] else self._accuracy.get(nodeid, {}))
                 found += [Finding(**told) for told in _wait(child, "caught")["findings"]]
                 if found:
@@ -299,23 +307,41 @@ def _same(child: Child, message: Mapping[str, Any]) -> CaseQuads:
 class _Blocks:
     """Blocks of the arms of a case, in the processes that hold them; some are looked at.
 
-    Which ones, and what content they meet, is not told before.
+    Which ones, and what content they meet, is not told before: on the CPU, not before they are
+    over, and each of an arm's blocks is as likely as any other.
     """
 
-    def __init__(self, arms: Mapping[str, Child], order: random.Random) -> None:
+    def __init__(self, arms: Mapping[str, Child], order: random.Random, kind: str) -> None:
         self.arms = arms
-        self._looked_at = {arm: order.sample(range(_RUNS), _LOOKS) for arm in arms}
+        self._order = order
+        looks = {arm: order.sample(range(_RUNS), _LOOKS) for arm in arms}
+        self._told_before = {} if kind == "cpu" else looks
         self._runs = dict.fromkeys(arms, 0)
-        #: Arm and seed of the blocks so far whose results are to be judged.
-        self.looked_at: list[tuple[str, int]] = []
+        #: The places of what processes are to keep of their last blocks.
+        self._keeping: dict[Child, int] = {}
+        self._seeds: dict[tuple[str, int], int] = {}
+
+    @property
+    def looked_at(self) -> list[tuple[str, int]]:
+        """Arm and seed of the blocks so far whose results are to be judged."""
+        return [(arm, seed) for (arm, _), seed in self._seeds.items() if arm not in _TRUSTED]
 
     def run(self, arm: str, seed: int) -> Times:
         """Run the next block of an arm on content drawn under a seed."""
         number, self._runs[arm] = self._runs[arm], self._runs[arm] + 1
-        is_looked_at = number in self._looked_at[arm]
-        if is_looked_at and arm not in _TRUSTED:
-            self.looked_at.append((arm, seed))
-        return self.arms[arm].block(arm, seed, is_looked_at=is_looked_at)
+        child, before = self.arms[arm], number in self._told_before.get(arm, ())
+        times = child.block(arm, seed, is_looked_at=before, keeps=self.keeps(child))
+        place = number if number < _LOOKS else self._order.randrange(number + 1)
+        if before:
+            self._seeds[arm, number] = seed
+        elif not self._told_before and place < _LOOKS:
+            self._seeds[arm, place] = seed
+            self._keeping[child] = place
+        return times
+
+    def keeps(self, child: Child) -> int | None:
+        """Return, once, the place of what a process is to keep of its last block."""
+        return self._keeping.pop(child, None)
 
 
 def _quads(blocks: _Blocks, order: random.Random) -> dict[Kind, list[Quad]]:

@@ -155,13 +155,16 @@ class Child:
         """Tell a case that was prepared what is to time all its arms."""
         self._tell("engine", engine=engine)
 
-    def block(self, arm: str, seed: int, *, is_looked_at: bool) -> tuple[float, float | None]:
+    def block(
+        self, arm: str, seed: int, *, is_looked_at: bool, keeps: int | None
+    ) -> tuple[float, float | None]:
         """Have a block of an arm run on content drawn under a seed.
 
         Return its forward and backward time in ms per call; with `is_looked_at` one of its results
-        is kept, and judged after the last block.
+        is judged after the last block. So is one of the block before it in that process where
+        `keeps` is its place among its arm's; another that had the place before is not.
         """
-        self._tell("block", arm=arm, seed=seed, is_looked_at=is_looked_at)
+        self._tell("block", arm=arm, seed=seed, is_looked_at=is_looked_at, keeps=keeps)
         message = self.receive()
         if message["kind"] != "time":
             raise ChildDied(f"sent {message['kind']} instead of a time")
@@ -177,15 +180,17 @@ class Child:
         blocks: Sequence[tuple[str, int]],
         engine: str,
         secret: int,
-        looks: Sequence[Mapping[str, Any]] | None,
+        looks: Sequence[Mapping[str, Any]],
+        *,
+        answers: bool,
     ) -> None:
         """Have a referee judge the looked-at blocks of a process that ran a case with this seed.
 
-        Without `looks` it is to answer itself. `blocks` are arm and seed of each; what of large
-        results is judged was drawn under `secret`.
+        With `answers` it is to call its own function on their content. `blocks` are arm and seed of
+        each; what of large results is judged was drawn under `secret`.
         """
         told = {"blocks": [*blocks], "engine": engine, "secret": secret, "looks": looks}
-        self._tell("judge", seed=seed, **told)
+        self._tell("judge", seed=seed, answers=answers, **told)
 
     def settle(self, accuracy: Mapping[str, Accuracy] | None) -> None:
         """Tell a process that what it handed over was found right (None).
@@ -200,9 +205,9 @@ class Child:
         """Whether ChildDied was raised for this process."""
         return self._process.returncode is not None
 
-    def release(self, seed: int) -> None:
+    def release(self, seed: int, *, keeps: int | None = None) -> None:
         """Let the case that is held ready end; what it draws after its blocks has this seed."""
-        self._tell("block", arm="", seed=seed, is_looked_at=False)
+        self._tell("block", arm="", seed=seed, is_looked_at=False, keeps=keeps)
 
     def receive(self) -> Message:
         """Return the next message; ChildDied when the process ended, or sent something else."""

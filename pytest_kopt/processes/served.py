@@ -158,7 +158,8 @@ class Serve:
         self._ordered = time.perf_counter()
         if message is None or message["kind"] == "stop":
             return BlockOrder("")
-        return BlockOrder(message["arm"], message["seed"], message["is_looked_at"])
+        looked_at, keeps = message["is_looked_at"], message["keeps"]
+        return BlockOrder(message["arm"], message["seed"], looked_at, keeps)
 
     def timed(self, forward_ms: float, backward_ms: float | None) -> None:
         """Return the times of a block, and how long it took from the order on."""

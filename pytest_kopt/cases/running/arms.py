@@ -121,20 +121,25 @@ def serve_arms(
 
         arms = _on_one_engine(prepare, engines_of(case, bench), case.nodeid, bench, commander)
         commander.ready(case.nodeid, list(arms))
-        while (wanted := commander.next_block()).arm:
-            times = [
-                block.run_on(wanted.seed, is_looked_at=wanted.is_looked_at)
-                for block in arms[wanted.arm].blocks
-            ]
+        last: list[Spotted] = []
+        while True:
+            wanted = commander.next_block()
+            if wanted.keeps is not None:
+                for block in last:
+                    block.keep(wanted.keeps)
+            if not wanted.arm:
+                break
+            last = arms[wanted.arm].blocks
+            times = [block.run_on(wanted.seed, is_looked_at=wanted.is_looked_at) for block in last]
             commander.timed(times[0], times[1] if times[1:] else None)
         findings, threads = bench.watched(), torch.get_num_threads()
-    suspects = arms.keys() - {INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]}
-    looks = [
-        hand_over(name, way, spot, commander.scratch, wanted.seed)
-        for name in suspects
-        for way, block in zip(WAYS, arms[name].blocks, strict=False)
-        for spot in block.spots
-    ]
+        suspects = arms.keys() - {INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]}
+        looks = [
+            hand_over(name, way, spot, commander.scratch, wanted.seed)
+            for name in suspects
+            for way, block in zip(WAYS, arms[name].blocks, strict=False)
+            for spot in block.spots
+        ]
     with bench.waiting():
         accuracy = commander.kept(case.nodeid, looks)
     for name in suspects:

@@ -12,6 +12,7 @@ import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,17 +30,20 @@ from pytest_kopt.cases.running.spot_checks import (
     Drawn,
     Forward,
     Spot,
+    begin_content,
     content_seed,
     drawn_gradients,
     floors,
-    new_content,
     plainly_wrong,
+    whole_look,
     wrong_result,
 )
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.lock import checking_lock
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.inputs import Held, overwrite
+from pytest_kopt.honesty.heldout import RENEWED
+from pytest_kopt.honesty.inputs import Held, activations, overwrite
+from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.measure.engine import EVENTS
 from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.numerics.nested import tensors
@@ -53,6 +57,13 @@ SLACK_DB = 40.0
 _JUDGED = 1 << 20
 #: What JSON carries as it is.
 _PLAIN = (bool, int, float, str, type(None))
+#: What is handed over of a look: what its call gave, and what calls on the same content and on the
+#: case's own gave afterwards.
+_CALLS = ("results", "again", "own")
+#: More calls than any block on the CPU has.
+_MOST_CALLS = 1 << 12
+#: What of the inputs' domain a case excludes that need not be right on what blocks are timed on.
+_BEYOND = RENEWED.excluded_by
 #: The directions of an arm's blocks, in their order.
 WAYS = ("forward", "backward")
 
@@ -69,10 +80,16 @@ def hand_over(arm: str, way: str, spot: Spot, folder: Path, secret: int) -> dict
     """
     descriptor, name = tempfile.mkstemp(dir=folder)
     with os.fdopen(descriptor, "wb") as file:
-        results = [{"name": n, **_written(item, file, secret)} for n, item in spot.results.items()]
+        given = [
+            None
+            if found is None
+            else [{"name": n, **_written(item, file, secret)} for n, item in found.items()]
+            for found in (spot.results, spot.again, spot.own.results if spot.own else None)
+        ]
     incoming = [{"name": n, **_told(item)} for n, item in (spot.incoming or {}).items()]
-    where = {"arm": arm, "way": way, "seed": spot.seed, "number": spot.number}
-    return {**where, "file": name, "results": results, "incoming": incoming}
+    where = {"seed": spot.seed, "number": spot.number, "call": spot.call}
+    told = {"file": name, "incoming": incoming, **dict(zip(_CALLS, given, strict=True))}
+    return {"arm": arm, "way": way, **where, **told}
 
 
 def _written(item: Any, file: BinaryIO, secret: int) -> dict[str, Any]:
@@ -107,11 +124,23 @@ def _like(told: Mapping[str, Any]) -> torch.Tensor:
     return torch.empty(told["shape"], dtype=getattr(torch, told["dtype"]), device=told["device"])
 
 
-def _read(look: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the results that were handed over, by name."""
+def _read(look: Mapping[str, Any]) -> Iterator[dict[str, Any] | None]:
+    """Yield what was handed over of each of the calls, by name; None where there was none."""
     data, start = numpy.fromfile(look["file"], numpy.uint8), 0
+    for which in _CALLS:
+        if look[which] is None:
+            yield None
+            continue
+        found, start = _results(data, start, look[which])
+        yield found
+
+
+def _results(
+    data: Any, start: int, written: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, Any], int]:
+    """Return results by name, and where they end in a file's bytes."""
     found: dict[str, Any] = {}
-    for told in look["results"]:
+    for told in written:
         if "type" in told:
             raise _Unjudged(f"{told['name']} is a {told['type']}")
         if "value" in told:
@@ -122,13 +151,13 @@ def _read(look: Mapping[str, Any]) -> dict[str, Any]:
         end = start + result.numel() * result.element_size()
         plain = torch.from_numpy(data[start:end].copy()).view(result.dtype)
         found[told["name"]], start = result.copy_(plain.reshape(shape)), end
-    return found
+    return found, start
 
 
 def serve_referee(case: Case, bench: Bench, order: ArmsOrder, commander: Commander) -> None:
     """Load a case of the incumbent's tree; judge what a runner handed over.
 
-    Where nothing was, its function is called on the content of these blocks, and that handed over.
+    Asked for answers, it calls its own function on that content, and hands these over.
     """
     try:
         with one_thread(), checking_lock(bench.uuid, bench.waiting):
@@ -144,11 +173,14 @@ def serve_referee(case: Case, bench: Bench, order: ArmsOrder, commander: Command
             return
         content = _Content(case, derive(wanted["seed"], case.nodeid, "pairs"))
         with one_thread():
-            if wanted["looks"] is None:
+            if wanted["answers"]:
                 looks = [
-                    look
-                    for arm, seed in wanted["blocks"]
-                    for look in content.answers(arm, seed, commander.scratch, wanted["secret"])
+                    hand_over(
+                        *(look["arm"], look["way"], content.answer(look)),
+                        commander.scratch,
+                        wanted["secret"],
+                    )
+                    for look in wanted["looks"]
                 ]
                 commander.kept(case.nodeid, looks)
             else:
@@ -181,21 +213,26 @@ def _wrong(
 ) -> list[Finding]:
     """Return a finding for the first look that is plainly wrong, or that is not there.
 
-    A block that was timed by events may have ended before its turn came.
+    What is only wrong beyond what the case draws is `held-out-range`, where the function here is
+    right. A block that was timed by events may have ended before its turn came.
     """
     looks = {(look["arm"], look["seed"], look["way"]): look for look in wanted["looks"]}
-    secret = wanted["secret"]
     for arm, seed in wanted["blocks"]:
         for way, engine in zip(content.ways, wanted["engine"].split("+"), strict=False):
             look = looks.get((arm, seed, way))
-            if look is not None:
-                wrong = plainly_wrong(
-                    content.case_of(arm), content.spot(look), floors, _judged(look, secret)
-                )
-                if wrong is not None:
-                    return [wrong_result(wrong)]
-            elif engine != EVENTS:
+            if look is None and engine == EVENTS:
+                continue
+            if look is None or (look["call"] and look["own"] is None):
                 return [_amiss(f"of a {way} was not handed over")]
+            case, spot = content.case_of(arm), content.spot(look)
+            wrong, beyond = whole_look(case, spot, floors, _judged(look, wanted["secret"]))
+            if wrong is None:
+                continue
+            if beyond is None:
+                return [wrong_result(wrong)]
+            mine = replace(spot, results=content.answer(look).results)
+            if _BEYOND not in case.domain and plainly_wrong(case, mine, beyond) is None:
+                return [Finding("held-out-range", wrong.diagnosis().splitlines()[0])]
     return []
 
 
@@ -210,6 +247,13 @@ def _judged(look: Mapping[str, Any], secret: int) -> Drawn:
         return expected
 
     return drawn
+
+
+def _calls(look: Mapping[str, Any]) -> int:
+    """Return how many calls of its block came up to a look's."""
+    if not 0 < look["call"] <= _MOST_CALLS:
+        raise ValueError(f"no block has a call {look['call']}")
+    return int(look["call"])
 
 
 def _amiss(what: str) -> Finding:
@@ -230,34 +274,65 @@ class _Content:
 
     def spot(self, look: Mapping[str, Any]) -> Spot:
         """Return what a look was given, as it is drawn here, with what it gave."""
-        case, results = self.case_of(look["arm"]), _read(look)
-        given = self._set(look["arm"], look["number"])
-        seed = content_seed(look["seed"])
-        if look["way"] == WAYS[0]:
-            drawn = make_inputs(case, seed)
-            if [item.shape for item in tensors(given)] != [item.shape for item in tensors(drawn)]:
-                raise _Unjudged("its inputs have other shapes each time")
-            overwrite(given, drawn, case.weights, only_activations=True)
-            return Spot(given, None, results)
-        likes = {told["name"]: _like(told) for told in look["incoming"]}
-        incoming = dict(zip(likes, drawn_gradients([*likes.values()], seed), strict=True))
-        return Spot(given, incoming, results)
+        results, again, own = _read(look)
+        spot = replace(self._given(look), results=results or {}, again=again)
+        if own is None:
+            return spot
+        return replace(spot, own=replace(self._given({**look, "call": 0}), results=own))
 
-    def answers(self, arm: str, seed: int, folder: Path, secret: int) -> Iterator[dict[str, Any]]:
-        """Call the function as it is here on what is looked at in a block; hand that over."""
-        case = self.case_of(arm)
-        function = case.positional(case.function)
-        for way in self.ways:
-            given = self._set(arm, 0)
-            call: Forward | Backward
-            if way == WAYS[0]:
-                call = Forward(function, Held(given, case.rewritten), case.weights, case)
-            else:
-                call = Backward(function, given, lambda out: grad_out(out, seed), case)
-            new_content(case, call, content_seed(seed))()
-            call.restore()
-            spot = Spot(call.given, call.incoming, call.named(call()), seed)
-            yield hand_over(arm, way, spot, folder, secret)
+    def _given(self, look: Mapping[str, Any]) -> Spot:
+        if look["way"] == WAYS[0]:
+            return Spot(self._forward(look).given, None, {})
+        likes = {told["name"]: _like(told) for told in look["incoming"]}
+        incoming = [grad_out(like, self._seed) for like in likes.values()]
+        self._renew(incoming, look)
+        given = self._set(look["arm"], look["number"])
+        return Spot(given, dict(zip(likes, incoming, strict=True)), {})
+
+    def answer(self, look: Mapping[str, Any]) -> Spot:
+        """Call the function as it is here on what a look was given."""
+        case = self.case_of(look["arm"])
+        call: Forward | Backward
+        if look["way"] == WAYS[0]:
+            call = self._forward(look)
+        else:
+            function, given = case.positional(case.function), self._set(look["arm"], look["number"])
+            call = Backward(function, given, lambda out: grad_out(out, self._seed), case)
+            self._renew(call.changing, look)
+        call.restore()
+        where = {name: look[name] for name in ("seed", "number", "call")}
+        return Spot(call.given, call.incoming, call.named(call()), **where)
+
+    def _forward(self, look: Mapping[str, Any]) -> Forward:
+        """Return a call of the function as it is here, on the content of a look."""
+        case, arm = self.case_of(look["arm"]), look["arm"]
+        seed, function = content_seed(look["seed"]), case.positional(case.function)
+        drawn, given = make_inputs(case, seed), self._set(arm, look["number"])
+        if [item.shape for item in tensors(given)] != [item.shape for item in tensors(drawn)]:
+            raise _Unjudged("its inputs have other shapes each time")
+        if not look["call"]:
+            overwrite(given, drawn, case.weights, only_activations=True)
+            return Forward(function, Held(given, case.rewritten), case.weights, case)
+        sets = [Held(self._set(arm, i), case.rewritten) for i in range(len(self._cases(arm)))]
+        given_to = [held.source for held in sets]
+        content = [item for held in given_to for item in activations(held, case.weights)]
+        renewal = Renewal(content, 0, restores=True)
+        begin_content(case, given_to, renewal, look["seed"])
+        for _ in range(_calls(look)):
+            renewal()
+        return Forward(function, sets[look["number"]], case.weights, case)
+
+    def _renew(self, incoming: Sequence[torch.Tensor], look: Mapping[str, Any]) -> None:
+        """Write the incoming gradients of a look."""
+        if not look["call"]:
+            drawn = drawn_gradients(incoming, content_seed(look["seed"]))
+            for old, new in zip(incoming, drawn, strict=True):
+                old.data.copy_(new)
+            return
+        renewal = Renewal(incoming, 0)
+        renewal.begin(look["seed"])
+        for _ in range(_calls(look)):
+            renewal()
 
     def _set(self, arm: str, number: int) -> Sequence[Any]:
         cases = self._cases(arm)

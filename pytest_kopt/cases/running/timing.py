@@ -17,6 +17,7 @@ from pytest_kopt.cases.running.execution import grad_out, make_inputs
 from pytest_kopt.cases.running.spot_checks import (
     Backward,
     Forward,
+    Keeper,
     Looks,
     Recorder,
     Spotted,
@@ -198,7 +199,7 @@ def prepare_blocks(
     def spotted(
         engine: str, calls: Sequence[Forward | Backward], renewal: Renewal | None
     ) -> Spotted:
-        recorders = [Recorder(call, bench.device) for call in calls]
+        recorders = [Recorder(call) for call in calls]
         before = renewal or pool.flush
         if case.rewritten or case.consumes_incoming:
             if engine == "do_bench":
@@ -208,15 +209,18 @@ def prepare_blocks(
                     legal="auto, graph, events or wall",
                 )
             before = _restored(calls, renewal, pool)
+        keeper = Keeper(recorders, before) if renewal is not None and before else None
         try:
-            block = prepare(engine, bench.device, interpreted, recorders, before, bench.cpu)
+            block = prepare(
+                engine, bench.device, interpreted, recorders, keeper or before, bench.cpu
+            )
         except CaptureFailed as error:
             raise BadInput(
                 f"engine {engine} was asked for, but the calls cannot be captured: {error}",
                 where=f"case {case.nodeid}",
                 legal="engine auto, which times such a case by events, or events",
             ) from None
-        return Spotted(block, case, recorders, looks, renewal)
+        return Spotted(block, case, recorders, looks, renewal, keeper)
 
     front = [Forward(function, held, case.weights, case) for held in sets]
     forward = spotted(engines[0], front, renewal)
