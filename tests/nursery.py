@@ -97,10 +97,15 @@ def tool(*words: str) -> str:
 
 
 def _command(words: Sequence[str], cwd: Path, env: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the order of a fork that is pytest or kopt; None where no fork can be."""
-    if list(words[:2]) != [sys.executable, "-m"] or words[2] not in _MODULES or not fits(env):
+    """Return the order of a fork that is pytest, kopt or a script; None where no fork can be."""
+    if words[0] != sys.executable or not fits(env):
         return None
-    return {"module": words[2], "argv": list(words[3:]), "cwd": str(cwd), "env": dict(env)}
+    order = {"cwd": str(cwd), "env": dict(env)}
+    if words[1].endswith(".py"):
+        return {"script": words[1], "argv": list(words[2:]), **order}
+    if words[1] == "-m" and words[2] in _MODULES:
+        return {"module": words[2], "argv": list(words[3:]), **order}
+    return None
 
 
 def _completed(
@@ -336,6 +341,12 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
             sys.argv[:] = ["-c", *argv]
             module, function = order["entry"]
             getattr(importlib.import_module(module), function)()
+            code = 0
+        elif "script" in order:
+            _be_at(str(Path(order["script"]).resolve().parent), added)
+            _have_workers_forked()
+            sys.argv[:] = [order["script"], *order["argv"]]
+            runpy.run_path(order["script"], run_name="__main__")
             code = 0
         else:
             _be_at(os.getcwd(), added)

@@ -13,6 +13,8 @@ from pytest_kopt.campaign import tips
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.state import Round
 
+from . import nursery
+
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
@@ -119,12 +121,10 @@ def test_a_campaign_can_be_told_to_its_end(name: str) -> None:
 
 def check(name: str, *versions: str) -> dict[str, bool]:
     """Return which versions of a campaign's kernel are right, in Triton's interpreter."""
-    done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("check_kernels.py"), name, *versions],
+    done = nursery.run(
+        [sys.executable, str(Path(__file__).with_name("check_kernels.py")), name, *versions],
+        cwd=Path.cwd(),
         env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(BENCHMARKS)},
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -6,7 +6,6 @@ import cProfile
 import json
 import math
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -32,6 +31,7 @@ from pytest_kopt.numerics.compare import compare
 from pytest_kopt.numerics.gates import Tolerance
 from pytest_kopt.numerics.nested import storages
 from pytest_kopt.numerics.snr import compute_snr, rounding_snr
+from tests import nursery
 from tests.builders import few_examples
 
 # --- work ----------------------------------------------------------------------------------------
@@ -113,11 +113,11 @@ def test_a_function_that_an_interpreted_kernel_calls_is_no_launch(tmp_path: Path
     """How often it is called depends on the content: a loop over the rows of a group."""
     pytest.importorskip("triton")
     (tmp_path / "loop.py").write_text(_LOOP)
-    interpreted = subprocess.run(
+    interpreted = nursery.run(
         [sys.executable, str(tmp_path / "loop.py")],
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        timeout=600,
         check=True,
     )
     assert interpreted.stdout.split() == ["1", "1"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,8 @@ import pytest
 
 from pytest_kopt.cli.main import main
 from pytest_kopt.schema.table import read_csv
+
+from . import nursery
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -29,13 +30,11 @@ def test_the_seeds_loop_writes_the_frozen_csv(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "rows.csv"
-    done = subprocess.run(
-        [sys.executable, "quick_test_bench.py", "--summary-csv", path],
+    done = nursery.run(
+        [sys.executable, "quick_test_bench.py", "--summary-csv", str(path)],
         cwd=BENCHMARKS / "peers_project",
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert path.read_text().splitlines()[0] == FROZEN

@@ -254,14 +254,16 @@ class Gate:
                 found[str(path)] = "temporary"
         return found | self.project.contents()
 
-    def interrupt(self, how: int, when: Callable[[], bool], base: str = "main") -> int:
+    def interrupt(self, how: int, when: Callable[[], bool], *, within: float = 60) -> int:
         """Start a run, send it a signal when it is time, and return its exit status.
+
+        It has to end within so many seconds.
 
         Ctrl-C reaches every process at the terminal, a CI runner's SIGTERM only the first.
         """
         before = self.left_behind()
         process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *self.words(base)],
+            [sys.executable, "-m", "pytest", *self.words("main")],
             cwd=self.project.root,
             env={**self.project.environment(), **self.variables()},
             stdout=subprocess.DEVNULL,
@@ -273,7 +275,7 @@ class Gate:
             _until(lambda: when() or process.poll() is not None)
             assert process.poll() is None, "over before it could be interrupted"
             (os.killpg if how == signal.SIGINT else os.kill)(process.pid, how)
-            status = process.wait(60)
+            status = process.wait(within)
             _until(lambda: not _group_lives(process.pid))
         finally:
             if _group_lives(process.pid):

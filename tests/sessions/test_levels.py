@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -175,18 +174,17 @@ def test_a_filtered_quick_run_decides_nothing(six: Project) -> None:
 def test_the_manifests_quick_command_works_verbatim(six: Project, tmp_path: Path) -> None:
     command = shlex.split(manifest(six)["quick_command"])
     assert command == ["python", f"agent/workspace/{CAMPAIGN}/quick_test_bench.py"]
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     rows = tmp_path / "rows.csv"
     before = six.contents()
     words = ("--summary-csv", str(rows), "--repeats", "5", "--iters-per-repeat", "7")
-    run = six.run(*command, *words, PATH=path)
+    run = six.run(sys.executable, *command[1:], *words)
     assert run.code == 0, run.text
     assert rows_of(rows) == list(QUICK)
     [first, *_] = json.loads(rows.with_name("rows.csv.evidence.json").read_text())
     assert len(first["evidence"]["forward_samples_ms"]) == 5
     assert first["evidence"]["calls_per_sample"] == 7
     assert six.contents() == before, "it judges and records nothing"
-    run = six.run(*command, "--repeats", "none", PATH=path)
+    run = six.run(sys.executable, *command[1:], "--repeats", "none")
     assert run.code == 4, run.text
 
 

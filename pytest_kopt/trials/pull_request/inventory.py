@@ -57,6 +57,10 @@ def take_inventory(config: pytest.Config, orders: WorkerOrders, base: Base) -> I
                 where=str(base),
                 legal="a base whose tests can be collected",
             ) from None
+        except BaseException:
+            # Ctrl-C: it would not listen before it has collected.
+            child.kill()
+            raise
         finally:
             child.stop()
 
