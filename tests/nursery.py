@@ -189,13 +189,20 @@ def _run(words: Sequence[str], **given: Any) -> Any:
 
 
 def _call(words: Sequence[str], cwd: Path) -> int:
-    """Run a command with the streams of this process and return its exit code."""
+    """Run a command with the streams of this process and return its exit code.
+
+    That may be a worker of execnet's. A fork gets the signals that this process gets.
+    """
+    if words[1] == "-u" and fits(os.environ):
+        worker = {"worker": words[-1], "cwd": str(cwd), "env": dict(os.environ)}
+        return int(_ask(os.environ[_SOCKET], worker, (1, 2, 0)).wait())
     order = _command(words, cwd, os.environ)
-    return (
-        _ask(os.environ[_SOCKET], order, (1, 2)).wait()
-        if order
-        else subprocess.call(words, cwd=cwd)
-    )
+    if not order:
+        return subprocess.call(words, cwd=cwd)
+    fork = _ask(os.environ[_SOCKET], order, (1, 2))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: os.kill(fork.pid, number))
+    return int(fork.wait())
 
 
 def _have_workers_forked() -> None:
@@ -238,7 +245,7 @@ def _enter(
 
 def main() -> None:
     """Import, then fork for whoever asks; or be one of the commands."""
-    if sys.argv[1] == "-m":
+    if sys.argv[1].startswith("-"):
         sys.exit(_call([sys.executable, *sys.argv[1:]], Path.cwd()))
     from pytest_kopt.processes.forking import reap, wakes_when_forks_end
     from pytest_kopt.processes.parent_death import end_with_parent

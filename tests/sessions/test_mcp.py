@@ -45,7 +45,7 @@ async def client(project: Project, python: str = sys.executable) -> AsyncIterato
 
 @pytest.fixture
 def forks(tmp_path: Path) -> str:
-    """A program that stands in for Python where a command is not interrupted."""
+    """A program that stands in for Python; it hands its signals on."""
     python = tmp_path / "python"
     python.write_text(nursery.tool())
     python.chmod(0o755)
@@ -134,7 +134,7 @@ def test_two_clients_on_one_campaign_get_the_message_of_its_lock(
     anyio.run(play)
 
 
-def test_a_cancelled_round_leaves_what_ctrl_c_leaves(started: Project) -> None:
+def test_a_cancelled_round_leaves_what_ctrl_c_leaves(started: Project, forks: str) -> None:
     """Nothing runs on, nothing is decided, and the round can be run again."""
     started.write(KERNEL, doubled_kernel(187.5, first=WAITS))
 
@@ -144,7 +144,7 @@ def test_a_cancelled_round_leaves_what_ctrl_c_leaves(started: Project) -> None:
         async def hear(_: float, __: float | None, message: str | None) -> None:
             said.append(message or "")
 
-        async with client(started) as agent:
+        async with client(started, forks) as agent:
             async with anyio.create_task_group() as group:
                 arguments = {"campaign": CAMPAIGN}
                 call = lambda: agent.call_tool("round", arguments, progress_callback=hear)  # noqa: E731

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from .. import nursery
 from ..fake_gpus import FakeDriver
 from .paired import CASE, CASES, OLD, Gate, Gated, kernel, project_at
 from .project import KERNEL, SCRIPT, Project
@@ -91,7 +92,8 @@ def expect_each_at_home(done: Gated) -> dict[str, set[tuple[str, str, str]]]:
 
 def test_a_case_is_compared_on_the_node_that_measured_it(project: Project, tmp_path: Path) -> None:
     srun = script(tmp_path / "bin" / "srun", SRUN)
-    words = [f"--tx=popen//python={srun} -w {node} {sys.executable}" for node in NODES]
+    python = script(tmp_path / "bin" / "python", nursery.tool())
+    words = [f"--tx=popen//python={srun} -w {node} {python}" for node in NODES]
     expect_each_at_home(Gate(project)(*words, "--dist=load"))
 
 
