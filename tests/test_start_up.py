@@ -27,6 +27,8 @@ def warmed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
         Launcher, "warm", lambda self, env, directory, modules=(): asked.append(env)
     )
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    # These tests may be run by a worker of xdist's; what they parse is no worker's.
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     return asked
 
 
