@@ -12,6 +12,9 @@ export PIP_ROOT_USER_ACTION = ignore
 # Tests rewrite their asserts, the suite starts hundreds of processes: what one compiled, all load.
 export PYTHONDONTWRITEBYTECODE =
 
+# Tests wait a quarter of their time, for limits, locks and disks: three keep two cores busy.
+SUITE := -m pytest -n 3 --dist worksteal
+
 .PHONY: demo test test-all lint imports types audit clean
 
 demo: $(VENV)/demo-installed
@@ -19,10 +22,10 @@ demo: $(VENV)/demo-installed
 	$(BIN)/kopt demo .demo
 
 test: $(VENV)/test-installed
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"
+	$(BIN)/python $(SUITE) -m "not long"
 
 test-all: $(VENV)/test-installed
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python $(SUITE)
 
 lint: $(VENV)/test-installed
 	$(BIN)/ruff format --check .
