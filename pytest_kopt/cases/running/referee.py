@@ -222,7 +222,7 @@ def _wrong(
             look = looks.get((arm, seed, way))
             if look is None and engine == EVENTS:
                 continue
-            if look is None or (look["call"] and look["own"] is None):
+            if look is None:
                 return [_amiss(f"of a {way} was not handed over")]
             case, spot = content.case_of(arm), content.spot(look)
             wrong, beyond = whole_look(case, spot, floors, _judged(look, wanted["secret"]))
