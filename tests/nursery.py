@@ -247,6 +247,7 @@ def main() -> None:
     """Import, then fork for whoever asks; or be one of the commands."""
     if sys.argv[1].startswith("-"):
         sys.exit(_call([sys.executable, *sys.argv[1:]], Path.cwd()))
+    from pytest_kopt.honesty.watching.state import was_frozen
     from pytest_kopt.processes.forking import reap, wakes_when_forks_end
     from pytest_kopt.processes.parent_death import end_with_parent
 
@@ -263,6 +264,7 @@ def main() -> None:
     vars(weakref.finalize)["_registry"].clear()
     gc.freeze()
     gc.enable()
+    was_frozen()
     children: dict[int, int] = {}
     while True:
         ready, _, _ = select.select([listener.fileno(), waking], [], [])

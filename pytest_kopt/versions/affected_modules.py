@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -46,8 +47,10 @@ def project_modules(root: Path) -> dict[str, Path]:
 
 @functools.cache
 def _is_below(path: Path, root: Path) -> bool:
-    inside = path.is_relative_to(root) and "site-packages" not in path.parts
-    return inside and (root / ".venv") not in path.parents
+    # By text, which takes a tenth of the time for the thousands that are not.
+    if not str(path).startswith(f"{str(root).rstrip(os.sep)}{os.sep}"):
+        return False
+    return "site-packages" not in path.parts and (root / ".venv") not in path.parents
 
 
 @functools.cache

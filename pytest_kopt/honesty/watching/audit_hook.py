@@ -138,6 +138,9 @@ class Tripwire:
         finally:
             self._is_busy = False
 
+    # Every event looks for this, and a method that lacks it costs an exception each time.
+    _hear.__cantrace__ = False  # type: ignore[attr-defined]
+
     def _refused(self, bounds: Bounds, event: str, arguments: tuple[Any, ...]) -> None:
         frame = sys._getframe(2)
         # An import writes bytecode of its own accord.

@@ -52,6 +52,7 @@ class _Mark:
 
     value: Any
     inner: object
+    can_change: bool
 
 
 @dataclass(slots=True)
@@ -143,17 +144,19 @@ def _shadows(name: str, space: Any, marks: Mapping[str, _Mark]) -> Iterator[str]
 
 
 def _mark(value: Any, *, deep: bool) -> _Mark:
-    return _Mark(value, _inner(value, deep=deep))
+    return _Mark(value, _inner(value, deep=deep), isinstance(value, _CHANGEABLE))
 
 
 def _inner(value: Any, *, deep: bool) -> object:
     """Return what of a value can be exchanged while it stays the same object."""
-    if isinstance(value, staticmethod | classmethod):
-        value = value.__func__
-    if isinstance(value, property):
-        value = value.fget
-    if isinstance(value, functools.partial):
-        value = value.func
+    # Most are functions, of which every look asks thousands.
+    if type(value) is not FunctionType:
+        if isinstance(value, staticmethod | classmethod):
+            value = value.__func__
+        if isinstance(value, property):
+            value = value.fget
+        if isinstance(value, functools.partial):
+            value = value.func
     if isinstance(value, FunctionType):
         named = value.__kwdefaults__
         return value.__code__, value.__defaults__, named and repr(named)
@@ -175,7 +178,7 @@ def _same(mark: _Mark, now: Any, *, deep: bool) -> bool:
     if now is not mark.value:
         plain = isinstance(mark.value, _PLAIN) and type(now) is type(mark.value)
         return plain and bool(now == mark.value)
-    return not isinstance(now, _CHANGEABLE) or bool(_inner(now, deep=deep) == mark.inner)
+    return not mark.can_change or bool(_inner(now, deep=deep) == mark.inner)
 
 
 def _made_by_a_library(value: Any, key: str) -> bool:
