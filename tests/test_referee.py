@@ -71,7 +71,7 @@ class Runner:
     def next_block(self) -> BlockOrder:
         order = self.left.pop(0) if self.left else ("", 0)
         place = len(self.blocks) - len(self.left) - 1 if order[0] else len(self.blocks)
-        return BlockOrder(*order, keeps=place or None)
+        return BlockOrder(*order, is_looked_at=True, keeps=place or None)
 
     def timed(self, forward_ms: float, backward_ms: float | None) -> None: ...
 
@@ -195,6 +195,25 @@ def test_what_is_right_is_found_right_on_content_drawn_anew(kind: str, tmp_path:
     answers = asked(case, runner, None).looks
     assert len(answers) == len(runner.looks)
     assert asked(case, runner, answers).found == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_content_is_not_renewed_a_call_that_is_looked_at_gets_its_own(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU."""
+    monkeypatch.setattr("pytest_kopt.cases.running.arms.renewal_of", lambda *given: None)
+    function, settings = KINDS[kind]
+    case = case_of(function, **settings)
+    runner = runs(case, tmp_path)
+    assert {look["call"] for look in runner.looks} == {0}
+    assert asked(case, runner, runner.looks).found == []
+    answers = asked(case, runner, None).looks
+    assert asked(case, runner, answers).found == []
+    by_seed = {(look["arm"], look["way"], look["seed"]): look["file"] for look in runner.looks}
+    for look in runner.looks:
+        look["file"] = by_seed[look["arm"], look["way"], 11 - look["seed"]]
+    assert asked(case, runner, runner.looks).found
 
 
 @pytest.mark.usefixtures("_elements")
