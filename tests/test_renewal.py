@@ -10,14 +10,8 @@ import torch
 
 from pytest_kopt.cases.case import declare
 from pytest_kopt.cases.running.execution import make_inputs
-from pytest_kopt.cases.running.spot_checks import (
-    Forward,
-    Keeper,
-    Looks,
-    Recorder,
-    Spotted,
-    wrong_results,
-)
+from pytest_kopt.cases.running.spot_checks import Keeper, Looks, Recorder, Spotted, wrong_results
+from pytest_kopt.cases.running.timed_calls import Forward
 from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.measure.wall import WallEngine

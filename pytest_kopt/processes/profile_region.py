@@ -19,7 +19,7 @@ from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import grad_out, make_inputs
 from pytest_kopt.cases.running.interpreter import watch_interpreter
 from pytest_kopt.cases.running.reference import observed
-from pytest_kopt.cases.running.spot_checks import Backward, Forward
+from pytest_kopt.cases.running.timed_calls import Backward, Forward
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.lock import timing_lock
 from pytest_kopt.honesty.inputs import Held

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pytest_kopt.cases.running.execution import grad_out
-from pytest_kopt.cases.running.spot_checks import Backward
+from pytest_kopt.cases.running.timed_calls import Backward
 from pytest_kopt.honesty.reuse import known_content_gain
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import input_pool, launch_stream

@@ -35,9 +35,10 @@ from pytest_kopt.cases.running.heldout import (
     time_shape,
     try_shape,
 )
+from pytest_kopt.cases.running.looks import floors
 from pytest_kopt.cases.running.referee import SLACK_DB, WAYS, hand_over
 from pytest_kopt.cases.running.reference import observed
-from pytest_kopt.cases.running.spot_checks import Spotted, floors
+from pytest_kopt.cases.running.spot_checks import Spotted
 from pytest_kopt.cases.running.timing import (
     engines_of,
     not_captured,

@@ -24,19 +24,21 @@ from pytest_kopt.cases.groups import uneven_cases
 from pytest_kopt.cases.order import UNEVEN, ArmsOrder, Commander
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import grad_out, make_inputs
-from pytest_kopt.cases.running.reference import observed
-from pytest_kopt.cases.running.spot_checks import (
-    Backward,
+from pytest_kopt.cases.running.looks import (
     Drawn,
-    Forward,
     Spot,
-    begin_content,
-    content_seed,
-    drawn_gradients,
     floors,
     plainly_wrong,
     whole_look,
     wrong_result,
+)
+from pytest_kopt.cases.running.reference import observed
+from pytest_kopt.cases.running.timed_calls import (
+    Backward,
+    Forward,
+    begin_content,
+    content_seed,
+    drawn_gradients,
 )
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.lock import checking_lock

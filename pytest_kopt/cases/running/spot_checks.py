@@ -9,43 +9,26 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-from torch.autograd.grad_mode import _unsafe_preserve_version_counter
-
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.running.execution import (
-    Pass,
-    drawn_like,
-    judge,
-    leaves,
-    make_inputs,
-    results,
-    results_of,
-    roots,
+from pytest_kopt.cases.running.looks import Spot, whole_look, wrong_result
+from pytest_kopt.cases.running.timed_calls import (
+    Backward,
+    Forward,
+    begin_content,
+    content_seed,
+    new_content,
 )
-from pytest_kopt.cases.running.reference import Reference
-from pytest_kopt.cases.seeds import derive
-from pytest_kopt.honesty import inputs
-from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.outputs import taken
 from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.honesty.reuse import known_content_gain, reuse_finding
 from pytest_kopt.measure.engine import Block
 from pytest_kopt.numerics.compare import Comparison
-from pytest_kopt.numerics.nested import contents, fresh_copies, tensors
-
-#: Takes from an expected result, by its name, the part of it that is judged.
-Drawn = Callable[[str, Any], Any]
-#: SNR in dB below which a result is plainly wrong where nothing is known of its accuracy.
-_WRONG_DB = 5.0
-#: How far below its SNR on the case's own content, in dB, a result that misses its gate may lie on
-#: timed content, and from where on that SNR says no more.
-_BELOW_OWN_DB, _EXACT_DB = 10.0, 60.0
+from pytest_kopt.numerics.nested import fresh_copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,118 +46,6 @@ class Looks:
         """Return the numbers of the runs, and the dice for everything else about them."""
         dice = random.Random(self.seed)
         return frozenset(dice.sample(range(self.runs), self.count)), dice
-
-
-@dataclass(frozen=True, slots=True)
-class Spot:
-    """What a call worked on and what it gave, by name.
-
-    A backward has incoming gradients by name of the output, and its gradients in order as results.
-    `seed` is that of its block, `number` says which set of inputs it worked on, `call` which call
-    of the block it was (0: one on content of its own). `again` is what a call gave on the same
-    content after the blocks, `own` a call then on what the case draws.
-    """
-
-    given: Sequence[Any]
-    incoming: Mapping[str, torch.Tensor] | None
-    results: Mapping[str, Any]
-    seed: int = 0
-    number: int = 0
-    call: int = 0
-    again: Mapping[str, Any] | None = None
-    own: Spot | None = None
-
-
-class Forward:
-    """A forward call on arguments of its own, of which those at `weights` stay as they are.
-
-    The case, where there is one, says which of them hold results after it.
-    """
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        held: inputs.Held,
-        weights: Container[int],
-        case: Case | None = None,
-    ) -> None:
-        self._function = function
-        self._case = case
-        self._held = held
-        self.restore = held.restore
-        self.given = held.source
-        self.incoming: dict[str, torch.Tensor] | None = None
-        self.changing = inputs.activations(self.given, weights)
-
-    def __call__(self) -> Any:
-        return self._function(*self._held.live)
-
-    def named(self, returned: Any) -> dict[str, Any]:
-        """Return what a call gave."""
-        return _results(self._case, returned, self._held.live)
-
-
-def _results(case: Case | None, returned: Any, given: Sequence[Any]) -> dict[str, Any]:
-    return results_of(case, returned, given) if case else results(returned, given, ())
-
-
-class Backward:
-    """One backward over a graph that was built once, on inputs of its own.
-
-    It finds what it writes over as the forward left it.
-    """
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        given: Sequence[Any],
-        seeds: Any,
-        case: Case | None = None,
-    ) -> None:
-        """Run the forward; `seeds` makes the incoming gradient of an output.
-
-        Without a case nothing is written over.
-        """
-        rewritten = case.rewritten if case else frozenset[int]()
-        forward = inputs.Held(fresh_copies(given), rewritten)
-        self.given = forward.source
-        self.leaves = list(leaves(forward.live).values())
-        self._outputs = roots(_results(case, function(*forward.live), forward.live))
-        drawn = [seeds(out) for out in self._outputs.values()]
-        consumed = range(len(drawn)) if case and case.consumes_incoming else ()
-        self._incoming = inputs.Held(drawn, consumed)
-        self.changing = self._incoming.source
-        self.incoming: dict[str, torch.Tensor] | None = dict(
-            zip(self._outputs, self.changing, strict=True)
-        )
-        self._saved = inputs.Held(forward.live, rewritten)
-        # torch refuses a backward over memory whose version is another than the forward's.
-        self._versions = [
-            _unsafe_preserve_version_counter(item)
-            for place in rewritten
-            for item in tensors(forward.live[place])
-        ]
-
-    def __call__(self) -> tuple[torch.Tensor, ...]:
-        found: tuple[torch.Tensor, ...] = torch.autograd.grad(
-            list(self._outputs.values()),
-            self.leaves,
-            self._incoming.live,
-            retain_graph=True,
-            allow_unused=True,
-        )
-        return found
-
-    def restore(self) -> None:
-        """Bring what a call has to find."""
-        self._saved.restore()
-        self._incoming.restore()
-        for version in self._versions:
-            version.__exit__(None, None, None)
-
-    def named(self, returned: Any) -> dict[str, Any]:
-        """Return the gradients."""
-        return {str(place): gradient for place, gradient in enumerate(returned)}
 
 
 class Recorder:
@@ -390,136 +261,11 @@ def _results_now(recorder: Recorder) -> Mapping[str, Any]:
     return recorder.take()
 
 
-def begin_content(case: Case, sets: Sequence[Sequence[Any]], renewal: Renewal, seed: int) -> None:
-    """Write what the first call of a block meets, but for the renewal before every call.
-
-    Where a renewal does not change all that is content (integers, generators), the case draws it.
-    """
-    renewal.begin(seed)
-    if len(sets) == 1 and not all(
-        isinstance(item, torch.Tensor) and item.dtype in inputs.SCALABLE
-        for place, held in enumerate(sets[0])
-        if place not in case.weights
-        for item in contents(held)
-    ):
-        drawn = make_inputs(case, content_seed(seed))
-        inputs.overwrite(sets[0], drawn, case.weights, only_activations=True)
-
-
-def content_seed(seed: int) -> int:
-    """Return the seed of what a call that is looked at meets, by that of its block."""
-    return derive(seed, "", "looked at")
-
-
-def new_content(case: Case, call: Forward | Backward, seed: int) -> Callable[[], None]:
-    """Draw content as the case draws it; return what writes it where a call looks."""
-    if call.incoming is None:
-        given, drawn = call.given, make_inputs(case, seed)
-        return lambda: inputs.overwrite(given, drawn, case.weights, only_activations=True)
-    pairs = [*zip(call.changing, drawn_gradients(call.changing, seed), strict=True)]
-
-    def write() -> None:
-        for old, new in pairs:
-            old.data.copy_(new)
-
-    return write
-
-
-def drawn_gradients(like: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
-    """Return incoming gradients like others, drawn where the first of these lies."""
-    generator = torch.Generator(like[0].device).manual_seed(seed)
-    return [drawn_like(item, generator) for item in like]
-
-
-def plainly_wrong(
-    case: Case, spot: Spot, floors: Mapping[str, float], drawn: Drawn = lambda _, item: item
-) -> Comparison | None:
-    """Return a result that is plainly wrong: below its floor, an SNR in dB by name of the result.
-
-    The gate itself was asked in the check. `drawn` takes from an expected result, by the name of
-    what was given for it, the part of it that the spot has.
-    """
-    return next(
-        (
-            item
-            for item in _judged(case, spot, drawn)
-            if not item.passed and not item.snr_db >= floors.get(item.name, _WRONG_DB)
-        ),
-        None,
-    )
-
-
-def whole_look(
-    case: Case, spot: Spot, floors: Mapping[str, float], drawn: Drawn = lambda _, item: item
-) -> tuple[Comparison | None, Mapping[str, float] | None]:
-    """Judge a call and those after the blocks; return what is plainly wrong.
-
-    Blocks meet content that is like the content before: an old answer is a few percent off. So
-    where a result misses its gate it may not lie far below what the function reaches on the
-    content that the case draws. Where it is wrong there only, timed or not, the floors that it
-    misses are returned as well: no test has said that the kernel can work with scaled content.
-    """
-    if spot.own is None or spot.again is None:
-        return plainly_wrong(case, spot, floors, drawn), None
-    if wrong := plainly_wrong(case, spot.own, floors, drawn):
-        return wrong, None
-    reached = {item.name: item.snr_db for item in _judged(case, spot.own, drawn)}
-    near = {
-        name: max(floors.get(name, _WRONG_DB), min(snr_db, _EXACT_DB) - _BELOW_OWN_DB)
-        for name, snr_db in reached.items()
-        if getattr(spot.own.results.get(name), "is_floating_point", lambda: True)()
-    }
-    floors = {**floors, **near}
-    wrong = plainly_wrong(case, spot, floors, drawn)
-    again = replace(spot, results=spot.again)
-    if wrong is None or plainly_wrong(case, again, floors, drawn) is None:
-        return wrong, None
-    return wrong, floors
-
-
-def _judged(case: Case, spot: Spot, drawn: Drawn) -> list[Comparison]:
-    reference, given = Reference(case), fresh_copies(spot.given)
-    nothing: dict[int, torch.Tensor | None] = {}
-    if spot.incoming is None:
-        found = reference.forward(given, list(spot.results))
-        outputs, before = (
-            {name: drawn(name, item) for name, item in of.items()}
-            for of in (found.outputs, found.before)
-        )
-        return judge(case, Pass(outputs, nothing, before), Pass(dict(spot.results), nothing))
-    positions = leaves(given)
-    if len(spot.results) != len(positions):
-        return [Comparison("grad", False, "a gradient of each input", "gives others")]
-    names = dict(zip(positions, spot.results, strict=True))
-    wanted = reference.backward(given, list(spot.incoming), spot.incoming)
-    expected = {place: drawn(names[place], item) for place, item in wanted.items()}
-    gradients = {place: spot.results[name] for place, name in names.items()}
-    return judge(case, Pass({}, expected), Pass({}, gradients))
-
-
 def wrong_results(blocks: Sequence[Spotted], floors: Mapping[str, float]) -> list[Finding]:
     """Return a finding for each block with a timed call whose result was plainly wrong."""
     return [wrong_result(item) for block in blocks if (item := block.plainly_wrong(floors))]
 
 
-def wrong_result(item: Comparison) -> Finding:
-    """Return the finding about a timed call's result."""
-    return Finding(
-        "timed-result",
-        f"wrong in a timed block, on content that it had not seen: {item.name} {item.reason}, "
-        f"SNR {item.snr_db:.1f} dB",
-        advice="do the same work in timed calls as in checked ones",
-        bucket="W2",
-    )
-
-
 def known_content(blocks: Sequence[Spotted]) -> list[Finding]:
     """Return a finding for each block whose calls are only fast for content that they know."""
     return [reuse_finding([gain]) for block in blocks if (gain := block.known_gain())]
-
-
-def floors(accuracy: Mapping[str, Accuracy], slack_db: float) -> dict[str, float]:
-    """Return the SNR in dB, by name of the result, that lies so far below a known accuracy."""
-    return {
-        name: min(found.snr_db, found.rounding_db) - slack_db for name, found in accuracy.items()
-    }

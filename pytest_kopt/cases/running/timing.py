@@ -14,15 +14,9 @@ from pytest_kopt.cases.evidence import ColdCache
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.check import CheckReport
 from pytest_kopt.cases.running.execution import grad_out, make_inputs
-from pytest_kopt.cases.running.spot_checks import (
-    Backward,
-    Forward,
-    Keeper,
-    Looks,
-    Recorder,
-    Spotted,
-    floors,
-)
+from pytest_kopt.cases.running.looks import floors
+from pytest_kopt.cases.running.spot_checks import Keeper, Looks, Recorder, Spotted
+from pytest_kopt.cases.running.timed_calls import Backward, Forward
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.conditions import Conditions, steadily
 from pytest_kopt.errors import BadInput

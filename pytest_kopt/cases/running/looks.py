@@ -1,0 +1,129 @@
+"""What was looked at, judged when the clock has stopped: by the process itself or by a referee."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.running.execution import Pass, judge, leaves
+from pytest_kopt.cases.running.reference import Reference
+from pytest_kopt.honesty.accuracy import Accuracy
+from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.numerics.compare import Comparison
+from pytest_kopt.numerics.nested import fresh_copies
+
+#: Takes from an expected result, by its name, the part of it that is judged.
+Drawn = Callable[[str, Any], Any]
+#: SNR in dB below which a result is plainly wrong where nothing is known of its accuracy.
+_WRONG_DB = 5.0
+#: How far below its SNR on the case's own content, in dB, a result that misses its gate may lie on
+#: timed content, and from where on that SNR says no more.
+_BELOW_OWN_DB, _EXACT_DB = 10.0, 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """What a call worked on and what it gave, by name.
+
+    A backward has incoming gradients by name of the output, and its gradients in order as results.
+    `seed` is that of its block, `number` says which set of inputs it worked on, `call` which call
+    of the block it was (0: one on content of its own). `again` is what a call gave on the same
+    content after the blocks, `own` a call then on what the case draws.
+    """
+
+    given: Sequence[Any]
+    incoming: Mapping[str, torch.Tensor] | None
+    results: Mapping[str, Any]
+    seed: int = 0
+    number: int = 0
+    call: int = 0
+    again: Mapping[str, Any] | None = None
+    own: Spot | None = None
+
+
+def plainly_wrong(
+    case: Case, spot: Spot, floors: Mapping[str, float], drawn: Drawn = lambda _, item: item
+) -> Comparison | None:
+    """Return a result that is plainly wrong: below its floor, an SNR in dB by name of the result.
+
+    The gate itself was asked in the check. `drawn` takes from an expected result, by the name of
+    what was given for it, the part of it that the spot has.
+    """
+    return next(
+        (
+            item
+            for item in _judged(case, spot, drawn)
+            if not item.passed and not item.snr_db >= floors.get(item.name, _WRONG_DB)
+        ),
+        None,
+    )
+
+
+def whole_look(
+    case: Case, spot: Spot, floors: Mapping[str, float], drawn: Drawn = lambda _, item: item
+) -> tuple[Comparison | None, Mapping[str, float] | None]:
+    """Judge a call and those after the blocks; return what is plainly wrong.
+
+    Blocks meet content that is like the content before: an old answer is a few percent off. So
+    where a result misses its gate it may not lie far below what the function reaches on the
+    content that the case draws. Where it is wrong there only, timed or not, the floors that it
+    misses are returned as well: no test has said that the kernel can work with scaled content.
+    """
+    if spot.own is None or spot.again is None:
+        return plainly_wrong(case, spot, floors, drawn), None
+    if wrong := plainly_wrong(case, spot.own, floors, drawn):
+        return wrong, None
+    reached = {item.name: item.snr_db for item in _judged(case, spot.own, drawn)}
+    near = {
+        name: max(floors.get(name, _WRONG_DB), min(snr_db, _EXACT_DB) - _BELOW_OWN_DB)
+        for name, snr_db in reached.items()
+        if getattr(spot.own.results.get(name), "is_floating_point", lambda: True)()
+    }
+    floors = {**floors, **near}
+    wrong = plainly_wrong(case, spot, floors, drawn)
+    again = replace(spot, results=spot.again)
+    if wrong is None or plainly_wrong(case, again, floors, drawn) is None:
+        return wrong, None
+    return wrong, floors
+
+
+def _judged(case: Case, spot: Spot, drawn: Drawn) -> list[Comparison]:
+    reference, given = Reference(case), fresh_copies(spot.given)
+    nothing: dict[int, torch.Tensor | None] = {}
+    if spot.incoming is None:
+        found = reference.forward(given, list(spot.results))
+        outputs, before = (
+            {name: drawn(name, item) for name, item in of.items()}
+            for of in (found.outputs, found.before)
+        )
+        return judge(case, Pass(outputs, nothing, before), Pass(dict(spot.results), nothing))
+    positions = leaves(given)
+    if len(spot.results) != len(positions):
+        return [Comparison("grad", False, "a gradient of each input", "gives others")]
+    names = dict(zip(positions, spot.results, strict=True))
+    wanted = reference.backward(given, list(spot.incoming), spot.incoming)
+    expected = {place: drawn(names[place], item) for place, item in wanted.items()}
+    gradients = {place: spot.results[name] for place, name in names.items()}
+    return judge(case, Pass({}, expected), Pass({}, gradients))
+
+
+def wrong_result(item: Comparison) -> Finding:
+    """Return the finding about a timed call's result."""
+    return Finding(
+        "timed-result",
+        f"wrong in a timed block, on content that it had not seen: {item.name} {item.reason}, "
+        f"SNR {item.snr_db:.1f} dB",
+        advice="do the same work in timed calls as in checked ones",
+        bucket="W2",
+    )
+
+
+def floors(accuracy: Mapping[str, Accuracy], slack_db: float) -> dict[str, float]:
+    """Return the SNR in dB, by name of the result, that lies so far below a known accuracy."""
+    return {
+        name: min(found.snr_db, found.rounding_db) - slack_db for name, found in accuracy.items()
+    }

@@ -1,0 +1,156 @@
+"""The calls that are timed, and what they work on: content that follows from a block's seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from typing import Any
+
+import torch
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+
+from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.running.execution import (
+    drawn_like,
+    leaves,
+    make_inputs,
+    results,
+    results_of,
+    roots,
+)
+from pytest_kopt.cases.seeds import derive
+from pytest_kopt.honesty import inputs
+from pytest_kopt.honesty.renewal import Renewal
+from pytest_kopt.numerics.nested import contents, fresh_copies, tensors
+
+
+class Forward:
+    """A forward call on arguments of its own, of which those at `weights` stay as they are.
+
+    The case, where there is one, says which of them hold results after it.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        held: inputs.Held,
+        weights: Container[int],
+        case: Case | None = None,
+    ) -> None:
+        self._function = function
+        self._case = case
+        self._held = held
+        self.restore = held.restore
+        self.given = held.source
+        self.incoming: dict[str, torch.Tensor] | None = None
+        self.changing = inputs.activations(self.given, weights)
+
+    def __call__(self) -> Any:
+        return self._function(*self._held.live)
+
+    def named(self, returned: Any) -> dict[str, Any]:
+        """Return what a call gave."""
+        return _results(self._case, returned, self._held.live)
+
+
+def _results(case: Case | None, returned: Any, given: Sequence[Any]) -> dict[str, Any]:
+    return results_of(case, returned, given) if case else results(returned, given, ())
+
+
+class Backward:
+    """One backward over a graph that was built once, on inputs of its own.
+
+    It finds what it writes over as the forward left it.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        given: Sequence[Any],
+        seeds: Any,
+        case: Case | None = None,
+    ) -> None:
+        """Run the forward; `seeds` makes the incoming gradient of an output.
+
+        Without a case nothing is written over.
+        """
+        rewritten = case.rewritten if case else frozenset[int]()
+        forward = inputs.Held(fresh_copies(given), rewritten)
+        self.given = forward.source
+        self.leaves = list(leaves(forward.live).values())
+        self._outputs = roots(_results(case, function(*forward.live), forward.live))
+        drawn = [seeds(out) for out in self._outputs.values()]
+        consumed = range(len(drawn)) if case and case.consumes_incoming else ()
+        self._incoming = inputs.Held(drawn, consumed)
+        self.changing = self._incoming.source
+        self.incoming: dict[str, torch.Tensor] | None = dict(
+            zip(self._outputs, self.changing, strict=True)
+        )
+        self._saved = inputs.Held(forward.live, rewritten)
+        # torch refuses a backward over memory whose version is another than the forward's.
+        self._versions = [
+            _unsafe_preserve_version_counter(item)
+            for place in rewritten
+            for item in tensors(forward.live[place])
+        ]
+
+    def __call__(self) -> tuple[torch.Tensor, ...]:
+        found: tuple[torch.Tensor, ...] = torch.autograd.grad(
+            list(self._outputs.values()),
+            self.leaves,
+            self._incoming.live,
+            retain_graph=True,
+            allow_unused=True,
+        )
+        return found
+
+    def restore(self) -> None:
+        """Bring what a call has to find."""
+        self._saved.restore()
+        self._incoming.restore()
+        for version in self._versions:
+            version.__exit__(None, None, None)
+
+    def named(self, returned: Any) -> dict[str, Any]:
+        """Return the gradients."""
+        return {str(place): gradient for place, gradient in enumerate(returned)}
+
+
+def begin_content(case: Case, sets: Sequence[Sequence[Any]], renewal: Renewal, seed: int) -> None:
+    """Write what the first call of a block meets, but for the renewal before every call.
+
+    Where a renewal does not change all that is content (integers, generators), the case draws it.
+    """
+    renewal.begin(seed)
+    if len(sets) == 1 and not all(
+        isinstance(item, torch.Tensor) and item.dtype in inputs.SCALABLE
+        for place, held in enumerate(sets[0])
+        if place not in case.weights
+        for item in contents(held)
+    ):
+        drawn = make_inputs(case, content_seed(seed))
+        inputs.overwrite(sets[0], drawn, case.weights, only_activations=True)
+
+
+def content_seed(seed: int) -> int:
+    """Return the seed of what a call that is looked at meets, by that of its block."""
+    return derive(seed, "", "looked at")
+
+
+def new_content(case: Case, call: Forward | Backward, seed: int) -> Callable[[], None]:
+    """Draw content as the case draws it; return what writes it where a call looks."""
+    if call.incoming is None:
+        given, drawn = call.given, make_inputs(case, seed)
+        return lambda: inputs.overwrite(given, drawn, case.weights, only_activations=True)
+    pairs = [*zip(call.changing, drawn_gradients(call.changing, seed), strict=True)]
+
+    def write() -> None:
+        for old, new in pairs:
+            old.data.copy_(new)
+
+    return write
+
+
+def drawn_gradients(like: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
+    """Return incoming gradients like others, drawn where the first of these lies."""
+    generator = torch.Generator(like[0].device).manual_seed(seed)
+    return [drawn_like(item, generator) for item in like]
