@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +20,7 @@ from pytest_kopt.decide.noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.race import RACE_LOOKS, heat, interval, winner
 from pytest_kopt.figures import changed_within
+from pytest_kopt.paired.race import run_race
 from pytest_kopt.trials.candidates import candidates_of
 from tests.test_bisect_walk import CASE_SD
 from tests.whole_campaign import KERNEL, a_campaign
@@ -65,6 +70,46 @@ def test_ties_go_to_the_smaller_change() -> None:
     assert winner(field, list(field), {"long": 90, "short": 3, "less": 1}) == "short"
     clear = {"long": measured(3.0), "short": measured(2.0)}
     assert winner(clear, list(clear), {"long": 90, "short": 3}) == "long", "no tie"
+
+
+class Heats:
+    """A race's comparison, scripted: what each candidate gains in percent, give or take a little.
+
+    `counts` are the replicas that were asked for, look by look.
+    """
+
+    def __init__(self, gains: dict[str, float]) -> None:
+        self.gains = gains
+        self.counts: list[int] = []
+        self._measured = 0
+
+    @contextmanager
+    def compare(self, names: Sequence[str], count: int) -> Iterator[Heats]:
+        self.counts.append(count)
+        yield self
+
+    def replicas(self, count: int) -> Iterator[dict[str, Any]]:
+        for _ in range(count):
+            self._measured += 1
+            wobble = 0.02 if self._measured % 2 else -0.02
+
+            def ratio(way: str, name: str, wobble: float = wobble) -> float:
+                return log_ratio(self.gains.get(name, 0.0) + wobble)
+
+            yield {"a": SimpleNamespace(ratio=ratio, device="", same=None, is_same=False)}
+
+
+def test_a_race_goes_on_where_the_first_of_its_field_is_out() -> None:
+    """Each look adds its own replicas: five are no look, and ended such a race in a traceback."""
+    heats = Heats({"slow": -9.0, "one": 5.0, "other": 5.0})
+    one: Any = SimpleNamespace(nodeid="a", label="a", dims={}, key=("a",))
+    metric: Any = SimpleNamespace(name="step speed", way="step", on_both_sides=lambda *_: None)
+    known: Any = SimpleNamespace(noise=lambda *_: Noise((), DEVICE_TIMED))
+    compare: Any = heats.compare
+    raced = run_race(compare, heats.gains, [one], metric, PRIMUS, known, None)
+    assert heats.counts == [2, 1, 1]
+    assert (raced.left, raced.replicas) == (("one", "other"), 4)
+    assert "slow" in raced.standings and raced.standings["slow"].out
 
 
 def test_equal_candidates_race_once_under_all_their_names(tmp_path: Path) -> None:

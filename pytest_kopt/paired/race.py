@@ -47,11 +47,12 @@ def run_race(
     left, measured = list(names), dict[str, _Replicas]()
     standings: dict[str, Standing] = {}
     evidences: dict[str, PairedEvidence] = {}
+    so_far = 0
     for look in RACE_LOOKS:
         if not left:
             break
-        so_far = len(next(iter(measured.values()), []))
         found, broken = _replicas(compare, left, look - so_far)
+        so_far = look
         standings |= {name: Standing(None, float("-inf"), why) for name, why in broken.items()}
         left = [name for name in left if name not in broken]
         for name in left:
@@ -66,7 +67,7 @@ def run_race(
         left = [name for name in left if not standings[name].out]
         if len(left) < 2:
             break
-    return Raced(standings, tuple(left), evidences, len(next(iter(measured.values()), [])))
+    return Raced(standings, tuple(left), evidences, so_far)
 
 
 def _replicas(

@@ -111,7 +111,7 @@ def test_an_illegal_access_costs_one_case(project: Project, words: tuple[str, ..
         project.write("kernels/doubled.py", "")
         project.commit_all()
         kernel = ("--op", "doubled", "--kernel", "kernels/doubled.py", "--backend", "TRITON")
-        assert project.kopt("init", "c", *kernel, "--gpu", "H200").code == 0
+        assert project.kopt("init", "c", *kernel, "--gpu", "H200", "--elsewhere").code == 0
         done = run(project, *extra, "--kopt-round", "1")
     assert done.code == 1, done.text
     assert [row["Check"] for row in rows(project)] == ["PASS", "ERROR", "PASS"], done.text
