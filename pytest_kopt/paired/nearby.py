@@ -8,6 +8,10 @@ from pytest_kopt.decide.verdict import Same
 from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.processes.child import Child, ChildDied
 
+#: So many cases are asked for before an answer is read: a pipe holds a few hundred orders, and
+#: who fills it waits for a process that may wait for its own answers to be read.
+AHEAD = 16
+
 
 class Nearby:
     """Processes that try cases at shapes near the declared ones, one case after the other."""
@@ -20,27 +24,33 @@ class Nearby:
         self.how = how
         self._children = children
         self._ids = ids
+        self._seed = seed
         #: How one of them ended by itself, "" as long as none did.
         self.died = ""
         #: The cases that the change does not concern, with how that is known.
         self.same: dict[str, Same] = {}
         for child in children:
-            for nodeid in ids:
-                child.ask(nodeid, None)
-                child.release(seed)
+            for nodeid in ids[:AHEAD]:
+                self._ask(child, nodeid)
 
     def wait(self) -> list[Tried]:
         """Wait for the end; return what they found, a case that cannot be loaded left out."""
         return [tried for child in self._children for tried in self._read(child)]
 
+    def _ask(self, child: Child, nodeid: str) -> None:
+        child.ask(nodeid, None)
+        child.release(self._seed)
+
     def _read(self, child: Child) -> Iterator[Tried]:
-        for nodeid in self._ids:
+        for place, nodeid in enumerate(self._ids):
             try:
                 while (message := child.receive())["kind"] != "finished":
                     if message["kind"] == "tried":
                         yield Tried(**message["shape"])
                     elif message["kind"] == "same":
                         self.same[nodeid] = message["how"]
+                for following in self._ids[place + AHEAD : place + AHEAD + 1]:
+                    self._ask(child, following)
             except ChildDied as death:
                 self.died = f"{nodeid}: {death}".splitlines()[0]
                 return

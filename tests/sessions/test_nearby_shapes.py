@@ -1,4 +1,4 @@
-"""Both versions are tried at shapes near the declared ones, after they were timed."""
+"""Both versions are tried at shapes near the declared ones, in a process that times neither."""
 
 from __future__ import annotations
 

@@ -1,0 +1,74 @@
+"""What tries shapes near the declared ones, as the deciding process talks to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from pytest_kopt.paired.nearby import AHEAD, Nearby
+from pytest_kopt.processes.child import ChildDied
+
+SHAPE: dict[str, Any] = {"kind": "uneven", "dims": {"n": 3}}
+
+
+class Process:
+    """Tries what it is asked for, but dies at one case and has others that do not concern it."""
+
+    def __init__(self, dies_at: str = "", same: tuple[str, ...] = ()) -> None:
+        self.asked: list[str] = []
+        self.seeds: set[int] = set()
+        self.answered = 0
+        self._dies_at, self._same = dies_at, same
+        self._messages = self._talk()
+
+    def ask(self, nodeid: str, following: str | None) -> None:
+        self.asked.append(nodeid)
+        assert len(self.asked) - self.answered <= AHEAD, "a pipe would be full in the end"
+
+    def release(self, seed: int) -> None:
+        self.seeds.add(seed)
+
+    def receive(self) -> dict[str, Any]:
+        return next(self._messages)
+
+    def _talk(self) -> Iterator[dict[str, Any]]:
+        yield {"kind": "collected", "ids": []}
+        while True:
+            nodeid = self.asked[self.answered]
+            if nodeid == self._dies_at:
+                raise ChildDied("the process was ended by signal SIGSEGV\nand more")
+            yield {"kind": "report", "data": {}}
+            if nodeid in self._same:
+                yield {"kind": "same", "how": "source"}
+            else:
+                yield {"kind": "tried", "shape": {"nodeid": nodeid, **SHAPE}}
+            self.answered += 1
+            yield {"kind": "finished", "nodeid": nodeid}
+
+
+IDS = [f"case{i}" for i in range(3 * AHEAD)]
+
+
+def nearby(*processes: Process) -> Nearby:
+    return Nearby(cast("Any", processes), "one process", IDS, 7)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_all_cases_are_tried_and_a_few_are_asked_for_ahead(count: int) -> None:
+    processes = [Process(same=("case2",)) for _ in range(count)]
+    trying = nearby(*processes)
+    assert all(process.asked == IDS[:AHEAD] for process in processes)
+    tried = trying.wait()
+    expected = [nodeid for nodeid in IDS if nodeid != "case2"] * count
+    assert [item.nodeid for item in tried] == expected
+    assert (trying.same, trying.died) == ({"case2": "source"}, "")
+    assert all(process.asked == IDS and process.seeds == {7} for process in processes)
+
+
+def test_what_was_found_before_a_process_ended_is_kept() -> None:
+    trying = nearby(Process(dies_at="case20"), Process())
+    tried = trying.wait()
+    assert [item.nodeid for item in tried] == [*IDS[:20], *IDS]
+    assert trying.died == "case20: the process was ended by signal SIGSEGV"
