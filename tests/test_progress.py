@@ -69,7 +69,7 @@ def test_what_starts_for_long_is_told_on_a_line_of_its_own(monkeypatch: pytest.M
     clock.now += module.QUIET_SECONDS
     assert told.wait(10)
     progress.stop()
-    assert screen.written == ["kopt: starting"]
+    assert screen.written == ["kopt: starting, 10 s so far"]
 
 
 def test_a_slow_process_does_not_make_more_be_left() -> None:

@@ -118,7 +118,7 @@ class Progress:
     def line(self) -> str:
         """Return where the session is and what is left."""
         if self._phase in ("starting", "deciding"):
-            return f"kopt: {self._phase}"
+            return f"kopt: {self._phase}, {self._clock() - self._since:.0f} s so far"
         left = self._seconds_left
         if self._phase == "comparing":
             until = "" if left is None else f", up to {left:.0f} s left"
