@@ -21,6 +21,7 @@ SOURCE = """
 import os
 import signal
 import sys
+import threading
 
 _ROOT = os.path.dirname(os.path.realpath(__file__)) + os.sep
 # Where in an event's arguments the paths are, and the directories that they may be relative to.
@@ -43,6 +44,9 @@ _count = 0
 
 def _step(what, descriptor=None):
     global _count
+    # How often this thread writes is a matter of time: a step's number would be another each time.
+    if threading.current_thread().name == "kopt-progress":
+        return
     _count += 1
     os.write(_log, f"{_count} {what}\\n".encode())
     if _count == _at:
