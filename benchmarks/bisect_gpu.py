@@ -1,11 +1,12 @@
 """`kopt bisect` over histories with a planted loss, and one gain in between.
 
 python benchmarks/bisect_gpu.py OUT [histories=10] [commits=64] [losses=1,2,5] [clean=2]
-[device=cpu]
+[jobs=1] [seed=64] [device=cpu]
 
 A commit edits a kernel that launches the template's GEMM (on a CPU: torch's) 400 times a call; the
 culprit launches more from then on, another commit somewhere fewer, by 0.2 to 0.6 of that.
-`clean` histories have no loss. Writes OUT/bisect.json after every history.
+`clean` histories have no loss. `jobs` histories are walked side by side: their seconds are then not
+those of one alone. Writes OUT/bisect.json after every history.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -118,40 +120,41 @@ def history(draw: random.Random, commits: int, loss: float) -> tuple[list[int], 
     ], culprit
 
 
+def walked(device: str, loss: float, launches: Sequence[int], culprit: int) -> dict[str, Any]:
+    """Make a history and bisect it; returns what was found."""
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name) / "project"
+        hashes = made(root, device, launches)
+        found, seconds = bisected(root, hashes[0])
+    first = found["first_slower"]
+    named = hashes.index(first["commit"]) if first else 0
+    bound = first or found["bad_against_good"] or {"low_pct": 0.0, "high_pct": 0.0}
+    return {
+        "planted %": -loss,
+        "culprit": culprit,
+        "named": named,
+        "right": named == culprit,
+        "low %": bound["low_pct"],
+        "high %": bound["high_pct"],
+        "sessions": found["sessions"],
+        "seconds": round(seconds, 1),
+    }
+
+
 def main() -> None:
     wishes = dict(word.split("=") for word in sys.argv[2:])
     device, commits = wishes.get("device", "cuda"), int(wishes.get("commits", 64))
     losses = [float(loss) for loss in wishes.get("losses", "1,2,5").split(",")]
-    plan = [loss for loss in losses for _ in range(int(wishes.get("histories", 10)))]
+    plan = [loss for _ in range(int(wishes.get("histories", 10))) for loss in losses]
     plan += [0.0] * int(wishes.get("clean", 2))
-    report, draw, rows = (
-        Report(Path(sys.argv[1]), "bisect"),
-        random.Random(64),
-        list[dict[str, Any]](),
-    )
-    for loss in plan:
-        launches, culprit = history(draw, commits, loss)
-        with tempfile.TemporaryDirectory() as name:
-            root = Path(name) / "project"
-            hashes = made(root, device, launches)
-            found, seconds = bisected(root, hashes[0])
-        first = found["first_slower"]
-        named = hashes.index(first["commit"]) if first else 0
-        bound = first or found["bad_against_good"] or {"low_pct": 0.0, "high_pct": 0.0}
-        rows.append(
-            {
-                "planted %": -loss,
-                "culprit": culprit,
-                "named": named,
-                "right": named == culprit,
-                "low %": bound["low_pct"],
-                "high %": bound["high_pct"],
-                "sessions": found["sessions"],
-                "seconds": round(seconds, 1),
-            }
-        )
-        report.add("histories", rows)
-        print(rows[-1], flush=True)
+    draw, rows = random.Random(int(wishes.get("seed", 64))), list[dict[str, Any]]()
+    report = Report(Path(sys.argv[1]), "bisect")
+    with ThreadPoolExecutor(int(wishes.get("jobs", 1))) as pool:
+        walks = [pool.submit(walked, device, loss, *history(draw, commits, loss)) for loss in plan]
+        for done in as_completed(walks):
+            rows.append(done.result())
+            report.add("histories", rows)
+            print(rows[-1], flush=True)
     report.table("Histories", rows)
     right = sum(row["right"] for row in rows)
     print(f"{right} of {len(rows)} right, at most {max(row['seconds'] for row in rows)} s")

@@ -1,10 +1,11 @@
 """Live races of eight versions of a kernel whose speeds are known.
 
-python benchmarks/race_gpu.py OUT [races=10] [copies=20] [device=cpu]
+python benchmarks/race_gpu.py OUT [races=10] [copies=20] [jobs=1] [seed=8] [device=cpu]
 
 The incumbent launches the template's GEMM (on a CPU: torch's) 400 times a call, a candidate as
 often as makes its gain; so the truth is known. `races` fields of eight lie 0.5 % apart and more,
 `copies` are eight versions that do the same. After each race a round of one candidate is timed too.
+`jobs` races run side by side: their seconds are then not those of a race alone.
 Writes OUT/race.json after every race.
 """
 
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -64,37 +66,40 @@ def gain(launches: int) -> float:
     return (LAUNCHES / launches - 1) * 100
 
 
+def raced(device: str, launches: Sequence[int]) -> dict[str, Any]:
+    """Run a race and a round of one candidate in a project of their own; returns what was found."""
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name) / "project"
+        campaign(root, device)
+        verdict, seconds = race(root, device, launches)
+        (root / PATH).write_text(source(device, 2000, 360))
+        began = time.perf_counter()
+        run(root, "--kopt-campaign", NAME, "--kopt-round", "next")
+        single = time.perf_counter() - began
+    chosen = verdict["candidates"][0]["name"].split(", ")[0]
+    return {
+        "field": "copies" if len(set(launches)) == 1 else "known gains",
+        "best %": max(map(gain, launches)),
+        "chosen %": gain(launches[int(chosen.rpartition("/")[2])]),
+        "decision": verdict["decision"],
+        "seen %": (verdict["aggregate"] or {}).get("change_pct"),
+        "seconds": round(seconds, 1),
+        "a single round": round(single, 1),
+    }
+
+
 def main() -> None:
     wishes = dict(word.split("=") for word in sys.argv[2:])
-    device, draw = wishes.get("device", "cuda"), random.Random(8)
+    device, draw = wishes.get("device", "cuda"), random.Random(int(wishes.get("seed", 8)))
     report, rows = Report(Path(sys.argv[1]), "race"), list[dict[str, Any]]()
     fields = [[400, 398, 396, 394, 392, 390, 404, 412]] * int(wishes.get("races", 10))
     fields += [[LAUNCHES] * 8] * int(wishes.get("copies", 20))
-    for field in fields:
-        launches = draw.sample(field, len(field))
-        with tempfile.TemporaryDirectory() as name:
-            root = Path(name) / "project"
-            campaign(root, device)
-            verdict, seconds = race(root, device, launches)
-            (root / PATH).write_text(source(device, 2000, 360))
-            began = time.perf_counter()
-            run(root, "--kopt-campaign", NAME, "--kopt-round", "next")
-            single = time.perf_counter() - began
-        chosen = verdict["candidates"][0]["name"].split(", ")[0]
-        truth = gain(launches[int(chosen.rpartition("/")[2])])
-        rows.append(
-            {
-                "field": "copies" if len(set(launches)) == 1 else "known gains",
-                "best %": max(map(gain, launches)),
-                "chosen %": truth,
-                "decision": verdict["decision"],
-                "seen %": (verdict["aggregate"] or {}).get("change_pct"),
-                "seconds": round(seconds, 1),
-                "a single round": round(single, 1),
-            }
-        )
-        report.add("races", rows)
-        print(rows[-1], flush=True)
+    with ThreadPoolExecutor(int(wishes.get("jobs", 1))) as pool:
+        races = [pool.submit(raced, device, draw.sample(field, len(field))) for field in fields]
+        for done in as_completed(races):
+            rows.append(done.result())
+            report.add("races", rows)
+            print(rows[-1], flush=True)
     report.table("Races", rows)
 
 
