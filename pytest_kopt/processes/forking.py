@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 from _pytest.config import default_plugins
 
 from pytest_kopt.honesty.watching.state import was_frozen
+from pytest_kopt.processes.bytecode import kept_bytecode
 from pytest_kopt.processes.parent_death import end_with_parent
 
 #: Without these no case runs. What is not there, like Triton or a vendor's library, is left out.
@@ -61,13 +62,14 @@ def main() -> None:
 
 
 def _import(names: Iterable[str]) -> None:
-    for name in names:
-        try:
-            importlib.import_module(name)
-        except MemoryError:
-            raise
-        except Exception:  # noqa: S112 - whoever needs it says what is wrong with it
-            continue
+    with kept_bytecode():
+        for name in names:
+            try:
+                importlib.import_module(name)
+            except MemoryError:
+                raise
+            except Exception:  # noqa: S112 - whoever needs it says what is wrong with it
+                continue
     gc.freeze()
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_kopt.options.declare import JUDGING, SERVE
+from pytest_kopt.processes.bytecode import kept_bytecode
 
 if TYPE_CHECKING:
     from pytest_kopt.honesty.watching.watch import Watch
@@ -18,10 +19,11 @@ _WATCH: pytest.StashKey[Watch] = pytest.StashKey()
 def watch_of(config: pytest.Config) -> Watch:
     """Return the watch of this process, begun now unless it has been; imports torch."""
     if _WATCH not in config.stash:
-        from pytest_kopt.honesty.watching.watch import Watch
-
         serve = config.pluginmanager.get_plugin(SERVE)
-        config.stash[_WATCH] = Watch.start(config.rootpath, serve.bounds if serve else None)
+        with kept_bytecode():
+            from pytest_kopt.honesty.watching.watch import Watch
+
+            config.stash[_WATCH] = Watch.start(config.rootpath, serve.bounds if serve else None)
     return config.stash[_WATCH]
 
 
