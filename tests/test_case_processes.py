@@ -1,13 +1,19 @@
 """Cases in child processes: who runs what, what is reported when, and what a death costs."""
 
 import itertools
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from multiprocessing import Pipe
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pytest_kopt.processes.case_processes import CaseProcesses, Listener
+from pytest_kopt.paired.remeasure import side_by_side
+from pytest_kopt.processes.case_processes import Abandoned, CaseProcesses, Listener
 from pytest_kopt.processes.child import NO_MEMORY, ChildDied
 
 CASES = [f"case{number}" for number in range(6)]
@@ -30,6 +36,9 @@ class Child:
         if nodeid in world.deadly:
             self._theirs.close()
             return
+        if nodeid in world.endless:
+            world.hangs.set()
+            return
         crowded = sum(not child.ended for child in world.children) > 1
         lacking = nodeid in world.hungry and crowded
         self._send("report", data={"nodeid": nodeid, "longrepr": NO_MEMORY if lacking else None})
@@ -45,10 +54,14 @@ class Child:
     def stop(self) -> None:
         self.ended = True
 
-    kill = stop
+    def kill(self) -> None:
+        self.ended = True
+        self._theirs.close()
 
     def _send(self, kind: str, **fields: Any) -> None:
-        self._theirs.send({"kind": kind, **fields})
+        # One that was ended says nothing.
+        with suppress(OSError):
+            self._theirs.send({"kind": kind, **fields})
 
 
 class World:
@@ -60,10 +73,15 @@ class World:
         self.deadly: set[str] = set()
         self.hungry: set[str] = set()
         self.leaving: set[str] = set()
+        self.endless: set[str] = set()
+        self.hangs = threading.Event()
         self.heard: list[tuple[str, str]] = []
         self.proceeds: Callable[[], bool] = lambda: True
 
     def run(self, most: int) -> None:
+        self.processes(most).run()
+
+    def processes(self, most: int) -> CaseProcesses:
         def heard(kind: str) -> Callable[..., None]:
             return lambda nodeid, *rest: self.heard.append((kind, nodeid))
 
@@ -78,7 +96,7 @@ class World:
             proceed=lambda: self.proceeds(),
         )
         start: Any = lambda: Child(self)  # noqa: E731
-        CaseProcesses(start, listener, most=most).run()
+        return CaseProcesses(start, listener, most=most)
 
     def finished(self) -> list[str]:
         return [nodeid for kind, nodeid in self.heard if kind == "finished"]
@@ -158,3 +176,66 @@ def test_what_cannot_collect_is_tried_twice(world: World, monkeypatch: pytest.Mo
     monkeypatch.setattr(Child, "receive", dies)
     world.run(most=3)
     assert world.heard == [("died 1", "None"), ("died 2", "None")]
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_a_run_is_ended_from_another_thread(world: World, most: int) -> None:
+    """A case that hangs would never say another word; nothing is started in its place."""
+    world.endless = {"case1"}
+    processes = world.processes(most)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(processes.run)
+        assert world.hangs.wait(10)
+        processes.abandon()
+        with pytest.raises(Abandoned):
+            running.result(10)
+    assert len(world.children) == most and "died 1" not in dict(world.heard)
+    with pytest.raises(Abandoned):
+        processes.run()
+    assert len(world.children) == most, "it stays ended"
+
+
+class Runs:
+    """Runs that end when they are told to, as `side_by_side` sees them."""
+
+    def __init__(self, count: int) -> None:
+        self.now = self.most = self.ended = 0
+        self.together = threading.Barrier(count)
+
+    def one(self, found: object) -> Any:
+        abandoned = threading.Event()
+
+        def run() -> object:
+            if abandoned.is_set():
+                raise Abandoned
+            self.now += 1
+            self.most = max(self.most, self.now)
+            self.together.wait(10)
+            self.now -= 1
+            if isinstance(found, Exception):
+                raise found
+            if found is None:
+                assert abandoned.wait(10)
+                raise Abandoned
+            return found
+
+        return SimpleNamespace(run=run, abandon=abandoned.set)
+
+    def end(self) -> None:
+        self.ended += 1
+
+
+def test_runs_side_by_side_keep_their_places() -> None:
+    runs = Runs(2)
+    found = side_by_side([runs.one(number) for number in range(6)], 2, runs.end)
+    assert (found, runs.most, runs.ended) == ([*range(6)], 2, 6)
+
+
+def test_one_that_fails_ends_the_others() -> None:
+    """Also those that have not begun: nobody waits for what hangs."""
+    runs = Runs(3)
+    given = [runs.one(None), runs.one(OSError("no more processes")), runs.one(None), runs.one(7)]
+    began = time.monotonic()
+    with pytest.raises(OSError, match="no more processes"):
+        side_by_side(given, 3)
+    assert time.monotonic() - began < 9

@@ -114,6 +114,36 @@ def test_a_terminal_shows_the_phase_and_what_is_left() -> None:
     progress.stop()
 
 
+def test_a_race_shows_each_of_its_phases(tmp_path: Path) -> None:
+    screen, clock, file = Screen(), Clock(), tmp_path / "running.json"
+    progress = Progress(on(screen), file, clock)
+    progress.entering("checking candidate", 8)
+    for _ in range(2):
+        clock.now += 2.0
+        progress.checked()
+    assert progress.line() == "kopt: checking candidate 3 of 8, about 12 s left"
+    progress.comparing(4, phase="racing", looks=(2, 3, 4))
+    for _ in range(3):
+        progress.measured()
+    found = json.loads(file.read_text())
+    assert (found["phase"], found["look"], found["looks"]) == ("racing", 2, 3)
+    assert progress.line().startswith("kopt: racing, look 2 of 3: process 3 of at most 4")
+    progress.entering("checking the winner")
+    clock.now += 3.0
+    assert progress.line() == "kopt: checking the winner, 3 s so far"
+    progress.comparing(FINAL_LOOK, phase="comparing the winner")
+    progress.measured()
+    assert json.loads(file.read_text())["phase"] == "comparing the winner"
+    said = [line.partition(",")[0] for line in screen.written]
+    assert said == [
+        "kopt: checking candidate 1 of 8",
+        "kopt: racing",
+        "kopt: checking the winner",
+        "kopt: comparing the winner",
+    ]
+    progress.stop()
+
+
 def test_elsewhere_a_line_comes_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A case that takes long, or hangs, is no silence."""
     monkeypatch.setattr(module, "_TICK_SECONDS", 0.005)

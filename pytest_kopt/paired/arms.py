@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -87,11 +87,22 @@ class Arms:
         if self.why_two:
             self.how = TWO_PROCESSES
         self._deaths = 0
+        #: Candidates of a race that are out; processes that were started before hold them still.
+        self._out: set[str] = set()
 
     @property
     def tries_nearby(self) -> bool:
         """Whether shapes near the declared ones are tried; a race's winner is asked later."""
         return not self._versions.raced
+
+    def race(self, names: Collection[str]) -> None:
+        """Hold and time these candidates of a race alone from now on."""
+        versions = self._versions
+        copy, *trees = versions.trees
+        kept = [both for both in zip(versions.raced, trees, strict=True) if both[0] in names]
+        self._out |= {*versions.raced} - {*names}
+        raced = tuple(name for name, _ in kept)
+        self._versions = replace(versions, trees=(copy, *(t for _, t in kept)), raced=raced)
 
     def fall_back(self, how: str, refused: Refused) -> None:
         """Go on in two processes a replica; NotComparable where that is `how` it failed.
@@ -123,7 +134,8 @@ class Arms:
         held = self._holding(how, [*self._versions.arms], site, device, ids, order, orders)
         alone = None if how == ONE_PROCESS else held[CANDIDATE]
         children = [*dict.fromkeys(held.values())]
-        return Replica(children, how, device, site.placement, referee, self._accuracy, alone)
+        accuracy, out = self._accuracy, self._out
+        return Replica(children, how, device, site.placement, referee, accuracy, alone, out)
 
     def start_nearby(self, site: Site, device: Device, ids: Sequence[str]) -> Nearby:
         """Start what tries candidate and incumbent at shapes near those of some cases."""

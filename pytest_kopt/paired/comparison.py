@@ -134,6 +134,10 @@ class Comparison:
         for parts in zip(*measured, strict=True):
             yield {nodeid: quads for part in parts for nodeid, quads in part.items()}
 
+    def race(self, names: Collection[str]) -> None:
+        """Time these candidates of a race alone from now on."""
+        self._arms.race(names)
+
     def in_company(self) -> dict[str, CaseQuads]:
         """Time the incumbent beside the candidate against itself in a process of its own, once.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from pytest_kopt.cases.result import CaseResult
@@ -48,46 +49,61 @@ def run_race(
     standings: dict[str, Standing] = {}
     evidences: dict[str, PairedEvidence] = {}
     so_far = 0
-    for look in RACE_LOOKS:
-        if not left:
-            break
-        found, broken = _replicas(compare, left, look - so_far)
-        so_far = look
-        standings |= {name: Standing(None, float("-inf"), why) for name, why in broken.items()}
-        left = [name for name in left if name not in broken]
-        for name in left:
-            measured.setdefault(name, []).extend(found)
-        for name in left:
-            evidences[name] = PairedEvidence(
-                metric.name,
-                cases_of(metric, results, measured[name], core, name),
-                noise=known.noise(metric.way, measured[name][0]),
-            )
-        standings |= heat({name: evidences[name] for name in left}, policy)
-        left = [name for name in left if not standings[name].out]
-        if len(left) < 2:
-            break
+    with _Heats(compare) as heats:
+        for look in RACE_LOOKS:
+            if not left:
+                break
+            found, broken = heats.run(left, look - so_far, RACE_LOOKS[-1] - so_far)
+            so_far = look
+            standings |= {name: Standing(None, float("-inf"), why) for name, why in broken.items()}
+            left = [name for name in left if name not in broken]
+            for name in left:
+                measured.setdefault(name, []).extend(found)
+            for name in left:
+                evidences[name] = PairedEvidence(
+                    metric.name,
+                    cases_of(metric, results, measured[name], core, name),
+                    noise=known.noise(metric.way, measured[name][0]),
+                )
+            standings |= heat({name: evidences[name] for name in left}, policy)
+            left = [name for name in left if not standings[name].out]
+            if len(left) < 2:
+                break
     return Raced(standings, tuple(left), evidences, so_far)
 
 
-def _replicas(
-    compare: Compare, names: Sequence[str], count: int
-) -> tuple[_Replicas, dict[str, str]]:
-    """Return replicas of all that can be measured together, and why the others cannot."""
-    try:
-        with compare(names, count) as comparison:
-            return list(comparison.replicas(count)), {}
-    except (NotComparable, Caught) as error:
-        if len(names) == 1:
-            return [], {names[0]: str(error)}
-        whole = error
-    broken: dict[str, str] = {}
-    for name in names:
-        broken |= _replicas(compare, [name], 1)[1]
-    if not broken:
-        raise NotComparable(str(whole))
-    rest = [name for name in names if name not in broken]
-    if not rest:
-        return [], broken
-    found, more = _replicas(compare, rest, count)
-    return found, broken | more
+class _Heats(ExitStack):
+    """What measures the candidates that are left, from one look to the next."""
+
+    def __init__(self, compare: Compare) -> None:
+        super().__init__()
+        self._compare = compare
+        self._running: Comparison | None = None
+
+    def run(self, names: Sequence[str], count: int, most: int) -> tuple[_Replicas, dict[str, str]]:
+        """Return replicas of all that can be measured together, and why the others cannot.
+
+        `most` is how many there can be with those of later looks.
+        """
+        if self._running is None:
+            self._running = self.enter_context(self._compare(names, most))
+        self._running.race(names)
+        try:
+            return list(self._running.replicas(count)), {}
+        except (NotComparable, Caught) as error:
+            self._running = None
+            self.close()
+            if len(names) == 1:
+                return [], {names[0]: str(error)}
+            whole = error
+        broken: dict[str, str] = {}
+        for name in names:
+            with _Heats(self._compare) as alone:
+                broken |= alone.run([name], 1, 1)[1]
+        if not broken:
+            raise NotComparable(str(whole))
+        rest = [name for name in names if name not in broken]
+        if not rest:
+            return [], broken
+        found, more = self.run(rest, count, most)
+        return found, broken | more

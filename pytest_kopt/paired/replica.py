@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -147,14 +147,16 @@ class Replica:
         referee: Referee,
         accuracy: Mapping[str, Mapping[str, Accuracy]],
         alone: Child | None = None,
+        out: Collection[str] = (),
     ) -> None:
         """Take over started processes, and what judges them.
 
         `accuracy` is what the baseline's results of each case reached, `alone` the process that
-        holds only the candidate.
+        holds only the candidate, `out` arms that are not timed, whoever else adds to them.
         """
         self._children = children
         self._alone = alone
+        self._out = out
         self._referee = referee
         self._accuracy = accuracy
         self._seed = 0
@@ -250,6 +252,7 @@ class Replica:
                 child.agree(engine)
                 arms |= dict.fromkeys(_wait(child, "ready")["arms"], child)
             clear()
+            arms = {arm: child for arm, child in arms.items() if arm not in self._out}
             blocks = _Blocks(arms, order, device.kind)
             for arm, child in arms.items():
                 blocks.run(arm, order.getrandbits(62))
@@ -347,14 +350,31 @@ class _Blocks:
 def _quads(blocks: _Blocks, order: random.Random) -> dict[Kind, list[Quad]]:
     """Run the quads of a replica, each kind's in turn."""
     arms = blocks.arms
-    known = {kind: pair for kind, pair in _PAIRS.items() if arms.keys() >= {*pair}}
+    pairs = {kind: pair for kind, pair in _PAIRS.items() if arms.keys() >= {*pair}}
     named = {arm for pair in _PAIRS.values() for arm in pair}
-    pairs = known | {arm: (arm, INCUMBENT) for arm in arms if arm not in named}
     found: dict[Kind, list[Quad]] = {kind: [] for kind in pairs}
+    raced = [arm for arm in arms if arm not in named]
     for _ in range(QUADS):
+        if raced:
+            laps = _lap(blocks, [INCUMBENT, PLACEBO, *raced], order)
+            for kind in ("placebo", *raced):
+                found.setdefault(kind, []).append(laps(kind))
+            continue
         for kind, quads in found.items():
             quads.append(_quad(blocks, pairs[kind], order))
     return found
+
+
+def _lap(blocks: _Blocks, arms: Sequence[str], order: random.Random) -> Callable[[str], Quad]:
+    """Run all arms in an order that the dice say, and back; return what makes an arm's quad.
+
+    What drifts meets each arm as much as the incumbent, whose blocks they share.
+    """
+    there = order.sample(arms, len(arms))
+    first, second = order.getrandbits(62), order.getrandbits(62)
+    ran = [(arm, blocks.run(arm, first)) for arm in there]
+    ran += [(arm, blocks.run(arm, second)) for arm in reversed(there)]
+    return lambda arm: [block for block in ran if block[0] in (arm, INCUMBENT)]
 
 
 def _quad(blocks: _Blocks, pair: tuple[str, str], order: random.Random) -> Quad:

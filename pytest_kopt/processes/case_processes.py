@@ -13,6 +13,10 @@ from pytest_kopt.processes.channel import Message
 from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child, ChildDied
 
 
+class Abandoned(Exception):
+    """The run was ended from another thread."""
+
+
 @dataclass(slots=True)
 class Listener:
     """Where a run in children reports to; every field is called in the deciding process."""
@@ -67,6 +71,13 @@ class CaseProcesses:
         self._waiting: deque[str] | None = None
         self._alone: deque[str] = deque()
         self._deaths: dict[str | None, int] = {}
+        self._abandoned = False
+
+    def abandon(self) -> None:
+        """End the processes, from another thread: `run` raises Abandoned there."""
+        self._abandoned = True
+        for worker in list(self._workers):
+            worker.child.kill()
 
     def run(self) -> None:
         """Collect and run everything that the listener selects."""
@@ -88,7 +99,11 @@ class CaseProcesses:
             self._open()
 
     def _open(self) -> None:
-        self._workers.append(_Worker(self._start()))
+        if not self._abandoned:
+            self._workers.append(_Worker(self._start()))
+        # It may have been meanwhile.
+        if self._abandoned:
+            raise Abandoned
 
     def _close(self, worker: _Worker) -> None:
         self._workers.remove(worker)
@@ -105,6 +120,8 @@ class CaseProcesses:
         try:
             message = worker.child.receive()
         except ChildDied as death:
+            if self._abandoned:
+                raise Abandoned from None
             self._died(worker, str(death))
             return
         listener, kind = self._listener, message["kind"]

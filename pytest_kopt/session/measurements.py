@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +16,17 @@ from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.devices.placement import Placement, place
 from pytest_kopt.options.settings import Settings
-from pytest_kopt.processes.child import MAX_DEATHS, without_records
+from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, without_records
 from pytest_kopt.processes.launcher import launcher_of
 from pytest_kopt.processes.site import Site
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.session.distribution import has_local_workers, is_distributed, local_workers
-from pytest_kopt.session.progress import Progress
+from pytest_kopt.session.progress import COMPARING, Progress
 from pytest_kopt.session.sites import Lane, Sites
 
 _CHECKERS = 3
+#: Most of what a check on a GPU needs of the host is not its kernel's one thread.
+_CORES_OF_A_CHECK = {"cpu": 1, "cuda": 2}
 #: What torch imports at the first gradient that it is given: a symbolic algebra, for seconds.
 _GRADIENTS = "torch.fx.experimental.symbolic_shapes"
 
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from pytest_kopt.devices.vendor import Device
     from pytest_kopt.paired.arms import Versions
     from pytest_kopt.paired.comparison import Comparison
+    from pytest_kopt.paired.remeasure import Rerun
     from pytest_kopt.processes.profiler import Profiler
     from pytest_kopt.processes.remote_host import RemoteHost
     from pytest_kopt.profiling.table import CaseProfile
@@ -105,24 +109,26 @@ class HostMeasurements:
         found: list[CaseResult] = []
         measured = [nodeid for nodeid in self._collector.order if nodeid in self._collector.results]
         for site, device, ids in self._lanes(measured):
-            found += self._run_at(site, device, ids, site.copy(self._root)).results.values()
+            run = self._rerun(site, device, ids, site.copy(self._root))
+            found += run.run().results.values()
         return found
 
-    def _run_at(
+    def _rerun(
         self,
         site: Site,
         device: Device,
         ids: Sequence[str],
         copy: tuple[Path, Path] | None,
         lives: int = MAX_DEATHS,
+        most: int = 1,
         **changes: Any,
-    ) -> Collector:
-        """Run cases in a fresh process on a host, in the project or a copy of it."""
-        from pytest_kopt.paired.remeasure import measure_again
+    ) -> Rerun:
+        """Return a run of cases in a fresh process on a host, in the project or a copy of it."""
+        from pytest_kopt.paired.remeasure import Rerun
 
         orders = replace(self.orders, device=site.kind, **changes)
         env = _environment(site, device)
-        return measure_again(self._config, orders, env, ids, lives, copy, site.starter)
+        return Rerun(self._config, orders, env, ids, lives, copy, site.starter, most)
 
     def check_also(self, ids: Sequence[str]) -> None:
         """Check and measure further cases, each in a fresh process where its incumbent was.
@@ -142,29 +148,64 @@ class HostMeasurements:
         known = {case.nodeid: case.device for case in self.orders.expected or ()}
         homes = {nodeid: known.get(nodeid) for nodeid in ids}
         for site, device, members in self.sites.lanes(homes, measured=False):
-            orders = replace(self.orders, device=site.kind)
+            orders = replace(self.orders, device=site.kind, check_only=False)
             env, copy = _environment(site, device), site.copy(self._root)
             start = partial(Child, self._config, orders, env, members, copy, site.starter)
             replay.run(start, partial(filter_known, members))
 
-    def run_in(self, copy: tuple[Path, Path], ids: Sequence[str], **changes: Any) -> Collector:
-        """Run cases in a copy of the project under orders that are changed so."""
-        root, tree = copy
-        site = self.sites.first
-        return self._run_at(site, site.placement.best, ids, site.copy(root, tree), **changes)
+    def run_in(
+        self,
+        copies: Sequence[tuple[Path, Path]],
+        ids: Sequence[str],
+        phase: str = "",
+        **changes: Any,
+    ) -> list[Collector]:
+        """Run cases in copies of the project under orders that are changed so, side by side.
+
+        One that found no memory beside others is run once more alone.
+        """
+        from pytest_kopt.paired.remeasure import side_by_side
+
+        site, devices = self.sites.first, self._devices
+        room = max(1, site.cores // _CORES_OF_A_CHECK[site.kind])
+        most = max(1, min(self.checkers, room // len(copies)))
+        runs = [
+            partial(self._rerun, site, device, ids, site.copy(*copy), most=most, **changes)
+            for copy, device in zip(copies, cycle(devices), strict=False)
+        ]
+        if phase:
+            self.progress.entering(phase, len(runs) if len(runs) > 1 else 0)
+        found = side_by_side([run() for run in runs], room, self.progress.checked)
+        for number, there in enumerate(found):
+            if len(runs) > 1 and any(NO_MEMORY in text for text in there.failures.values()):
+                found[number] = runs[number]().run()
+        return found
+
+    @property
+    def _devices(self) -> Sequence[Device]:
+        """The devices that this session may use at once for what was measured nowhere yet."""
+        placement, workers = self.sites.first.placement, local_workers(self._config)
+        distributed = is_distributed(self._config) and workers
+        return placement.devices[:workers] if distributed else [placement.best]
 
     def compare(
-        self, ids: Sequence[str], versions: Versions, most: int | None = None
+        self,
+        ids: Sequence[str],
+        versions: Versions,
+        most: int | None = None,
+        phase: str = COMPARING,
     ) -> Comparison:
         """Return a comparison of two versions over these cases in fresh processes.
 
         One that has begun to get ahead is taken.
         """
-        from pytest_kopt.decide.inference import FINAL_LOOK
+        from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
+        from pytest_kopt.decide.race import RACE_LOOKS
 
         lanes = self._lanes(ids)
         most = most or self._settings.calibrate or FINAL_LOOK
-        self.progress.comparing(most * len(lanes), len(lanes))
+        looks = RACE_LOOKS if versions.raced else tuple(LOOKS)
+        self.progress.comparing(most * len(lanes), len(lanes), phase, looks)
         begun, self._opened = self._opened, None
         if begun is not None:
             known, opened = begun
@@ -232,13 +273,10 @@ class HostMeasurements:
 
         if self.orders.device != "cuda" or self._opened is not None:
             return
-        site, config = self.sites.here, self._config
-        devices: Sequence[Device] = [site.placement.best]
-        if is_distributed(config):
-            devices = site.placement.devices[: local_workers(config)]
-        if not devices:  # All workers are on other hosts.
+        site = self.sites.here
+        if not has_local_workers(self._config):
             return
-        lanes = [(site, device, list(ids)) for device in devices]
+        lanes = [(site, device, list(ids)) for device in self._devices]
         opened = self._comparison(lanes, versions, FINAL_LOOK)
         self._opened = versions, opened
         opened.get_ahead()
@@ -275,7 +313,8 @@ class HostMeasurements:
         for nodeid, how in self._collector.crashed.items():
             ((site, device, ids),) = self.sites.lanes({nodeid: None}, measured=False)
             # A session without a trial runs other tests as well; those are not run again.
-            again = self._run_at(site, device, ids, site.copy(self._root), lives=1, cases_only=True)
+            copy = site.copy(self._root)
+            again = self._rerun(site, device, ids, copy, lives=1, cases_only=True).run()
             self._collector.results |= again.results
             if nodeid in again.dead:
                 self._collector.dead[nodeid] = f"{how}\n{again.dead[nodeid]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from pytest_kopt.clock import now
 from pytest_kopt.decide.inference import LOOKS
 from pytest_kopt.decide.looks import ALONE_LOOKS
 
+COMPARING = "comparing"
 #: Seconds after which a line is printed where there is no terminal, whatever has happened.
 QUIET_SECONDS = 10.0
 _TICK_SECONDS = 1.0
@@ -44,6 +45,7 @@ class Progress:
         self._phase = ""
         self._case = ""
         self._done = self._total = 0
+        self._looks: Sequence[int] = ()
         self._lanes = 1
         self._since = self._counted = self._shown = self._written = clock()
 
@@ -63,17 +65,26 @@ class Progress:
             self._case = nodeid
             self._step(says=self._is_terminal)
 
+    def entering(self, phase: str, total: int = 0) -> None:
+        """Begin a phase of its own, which has so many parts (0: that is not counted)."""
+        self._begin(phase, total, says=True)
+
     def checked(self) -> None:
-        """Note that another case has been checked."""
+        """Note that another case, or another part of a phase, is done; from any thread."""
         with self._lock:
             self._done += 1
             self._counted = self._clock()
             self._step(says=self._is_terminal)
 
-    def comparing(self, planned: int, lanes: int = 1) -> None:
+    def comparing(
+        self,
+        planned: int,
+        lanes: int = 1,
+        phase: str = COMPARING,
+        looks: Sequence[int] = tuple(LOOKS),
+    ) -> None:
         """Begin a comparison of at most so many processes, on so many devices at once."""
-        self._begin("comparing", planned)
-        self._lanes = lanes
+        self._begin(phase, planned, looks, lanes)
 
     def measured(self) -> None:
         """Note that another process has been measured; may be called from any thread."""
@@ -103,39 +114,39 @@ class Progress:
 
     def document(self) -> dict[str, Any]:
         """Return what `running.json` holds, as far as it is known."""
-        comparing = self._phase == "comparing"
         return {
             "phase": self._phase,
-            "case": None if comparing else self._case or None,
+            "case": self._case or None,
             "done": self._done,
             "total": self._total,
-            "look": self._look if comparing else None,
-            "looks": len(LOOKS) if comparing else None,
+            "look": self._look if self._looks else None,
+            "looks": len(self._looks) or None,
             "seconds_left": self._seconds_left,
             "started": self._began,
         }
 
     def line(self) -> str:
         """Return where the session is and what is left."""
-        if self._phase in ("starting", "deciding"):
+        if not self._total:
             return f"kopt: {self._phase}, {self._clock() - self._since:.0f} s so far"
         left = self._seconds_left
-        if self._phase == "comparing":
+        if self._looks:
             until = "" if left is None else f", up to {left:.0f} s left"
             return (
-                f"kopt: comparing, look {self._look} of {len(LOOKS)}: process {self._done} of at "
-                f"most {self._total}{until}"
+                f"kopt: {self._phase}, look {self._look} of {len(self._looks)}: process "
+                f"{self._done} of at most {self._total}{until}"
             )
         until = "" if left is None else f", about {left:.0f} s left"
         case = self._case.rpartition("::")[2]
         place = min(self._done + 1, self._total)
-        return f"kopt: checking {place} of {self._total}{case and f': {case}'}{until}"
+        return f"kopt: {self._phase} {place} of {self._total}{case and f': {case}'}{until}"
 
     @property
     def _look(self) -> int:
         """The look that the processes measured so far belong to."""
         each = self._done / self._lanes
-        return next((i for i, look in enumerate(LOOKS, start=1) if each <= look), len(LOOKS))
+        looks = enumerate(self._looks, start=1)
+        return next((i for i, look in looks if each <= look), len(self._looks))
 
     @property
     def _seconds_left(self) -> float | None:
@@ -155,11 +166,20 @@ class Progress:
     def _is_terminal(self) -> bool:
         return bool(self._reporter and self._reporter.isatty)
 
-    def _begin(self, phase: str, total: int) -> None:
+    def _begin(
+        self,
+        phase: str,
+        total: int,
+        looks: Sequence[int] = (),
+        lanes: int = 1,
+        *,
+        says: bool = False,
+    ) -> None:
         with self._lock:
             self._phase, self._total, self._done, self._case = phase, total, 0, ""
+            self._looks, self._lanes = looks, lanes
             self._since = self._clock()
-            self._step(says=False)
+            self._step(says=says)
 
     def _beat(self) -> None:
         """Go on showing while nothing happens."""

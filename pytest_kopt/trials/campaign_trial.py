@@ -33,7 +33,8 @@ class Question:
     `open` raises BadInput where it cannot be asked now; `prepare` does what has to be done to the
     campaign, once it is held, before anything is measured; `preface` is what is to be read before
     that; `collected` looks at the collection; `close` gathers, judges and records. `opponent` is
-    what the tree's version meets then, None for nothing.
+    what the tree's version meets then, None for nothing. Where it `checks_only` the session's cases
+    are not timed.
     """
 
     open: Callable[[Asked], Opened]
@@ -43,6 +44,7 @@ class Question:
     collected: Callable[[Begun, Sequence[str], Collector], Begun] = lambda begun, ids, found: begun
     opponent: Callable[[Campaign], KernelVersion | None] = lambda campaign: None
     runs_benchmark: bool = True
+    checks_only: bool = False
 
 
 def carry_out(campaign: Campaign, settings: Settings) -> None:
@@ -103,6 +105,7 @@ class CampaignTrial:
             session,
             device=device,
             engine=engine_of(opened),
+            check_only=self._question.checks_only,
             cases_only=True,
             compared=bool(opened.frozen) and self._asked.settings.compare != "stored",
             classes=opened.classes.columns,

@@ -39,7 +39,8 @@ def compare_paired(gathered: Gathered, other: KernelVersion) -> Judged:
         paired = [PairedMetric.of(metric, table) for metric in metrics]
         known = Known.here(opened.asked.settings.workspace, results, campaign)
         ids = [result.nodeid for result in results]
-        with gathered.ran.measurements.compare(ids, versions) as comparison:
+        phase = "comparing the winner" if opened.raced else "comparing"
+        with gathered.ran.measurements.compare(ids, versions, phase=phase) as comparison:
             found = judge(
                 comparison,
                 results,

@@ -30,18 +30,33 @@ class Measurements(Protocol):
     def check_also(self, ids: Sequence[str]) -> None:
         """Check and measure further cases of the session; they are collected as the others were."""
 
-    def run_in(self, copy: tuple[Path, Path], ids: Sequence[str], **orders: Any) -> Collector:
-        """Return what cases come to in a copy of the project (its root and the copy).
+    def run_in(
+        self,
+        copies: Sequence[tuple[Path, Path]],
+        ids: Sequence[str],
+        phase: str = "",
+        **orders: Any,
+    ) -> list[Collector]:
+        """Return what cases come to in each copy of the project (its root and the copy).
 
-        `orders` are fields of the session's orders that are other ones there.
+        They run side by side. `phase` is what is shown meanwhile; `orders` are fields of the
+        session's orders that are other ones there.
         """
 
+    def get_ahead(self, ids: Sequence[str], versions: Versions) -> None:
+        """Have what compares these cases wake while they are checked, where that disturbs none."""
+
     def compare(
-        self, ids: Sequence[str], versions: Versions, most: int | None = None
+        self,
+        ids: Sequence[str],
+        versions: Versions,
+        most: int | None = None,
+        phase: str = "comparing",
     ) -> Comparison:
         """Return a comparison of versions over these cases, nothing measured yet.
 
-        `most` is how many processes there can be, where that is not up to the looks.
+        `most` is how many processes there can be, where that is not up to the looks; `phase` is
+        what is shown meanwhile.
         """
 
     def profile(self, ids: Sequence[str], *, vendor: bool) -> list[CaseProfile]:

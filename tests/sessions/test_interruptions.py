@@ -244,3 +244,33 @@ def test_in_the_middle_of_the_comparison(
     run = compared.pytest("--kopt-round", "next", **variables)
     assert run.code == 0 and "ACCEPTED" in run.out, run.text
     assert not list(temporary.glob("kopt-incumbent-*"))
+
+
+@LONG
+@pytest.mark.parametrize(
+    ("interrupt", "words"), [(ctrl_c, SERIAL), (sigterm, TWO_WORKERS), (sigkill, SERIAL)]
+)
+def test_while_candidates_are_checked_side_by_side(
+    compared: Project, interrupt: Interrupt, words: tuple[str, ...]
+) -> None:
+    """Those that hang end with the others, and the same race can be run again."""
+    folder = compared.root.parent / "traced"
+    before = kernel()
+    compared.write(PLAIN, before)
+    late = f"import time\n\ntime.sleep(0 if __import__('os').path.exists('{folder}/on') else 120)"
+    for name in ("a", "b", "c"):
+        text = kernel(FASTER, name, imports=f"open('{folder}/{name}', 'w')\n{late}")
+        compared.write(f"ideas/{name}/{PLAIN}", text)
+    race = [f"--kopt-candidates=ideas/{name}" for name in "abc"]
+    variables = traced(compared.root.parent)
+    ledger = compared.root / "agent/workspace/c/ledger.jsonl"
+    known = ledger.read_text()
+    with live(compared, "--kopt-round", "next", *race, *words, **variables) as session:
+        session.until(lambda: any((folder / name).exists() for name in "abc"))
+        interrupt(session)
+        session.finish(30)
+        session.is_gone()
+    assert ledger.read_text() == known and compared.read(PLAIN) == before
+    (folder / "on").touch()
+    run = compared.pytest("--kopt-round", "next", *race, **variables)
+    assert run.code == 0 and "ACCEPTED" in run.out, run.text

@@ -52,6 +52,15 @@ def doubled(x):
 """
 
 
+NEARLY_AS_FAST = """\
+import torch
+
+
+def doubled(x):
+    return torch.cat([part + part for part in x.tensor_split(24)])
+"""
+
+
 @pytest.fixture
 def slow(empty: Project) -> Project:
     """A campaign whose baseline is slow and supports every shape."""
@@ -83,3 +92,20 @@ def test_a_kernel_that_says_what_it_does_not_support_is_kept_with_a_note(slow: P
     verdict = slow.verdict(2)
     assert verdict["decision"] == "ACCEPTED_WITH_NOTE"
     assert "supports less than the incumbent: held-out-shape: raises at rows=" in verdict["reason"]
+
+
+@pytest.mark.long
+def test_a_winner_that_is_found_out_takes_nobody_with_it(slow: Project) -> None:
+    """It is right at the declared shape and the fastest; the next best is judged in its place."""
+    for name, text in (("special", SPECIAL), ("honest", NEARLY_AS_FAST)):
+        slow.write(f"ideas/{name}/{KERNEL}", text)
+    given = ("--kopt-candidates=ideas/special", "--kopt-candidates=ideas/honest")
+    run = slow.round("next", *given)
+    assert run.code == 0, run.text
+    verdict = slow.verdict(2)
+    first, second = verdict["candidates"]
+    assert verdict["decision"] == first["decision"] == "ACCEPTED"
+    assert (first["name"], second["name"]) == ("ideas/honest", "ideas/special")
+    assert second["decision"] == "REPAIR" and "held-out-shape: wrong at rows" in second["reason"]
+    assert second["change_pct"] > first["change_pct"] > 0
+    assert slow.git("show", f"HEAD:{KERNEL}") == NEARLY_AS_FAST

@@ -262,7 +262,7 @@ class Change:
         if not new:
             return {}
         copy = (versions.root, versions.trees[0])
-        there = measurements.run_in(copy, new, check_only=True).results
+        (there,) = (run.results for run in measurements.run_in([copy], new, check_only=True))
         found = {nodeid: there[nodeid].check if nodeid in there else "" for nodeid in new}
         return {
             nodeid: f"new case, not compared: {nodeid}" + (check and f" ({check} at the base)")

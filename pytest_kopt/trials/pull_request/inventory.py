@@ -78,9 +78,9 @@ def removed(
     ran = set[str]()
     if skipped:
         with tree_of(base) as copy:
-            told = measurements.run_in(copy, skipped, check_only=True).undecided
+            (there,) = measurements.run_in([copy], skipped, check_only=True)
         # What a test only has parameters for is no sign that it came to its case.
-        ran = {nodeid for nodeid, row in told.items() if not row.evidence.guessed}
+        ran = {nodeid for nodeid, row in there.undecided.items() if not row.evidence.guessed}
     return [nodeid for nodeid in then.ids if nodeid not in now.order or nodeid in ran]
 
 

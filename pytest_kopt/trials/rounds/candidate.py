@@ -98,6 +98,11 @@ def check_imports(begun: Begun, ids: Sequence[str], collector: Collector) -> Beg
 
 def close_candidate(ran: Ran) -> Closing:
     """Gather, judge, record and carry out."""
+    return record(judge_candidate(ran), begun_at=ran.opened.level)
+
+
+def judge_candidate(ran: Ran) -> Judged:
+    """Gather and judge; nothing is recorded or changed."""
     opened, asked = ran.opened, ran.opened.asked
     examination = Examination(asked.campaign, ran.begun.kernel, opened.notes.claim)
     judged = _judge_same(ran) if ran.is_same else _judge(gather(ran), examination)
@@ -105,8 +110,7 @@ def close_candidate(ran: Ran) -> Closing:
         judged = _judge_by_all(judged, examination)
     judged = _with_notes(judged, examination)
     judged = _without_inflation(judged, examination)
-    judged = _by_kernel_time(profiled(judged.saying_why_blocked()))
-    return record(judged, begun_at=opened.level)
+    return _by_kernel_time(profiled(judged.saying_why_blocked()))
 
 
 def _judge_same(ran: Ran) -> Judged:
@@ -160,9 +164,14 @@ def _judge(gathered: Gathered, examination: Examination) -> Judged:
         return replace(judged, detail=judging.head(str(death)))
     paired = judged.paired
     if paired and paired.has_same_machine_code and not opened.notes.extra_benefit:
-        raise BadInput(
+        why = (
             f"the same machine code as round {opened.campaign.state.incumbent_round}: the GPU does "
-            "the same work in every case",
+            "the same work in every case"
+        )
+        if opened.raced:
+            return judged.saying(decision=Decision.ROLLED_BACK, reason=why, next_step="")
+        raise BadInput(
+            why,
             where=", ".join(opened.campaign.manifest.kernel_source),
             legal="an edit that changes what is launched, notes with extra_benefit, or "
             "--kopt-measure-same to time it nevertheless",

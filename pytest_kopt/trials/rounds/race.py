@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_kopt.campaign.kernel import KernelVersion
@@ -28,22 +28,49 @@ from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import Question
 from pytest_kopt.trials.candidates import Candidate, candidates_of
 from pytest_kopt.trials.gathering import add_error_rows, gather
-from pytest_kopt.trials.rounds.candidate import close_candidate, open_against_incumbent, record
+from pytest_kopt.trials.rounds.candidate import (
+    judge_candidate,
+    open_against_incumbent,
+    record,
+)
 from pytest_kopt.trials.rounds.examination import Examination
 from pytest_kopt.trials.stages import Asked, Gathered, Judged, Opened, RacedCandidate, Ran
 from pytest_kopt.trials.trees import overlays, trees_once
 
 _OPTION = "--kopt-candidates"
+#: What the best of a race may turn out to be, and the next best is judged in its place.
+_FOUND_OUT = (Decision.REPAIR, Decision.REJECTED_OVERFIT)
 
 
 @dataclass(frozen=True, slots=True)
-class _Checked:
-    """A candidate after its check: its rows, and why it does not race ("": it does)."""
+class _Entry:
+    """A candidate as far as it has come: its rows, and what is told of it.
+
+    `figures` are its change over the incumbent while it raced, `{}` where it did not.
+    """
 
     candidate: Candidate
     found: Collector
     decision: Decision
     reason: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.candidate.name
+
+    def at(self, place: int) -> RacedCandidate:
+        """Return it at its place."""
+        kernel = self.candidate.kernel
+        told = RaceCandidate(
+            name=self.name,
+            place=place,
+            decision=self.decision,
+            reason=self.reason,
+            kernel=kernel.hashes,
+            **self.figures,
+        )
+        return RacedCandidate(told, kernel, self.found.table())
 
 
 def open_race(asked: Asked) -> Opened:
@@ -62,31 +89,60 @@ def open_race(asked: Asked) -> Opened:
 
 
 def close_race(ran: Ran) -> Closing:
-    """Check and race the candidates, then put the best into the tree and close its round."""
+    """Check and race the candidates, then put the best into the tree and close its round.
+
+    One that is found out there takes nobody with it: the next best follows.
+    """
     gathered = gather(ran)
     broken = _broken(gathered)
     if broken:
         return record(Judged(gathered, broken), begun_at=ran.opened.level)
-    raced, full = _raced(gathered)
-    root, incumbent, chosen = ran.opened.campaign.root, ran.begun.kernel, raced[0].kernel
+    root, incumbent = ran.opened.campaign.root, ran.begun.kernel
+    with ExitStack() as held:
+        trees = _Trees(root.resolve(), incumbent, ran.opened.candidates, held)
+        racers, out = _raced(gathered, trees)
+        while True:
+            first, *others = [*racers, *out]
+            kernel = first.candidate.kernel
+            kernel.restore(root, over=incumbent)
+            try:
+                raced = tuple(item.at(place) for place, item in enumerate([first, *others], 1))
+                judged = _judged(ran, first, raced, trees, held)
+                verdict = judged.verdict
+                closing = None
+                if len(racers) < 2 or verdict.decision not in _FOUND_OUT:
+                    closing = record(judged, begun_at=ran.opened.level)
+            except BaseException:
+                incumbent.restore(root, over=kernel)
+                raise
+            if closing is None or closing.verdict.decision is Decision.INCOMPLETE:
+                incumbent.restore(root, over=kernel)
+            if closing is not None:
+                return closing
+            racers.remove(first)
+            out.insert(0, replace(first, decision=verdict.decision, reason=verdict.reason))
+
+
+def _judged(
+    ran: Ran,
+    first: _Entry,
+    raced: tuple[RacedCandidate, ...],
+    trees: _Trees,
+    held: ExitStack,
+) -> Judged:
+    """Judge the best, which lies in the tree, as a lone candidate is."""
+    campaign, ids, full = ran.opened.campaign, list(ran.opened.expected), first.found
+    kernel = campaign.candidate()
+    opened = replace(ran.opened, raced=raced)
+    beside = trees_once(campaign, kernel, held)
+    begun = replace(ran.begun, opened=opened, kernel=kernel, beside=beside)
+    if first.decision is Decision.ROLLED_BACK:
+        ran.measurements.get_ahead(ids, beside(campaign.incumbent()))
+        copy = trees.of(first.name)
+        phase = "checking the winner"
+        (full,) = ran.measurements.run_in([copy], ids, phase, check_only=False)
     ran.collector.take_over(full)
-    chosen.restore(root, over=incumbent)
-    try:
-        with ExitStack() as held:
-            kernel = ran.opened.campaign.candidate()
-            begun = replace(
-                ran.begun,
-                opened=replace(ran.opened, raced=tuple(raced)),
-                kernel=kernel,
-                beside=trees_once(ran.opened.campaign, kernel, held),
-            )
-            closing = close_candidate(replace(ran, begun=begun))
-    except BaseException:
-        incumbent.restore(root, over=chosen)
-        raise
-    if closing.verdict.decision is Decision.INCOMPLETE:
-        incumbent.restore(root, over=chosen)
-    return closing
+    return judge_candidate(replace(ran, begun=begun))
 
 
 def _broken(gathered: Gathered) -> Verdict | None:
@@ -104,24 +160,37 @@ def _broken(gathered: Gathered) -> Verdict | None:
     return None
 
 
-def _raced(gathered: Gathered) -> tuple[list[RacedCandidate], Collector]:
-    """Return the candidates by place, and what the first one's cases come to."""
-    ran, opened = gathered.ran, gathered.ran.opened
-    root, ids = opened.campaign.root.resolve(), list(opened.expected)
-    with ExitStack() as held:
-        trees = _Trees(root, ran.begun.kernel, opened.candidates, held)
-        checked = [_checked(candidate, ran, trees) for candidate in opened.candidates]
-        passed = [item.candidate for item in checked if not item.reason]
-        race = _race(gathered, passed, trees) if len(passed) > 1 else None
-        order = _order(passed, race)
-        rest = [item.candidate for item in checked if item.candidate not in order]
-        found = {item.candidate.name: item for item in checked}
-        placed = [
-            _placed(place, found[candidate.name], race, order)
-            for place, candidate in enumerate([*order, *rest], start=1)
-        ]
-        first = placed[0].told.name
-        return placed, ran.measurements.run_in((root, trees.of(first)), ids)
+def _raced(gathered: Gathered, trees: _Trees) -> tuple[list[_Entry], list[_Entry]]:
+    """Return the candidates that passed their checks, the best first, and the others."""
+    ran, candidates = gathered.ran, gathered.opened.candidates
+    found = ran.measurements.run_in(
+        [trees.of(candidate.name) for candidate in candidates],
+        list(ran.opened.expected),
+        phase="checking candidate",
+        check_only=True,
+    )
+    entries = [_checked(*both, ran) for both in zip(candidates, found, strict=True)]
+    passed = [item for item in entries if not item.reason]
+    out = [item for item in entries if item.reason]
+    if len(passed) < 2:
+        return passed, out
+    race = _race(gathered, [item.candidate for item in passed], trees)
+    sizes = {item.name: item.candidate.size for item in passed}
+    first = winner(race.evidences, race.left, sizes) if race.left else ""
+
+    def rank(item: _Entry) -> tuple[bool, bool, float]:
+        name = item.name
+        return name != first, name not in race.left, -race.standings[name].mean
+
+    passed.sort(key=rank)
+    return [
+        replace(
+            item,
+            reason=race.standings[item.name].out or f"not better than {passed[0].name}",
+            figures=interval(race.evidences[item.name]) if item.name in race.evidences else {},
+        )
+        for item in passed
+    ], out
 
 
 class _Trees:
@@ -145,9 +214,9 @@ class _Trees:
         self._copy = tree(incumbent)
         self._trees = {name: tree(version) for name, version in versions.items()}
 
-    def of(self, name: str) -> Path:
-        """Return a candidate's tree."""
-        return self._trees[name]
+    def of(self, name: str) -> tuple[Path, Path]:
+        """Return the project's root and a candidate's tree of it."""
+        return self._root, self._trees[name]
 
     def together(self, names: Sequence[str]) -> Versions:
         """Return the project with these candidates beside it."""
@@ -155,11 +224,9 @@ class _Trees:
         return Versions(self._root, trees, tuple(self._changed), raced=tuple(names))
 
 
-def _checked(candidate: Candidate, ran: Ran, trees: _Trees) -> _Checked:
-    """Check a candidate as a lone one is, in a process and a tree of its own."""
-    opened, policy = ran.opened, ran.opened.asked.policy
-    ids, root = list(opened.expected), opened.campaign.root.resolve()
-    found = ran.measurements.run_in((root, trees.of(candidate.name)), ids, check_only=True)
+def _checked(candidate: Candidate, found: Collector, ran: Ran) -> _Entry:
+    """Judge what a candidate's check came to; one that races has no reason not to."""
+    opened = ran.opened
     add_error_rows(found, opened.expected)
     judging.fail_rows_of_failed_tests(found)
     results = found.in_order()
@@ -167,16 +234,16 @@ def _checked(candidate: Candidate, ran: Ran, trees: _Trees) -> _Checked:
         Examination(opened.campaign, candidate.kernel, opened.notes.claim).found(results)
     )
     failed = [result for result in results if result.check != "PASS"]
-    missing = judging.cut_off(found, ids, "", policy)
+    missing = judging.cut_off(found, list(opened.expected), "", opened.asked.policy)
     if damning:
-        return _Checked(candidate, found, Decision.REJECTED_OVERFIT, str(damning[0]))
+        return _Entry(candidate, found, Decision.REJECTED_OVERFIT, str(damning[0]))
     if failed:
         why = next(iter(failed[0].diagnosis.strip().splitlines()), "")
         reason = f"{failed[0].nodeid} is {failed[0].check}: {why}"
-        return _Checked(candidate, found, Decision.REPAIR, reason)
+        return _Entry(candidate, found, Decision.REPAIR, reason)
     if missing:
-        return _Checked(candidate, found, Decision.REPAIR, missing.reason)
-    return _Checked(candidate, found, Decision.ROLLED_BACK)
+        return _Entry(candidate, found, Decision.REPAIR, missing.reason)
+    return _Entry(candidate, found, Decision.ROLLED_BACK)
 
 
 def _race(gathered: Gathered, passed: Sequence[Candidate], trees: _Trees) -> Raced:
@@ -186,7 +253,7 @@ def _race(gathered: Gathered, passed: Sequence[Candidate], trees: _Trees) -> Rac
     ids = [result.nodeid for result in results]
 
     def compare(names: Sequence[str], most: int) -> Comparison:
-        return gathered.ran.measurements.compare(ids, trees.together(names), most)
+        return gathered.ran.measurements.compare(ids, trees.together(names), most, "racing")
 
     try:
         return run_race(
@@ -206,36 +273,4 @@ def _race(gathered: Gathered, passed: Sequence[Candidate], trees: _Trees) -> Rac
         ) from None
 
 
-def _order(passed: Sequence[Candidate], race: Raced | None) -> list[Candidate]:
-    """Return those that raced, the chosen one first; the others by their mean."""
-    if race is None:
-        return list(passed)
-    sizes = {candidate.name: candidate.size for candidate in passed}
-    chosen = winner(race.evidences, race.left, sizes) if race.left else ""
-    return sorted(
-        passed,
-        key=lambda c: (c.name != chosen, c.name not in race.left, -race.standings[c.name].mean),
-    )
-
-
-def _placed(
-    place: int, item: _Checked, race: Raced | None, order: Sequence[Candidate]
-) -> RacedCandidate:
-    name, reason = item.candidate.name, item.reason
-    figures: Mapping[str, float] = {}
-    if race is not None and name in race.standings:
-        reason = race.standings[name].out or f"not better than {order[0].name}"
-        if name in race.evidences:
-            figures = interval(race.evidences[name])
-    told = RaceCandidate(
-        name=name,
-        place=place,
-        decision=item.decision,
-        reason=reason,
-        kernel=item.candidate.kernel.hashes,
-        **figures,
-    )
-    return RacedCandidate(told, item.candidate.kernel, item.found.table())
-
-
-RACE = Question(open_race, close_race, runs_benchmark=False)
+RACE = Question(open_race, close_race, runs_benchmark=False, checks_only=True)
