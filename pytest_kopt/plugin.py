@@ -16,6 +16,7 @@ from pytest_kopt.options.declare import (
     is_asked_for,
     judges,
 )
+from pytest_kopt.processes.bytecode import kept_bytecode
 from pytest_kopt.session import hookspecs
 from pytest_kopt.session.activation import Activation
 from pytest_kopt.session.watching import runs_cases_of_a_trial, watch_of
@@ -32,9 +33,10 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     add_options(parser)
     config = pluginmanager.get_plugin("pytestconfig")
     if config and judges(config):
-        from pytest_kopt.session.warming import begin_to_warm
+        with kept_bytecode():
+            from pytest_kopt.session.warming import begin_to_warm
 
-        begin_to_warm(config)
+            begin_to_warm(config)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -50,9 +52,10 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
 
         warm_up(early_config)
     if known.kopt_round:
-        from pytest_kopt.session.arguments import take_from_manifest
+        with kept_bytecode():
+            from pytest_kopt.session.arguments import take_from_manifest
 
-        take_from_manifest(early_config, args)
+            take_from_manifest(early_config, args)
 
 
 @pytest.hookimpl(trylast=True)

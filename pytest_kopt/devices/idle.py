@@ -84,12 +84,16 @@ class AvailabilityGate:
         ]
         return sorted(found, key=lambda f: (not f.idle, f.utilisation_pct, f.memory_mib))
 
-    def idle(self, devices: Sequence[Device], minutes: float) -> list[Device]:
+    def idle(
+        self, devices: Sequence[Device], minutes: float, seen: Sequence[Finding] = ()
+    ) -> list[Device]:
         """Return the idle devices, the most idle first, waiting up to `minutes` for one.
 
-        Raises NoIdleGpu when none of them got free.
+        `seen` is what a look at them has just found, if there was one. Raises NoIdleGpu when none
+        of them got free.
         """
-        return self._wait(lambda: self.look(devices), minutes)
+        before = [list(seen)] if seen else []
+        return self._wait(lambda: before.pop() if before else self.look(devices), minutes)
 
     def free_of_strangers(self, device: Device, minutes: float) -> None:
         """Return once no process of a stranger computes on the device; NoIdleGpu after `minutes`.

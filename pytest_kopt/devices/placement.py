@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from pytest_kopt.devices.idle import AvailabilityGate
+from pytest_kopt.devices.idle import AvailabilityGate, Finding
 from pytest_kopt.devices.pinning import Host, discover, for_target
 from pytest_kopt.devices.vendor import CPU, Device, Reading
 
@@ -77,23 +79,55 @@ class Placement:
         return found
 
 
+class EarlyLook:
+    """A look at this host's GPUs that goes on while a session opens: it takes a second."""
+
+    def __init__(self) -> None:
+        self._findings: list[Finding] = []
+        # It is not waited for where the session ends before it is asked for.
+        self._thread = threading.Thread(target=self._look, name="kopt-early-look", daemon=True)
+        self._thread.start()
+
+    def _look(self) -> None:
+        # Who places the session hears of what is wrong with its devices.
+        with contextlib.suppress(Exception):
+            host = discover("cuda")
+            if host.vendor is not None:
+                self._findings = AvailabilityGate(host.vendor, print).look(host.devices)
+
+    def of(self, devices: Sequence[Device]) -> list[Finding]:
+        """Return what was found on these devices, the most idle first, if all of them were idle.
+
+        Else [], as one that the last session has just left may be by now. Waits until the look is
+        over.
+        """
+        self._thread.join()
+        found = [finding for finding in self._findings if finding.device in devices]
+        return found if sum(finding.idle for finding in found) == len(devices) else []
+
+
 #: Before anything is known, and where the CPU is measured on.
 ON_CPU = Placement(Host(None, (CPU,)), (CPU,), CPU, print)
 
 
 def place(
-    kind: str, target: str | None, wait_minutes: float | None, say: Callable[[str], None]
+    kind: str,
+    target: str | None,
+    wait_minutes: float | None,
+    say: Callable[[str], None],
+    early: EarlyLook | None = None,
 ) -> Placement:
     """Find the devices of a kind, "cpu" or "cuda"; with `wait_minutes` only idle ones.
 
-    `target` is what a campaign is for, None for any. Raises BadInput where there is none, NoIdleGpu
-    where none gets idle.
+    `target` is what a campaign is for, None for any; `early` counts as the first look. Raises
+    BadInput where there is none, NoIdleGpu where none gets idle.
     """
     host = for_target(discover(kind), target)
     if host.vendor is None:
         return ON_CPU
     if wait_minutes is None:
         return Placement(host, host.devices, host.devices[0], say)
-    idle = AvailabilityGate(host.vendor, say).idle(host.devices, wait_minutes)
+    seen = early.of(host.devices) if early else []
+    idle = AvailabilityGate(host.vendor, say).idle(host.devices, wait_minutes, seen)
     kept = tuple(device for device in host.devices if device in idle)
     return Placement(host, kept, idle[0], say, wait_minutes)

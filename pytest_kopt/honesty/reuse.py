@@ -107,7 +107,8 @@ def reuse_pairs(
             renew = Renewal(changing if name == "fresh" else (), number)
             for _ in range(calls):
                 renew()
-                run(*before)
+                before[0].restore()
+                _call(function, _leaves(before[0], backward), *before)
             times[name] = run(*timed)[0]
         found.append(Pair(**times))
     return found
@@ -179,16 +180,31 @@ def _timed(
 ) -> tuple[float, list[torch.Tensor]]:
     """Return the seconds of a call (with its backward) and the grad_outs that it took."""
     held.restore()
-    given = held.live
-    for item in (*tensors(given), *grads):
+    for item in (*tensors(held.live), *grads):
         item.detach().sum()
-    leaves = [item for item in tensors(given) if item.requires_grad]
+    leaves = _leaves(held, backward)
     synchronize()
     begin = perf_counter()
-    outputs = [out for out in tensors(function(*given)) if out.requires_grad]
-    taken: list[torch.Tensor] = []
-    if backward and outputs:
-        taken = list(grads) or [torch.ones_like(out) for out in outputs]
-        torch.autograd.grad(outputs, leaves, taken, allow_unused=True)
+    taken = _call(function, leaves, held, grads)
     synchronize()
     return perf_counter() - begin, taken
+
+
+def _leaves(held: Held, backward: bool) -> list[torch.Tensor]:
+    """Return what gets a gradient, if there is a backward."""
+    return [item for item in tensors(held.live) if item.requires_grad] if backward else []
+
+
+def _call(
+    function: Callable[..., Any],
+    leaves: Sequence[torch.Tensor],
+    held: Held,
+    grads: Sequence[torch.Tensor],
+) -> list[torch.Tensor]:
+    """Make a call, with its backward where there are leaves; returns the grad_outs it took."""
+    outputs = [out for out in tensors(function(*held.live)) if out.requires_grad]
+    if not (leaves and outputs):
+        return []
+    taken = list(grads) or [torch.ones_like(out) for out in outputs]
+    torch.autograd.grad(outputs, leaves, taken, allow_unused=True)
+    return taken

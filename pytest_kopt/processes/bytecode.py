@@ -1,7 +1,8 @@
-"""Keeps compiled what Python would compile at every start: a torch that came without bytecode.
+"""Keeps compiled what Python would compile at every start where it may not write bytecode.
 
-Images set PYTHONDONTWRITEBYTECODE, and uv installs no bytecode: torch's thousand files then take
-three seconds to import instead of one.
+Images set PYTHONDONTWRITEBYTECODE. pytest then rewrites the asserts of its plugins in every session
+anew, 230 files of ours, and a torch that was installed without bytecode, as uv does, takes three
+seconds to import instead of one.
 """
 
 from __future__ import annotations
@@ -10,34 +11,23 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
 
 @contextmanager
 def kept_bytecode() -> Iterator[None]:
-    """Have what is imported meanwhile be compiled once, unless torch has its bytecode beside it.
+    """Have what is imported meanwhile be compiled once, where it would be at every start.
 
     It lies where kernel code cannot write to, which a cache is not: it could be poisoned there.
-    Kernels and tests are never imported meanwhile: they change faster than time stamps do.
+    Kernels and tests are not to be imported meanwhile: they change faster than time stamps do.
     """
     before = sys.pycache_prefix, sys.dont_write_bytecode
-    if _lacks_bytecode():
+    if sys.dont_write_bytecode:
         sys.pycache_prefix, sys.dont_write_bytecode = str(_folder()), False
     try:
         yield
     finally:
         sys.pycache_prefix, sys.dont_write_bytecode = before
-
-
-@cache
-def _lacks_bytecode() -> bool:
-    try:
-        spec = find_spec("torch")
-    except ValueError:  # What stands in for torch in a test may have none.
-        return False
-    return bool(spec and spec.cached and not os.path.exists(spec.cached))
 
 
 def _folder() -> Path:

@@ -33,7 +33,9 @@ _FIRST = (
     *("pytest_kopt.cases.running.runner", "pytest_kopt.cases.running.arms"),
     *("pytest_kopt.sameness.launches", "pytest_kopt.session.assemble"),
     # pytest loads these as it starts.
-    *("tomllib", "pdb", *(f"_pytest.{name}" for name in default_plugins)),
+    *("tomllib", "pdb", "readline", "_pytest._argcomplete", "xdist.newhooks"),
+    *("pytest_benchmark.hookspec", "pytest_benchmark.storage.file"),
+    *(f"_pytest.{name}" for name in default_plugins),
 )
 #: Device files of NVIDIA's and AMD's drivers, open in a process that has a context.
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/dxg")

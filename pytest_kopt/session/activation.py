@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_kopt.processes.bytecode import kept_bytecode
+
 _OURS = ("kopt", "deterministic", "multigpu")
 
 
@@ -21,10 +23,11 @@ class Activation:
     def open(self) -> None:
         """Put the plugins of this process together, once."""
         if not self._is_open:
-            from pytest_kopt.session.assemble import assemble
-
             self._is_open = True
-            assemble(self._config)
+            with kept_bytecode():
+                from pytest_kopt.session.assemble import assemble
+
+                assemble(self._config)
 
     def pytest_pycollect_makemodule(self, module_path: Path) -> None:
         """Set up Triton's interpreter before a test file that uses kopt imports Triton.

@@ -102,14 +102,11 @@ class Controller:
                 )
         if self.settings.active:
             self.progress.checking(len(ids))
-        self.get_ahead(ids)
-        return ids
-
-    def get_ahead(self, ids: Sequence[str]) -> None:
-        """Have what compares these cases wake while they are collected and checked, once."""
+        # Only now: contexts that wake on a device at once are there at the same time, late.
         versions = self.trial.versions() if self.trial else None
         if versions is not None:
             self.measurements.get_ahead(ids, versions)
+        return ids
 
     def pytest_report_header(self) -> list[str]:
         if self.settings.check_only:

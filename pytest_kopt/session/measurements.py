@@ -23,12 +23,15 @@ from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.session.distribution import has_local_workers, is_distributed, local_workers
 from pytest_kopt.session.progress import COMPARING, Progress
 from pytest_kopt.session.sites import Lane, Sites
+from pytest_kopt.session.warming import EARLY_LOOK
 
 _CHECKERS = 3
 #: Most of what a check on a GPU needs of the host is not its kernel's one thread.
 _CORES_OF_A_CHECK = {"cpu": 1, "cuda": 2}
 #: What torch imports at the first gradient that it is given: a symbolic algebra, for seconds.
 _GRADIENTS = "torch.fx.experimental.symbolic_shapes"
+#: What Triton imports at the first launch on a GPU.
+_LAUNCHING = ("triton.experimental.gluon", "triton.compiler.code_generator")
 
 if TYPE_CHECKING:
     from pytest_kopt.decide.kernel_time import ProfilePair
@@ -82,10 +85,10 @@ class HostMeasurements:
         return max(1, min(_CHECKERS, site.cores // 4)) if site.kind == "cuda" else 1
 
     @property
-    def foreseen(self) -> list[str]:
-        """The cases that the baseline has and this session is to run, before they are collected."""
+    def foreseen(self) -> int:
+        """How many cases of the baseline's this session is to run, before they are collected."""
         known = self.orders.expected or ()
-        return [case.nodeid for case in known if case.nodeid not in self.orders.ignored]
+        return sum(case.nodeid not in self.orders.ignored for case in known)
 
     def environment_of_worker(self, place: int) -> dict[str, str]:
         """Return what the `place`-th worker of this host gets: all that, and its device."""
@@ -99,7 +102,8 @@ class HostMeasurements:
         multi = self._settings.suite == "multigpu"
         if multi or config.option.collectonly or not has_local_workers(config):
             return
-        placement = place(self.orders.device, self.orders.target, wait_minutes, say)
+        early = config.stash.get(EARLY_LOOK, None)
+        placement = place(self.orders.device, self.orders.target, wait_minutes, say, early)
         self.sites.settle(placement)
         if serves_itself and not is_distributed(config):
             os.environ.update(placement.pin_to(placement.best))
@@ -261,6 +265,8 @@ class HostMeasurements:
         modules = [name for plugin in plugins if (name := getattr(plugin, "__name__", ""))]
         if any(case.has_backward for case in self.orders.expected or ()):
             modules.append(_GRADIENTS)
+        if self.orders.device == "cuda":
+            modules += _LAUNCHING
         directory = str(config.invocation_params.dir)
         launcher_of(config).warm(self.sites.here.environment, directory, modules)
 

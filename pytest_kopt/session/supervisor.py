@@ -40,9 +40,6 @@ class Supervisor:
                 )
             return controller.collected(ids)
 
-        foreseen = controller.measurements.foreseen
-        if foreseen:
-            controller.get_ahead(foreseen)
         Replay(self._config, controller.collector).run(
             lambda: Child(
                 self._config, controller.orders, controller.measurements.environment, None
@@ -50,7 +47,7 @@ class Supervisor:
             collected,
             proceed=lambda: not (session.shouldfail or session.shouldstop),
             most=controller.measurements.checkers,
-            foreseen=len(foreseen),
+            foreseen=controller.measurements.foreseen,
         )
         if session.shouldfail:
             raise session.Failed(session.shouldfail)

@@ -1,4 +1,4 @@
-"""Starts a judging session's warm parent before anything else, as it takes longest."""
+"""Starts what a judging session waits for longest, before anything else."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from itertools import pairwise
 import pytest
 
 from pytest_kopt.devices.choice import choose, interpreter_environment
+from pytest_kopt.devices.placement import EarlyLook
 from pytest_kopt.options.declare import DEVICES, PROCESSES
 from pytest_kopt.processes.launcher import launcher_of
+
+EARLY_LOOK: pytest.StashKey[EarlyLook] = pytest.StashKey()
 
 
 def begin_to_warm(config: pytest.Config) -> None:
@@ -32,5 +35,7 @@ def warm_up(config: pytest.Config) -> None:
 
 
 def _warm(config: pytest.Config, device: str) -> None:
-    environment = interpreter_environment(choose(device))
-    launcher_of(config).warm(environment, str(config.invocation_params.dir))
+    kind = choose(device)
+    launcher_of(config).warm(interpreter_environment(kind), str(config.invocation_params.dir))
+    if kind == "cuda" and EARLY_LOOK not in config.stash:
+        config.stash[EARLY_LOOK] = EarlyLook()
