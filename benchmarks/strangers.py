@@ -1,14 +1,14 @@
 """Kernels that strangers wrote, as they are: what becomes of them, and what a user has to declare.
 
-    python benchmarks/strangers.py OUT [--gpu GPU] [--rounds] [--wheels DIR] [--packages P…]
-        [--ops NAME…]
+    python benchmarks/strangers.py OUT [--gpu GPU] [--rounds] [--jobs N] [--wheels DIR]
+        [--packages P…] [--ops NAME…]
 
 Each package comes from the index (or from a folder of wheels) by name and version into a throw-away
 environment on top of this one. Each of its operations is tried twice: `file`, plain torch as the
 baseline and their file as the candidate, and `tree`, their package as the project and a change
 without effect. Without --rounds everything is only checked, a package in a session; with it each
-operation is a campaign of two rounds. On the CPU, where no GPU is named, Triton is interpreted, and
-such times decide nothing. OUT gets strangers.json and strangers.md.
+operation is a campaign of two rounds, N of them side by side. On the CPU, where no GPU is named,
+Triton is interpreted, and such times decide nothing. OUT gets strangers.json and strangers.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ import sys
 import time
 import venv
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from strangers_ops import HELPERS, OPS, PACKAGES, Op
@@ -125,6 +127,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--gpu", default="cpu")
     parser.add_argument("--rounds", action="store_true")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--wheels", type=Path)
     parser.add_argument("--packages", nargs="*", default=list(PACKAGES))
     parser.add_argument("--ops", nargs="*")
@@ -150,8 +153,10 @@ def main() -> None:
             for way in ("file", "tree"):
                 place = given.out / f"{package}-{way}"
                 shutil.rmtree(place, ignore_errors=True)
-                tried = _campaigns if given.rounds else _checked
-                found += tried(bench, wanted, way, place.resolve())
+                tried = partial(_campaigns, given.jobs) if given.rounds else _checked
+                for outcome in tried(bench, wanted, way, place.resolve()):
+                    found.append(outcome)
+                    _write(given.out, found)
         _write(given.out, found)
 
 
@@ -203,36 +208,41 @@ def _checked(bench: Bench, ops: Sequence[Op], way: str, project: Path) -> Iterat
         yield Outcome(op.package, op.name, way, became, each, op.declared, flags, why)
 
 
-def _campaigns(bench: Bench, ops: Sequence[Op], way: str, place: Path) -> Iterator[Outcome]:
-    """Play a campaign of two rounds of each operation."""
-    for op in ops:
-        project = place / op.name
-        kernel = _write_case(bench, op, way, project, candidate=False)
-        if way == "tree":
-            shutil.copytree(bench.packages / _module(op), project / _module(op))
-        start = time.monotonic()
-        backend = "TORCH" if bench.gpu == "cpu" else "TRITON"
-        words = ["--op", op.name, "--backend", backend, "--gpu", bench.gpu, "--kernel", kernel]
-        steps = [["pytest_kopt.cli", "init", "c", *words, "--metric", "Forward GB/s"]]
-        steps.append(["pytest", "-q", "--kopt-campaign", "c", "--kopt-round", "1"])
-        for step in steps:
-            done = bench.run(project, *step)
-            if done.returncode:
-                break
+def _campaigns(
+    jobs: int, bench: Bench, ops: Sequence[Op], way: str, place: Path
+) -> Iterator[Outcome]:
+    """Play a campaign of two rounds of each operation, so many side by side."""
+    with ThreadPoolExecutor(jobs) as pool:
+        yield from pool.map(lambda op: _campaign(bench, op, way, place / op.name), ops)
+
+
+def _campaign(bench: Bench, op: Op, way: str, project: Path) -> Outcome:
+    kernel = _write_case(bench, op, way, project, candidate=False)
+    if way == "tree":
+        shutil.copytree(bench.packages / _module(op), project / _module(op))
+    start = time.monotonic()
+    backend = "TORCH" if bench.gpu == "cpu" else "TRITON"
+    words = ["--op", op.name, "--backend", backend, "--gpu", bench.gpu, "--kernel", kernel]
+    steps = [["pytest_kopt.cli", "init", "c", *words, "--metric", "Forward GB/s"]]
+    steps.append(["pytest", "-q", "--kopt-campaign", "c", "--kopt-round", "1"])
+    for step in steps:
+        done = bench.run(project, *step)
+        if done.returncode:
+            break
+    else:
+        if way == "file":
+            _write_case(bench, op, way, project, candidate=True)
         else:
-            if way == "file":
-                _write_case(bench, op, way, project, candidate=True)
-            else:
-                path = project / kernel
-                path.write_text(f"{path.read_text()}\n_WITHOUT_EFFECT = 1\n")
-            done = bench.run(project, "pytest", "-q", "--kopt-campaign", "c", "--kopt-round", "2")
-        seconds = time.monotonic() - start
-        rounds = sorted((project / "agent/workspace/c/rounds").glob("round-*/verdict.json"))
-        verdict = json.loads(rounds[-1].read_text()) if rounds else {}
-        became = verdict.get("decision") or f"exit {done.returncode}"
-        why = "\n".join([verdict.get("reason", ""), (done.stdout + done.stderr)[-1500:]])
-        flags = verdict.get("flags", [])
-        yield Outcome(op.package, op.name, way, became, seconds, op.declared, flags, why)
+            path = project / kernel
+            path.write_text(f"{path.read_text()}\n_WITHOUT_EFFECT = 1\n")
+        done = bench.run(project, "pytest", "-q", "--kopt-campaign", "c", "--kopt-round", "2")
+    seconds = time.monotonic() - start
+    rounds = sorted((project / "agent/workspace/c/rounds").glob("round-*/verdict.json"))
+    verdict = json.loads(rounds[-1].read_text()) if rounds else {}
+    became = verdict.get("decision") or f"exit {done.returncode}"
+    why = "\n".join([verdict.get("reason", ""), (done.stdout + done.stderr)[-1500:]])
+    flags = verdict.get("flags", [])
+    return Outcome(op.package, op.name, way, became, seconds, op.declared, flags, why)
 
 
 def _module(op: Op) -> str:
