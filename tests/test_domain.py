@@ -75,7 +75,12 @@ def test_the_order_is_drawn() -> None:
 
 @pytest.mark.parametrize("word", [word for word in DOMAIN if word != "declared shapes"])
 def test_a_case_may_declare_less(word: str) -> None:
-    kinds = {kind for kind, _ in cases_of(case_of(domain=word), 5)}
+    case = case_of(
+        lambda x, mask, scale: scale * x * mask,
+        inputs=lambda: (torch.randn(8, 64), torch.rand(8, 64) > 0.5, 0.5),
+        domain=word,
+    )
+    kinds = {kind for kind, _ in cases_of(case, 5)}
     assert kinds == {k for k, p in PATTERNS.items() if p.excluded_by != word}
 
 
@@ -148,3 +153,90 @@ def test_a_kernel_keeps_the_incumbents_domain(
     candidate: Callable[..., Any], said: Sequence[tuple[str, bool]]
 ) -> None:
     assert said_of(candidate) == said
+
+
+def attend(x: Tensor, scale: float, causal: bool, mask: Tensor, places: Tensor) -> Tensor:
+    """Something of everything that a call can be told: numbers, switches, masks and places."""
+    scores = (x * scale).masked_fill(~mask, -9.0)
+    if causal:
+        scores = scores.tril()
+    return torch.softmax(scores, -1) * places[:, None]
+
+
+@pytest.mark.parametrize(
+    ("what", "candidate"),
+    [
+        ("numbers", lambda x, scale, causal, mask, places: attend(x, 0.125, causal, mask, places)),
+        ("numbers", lambda x, scale, causal, mask, places: attend(x, scale, True, mask, places)),
+        (
+            "indices",
+            lambda x, scale, causal, mask, places: attend(
+                x, scale, causal, torch.arange(x.shape[1]) < mask.sum(-1, keepdim=True), places
+            ),
+        ),
+        (
+            "indices",
+            lambda x, scale, causal, mask, places: attend(
+                x, scale, causal, mask, torch.arange(len(x))
+            ),
+        ),
+    ],
+    ids=["scale", "switch", "mask", "places"],
+)
+def test_what_a_case_always_gives_is_not_a_constant(
+    what: str, candidate: Callable[..., Any]
+) -> None:
+    case = case_of(
+        candidate,
+        inputs=lambda: (
+            torch.randn(8, 64),
+            0.125,
+            True,
+            (torch.arange(64) < torch.randint(16, 32, (8, 1))),
+            torch.arange(8),
+        ),
+        reference=lambda x, *others: attend(x.double(), *others),
+    )
+    for kind, near in cases_of(case, 7):
+        versions = {INCUMBENT: attend, CANDIDATE: candidate}
+        found = try_shape(kind, case, near, versions, "cpu", 7)
+        assert found and found.outcomes[CANDIDATE] == ("wrong" if kind == what else "right"), kind
+
+
+def test_sizes_and_offsets_are_no_numbers_to_change() -> None:
+    def inputs() -> tuple[Any, ...]:
+        return torch.randn(8, 64), 64, 8, torch.tensor([0, 3, 8]), "mode", None
+
+    kinds = {k for k, _ in cases_of(case_of(lambda x, *others: x, inputs=inputs), 7)}
+    assert kinds.isdisjoint({"numbers", "indices"})
+
+
+def by_tiles(x: Tensor) -> tuple[Tensor, Tensor]:
+    values, place = x.view(len(x), -1, 4).max(-1)
+    best, tile = values.topk(2, -1)
+    return best, 4 * tile + place.gather(-1, tile)
+
+
+def test_the_best_need_not_lie_apart() -> None:
+    def topk(x: Tensor) -> tuple[Tensor, Tensor]:
+        found = x.topk(2, -1)
+        return found.values, found.indices
+
+    case = case_of(by_tiles, reference=lambda x: topk(x.double()))
+    (near,) = [near for kind, near in cases_of(case, 7) if kind == "sorted"]
+    found = try_shape("sorted", case, near, {INCUMBENT: topk, CANDIDATE: by_tiles}, "cpu", 7)
+    assert found and found.outcomes == {INCUMBENT: "right", CANDIDATE: "wrong"}
+
+
+def test_a_sign_that_no_case_draws_is_owed() -> None:
+    def kept(x: Tensor) -> Tensor:
+        return torch.log1p(x.abs()) * x.sign()
+
+    case = case_of(
+        torch.log1p,
+        inputs=lambda: (torch.rand(8, 64),),
+        reference=lambda x: kept(x.double()),
+    )
+    (near,) = [near for kind, near in cases_of(case, 7) if kind == "negated"]
+    found = try_shape("negated", case, near, {INCUMBENT: kept, CANDIDATE: torch.log1p}, "cpu", 7)
+    assert found and found.outcomes == {INCUMBENT: "right", CANDIDATE: "wrong"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -200,6 +201,81 @@ def test_a_ring_of_buffers_is_handed_out_again_while_it_is_in_use(many: int) -> 
     ring = itertools.cycle([torch.empty(ROWS, COLUMNS) for _ in range(many)])
     report = check(lambda x, w: torch.tanh(x * w, out=next(ring)))
     assert names(report) == {"output-shared"}
+
+
+def test_a_pool_asks_for_the_memory_and_not_for_the_object() -> None:
+    """A view that a caller kept is use as well: of the object nothing is left then."""
+    pool = [torch.empty(ROWS, COLUMNS) for _ in range(8)]
+
+    def kernel(x: Tensor, w: Tensor) -> Tensor:
+        free = (buffer for buffer in pool if sys.getrefcount(buffer) <= 3)
+        return torch.tanh(x * w, out=next(free, torch.empty(ROWS, COLUMNS)))
+
+    assert names(check(kernel)) == {"output-shared"}
+
+    def counting(x: Tensor, w: Tensor) -> Tensor:
+        for buffer in pool:
+            storage = buffer.untyped_storage()
+            if torch._C._storage_Use_Count(storage._cdata) <= 2:
+                return torch.tanh(x * w, out=buffer.view(ROWS, COLUMNS))
+        return honest(x, w)
+
+    assert names(check(counting)) == set()
+
+
+LIES = {
+    "copied": lambda x: x.clone(),
+    "padded": lambda x: torch.nn.functional.pad(x, (0, 8))[:, :-8],
+    "turned": lambda x: x.t().contiguous().t(),
+    "a view": lambda x: x.view_as(x),
+    "a lazy copy": torch._lazy_clone,
+}
+
+
+@pytest.mark.parametrize(
+    ("baseline", "how", "check_named", "said"),
+    [
+        ("copied", "padded", "PASS", set()),
+        ("copied", "turned", "PASS", {"output-order"}),
+        ("turned", "copied", "PASS", set()),
+        ("copied", "a view", "FAIL", {"output-layout"}),
+        ("copied", "a lazy copy", "FAIL", {"output-layout"}),
+        ("a view", "a lazy copy", "PASS", set()),
+        ("a view", "turned", "PASS", set()),
+    ],
+)
+def test_a_result_lies_in_memory_of_its_own_where_the_baselines_does(
+    baseline: str, how: str, check_named: str, said: set[str]
+) -> None:
+    same = {"inputs": lambda: (torch.randn(ROWS, COLUMNS),), "reference": lambda x: x.double()}
+    same["weights"] = ()  # type: ignore[assignment]
+    before = check(LIES[baseline], **same)
+    report = check(LIES[how], baseline=before.accuracy, **same)
+    assert (report.check, {found.check for found in report.findings}) == (check_named, said)
+    assert not names(report)
+
+
+def test_one_row_in_memory_for_all_is_no_result_of_its_own() -> None:
+    same: dict[str, Any] = {
+        "inputs": lambda: (torch.randn(ROWS, COLUMNS),),
+        "reference": lambda x: x.double().mean(0).expand_as(x).clone(),
+        "weights": (),
+    }
+    before = check(lambda x: x.mean(0).expand_as(x).clone(), **same)
+    report = check(lambda x: x.mean(0).expand_as(x), baseline=before.accuracy, **same)
+    assert [found.check for found in report.findings] == ["output-layout"]
+
+
+def test_what_a_result_leaves_to_its_reader_is_done_in_a_comparison() -> None:
+    x = torch.randn(ROWS, COLUMNS)
+
+    def turned(x: Tensor) -> dict[str, Tensor]:
+        return {"out": (x + 1).t(), "norm": x.norm()}
+
+    like = {"out": (x + 1).t().contiguous(), "norm": x.norm()}
+    delivered = outputs.in_order(turned, like, turned(x))(x)
+    assert delivered["out"].is_contiguous() and torch.equal(delivered["out"], like["out"])
+    assert outputs.in_order(turned, turned(x), turned(x)) is turned
 
 
 def test_a_kernel_may_keep_its_last_result() -> None:

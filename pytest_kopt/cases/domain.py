@@ -8,17 +8,18 @@ nothing, and a case may declare that its kernel supports less.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.groups import has_skew
 from pytest_kopt.honesty.heldout import LARGER, PATTERNS, Kind
 from pytest_kopt.honesty.inputs import SCALABLE
 from pytest_kopt.numerics.gates import snr
-from pytest_kopt.numerics.nested import flatten, mapped
+from pytest_kopt.numerics.nested import flatten, mapped, tensors
 
 #: A tenth of the result may be error with such content, whatever the dtype.
 PLAINLY_RIGHT_DB = 20.0
@@ -31,7 +32,10 @@ _WIDER = {
 #: No rounding to a narrow dtype gets there.
 _WIDE_DB = 60.0
 _GRAIN = 256
-Change = Callable[[torch.Tensor, torch.Generator], torch.Tensor]
+#: By how much another number differs: within what fractions, probabilities and rates may be.
+_ANOTHER = 1.25
+_CHANGEABLE = (torch.Tensor, bool, int, float)
+Change = Callable[[Any, torch.Generator], Any]
 
 
 def cases_of(case: Case, seed: int) -> Iterator[tuple[Kind, Case]]:
@@ -48,12 +52,19 @@ def cases_of(case: Case, seed: int) -> Iterator[tuple[Kind, Case]]:
             continue
         if kind == "wider":
             exact = replace(case, gate=snr(_WIDE_DB))
-            yield kind, _changed(exact, _widened, seed, weights=True)
+            yield kind, _changed(exact, _floating(_widened), seed, weights=True)
         elif kind == "strided":
-            yield kind, _changed(case, _transposed, seed, weights=True)
-        else:
+            yield kind, _changed(case, _floating(_transposed), seed, weights=True)
+        elif kind in _CHANGES:
             loose = replace(case, gate=snr(PLAINLY_RIGHT_DB))
-            yield kind, _changed(loose, _CHANGES[kind], seed)
+            yield kind, _changed(loose, _floating(_CHANGES[kind]), seed)
+        elif not has_skew(case):
+            # Sizes of groups rest on each other, and are drawn anew in the check.
+            leaves = _leaves(case)
+            sizes = {*case.dims.values(), *(n for x in tensors(leaves) for n in x.shape)}
+            change = _reordered if kind == "indices" else _renumbered(sizes)
+            if any(change(x, torch.Generator()) is not x for x in leaves):
+                yield kind, _changed(case, change, seed)
 
 
 def nearby(value: int, kind: Kind, dice: random.Random) -> int:
@@ -97,18 +108,61 @@ def _is_size(value: Any) -> bool:
 def _changed(case: Case, change: Change, seed: int, *, weights: bool = False) -> Case:
     def inputs() -> list[Any]:
         generator = torch.Generator().manual_seed(seed)
-
-        def changed(x: Any) -> Any:
-            if not isinstance(x, torch.Tensor) or x.dtype not in SCALABLE or not x.numel():
-                return x
-            return change(x.detach(), generator).requires_grad_(x.requires_grad)
-
         return [
-            x if place in case.weights and not weights else mapped(x, changed)
+            x
+            if place in case.weights and not weights
+            else mapped(x, lambda leaf: change(leaf, generator), _CHANGEABLE)
             for place, x in enumerate(case.arguments())
         ]
 
     return replace(case, inputs=inputs)
+
+
+def _leaves(case: Case) -> list[Any]:
+    given = [x for i, x in enumerate(case.arguments()) if i not in case.weights]
+    return list(flatten(given, "").values())
+
+
+def _floating(change: Change) -> Change:
+    """Return the change for tensors of floating-point numbers, which keeps leaves leaves."""
+
+    def changed(x: Any, generator: torch.Generator) -> Any:
+        if not isinstance(x, torch.Tensor) or x.dtype not in SCALABLE or not x.numel():
+            return x
+        return change(x.detach(), generator).requires_grad_(x.requires_grad)
+
+    return changed
+
+
+def _renumbered(sizes: Container[Any]) -> Change:
+    """Return the change of numbers that are no tensors, and of none that is a size."""
+
+    def changed(x: Any, generator: torch.Generator) -> Any:
+        if isinstance(x, bool):
+            return not x
+        if isinstance(x, float) and x:
+            return x * _ANOTHER
+        return x + 1 if isinstance(x, int) and x not in sizes else x
+
+    return changed
+
+
+def _reordered(x: Any, generator: torch.Generator) -> Any:
+    """Return masks with other columns, and integers in another order.
+
+    What rises may be offsets, whose order means something; what rises by ones are places.
+    """
+    if not isinstance(x, torch.Tensor) or x.is_floating_point() or x.is_complex():
+        return x
+    if not x.ndim or x.shape[-1] < 2:
+        return x
+    if x.dtype is torch.bool:
+        return x[..., torch.randperm(x.shape[-1], generator=generator).to(x.device)]
+    flat = x.flatten()
+    steps = flat.diff()
+    if bool((steps >= 0).all()) and not bool((steps == 1).all()):
+        return x
+    return flat[torch.randperm(len(flat), generator=generator).to(x.device)].view(x.shape)
 
 
 def _larger(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -144,6 +198,14 @@ def _tiny(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return x / 2**12
 
 
+def _negated(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return -x
+
+
+def _sorted(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return x.sort(-1, descending=True).values if x.ndim else x
+
+
 def _widened(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return x.to(_WIDER.get(x.dtype, x.dtype))
 
@@ -159,4 +221,6 @@ _CHANGES: dict[Kind, Change] = {
     "masked": _masked,
     "constant": _constant,
     "tiny": _tiny,
+    "negated": _negated,
+    "sorted": _sorted,
 }

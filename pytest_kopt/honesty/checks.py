@@ -37,7 +37,10 @@ class Phase(Enum):
         "live_before live before expected_before kept expected",
     )
     WRONG = "a step gave a wrong result", "checking"
-    CHECKED = "after the steps", "passed before after threads threads_now accuracy baseline counts"
+    CHECKED = (
+        "after the steps",
+        "passed before after threads threads_now accuracy baseline elements",
+    )
     TRAINED = "in a training loop in small", "rehearsal"
     RECALLED = "before a case is timed, with fresh and with known tensors", "recall"
     BLOCKS = "blocks were timed", "threads threads_now blocks floors judges asks_known"
@@ -165,6 +168,13 @@ TABLE = (
         "honesty.precision:downgrades",
         "precision-downgrade",
         repairs="output-dtype",
+        only="passed",
+    ),
+    Check(
+        Phase.CHECKED,
+        "honesty.outputs:layouts",
+        repairs="output-layout",
+        notes="output-order",
         only="passed",
     ),
     Check(

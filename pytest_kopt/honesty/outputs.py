@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.numerics.determinism import same_bits
-from pytest_kopt.numerics.nested import tensors
+from pytest_kopt.numerics.nested import mapped, tensors
 
 #: torch's own methods, bound before kernel code could replace them.
 _clone, _detach = torch.Tensor.clone, torch.Tensor.detach
@@ -21,6 +23,8 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _HELD_CALLS, _HELD_BYTES, _HELD_SECONDS = 1024, 1 << 30, 2.0
 #: A reference that changed by less could give the same bits in a coarse output.
 _MATERIAL = 0.25
+#: How a result may lie in memory; rows may be padded.
+IN_ORDER, ANOTHER_ORDER = "in order", "in another order"
 
 
 def taken(results: Sequence[Any]) -> list[Any]:
@@ -49,6 +53,67 @@ def _oddities(outputs: Sequence[Any], expected: Sequence[Any], given: Sequence[A
         elif _reach(item) > item.untyped_storage().nbytes():
             odd.append("an output reaches beyond its storage")
     return odd
+
+
+def layout(out: object, given: Sequence[Any]) -> str:
+    """Return how a result lies in memory, "" for what is no tensor: `IN_ORDER`, or what it is else.
+
+    A lazy copy lies in its original's memory until one of them is written to.
+    """
+    if not isinstance(out, torch.Tensor) or out.layout is not torch.strided or not out.numel():
+        return ""
+    if _start(out) in {_start(item) for item in tensors(given) if item.layout is torch.strided}:
+        return "in memory of an input"
+    steps = [step for step, size in zip(out.stride(), out.shape, strict=True) if size > 1]
+    if 0 in steps:
+        return "expanded, the same memory for many elements"
+    return IN_ORDER if steps == sorted(steps, reverse=True) else ANOTHER_ORDER
+
+
+def _start(tensor: torch.Tensor) -> int:
+    """Return the address of a tensor's storage, without having a lazy copy made."""
+    address: int = torch._C._data_address(tensor)  # type: ignore[attr-defined]
+    return address - int(tensor.storage_offset()) * tensor.element_size()
+
+
+def layouts(accuracy: Mapping[str, Accuracy], baseline: Mapping[str, Accuracy]) -> list[Finding]:
+    """Return findings for results that lie in memory otherwise than the baseline's, by name."""
+    findings = []
+    for name, found in accuracy.items():
+        before = baseline[name].layout if name in baseline else ""
+        if found.layout in ("", IN_ORDER, before) or before not in (IN_ORDER, ANOTHER_ORDER):
+            continue
+        if found.layout == ANOTHER_ORDER:
+            text = "in a comparison the copy into the baseline's order is timed as well"
+            findings.append(Finding("output-order", f"{name} lies {found.layout}", advice=text))
+            continue
+        findings.append(
+            Finding(
+                "output-layout",
+                f"{name} is {found.layout}, the baseline's has memory of its own",
+                advice="return a copy: who uses the result may write to it, or to the input",
+            )
+        )
+    return [replace(finding, rejects=False) for finding in findings]
+
+
+def in_order(function: Callable[..., Any], like: Any, found: Any) -> Callable[..., Any]:
+    """Return a function that delivers results such as `found` in order, as others (`like`) lie."""
+    both = zip(tensors(like), tensors(found), strict=False)
+    if all(layout(one, ()) != IN_ORDER or layout(out, ()) in ("", IN_ORDER) for one, out in both):
+        return function
+
+    def delivered(*arguments: Any, **named: Any) -> Any:
+        return mapped(
+            function(*arguments, **named),
+            lambda out: (
+                torch.clone(out, memory_format=torch.contiguous_format)
+                if layout(out, ()) not in ("", IN_ORDER)
+                else out
+            ),
+        )
+
+    return delivered
 
 
 def odd_findings(
@@ -82,7 +147,8 @@ def recycled(call: Callable[[], Sequence[torch.Tensor]], held: Container[int]) -
     places: set[int] = set()
     nbytes, end = 0, perf_counter() + _HELD_SECONDS
     while len(results) < _HELD_CALLS and nbytes < _HELD_BYTES and perf_counter() < end:
-        results.append(call())
+        # Their memory and not the objects: a view of a result is all that a caller may keep.
+        results.append([_detach(item) for item in call()])
         found = _places(results[-1], held)
         if places & found:
             return [_SHARED]

@@ -39,21 +39,6 @@ def accuracy_of(
     return Accuracy(str(out.dtype), compute_snr(ref, out), rounding_snr(ref, out.dtype), is_told)
 
 
-def terms(given: Sequence[Any], out: torch.Tensor) -> float:
-    """Return how many terms one output element may add up: the longest reduction that fits.
-
-    The inputs' elements over the output's (a sum), the square root of that for products (a matrix
-    product), or the longest dimension.
-    """
-    tensors = [item for item in given if isinstance(item, torch.Tensor) and item.numel()]
-    if not tensors or not out.numel():
-        return 1.0
-    product = math.prod(item.numel() for item in tensors[:2]) / out.numel()
-    longest = max((n for item in tensors for n in item.shape), default=1)
-    total = sum(item.numel() for item in tensors) / out.numel()
-    return max(1.0, total, float(longest), math.sqrt(product) if len(tensors) > 1 else 1.0)
-
-
 def least_exact(results: Sequence[Any]) -> torch.dtype:
     """Return the coarsest floating-point dtype among results, float64 where there is none."""
     dtypes = [item.dtype for item in results if isinstance(item, torch.Tensor)]
@@ -66,26 +51,27 @@ def least_snr(accuracy: Accuracy, dtype: torch.dtype, count: float) -> float:
 
     float32: adding `count` terms one after the other costs 10·log10(count / 2) dB against a single
     rounding (errors of random signs, each of the running sum's size); where the reference is not
-    told to be better, whatever float16 does not reach is enough. Narrower dtypes accumulate in
-    float32 and lose a few roundings of intermediate results.
+    told to be better, and of very long sums, whatever float16 does not reach is enough. Narrower
+    dtypes accumulate in float32 and lose a few roundings of intermediate results.
     """
     if dtype is not torch.float32:
         return accuracy.rounding_db - _SEVERAL_ROUNDINGS
-    summed = accuracy.rounding_db - max(0.0, 10 * math.log10(count / 2)) - _SUMMING
+    summed = accuracy.rounding_db - 10 * math.log10(max(count, 2) / 2) - _SUMMING
     half = accuracy.rounding_db + _HALF_BELOW_SINGLE + _ABOVE_HALF
-    return summed if accuracy.is_told else min(summed, half)
+    return max(summed, half) if accuracy.is_told else min(summed, half)
 
 
 def downgrades(
     accuracy: Mapping[str, Accuracy],
     baseline: Mapping[str, Accuracy],
-    counts: Mapping[str, float],
+    elements: float,
 ) -> list[Finding]:
     """Return findings for results of another dtype than the baseline's, or far less exact.
 
     Another dtype breaks the kernel's contract, and is no accusation.
 
-    All by name of the result; nothing is said of a result that the baseline does not know.
+    By name of the result; nothing is said of one that the baseline does not know. `elements` are
+    the inputs': as many terms as a global norm adds up.
     """
     findings = []
     for name, now in accuracy.items():
@@ -106,7 +92,7 @@ def downgrades(
         dtype = getattr(torch, now.dtype.removeprefix("torch."))
         if dtype not in _CHECKED or not math.isfinite(now.snr_db):
             continue
-        least = least_snr(now, dtype, counts[name])
+        least = least_snr(now, dtype, elements)
         if now.snr_db < min(least, before.snr_db - _WORSE_THAN_BASELINE):
             findings.append(
                 Finding(

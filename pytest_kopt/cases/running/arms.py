@@ -49,6 +49,7 @@ from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.lock import checking_lock, timing_lock
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.inputs import Held
+from pytest_kopt.honesty.outputs import in_order
 from pytest_kopt.measure.cold import InputPool, input_pool
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.measure.wall import one_thread
@@ -301,7 +302,26 @@ def _versions(case: Case, order: ArmsOrder, seed: int) -> Mapping[str, Callable[
     for name, function in functions.items():
         others = set().union(*(found for other, found in files.items() if other != name))
         executed_files.check(_one_call(case, function, given), files[name], others, name)
-    return functions
+    return _in_order(functions, case, given)
+
+
+def _in_order(
+    functions: Mapping[str, Callable[..., Any]], case: Case, given: Sequence[Any]
+) -> Mapping[str, Callable[..., Any]]:
+    """Return the versions, with a copy for results that lie otherwise than the incumbent's.
+
+    Else what a version leaves to its callers, a transposition say, would be a gain.
+    """
+    if INCUMBENT not in functions:
+        return functions
+    results = {
+        name: case.positional(function)(*fresh_copies(given))
+        for name, function in functions.items()
+    }
+    return {
+        name: in_order(function, results[INCUMBENT], results[name])
+        for name, function in functions.items()
+    }
 
 
 def _runs_no_change(

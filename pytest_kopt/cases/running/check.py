@@ -22,6 +22,7 @@ from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.watching.state import look
 from pytest_kopt.numerics.compare import Comparison, InvalidReference
+from pytest_kopt.numerics.nested import tensors
 
 _GRADIENT = "grad of input "
 #: Frames of an error that are shown, the innermost ones.
@@ -117,7 +118,7 @@ def check_case(
             threads_now=torch.get_num_threads(),
             accuracy=checking.accuracy,
             baseline=baseline or {},
-            counts=checking.counts,
+            elements=sum(item.numel() for item in tensors(checking.given)),
         )
     )
     return _report(checking, seeds)

@@ -43,13 +43,13 @@ class Checking:
     `written_in` is the language that the kernel is to be written in ("": any); `by_torch` tells
     which operators of torch alone make the result, "" for none, `left_to_torch` those that did at
     the baseline, which a check that `freezes` is itself. `findings` are one of each kind, `broken`
-    those that make the check fail; `invalid` says why the case cannot be judged. `accuracy` and
-    `counts` (terms an element may add up) are by name of the result, `io_bytes` the compulsory
-    bytes by direction, `counted_flops` what torch counts in the reference's forward, `dtype` what
-    products are taken in. `groups` are the group sizes that a grouped GEMM was right for, by the
-    distribution they were drawn from. Of the content, `used` are the candidate's own tensors,
-    which keep their addresses, and `given` a pristine copy of what they should hold; `first` and
-    `last` are the runs on the first content and on the last, `truth` is the reference.
+    those that make the check fail; `invalid` says why the case cannot be judged. `accuracy` is by
+    name of the result, `io_bytes` the compulsory bytes by direction, `counted_flops` what torch
+    counts in the reference's forward, `dtype` what products are taken in. `groups` are the group
+    sizes that a grouped GEMM was right for, by the distribution they were drawn from. Of the
+    content, `used` are the candidate's own tensors, which keep their addresses, and `given` a
+    pristine copy of what they should hold; `first` and `last` are the runs on the first content
+    and on the last, `truth` is the reference.
     """
 
     case: Case
@@ -64,7 +64,6 @@ class Checking:
     interpreted: bool = False
     invalid: str = ""
     accuracy: dict[str, Accuracy] = field(default_factory=dict)
-    counts: dict[str, float] = field(default_factory=dict)
     written: int = 0
     io_bytes: dict[str, int] = field(default_factory=dict)
     counted_flops: int = 0

@@ -107,6 +107,9 @@ def try_shape(
         tried.outcomes[name] = outcome
         if what:
             tried.what[name] = what
+        if outcome != "right":
+            # Where the incumbent is not right, nothing is asked of the candidate.
+            break
     return tried
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import torch
@@ -16,7 +16,7 @@ from pytest_kopt.cases.seeds import drawn_so_far
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty import memory, outputs, physics
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.precision import accuracy_of, least_exact, terms
+from pytest_kopt.honesty.precision import accuracy_of, least_exact
 from pytest_kopt.numerics.determinism import bits
 from pytest_kopt.numerics.nested import fresh_copies, storages, tensors
 
@@ -46,6 +46,9 @@ def fresh_content(checking: Checking) -> Iterator[Finding]:
     with watch_interpreter() as watch:
         run = checking.candidate(checking.used, seed)
     checking.seconds = time.perf_counter() - start
+    # Before anything asks for the address of a lazy copy's memory, and so makes the copy.
+    kept = [x for i, x in enumerate(checking.used) if i not in checking.case.rewritten]
+    layouts = {name: outputs.layout(out, kept) for name, out in run.live.outputs.items()}
     checking.interpreted = watch.seen
     draws = drawn_so_far(checking.device) != drawn
     expected = checking.expect(run, seed)
@@ -58,7 +61,7 @@ def fresh_content(checking: Checking) -> Iterator[Finding]:
     odd = outputs.odd_findings(live, known, checking.given)
     yield from odd
     if checking.passed and not odd:
-        _measure(checking, run, expected)
+        _measure(checking, run, expected, layouts)
         return
     if draws:
         yield _DRAWS
@@ -85,14 +88,14 @@ def _refuse_gradients_of_nothing(checking: Checking) -> None:
         )
 
 
-def _measure(checking: Checking, run: Run, expected: Pass) -> None:
-    """Keep how exact a right result is, and what the call has to read and write."""
+def _measure(checking: Checking, run: Run, expected: Pass, layouts: Mapping[str, str]) -> None:
+    """Keep how exact a right result is and how it lies, and what the call has to read and write."""
     case, given = checking.case, checking.given
     computed_in = least_exact(list(expected.outputs.values()))
     for name, ref, out in pairs(expected, run.kept):
         if isinstance(out, torch.Tensor) and out.dtype.is_floating_point:
-            checking.accuracy[name] = accuracy_of(ref, out, computed_in)
-            checking.counts[name] = terms(tensors(given), out)
+            reached = accuracy_of(ref, out, computed_in)
+            checking.accuracy[name] = replace(reached, layout=layouts.get(name, ""))
     # Of what is written in place, what changed; it may be far less than what is there.
     own, changes = _written(checking, run, expected)
     kept = [x for i, x in enumerate(given) if i not in case.rewritten]
