@@ -16,7 +16,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from pytest_kopt.bisect.history import Commit, versions_of
-from pytest_kopt.bisect.session import Answer, compare
+from pytest_kopt.bisect.session import Answer, Step
 from pytest_kopt.bisect.walk import Change, Culprit, History, Pair
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.decide.verdict import Verdict
@@ -180,13 +180,26 @@ def other_tree(repository: Repository, commit: str) -> Iterator[Repository]:
             repository.remove_tree(path)
 
 
+@contextmanager
 def sessions_in(
     tree: Repository, root: Path, words: Sequence[str]
-) -> Callable[[Commit, Commit, Path], Answer]:
-    """Return what compares two commits by a session in another tree of the project."""
+) -> Iterator[Callable[[Commit, Commit, Path], Answer]]:
+    """Yield what compares two commits by a session in another tree of the project.
+
+    While one session runs, the process of the next one wakes.
+    """
+    ready: list[Step] = []
 
     def compared(base: Commit, commit: Commit, output: Path) -> Answer:
         tree.move_to(commit.hash)
-        return compare(root, tree.root, base.hash, words, output)
+        step = ready.pop() if ready else Step(root, tree.root, words)
+        if step.has_ended:
+            step = Step(root, tree.root, words)
+        ready.append(Step(root, tree.root, words))
+        return step.compare(base.hash, output)
 
-    return compared
+    try:
+        yield compared
+    finally:
+        for step in ready:
+            step.end()

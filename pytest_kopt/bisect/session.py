@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -16,10 +18,14 @@ import pytest
 from pydantic import ValidationError
 
 from pytest_kopt.bisect.walk import Change
+from pytest_kopt.decide import student
 from pytest_kopt.decide.inference import log_ratio
 from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.devices.choice import choose, interpreter_environment
 from pytest_kopt.errors import CannotFinish
 from pytest_kopt.exit_codes import ExitCode
+from pytest_kopt.options.declare import STEP, device_of
+from pytest_kopt.processes.launcher import Launcher, hand_over
 from pytest_kopt.processes.parent_death import end_with_parent
 
 #: A runner's files are about the run as a whole, not about one of its comparisons.
@@ -59,48 +65,119 @@ class Answer:
         return self.verdict is not None and self.verdict.decision is Decision.INCOMPLETE
 
 
-def compare(root: Path, tree: Path, base: str, words: Sequence[str], output: Path) -> Answer:
-    """Hold what a tree has checked out against an ancestor, in one session of the gate there.
+class Step:
+    """A process that has imported what takes long, and waits for the two commits to compare.
 
-    `root` is the repository's root and `tree` that of the other work tree; the session runs in the
-    counterpart of the current folder. Its output goes to `output`, the verdict beside it. Raises
-    CannotFinish where no GPU is idle, KeyboardInterrupt where the session was interrupted.
+    It can be started while the one before it is busy.
     """
-    written = output.with_suffix(".json")
-    written.unlink(missing_ok=True)
-    options = ("--kopt-base", base, "--kopt-gate", "improve", "--kopt-allow-removed")
-    with output.open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _RUN, *options, f"--kopt-verdict={written}", *words],
-            cwd=tree / Path.cwd().resolve().relative_to(root),
+
+    def __init__(self, root: Path, tree: Path, words: Sequence[str]) -> None:
+        """Start it for sessions in another work tree, with pytest's `words`.
+
+        `root` is the repository's root and `tree` that of the other work tree; the session runs in
+        the counterpart of the current folder.
+        """
+        reading, writing = os.pipe()
+        self._orders = os.fdopen(writing, "w")
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _RUN, str(reading)],
+            cwd=tree,
             env=_environment(root, tree),
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[reading],
         )
+        os.close(reading)
+        self._tell([str(tree / Path.cwd().resolve().relative_to(root)), *words])
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is gone, for whatever reason."""
         try:
-            code = process.wait()
+            self._process.wait(0)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def compare(self, base: str, output: Path) -> Answer:
+        """Hold what the tree has checked out against an ancestor, in a session of the gate there.
+
+        Its output goes to `output`, the verdict beside it. Raises CannotFinish where no GPU is
+        idle, KeyboardInterrupt where the session was interrupted.
+        """
+        written = output.with_suffix(".json")
+        written.unlink(missing_ok=True)
+        output.write_bytes(b"")
+        gate = ("--kopt-base", base, "--kopt-gate", "improve", "--kopt-allow-removed")
+        try:
+            self._tell([str(output), *gate, f"--kopt-verdict={written}"])
+            code = self._process.wait()
         except KeyboardInterrupt:
             # It was interrupted as well, and ends in order.
-            code = process.wait()
+            self._process.wait()
             raise
-    if code == pytest.ExitCode.INTERRUPTED:
-        raise KeyboardInterrupt
-    said = _last_words(output)
-    if code == ExitCode.NO_IDLE_GPU:
-        raise CannotFinish(said)
-    try:
-        verdict = Verdict.model_validate_json(written.read_text())
-    except (OSError, ValidationError):
-        return Answer(None, said)
-    return Answer(verdict, verdict.reason)
+        finally:
+            self._orders.close()
+        if code == pytest.ExitCode.INTERRUPTED:
+            raise KeyboardInterrupt
+        said = _last_words(output)
+        if code == ExitCode.NO_IDLE_GPU:
+            raise CannotFinish(said)
+        try:
+            verdict = Verdict.model_validate_json(written.read_text())
+        except (OSError, ValidationError):
+            return Answer(None, said)
+        return Answer(verdict, verdict.reason)
+
+    def end(self) -> None:
+        """End one that is not needed."""
+        self._process.kill()
+        self._process.wait()
+        self._orders.close()
+
+    def _tell(self, words: Sequence[str]) -> None:
+        with suppress(BrokenPipeError):
+            self._orders.write(json.dumps(words) + "\n")
+            self._orders.flush()
+
+
+class _Plugin:
+    """Has the session start its processes by a launcher that has begun to warm up."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        # The name under which pluggy registers a plugin given to pytest.main.
+        self.__name__ = STEP
+        self._launcher = launcher
+
+    def pytest_addoption(self, pluginmanager: pytest.PytestPluginManager) -> None:
+        config = pluginmanager.get_plugin("pytestconfig")
+        assert config is not None
+        hand_over(self._launcher, config)
 
 
 def main() -> None:
     """Run pytest as `python -m pytest` does, and end with the process that started it."""
     end_with_parent()
-    sys.path[0] = str(Path.cwd())
-    sys.exit(pytest.main(sys.argv[1:]))
+    orders = os.fdopen(int(sys.argv[1]))
+    directory, *words = json.loads(orders.readline())
+    launcher = Launcher()
+    # The commit to come may have a folder that this one lacks.
+    if Path(directory).is_dir():
+        launcher.warm(interpreter_environment(choose(device_of(words))), directory)
+    from pytest_kopt.trials.pull_request import gate  # noqa: F401 - what the session will need
+
+    student.load()
+    if not (told := orders.readline()):
+        return
+    output, *options = json.loads(told)
+    with open(output, "wb") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    os.chdir(directory)
+    sys.path[0] = directory
+    sys.argv[1:] = [*options, *words]
+    sys.exit(pytest.main(sys.argv[1:], plugins=[_Plugin(launcher)]))
 
 
 def _environment(root: Path, tree: Path) -> dict[str, str]:

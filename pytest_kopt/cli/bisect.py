@@ -40,8 +40,11 @@ def run(arguments: argparse.Namespace) -> int:
     assert repository is not None
     key = (commits[0].hash, commits[-1].hash, str(root), *arguments.words)
     journal = Journal(repository, key)
-    with journal.held(), other_tree(repository, commits[-1].hash) as tree:
-        compared = sessions_in(tree, repository.root.resolve(), arguments.words)
+    with (
+        journal.held(),
+        other_tree(repository, commits[-1].hash) as tree,
+        sessions_in(tree, repository.root.resolve(), arguments.words) as compared,
+    ):
         bisection = Bisection(commits, journal, compared, say)
         document = report(bisection, bisection.run())
     journal.end()

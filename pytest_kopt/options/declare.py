@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -169,6 +171,13 @@ def judges(config: pytest.Config) -> bool:
     )
 
 
+def device_of(words: Sequence[str]) -> str:
+    """Return what a command of pytest's, of which nothing is parsed yet, says of the device."""
+    given = [piece for word in words for piece in word.split("=", 1)]
+    device = dict(pairwise(given)).get("--kopt-device", "auto")
+    return device if device in DEVICES else "auto"
+
+
 def is_asked_for(config: pytest.Config) -> bool:
     """Say whether an option, another process of ours or an ini value asks for kopt."""
     if config.pluginmanager.has_plugin(SERVE) or WORKERINPUT in getattr(config, "workerinput", {}):
@@ -182,6 +191,9 @@ SERVE = "kopt-serve"
 WORKERINPUT = "kopt_orders"
 #: Beside it: whether the worker is a child of the process that decides.
 BELOW = "kopt-below"
+
+#: The plugin of a session that is a step of a bisection.
+STEP = "kopt-bisect"
 
 #: Options of sessions that end in a verdict, and where their values are.
 JUDGING = {

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
 from pytest_kopt.devices.vendor import Device
+from pytest_kopt.options.declare import STEP
 from pytest_kopt.paired.nearby import Nearby
 from pytest_kopt.paired.referee import Referee
 from pytest_kopt.paired.replica import Died, Refused, Replica
@@ -92,8 +93,11 @@ class Arms:
 
     @property
     def tries_nearby(self) -> bool:
-        """Whether shapes near the declared ones are tried; a race's winner is asked later."""
-        return not self._versions.raced
+        """Whether shapes near the declared ones are tried.
+
+        A race's winner is asked later, and a bisection only for the times.
+        """
+        return not (self._versions.raced or self.config.pluginmanager.has_plugin(STEP))
 
     def race(self, names: Collection[str]) -> None:
         """Hold and time these candidates of a race alone from now on."""

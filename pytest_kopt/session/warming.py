@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 
 from pytest_kopt.devices.choice import choose, interpreter_environment
 from pytest_kopt.devices.placement import EarlyLook
-from pytest_kopt.options.declare import DEVICES, PROCESSES
+from pytest_kopt.options.declare import PROCESSES, device_of
 from pytest_kopt.processes.launcher import launcher_of
 
 EARLY_LOOK: pytest.StashKey[EarlyLook] = pytest.StashKey()
@@ -16,9 +14,7 @@ EARLY_LOOK: pytest.StashKey[EarlyLook] = pytest.StashKey()
 
 def begin_to_warm(config: pytest.Config) -> None:
     """Start it for a command, of which nothing is parsed yet."""
-    given = [piece for word in config.invocation_params.args for piece in str(word).split("=", 1)]
-    device = dict(pairwise(given)).get("--kopt-device", "auto")
-    _warm(config, device if device in DEVICES else "auto")
+    _warm(config, device_of([*map(str, config.invocation_params.args)]))
 
 
 def warm_up(config: pytest.Config) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -19,6 +20,7 @@ from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.audit import audit
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.options.declare import STEP
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired.arms import CandidateDied, NotComparable, Versions
 from pytest_kopt.paired.noise import Known
@@ -55,7 +57,10 @@ class PullRequestGate(Trial):
         now = {path: file.read_bytes() if file.is_file() else None for path, file in files.items()}
         other = frozenset(differing(base.old, now))
         self._change = Change(config, settings, policy, base, other)
-        self._orders = replace(session, cases_only=True, compared=True)
+        # A bisection asks how two versions compare; what each takes in all is not needed.
+        step = config.pluginmanager.has_plugin(STEP)
+        self._ids: Sequence[str] = ()
+        self._orders = replace(session, cases_only=True, compared=True, check_only=step)
 
     @property
     def title(self) -> str:
@@ -77,6 +82,7 @@ class PullRequestGate(Trial):
     def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
         """Raise BadInput when there is no case, or one whose file does not import at the base."""
         judging.check_some(ids, collector, "--kopt-base")
+        self._ids = ids
         for nodeid in ids:
             error = judging.under(nodeid, self._change.then.errors)
             if error:
@@ -91,6 +97,17 @@ class PullRequestGate(Trial):
     ) -> Closing:
         """Judge; nothing is recorded or changed."""
         return self._change.close(collector, measurements, interrupted)
+
+    def versions(self) -> Versions | None:
+        """Return what closing will compare; a build is left for when the cases have passed."""
+        change = self._change
+        if change.is_settled or change.unbuilt or change.settings.rebuild_command:
+            return None
+        _, changed = change.reached_by(self._ids)
+        return change.beside(changed) if changed else None
+
+    def release(self) -> None:
+        self._change.held.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +126,8 @@ class Change:
     differing: frozenset[str]
     then: Inventory = field(default_factory=Inventory)
     unbuilt: str = ""
+    held: ExitStack = field(default_factory=ExitStack)
+    _made: dict[tuple[str, ...], Versions] = field(default_factory=dict)
 
     @property
     def is_settled(self) -> bool:
@@ -157,9 +176,7 @@ class Change:
         Returns the stack of a candidate that ended its processes too, "" for any other.
         """
         results = collector.in_order()
-        harness = [self._in_tree(result.nodeid.partition("::")[0]) for result in results]
-        sources = self.base.kernel_changes(harness, self.config.getini("python_files"))
-        changed = [path for path in sources if path in self.differing]
+        sources, changed = self.reached_by(result.nodeid for result in results)
         found = [item for result in results for item in result.findings]
         found += self._audit(results, changed)
         damning = judging.rejecting(found)
@@ -184,6 +201,23 @@ class Change:
         new = [result.nodeid for result in results if result.nodeid not in self.then.ids]
         return verdict if self.settings.allow_removed else _without(gone, new, verdict), detail
 
+    def reached_by(self, ids: Iterable[str]) -> tuple[list[str], list[str]]:
+        """Return the changed files besides these cases' own, and which of them do other things."""
+        harness = [self._in_tree(nodeid.partition("::")[0]) for nodeid in ids]
+        sources = self.base.kernel_changes(harness, self.config.getini("python_files"))
+        return sources, [path for path in sources if path in self.differing]
+
+    def beside(self, changed: Sequence[str]) -> Versions:
+        """Return trees in which these files are the base's, made once and kept while it is held.
+
+        Raises NotComparable where the base does not build.
+        """
+        if (*changed,) not in self._made:
+            old = {path: self.base.old[path] for path in changed}
+            made = overlays(self.base.root, old, rebuild=self.settings.rebuild_command)
+            self._made[(*changed,)] = self.held.enter_context(made)
+        return self._made[(*changed,)]
+
     def _audit(self, results: Sequence[CaseResult], changed: Sequence[str]) -> list[Finding]:
         """Audit the changed sources that the cases have loaded, and no other script's."""
         loaded = {file for result in results for file in result.evidence.loaded or ()}
@@ -196,13 +230,11 @@ class Change:
         self, results: Sequence[CaseResult], changed: Sequence[str], measurements: Measurements
     ) -> tuple[Verdict, str]:
         """Compare the cases that the base has, or can run, on both versions of the kernels."""
-        old = {path: self.base.old[path] for path in changed}
-        rebuild = self.settings.rebuild_command
         try:
-            with overlays(self.base.root, old, rebuild=rebuild) as versions:
-                new = self._without_twin(results, versions, measurements)
-                known = [result for result in results if result.nodeid not in new]
-                found = self._measure(known, versions, measurements) if known else None
+            versions = self.beside(changed)
+            new = self._without_twin(results, versions, measurements)
+            known = [result for result in results if result.nodeid not in new]
+            found = self._measure(known, versions, measurements) if known else None
         except Caught as caught:
             return judging.overfit(results, caught.findings, self.policy, _COMPUTE), ""
         except CandidateDied as death:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_kopt.cases.collector import Collector
+from pytest_kopt.devices.choice import interpreter_environment
 from pytest_kopt.errors import BadInput
 from pytest_kopt.processes.child import Child, ChildDied, collect, mover
 from pytest_kopt.processes.worker_orders import WorkerOrders
@@ -42,7 +43,7 @@ def take_inventory(config: pytest.Config, orders: WorkerOrders, base: Base) -> I
         args = _arguments(config, mover(config, *copy))
         if not args:
             return Inventory()
-        child = Child(config, orders, {}, args, copy)
+        child = Child(config, orders, interpreter_environment(orders.device), args, copy)
         errors: dict[str, str] = {}
 
         def failed(data: dict[str, object]) -> None:
