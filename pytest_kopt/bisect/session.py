@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -113,8 +115,10 @@ class Step:
         try:
             self._tell([str(output), *gate, f"--kopt-verdict={written}"])
             code = self._process.wait()
-        except KeyboardInterrupt:
-            # It was interrupted as well, and ends in order.
+        except KeyboardInterrupt as interrupt:
+            # At a terminal it was interrupted as well. It ends in order.
+            if interrupt.args:
+                os.kill(self._process.pid, signal.SIGTERM)
             self._process.wait()
             raise
         finally:
@@ -160,6 +164,11 @@ def main() -> None:
     """Run pytest as `python -m pytest` does, and end with the process that started it."""
     end_with_parent()
     orders = os.fdopen(int(sys.argv[1]))
+    # Nothing is told of an end that was before.
+    ends = select.poll()
+    ends.register(orders, 0)
+    if ends.poll(0):
+        return
     directory, *words = json.loads(orders.readline())
     launcher = Launcher()
     # The commit to come may have a folder that this one lacks.

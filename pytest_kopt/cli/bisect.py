@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
+from types import FrameType
 
 from pytest_kopt.cli.commands import Commands, command
 from pytest_kopt.options.project import Project
@@ -26,6 +28,8 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    import pytest
+
     from pytest_kopt.bisect.bisection import Bisection, Journal, other_tree, sessions_in
     from pytest_kopt.bisect.history import history
     from pytest_kopt.bisect.report import exit_code, lines, report
@@ -40,16 +44,25 @@ def run(arguments: argparse.Namespace) -> int:
     assert repository is not None
     key = (commits[0].hash, commits[-1].hash, str(root), *arguments.words)
     journal = Journal(repository, key)
-    with (
-        journal.held(),
-        other_tree(repository, commits[-1].hash) as tree,
-        sessions_in(tree, repository.root.resolve(), arguments.words) as compared,
-    ):
-        bisection = Bisection(commits, journal, compared, say)
-        document = report(bisection, bisection.run())
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with (
+            journal.held(),
+            other_tree(repository, commits[-1].hash) as tree,
+            sessions_in(tree, repository.root.resolve(), arguments.words) as compared,
+        ):
+            bisection = Bisection(commits, journal, compared, say)
+            document = report(bisection, bisection.run())
+    except KeyboardInterrupt:
+        say("interrupted: the same command goes on from here")
+        return int(pytest.ExitCode.INTERRUPTED)
     journal.end()
     if arguments.json:
         print(json.dumps(document, indent=1))
     else:
         print("\n".join(lines(document)))
     return exit_code(document)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt(signal.Signals(number).name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -126,23 +125,28 @@ def test_commits_that_do_not_build_are_skipped_and_named(bisected: Bisected) -> 
 
 
 @pytest.mark.long
-def test_killed_it_goes_on_where_it_was(bisected: Bisected) -> None:
-    """The session that ran goes with it, and its tree is removed by the next bisection."""
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_killed_it_goes_on_where_it_was(bisected: Bisected, number: signal.Signals) -> None:
+    """The session that ran goes with it; a tree that a kill left is removed by the next one."""
     project = bisected.project
-    for number, cost in enumerate((OLD, OLD, SLOWER, SLOWER)):
-        commit(project, f"Change {number}", kernel(cost, f"v{number}"))
+    for place, cost in enumerate((OLD, OLD, SLOWER, SLOWER)):
+        commit(project, f"Change {place}", kernel(cost, f"v{place}"))
     before = bisected.left_behind()
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest_kopt.cli", *bisected.words("good")],
         cwd=project.root,
         env={**project.environment(), **bisected.variables()},
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     _until(lambda: bool(bisected.journals) and process.poll() is None, 120)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert len(project.git("worktree", "list").splitlines()) == 2
+    process.send_signal(number)
+    _, said = process.communicate(timeout=30)
+    killed = number == signal.SIGKILL
+    assert process.returncode == (-number if killed else 2), said
+    assert ("the same command goes on from here" in said) != killed
+    assert len(project.git("worktree", "list").splitlines()) == (2 if killed else 1)
     run = project.kopt(*bisected.words("good"), **bisected.variables())
     assert run.code == 8, run.text
     report = json.loads(run.out)
