@@ -3,7 +3,7 @@
 python benchmarks/bisect_gpu.py OUT [histories=10] [commits=64] [losses=1,2,5] [clean=2]
 [jobs=1] [seed=64] [device=cpu]
 
-A commit edits a kernel that launches the template's GEMM (on a CPU: torch's) 400 times a call; the
+A commit edits a kernel that launches the template's GEMM (on a CPU: torch's) 200 times a call; the
 culprit launches more from then on, another commit somewhere fewer, by 0.2 to 0.6 of that.
 `clean` histories have no loss. `jobs` histories are walked side by side: their seconds are then not
 those of one alone. Writes OUT/bisect.json after every history.
@@ -25,7 +25,7 @@ from typing import Any
 
 from gpu_report import ROOT, Report
 
-LAUNCHES = 400
+LAUNCHES = 200
 OPS = {
     "cuda": (
         "from kernels.gemm_bf16 import gemm",

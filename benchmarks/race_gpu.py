@@ -2,7 +2,7 @@
 
 python benchmarks/race_gpu.py OUT [races=10] [copies=20] [jobs=1] [seed=8] [device=cpu]
 
-The incumbent launches the template's GEMM (on a CPU: torch's) 400 times a call, a candidate as
+The incumbent launches the template's GEMM (on a CPU: torch's) 200 times a call, a candidate as
 often as makes its gain; so the truth is known. `races` fields of eight lie 0.5 % apart and more,
 `copies` are eight versions that do the same. After each race a round of one candidate is timed too.
 `jobs` races run side by side: their seconds are then not those of a race alone.
@@ -72,7 +72,7 @@ def raced(device: str, launches: Sequence[int]) -> dict[str, Any]:
         root = Path(name) / "project"
         campaign(root, device)
         verdict, seconds = race(root, device, launches)
-        (root / PATH).write_text(source(device, 2000, 360))
+        (root / PATH).write_text(source(device, 2000, 180))
         began = time.perf_counter()
         run(root, "--kopt-campaign", NAME, "--kopt-round", "next")
         single = time.perf_counter() - began
@@ -92,7 +92,7 @@ def main() -> None:
     wishes = dict(word.split("=") for word in sys.argv[2:])
     device, draw = wishes.get("device", "cuda"), random.Random(int(wishes.get("seed", 8)))
     report, rows = Report(Path(sys.argv[1]), "race"), list[dict[str, Any]]()
-    fields = [[400, 398, 396, 394, 392, 390, 404, 412]] * int(wishes.get("races", 10))
+    fields = [[200, 199, 198, 197, 196, 195, 202, 206]] * int(wishes.get("races", 10))
     fields += [[LAUNCHES] * 8] * int(wishes.get("copies", 20))
     with ThreadPoolExecutor(int(wishes.get("jobs", 1))) as pool:
         races = [pool.submit(raced, device, draw.sample(field, len(field))) for field in fields]

@@ -16,6 +16,7 @@ from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.errors import BadInput, CannotFinish, storage_told
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.settings import Settings
+from pytest_kopt.processes.bytecode import kept_bytecode
 from pytest_kopt.processes.child import why_open
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.session.arguments import NARROWED
@@ -134,7 +135,8 @@ class Controller:
             blocked = self.trial.begin() if self.trial else ""
         if self.orders.compared and not self.is_settled:
             # The parent of the processes imports torch meanwhile.
-            student.load()
+            with kept_bytecode():
+                student.load()
         if blocked or self.is_settled:
             self.collector.startup_death = blocked
             self._config.pluginmanager.register(Blocked(), "kopt-blocked")
