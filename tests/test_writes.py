@@ -465,6 +465,19 @@ def test_what_a_generator_draws_is_content(known_by: Callable[[torch.Generator],
     assert outcome.result.check == "FAIL" or refused
 
 
+def test_a_generator_that_is_left_where_it_was_draws_the_same_again() -> None:
+    def copying(x: Tensor, generator: torch.Generator) -> Tensor:
+        own = torch.Generator()
+        own.set_state(generator.get_state())
+        return dropped(x, own)
+
+    report = check(copying, inputs=seeded, reference=lambda x, g: dropped(x.double(), g))
+    assert [found.check for found in report.findings] == ["generator-left"]
+    assert report.check == "FAIL" and "input 1" in str(report.findings[0])
+    own = check(copying, inputs=seeded, reference=lambda x, g: copying(x.double(), g))
+    assert (own.check, own.findings) == ("PASS", ())
+
+
 def test_draws_from_the_global_generator_are_told_what_to_do() -> None:
     def kernel(x: Tensor) -> Tensor:
         return torch.nn.functional.dropout(x, 0.25)

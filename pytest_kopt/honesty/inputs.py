@@ -198,6 +198,29 @@ def undeclared_gradients(
     return [_undeclared_write(what, f"consumes={(*consumes, 'grad_out')!r}")]
 
 
+def undrawn(used: Sequence[Any], given: Sequence[Any], drawn: Sequence[Any]) -> list[Finding]:
+    """Return a finding when a call left a generator where it was, and the reference did not.
+
+    `given` is what both found, `used` and `drawn` what call and reference left.
+    """
+    for place, items in enumerate(zip(used, given, drawn, strict=True)):
+        for mine, before, theirs in zip(*map(contents, items), strict=True):
+            if not isinstance(mine, torch.Generator):
+                continue
+            left, start, wanted = (each.get_state() for each in (mine, before, theirs))
+            if same_bits(left, start) and not same_bits(wanted, start):
+                return [
+                    Finding(
+                        "generator-left",
+                        f"the call leaves the generator in input {place} where it was: the next "
+                        "one will draw the same numbers",
+                        advice="draw from the generator itself, as the reference does",
+                        rejects=False,
+                    )
+                ]
+    return []
+
+
 def _undeclared_write(what: str, line: str) -> Finding:
     """Return the finding about a write that needs this line in the case."""
     return Finding(

@@ -47,9 +47,9 @@ class Checking:
     name of the result, `io_bytes` the compulsory bytes by direction, `counted_flops` what torch
     counts in the reference's forward, `dtype` what products are taken in. `groups` are the group
     sizes that a grouped GEMM was right for, by the distribution they were drawn from. Of the
-    content, `used` are the candidate's own tensors, which keep their addresses, and `given` a
-    pristine copy of what they should hold; `first` and `last` are the runs on the first content
-    and on the last, `truth` is the reference.
+    content, `used` are the candidate's own tensors, which keep their addresses, `given` a pristine
+    copy of what they should hold, and `drawn` what the reference left of it; `first` and `last` are
+    the runs on the first content and on the last, `truth` is the reference.
     """
 
     case: Case
@@ -75,6 +75,7 @@ class Checking:
     generator: torch.Generator = field(init=False)
     used: list[Any] = field(init=False)
     given: list[Any] = field(init=False)
+    drawn: list[Any] = field(init=False)
     first: tuple[list[Any], Run, Pass] = field(init=False)
     last: Run = field(init=False)
     expected: Pass = field(init=False)
@@ -132,7 +133,8 @@ class Checking:
 
     def expect(self, run: Run, seed: int) -> Pass:
         """Return what a run on the content should have given."""
-        return self.truth(fresh_copies(self.given), run.live, seed)
+        self.drawn = fresh_copies(self.given)
+        return self.truth(self.drawn, run.live, seed)
 
     def renew(self, fresh: Sequence[Any]) -> None:
         """Write new content into the candidate's own tensors."""
@@ -203,6 +205,7 @@ class Checking:
                 bait=run.bait,
                 used=self.used,
                 given=self.given,
+                drawn=self.drawn,
                 writes=self.case.writes,
                 consumes=self.case.consumes,
                 consumes_incoming=self.case.consumes_incoming,
