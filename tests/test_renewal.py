@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_kopt.cases.case import declare
 from pytest_kopt.cases.running.execution import make_inputs
@@ -164,3 +166,24 @@ def test_the_answer_to_the_content_before_is_wrong_in_any_dtype(dtype: torch.dty
     for _ in range(4):
         spotted.run()
     assert "timed-result" in {found.check for found in wrong_results([spotted], {})}
+
+
+def test_no_operator_of_torchs_meets_the_content_of_a_timed_call() -> None:
+    """Who is told of each could compute the answer before the clock starts."""
+    x = torch.randn(64, 64)
+    seen: list[torch.Tensor] = []
+
+    class Listening(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+        ) -> Any:
+            result = func(*args, **(kwargs or {}))
+            seen.append(x.clone())
+            return result
+
+    renewal = Renewal([x], 7)
+    for _ in range(3):
+        seen.clear()
+        with Listening():  # type: ignore[no-untyped-call]
+            renewal()
+        assert seen and not any(torch.equal(x, known) for known in seen)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_kopt.cases.result import named
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.heldout import DOMAIN
-from pytest_kopt.schema.profile import GROUPED_GEMM, Scalar, Schema, resolve
+from pytest_kopt.schema.profile import BUILT_IN, GROUPED_GEMM, Scalar, Schema, resolve
 
 if TYPE_CHECKING:
     from pytest_kopt.numerics.gates import Gate
@@ -161,11 +161,11 @@ def declare(
             )
     profile = resolve(schema, nodeid)
     full = profile.complete_dims(dims, nodeid)
-    if backward and not any(column.is_backward for column in profile.columns):
+    if backward and not _has_backward(profile):
         raise BadInput(
             f"backward=True, but schema {profile.name!r} has no backward column",
             where=where,
-            legal="a schema with backward columns, or backward=False",
+            legal=[*(name for name, s in BUILT_IN.items() if _has_backward(s)), "backward=False"],
         )
     if flops is None and profile.name == "gemm":
         flops = 2.0 * int(full["B"]) * int(full["M"]) * int(full["N"]) * int(full["K"])
@@ -197,6 +197,10 @@ def declare(
         group_multiple=group_multiple,
         domain=_domain(domain, where),
     )
+
+
+def _has_backward(schema: Schema) -> bool:
+    return any(column.is_backward for column in schema.columns)
 
 
 def _domain(given: str | Sequence[str], where: str) -> tuple[str, ...]:

@@ -186,8 +186,8 @@ def _finding(item: Tried, outcome: Outcome, what: str) -> Finding | None:
         check,
         f"{outcome} {place}, where the incumbent is right: {what}",
         where=item.nodeid,
-        advice=f"{example}: support what the incumbent does, or say in the case that it need not: "
-        f"domain={domain!r}",
+        advice=f"{example}: support what the incumbent does, or say in the case of a new campaign "
+        f"that it need not: domain={domain!r}",
         rejects=outcome == "wrong",
     )
 
