@@ -392,6 +392,23 @@ def test_a_thread_that_never_rests_is_background_work() -> None:
         thread.join()
 
 
+def test_threads_that_a_call_leaves_behind_are_to_be_put_back() -> None:
+    """A parallel loop of numba's does so: no accusation."""
+    before = torch.get_num_threads()
+
+    def kernel(x: Tensor, w: Tensor) -> Tensor:
+        torch.set_num_threads(before + 1)
+        return honest(x, w)
+
+    try:
+        report = check(kernel)
+    finally:
+        torch.set_num_threads(before)
+    (found,) = report.findings
+    assert (report.check, found.check, found.rejects) == ("FAIL", "threads-left", False)
+    assert "numba.set_num_threads" in str(found)
+
+
 class Lazy(torch.Tensor):
     """A subclass that holds its values all the same."""
 

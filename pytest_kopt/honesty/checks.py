@@ -163,7 +163,7 @@ TABLE = (
     Check(Phase.CALL, "honesty.outputs:stale", "stale-result"),
     Check(Phase.WRONG, "cases.running.steps.contents:remembered", "remembered-tensor"),
     Check(Phase.CHECKED, "honesty.watching.state:changes", "process-state", notes="denormals"),
-    Check(Phase.CHECKED, "honesty.watching.state:taken_threads", "thread-count"),
+    Check(Phase.CHECKED, "honesty.watching.state:left_threads", repairs="threads-left"),
     Check(
         Phase.CHECKED,
         "honesty.precision:downgrades",

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,23 @@ def taken_threads(threads: int, threads_now: int) -> list[Finding]:
             f"the kernel set torch's threads from {threads} to {threads_now}",
             advice="cases are timed with the threads that the harness sets, for every version",
         )
+    ]
+
+
+def left_threads(threads: int, threads_now: int) -> list[Finding]:
+    """Return a finding when a check leaves torch with another number of threads than it found.
+
+    Whatever uses OpenMP shares this number with torch; numba sets it in every parallel call.
+    """
+    return [
+        replace(
+            found,
+            check="threads-left",
+            advice="use torch.get_num_threads() of them (numba.set_num_threads, "
+            "omp_set_num_threads), or set torch's number back before returning",
+            rejects=False,
+        )
+        for found in taken_threads(threads, threads_now)
     ]
 
 
