@@ -95,18 +95,13 @@ def taken_threads(threads: int, threads_now: int) -> list[Finding]:
 
 
 def left_threads(threads: int, threads_now: int) -> list[Finding]:
-    """Return a finding when a check leaves torch with another number of threads than it found.
+    """Return a finding when calls leave torch with another number of threads than they found.
 
-    Whatever uses OpenMP shares this number with torch; numba sets it in every parallel call.
+    Whatever uses OpenMP shares this number with torch.
     """
+    advice = f"set it back before returning: torch.set_num_threads({threads})"
     return [
-        replace(
-            found,
-            check="threads-left",
-            advice="use torch.get_num_threads() of them (numba.set_num_threads, "
-            "omp_set_num_threads), or set torch's number back before returning",
-            rejects=False,
-        )
+        replace(found, check="threads-left", advice=advice, rejects=False)
         for found in taken_threads(threads, threads_now)
     ]
 
