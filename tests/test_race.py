@@ -19,9 +19,14 @@ from pytest_kopt.decide.inference import LOOKS, log_ratio
 from pytest_kopt.decide.noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.race import RACE_LOOKS, heat, interval, winner
+from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed_within
 from pytest_kopt.paired.race import run_race
+from pytest_kopt.trials import judging
 from pytest_kopt.trials.candidates import candidates_of
+from pytest_kopt.trials.rounds.candidate import _same_machine_code
+from pytest_kopt.trials.stages import Judged
 from tests.test_bisect_walk import CASE_SD
 from tests.whole_campaign import KERNEL, a_campaign
 
@@ -70,6 +75,23 @@ def test_ties_go_to_the_smaller_change() -> None:
     assert winner(field, list(field), {"long": 90, "short": 3, "less": 1}) == "short"
     clear = {"long": measured(3.0), "short": measured(2.0)}
     assert winner(clear, list(clear), {"long": 90, "short": 3}) == "long", "no tie"
+
+
+@pytest.mark.parametrize("raced", [(), ("a", "b")])
+def test_a_best_of_the_incumbents_machine_code_leaves_the_incumbent(raced: tuple[str, ...]) -> None:
+    """Others wait for a verdict; a lone one is refused, as there is nothing to measure."""
+    campaign = SimpleNamespace(
+        state=SimpleNamespace(incumbent_round=3), manifest=SimpleNamespace(kernel_source=["k.py"])
+    )
+    gathered: Any = SimpleNamespace(opened=SimpleNamespace(campaign=campaign, raced=raced))
+    judged = Judged(gathered, judging.incomplete(PRIMUS, "not told yet"))
+    if not raced:
+        with pytest.raises(BadInput, match="the same machine code as round 3"):
+            _same_machine_code(judged)
+        return
+    verdict = _same_machine_code(judged).verdict
+    assert (verdict.decision, verdict.exit_code) == (Decision.ROLLED_BACK, 8)
+    assert verdict.reason.startswith("the same machine code as round 3")
 
 
 class Heats:

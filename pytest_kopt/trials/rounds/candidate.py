@@ -162,25 +162,33 @@ def _judge(gathered: Gathered, examination: Examination) -> Judged:
         gathered = gathered.with_failure(death.case, "ERROR", str(death))
         judged = _judge(gathered, examination)
         return replace(judged, detail=judging.head(str(death)))
-    paired = judged.paired
-    if paired and paired.has_same_machine_code and not opened.notes.extra_benefit:
-        why = (
-            f"the same machine code as round {opened.campaign.state.incumbent_round}: the GPU does "
-            "the same work in every case"
-        )
-        if opened.raced:
-            return judged.saying(decision=Decision.ROLLED_BACK, reason=why, next_step="")
-        raise BadInput(
-            why,
-            where=", ".join(opened.campaign.manifest.kernel_source),
-            legal="an edit that changes what is launched, notes with extra_benefit, or "
-            "--kopt-measure-same to time it nevertheless",
-        )
+    if judged.paired and judged.paired.has_same_machine_code and not opened.notes.extra_benefit:
+        return _same_machine_code(judged)
     refused = [found for found in judged.nearby if found.rejects]
     special = judging.rejecting(refused)
     if special:
         return judged.of(judging.overfit(results, special, policy))
     return _supporting(judged, refused)
+
+
+def _same_machine_code(judged: Judged) -> Judged:
+    """Return what is judged of a race whose best is the incumbent's machine code.
+
+    BadInput for a lone candidate: there is nothing to measure.
+    """
+    campaign = judged.gathered.opened.campaign
+    why = (
+        f"the same machine code as round {campaign.state.incumbent_round}: the GPU does the same "
+        "work in every case"
+    )
+    if judged.gathered.opened.raced:
+        return judged.saying(decision=Decision.ROLLED_BACK, reason=why, next_step="")
+    raise BadInput(
+        why,
+        where=", ".join(campaign.manifest.kernel_source),
+        legal="an edit that changes what is launched, notes with extra_benefit, or "
+        "--kopt-measure-same to time it nevertheless",
+    )
 
 
 def _supporting(judged: Judged, wrong: Sequence[Finding]) -> Judged:
