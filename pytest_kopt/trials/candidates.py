@@ -30,8 +30,9 @@ def candidates_of(campaign: Campaign, given: Iterable[str], here: Path) -> tuple
     """Return what is to race, each version once.
 
     `given` are folders, relative to `here`, and refs. Raises BadInput for one that holds nothing of
-    the kernel or other files, or the incumbent; for a tree with another kernel than the
-    incumbent's, which the winner would replace; and for a round that waits to be mended.
+    the kernel or other files, or the incumbent; for a tree with a kernel that is neither the
+    incumbent's nor a candidate's, which the winner would replace; and for a round that waits to be
+    mended.
     """
     number, following = campaign.state.incumbent_round, campaign.state.next_round
     begun = campaign.state.rounds.get(following)
@@ -45,14 +46,6 @@ def candidates_of(campaign: Campaign, given: Iterable[str], here: Path) -> tuple
             "versions that rebuild_command builds cannot race in one process",
             where=_OPTION,
             legal="a round for each",
-        )
-    edited = lineage.edited(campaign.root, campaign.manifest, campaign.state)
-    if edited:
-        raise BadInput(
-            f"in the tree, {', '.join(edited)} is not round {number}'s, and the winner would "
-            "replace it",
-            where=_OPTION,
-            legal=f"make the edit a candidate, then `kopt restore {number}`",
         )
     incumbent = campaign.incumbent()
     found: dict[str, KernelVersion] = {}
@@ -70,6 +63,14 @@ def candidates_of(campaign: Campaign, given: Iterable[str], here: Path) -> tuple
             found[name] = version
         elif name not in twin.split(", "):
             found[f"{twin}, {name}"] = found.pop(twin)
+    edited = lineage.edited(campaign.root, campaign.manifest, campaign.state)
+    if edited and not any(campaign.candidate().same_content(v) for v in found.values()):
+        raise BadInput(
+            f"in the tree, {', '.join(edited)} is not round {number}'s, and the winner would "
+            "replace it",
+            where=_OPTION,
+            legal=f"make the edit a candidate, or `kopt restore {number}`",
+        )
     return tuple(
         Candidate(name, version, _size(version, incumbent)) for name, version in found.items()
     )

@@ -90,7 +90,9 @@ def test_the_best_of_a_field_is_the_rounds_candidate(races: Races) -> None:
 
 
 def test_where_nobody_is_faster_the_incumbent_stays(races: Races) -> None:
+    """A race that was killed leaves a candidate in the tree: the next one begins all the same."""
     before = races.project.read(PLAIN)
+    races.project.write(PLAIN, kernel(SLOWER, "slower"))
     found = races.race(
         races.candidate("slower", kernel(SLOWER, "slower")),
         races.candidate("slowest", kernel(2 * OLD, "slowest")),

@@ -88,6 +88,14 @@ def open_race(asked: Asked) -> Opened:
     return replace(opened, candidates=found, title=f"{opened.title}, a race of {names}")
 
 
+def put_incumbent_back(opened: Opened, held: ExitStack) -> Opened:
+    """Have the incumbent in the tree, where a race that was killed left a candidate."""
+    campaign, kernel = opened.campaign, opened.campaign.candidate()
+    if any(kernel.same_content(candidate.kernel) for candidate in opened.candidates):
+        campaign.incumbent().restore(campaign.root, over=kernel)
+    return opened
+
+
 def close_race(ran: Ran) -> Closing:
     """Check and race the candidates, then put the best into the tree and close its round.
 
@@ -273,4 +281,6 @@ def _race(gathered: Gathered, passed: Sequence[Candidate], trees: _Trees) -> Rac
         ) from None
 
 
-RACE = Question(open_race, close_race, runs_benchmark=False, checks_only=True)
+RACE = Question(
+    open_race, close_race, prepare=put_incumbent_back, runs_benchmark=False, checks_only=True
+)
