@@ -88,7 +88,7 @@ import importlib
 import random
 import sys
 
-from pytest_kopt.paired import company, comparison, pairing, referee, replica
+from pytest_kopt.paired import arms, company, pairing, referee, replica
 from pytest_kopt.trials.rounds import examination
 
 
@@ -100,8 +100,9 @@ def replace(owner, name, value):
 replace(examination.Examination, "_audited", property(lambda self: []))
 replace(pairing, "look_alone", lambda *given: company.Company())
 replace(replica, "_LOOKS", 0)
+replace(arms.Arms, "tries_nearby", False)
 replace(
-    comparison.Comparison,
+    arms.Arms,
     "start_referee",
     lambda *given: referee.Referee(None, broken="left out"),  # type: ignore[arg-type]
 )
@@ -119,7 +120,7 @@ if "pytest_kopt.processes.served" in sys.modules:
     replace(tripwire.Tripwire, "install", lambda self: None)
     replace(watch.Watch, "findings", lambda self: [])
 
-    from pytest_kopt.cases.running import arms, timing
+    from pytest_kopt.cases.running import timing
     from pytest_kopt.cases.running import spot_checks as spots
     from pytest_kopt.honesty import checks
 
@@ -127,7 +128,6 @@ if "pytest_kopt.processes.served" in sys.modules:
     replace(checks, "TABLE", (first,))
     replace(spots.Looks, "drawn", lambda self: (frozenset(), random.Random(self.seed)))
     replace(timing, "Renewal", lambda *given, **named: None)
-    replace(arms, "held_out_cases", lambda *given: iter(()))
 '''
 
 

@@ -10,7 +10,15 @@ import torch
 
 from pytest_kopt.errors import BadInput
 from pytest_kopt.numerics.gates import Figures, Gate, Snr, default_gate, encoding
-from pytest_kopt.numerics.snr import InvalidReference, compute_snr, snr_threshold, wide
+from pytest_kopt.numerics.snr import (
+    InvalidReference,
+    noise_in,
+    refuse_nan,
+    snr_of,
+    snr_threshold,
+    vector,
+    wide,
+)
 
 #: What is no number and can be compared all the same.
 _VALUES = (type(None), str, torch.dtype, torch.device)
@@ -67,10 +75,8 @@ def compare(ref: object, out: object, gate: Gate | None = None, name: str = "out
     ref = torch.as_tensor(ref)
     if isinstance(out, int | float) and not ref.ndim:
         out = torch.tensor(out)
-    if bool(torch.isnan(wide(ref)).any()):
-        raise InvalidReference(
-            f"{name}: the reference holds NaN; draw inputs that it is defined for"
-        )
+    if not (isinstance(out, torch.Tensor) and out.shape == ref.shape):
+        refuse_nan(wide(ref), name)
     if not isinstance(out, torch.Tensor):
         asked = gate.describe() if gate else "a tensor"
         return Comparison(name, False, asked, f"is {type(out).__name__}, not a tensor")
@@ -79,11 +85,16 @@ def compare(ref: object, out: object, gate: Gate | None = None, name: str = "out
     if out.shape != ref.shape:
         reason = f"has shape {tuple(out.shape)}, the reference {tuple(ref.shape)}"
         return Comparison(name, False, gate.describe(), reason, encoding=code)
-    figures = measure(ref, out, gate)
-    bad = ~torch.isfinite(wide(out).to(ref.device)) & torch.isfinite(wide(ref))
-    if bool(bad.any()):
-        reason = f"holds {int(bad.sum())} NaN or Inf where the reference has none"
-        return Comparison(name, False, gate.describe(), reason, figures, code)
+    try:
+        figures = measure(ref, out, gate)
+    except InvalidReference as error:
+        raise InvalidReference(f"{name}: {error}") from None
+    # Whose SNR is a number, or +inf, has none of these.
+    if not figures.snr_db > -math.inf:
+        bad = ~torch.isfinite(wide(out).to(ref.device)) & torch.isfinite(wide(ref))
+        if bool(bad.any()):
+            reason = f"holds {int(bad.sum())} NaN or Inf where the reference has none"
+            return Comparison(name, False, gate.describe(), reason, figures, code)
     passed = gate.passes(figures)
     reason = "within the gate" if passed else "outside the gate"
     return Comparison(name, passed, gate.describe(), reason, figures, code)
@@ -102,29 +113,32 @@ def _same(ref: object, out: object, name: str) -> Comparison:
 
 def measure(ref: torch.Tensor, out: torch.Tensor, gate: Gate) -> Figures:
     """Return the figures of two tensors of one shape; see `Figures` for the units."""
-    expected = wide(ref).flatten()
-    actual = wide(out).to(ref.device).flatten()
+    expected, actual = vector(ref), vector(out.to(ref.device))
     if expected.numel() == 0:
         return Figures(math.inf, 0.0, 0.0, 1.0, (), math.nan, math.nan, 0.0, True)
-    same = expected == actual
-    error = torch.where(same, 0.0, (actual - expected).abs())
-    error = torch.where(torch.isnan(error), math.inf, error)
-    # An infinite reference gives an infinite allowance, which must not excuse a finite output.
-    allowed = gate.atol + gate.rtol * expected.abs()
-    wrong = ~same & ~((error <= allowed) & torch.isfinite(allowed))
+    noise, power = noise_in(expected, actual)
+    norm = math.sqrt(float(expected @ expected))
+    error = noise.abs()
+    allowed = expected.abs().mul_(gate.rtol).add_(gate.atol)
+    right = error <= allowed
+    is_finite = math.isfinite(power)
+    if not (is_finite and math.isfinite(gate.atol + gate.rtol * norm)):
+        error = torch.where(torch.isnan(error), math.inf, error)
+        # An infinite reference gives an infinite allowance, which must not excuse a finite output.
+        right = (right & torch.isfinite(allowed)) | (expected == actual)
     worst = int(error.argmax())
-    norm, noise = float(expected.norm()), float(error.norm())
-    product = norm * float(actual.norm())
-    cosine = float(expected @ actual) / product if product else float(bool(same.all()))
+    most = float(error[worst])
+    product = norm * math.sqrt(float(actual @ actual))
+    loss = math.sqrt(power) if is_finite else math.inf
     return Figures(
-        snr_db=compute_snr(ref, out),
-        max_abs=float(error[worst]),
-        relative=noise / norm if norm else (0.0 if noise == 0 else math.inf),
-        cosine=cosine,
+        snr_db=snr_of(expected, power),
+        max_abs=most,
+        relative=loss / norm if norm else (0.0 if most == 0 else math.inf),
+        cosine=float(expected @ actual) / product if product else float(most == 0),
         worst_index=_index(worst, ref.shape),
         worst_ref=float(expected[worst]),
         worst_out=float(actual[worst]),
-        mismatch_share=float(wrong.double().mean()),
+        mismatch_share=(right.numel() - int(right.count_nonzero())) / right.numel(),
         bitwise_equal=_bitwise_equal(ref, out),
     )
 
@@ -144,8 +158,8 @@ def _index(place: int, shape: Sequence[int]) -> tuple[int, ...]:
 def _bitwise_equal(ref: torch.Tensor, out: torch.Tensor) -> bool:
     """Compare in the tensors' own dtype where they share one: float64 cannot hold every int64."""
     if ref.dtype != out.dtype:
-        return bool((wide(ref) == wide(out).to(ref.device)).all())
-    return bool((ref.detach() == out.detach().to(ref.device)).all())
+        return torch.equal(wide(ref), wide(out).to(ref.device))
+    return torch.equal(ref.detach(), out.detach().to(ref.device))
 
 
 def assert_matches(

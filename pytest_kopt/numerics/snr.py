@@ -41,19 +41,46 @@ def compute_snr(ref: torch.Tensor, actual: torch.Tensor) -> float:
     """
     if ref.shape != actual.shape:
         raise ValueError(f"shapes differ: ref {tuple(ref.shape)}, actual {tuple(actual.shape)}")
-    signal, output = wide(ref), wide(actual).to(ref.device)
-    if bool(torch.isnan(signal).any()):
-        raise InvalidReference("the reference holds NaN")
-    same = signal == output
-    noise = torch.where(same, 0.0, signal - output).square().sum().item()
-    power = torch.where(torch.isinf(signal), 0.0, signal).square().sum().item()
+    signal, output = vector(ref), vector(actual.to(ref.device))
+    return snr_of(signal, noise_in(signal, output)[1])
+
+
+def noise_in(signal: torch.Tensor, output: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """Return by what a vector in float64 differs from another, and the sum of its squares.
+
+    Equal infinities do not differ. Raises InvalidReference for NaN in `signal`.
+    """
+    noise = output - signal
+    power = (noise @ noise).item()
+    # Where this is finite all is: no further look at millions of elements.
+    if not math.isfinite(power):
+        refuse_nan(signal)
+        noise = torch.where(signal == output, 0.0, noise)
+        power = noise.square().sum().item()
+    return noise, power
+
+
+def snr_of(signal: torch.Tensor, noise: float) -> float:
+    """Return the SNR in dB of a vector in float64 with noise of a power, as `compute_snr` does."""
     if noise == 0:
         return math.inf
     if math.isnan(noise):
         return math.nan
+    power = (signal @ signal).item()
+    if math.isinf(power):
+        power = torch.where(torch.isinf(signal), 0.0, signal).square().sum().item()
     if power == 0 or math.isinf(noise):
         return -math.inf
     return 10 * math.log10(power / noise)
+
+
+def refuse_nan(reference: torch.Tensor, name: str = "") -> None:
+    """Raise InvalidReference where it holds NaN."""
+    if bool(torch.isnan(reference).any()):
+        where = f"{name}: " if name else ""
+        raise InvalidReference(
+            f"{where}the reference holds NaN; draw inputs that it is defined for"
+        )
 
 
 def rounding_snr(values: torch.Tensor, dtype: torch.dtype) -> float:
@@ -78,3 +105,8 @@ def wide(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_complex():
         raise BadInput("a complex tensor", legal="real tensors; torch.view_as_real makes one")
     return tensor.detach().to(torch.float64)
+
+
+def vector(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the elements one after the other, `wide`: sums take them in one order then."""
+    return wide(tensor).flatten().contiguous()
