@@ -100,7 +100,7 @@ def replace(owner, name, value):
 replace(examination.Examination, "_audited", property(lambda self: []))
 replace(pairing, "look_alone", lambda *given: company.Company())
 replace(replica, "_LOOKS", 0)
-replace(arms.Arms, "tries_nearby", False)
+replace(arms.Arms, "asks_more", False)
 replace(
     arms.Arms,
     "start_referee",

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator, Sequence
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from pytest_kopt.cases.order import ALONE, INCUMBENT
+from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT
 from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.devices.vendor import CPU
 from pytest_kopt.paired import pairing
+from pytest_kopt.paired.arms import ONE_PROCESS
 from pytest_kopt.paired.company import Company, look_alone
+from pytest_kopt.paired.lane import Lane
 from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.replica import CaseQuads, Quad, Refused
 from tests.test_known_noise import compared
@@ -99,3 +104,74 @@ def test_says_where_the_incumbent_cannot_be_alone() -> None:
 def test_the_sign_is_that_of_a_loss() -> None:
     (quads, *_) = replica(25.0).values()
     assert quads.ratio("step", "alone") == pytest.approx(-math.log(1.25))
+
+
+class Arms:
+    """Starts replicas of a candidate that takes so much less time; notes which had company."""
+
+    how, random, asks_more = ONE_PROCESS, random.Random(0), True
+
+    def __init__(self, gain_pct: float, *, refuses: bool = False) -> None:
+        self.started: list[str] = []
+        self._gain_pct, self._refuses = gain_pct, refuses
+
+    def start(self, *where: Any, tells_more: bool, and_alone: bool) -> Any:
+        return self._started("with the incumbent alone" if and_alone else "replica")
+
+    def start_company(self, *where: Any) -> Any:
+        return self._started("company")
+
+    def start_referee(self, *where: Any) -> Any:
+        return SimpleNamespace(has_died=False, **dict.fromkeys(("kill", "stop"), lambda: None))
+
+    def start_nearby(self, *where: Any) -> Any:
+        done = dict.fromkeys(("kill", "stop"), lambda: None)
+        return SimpleNamespace(wait=list, died="", how=self.how, same={}, **done)
+
+    def _started(self, what: str) -> Any:
+        self.started.append(what)
+
+        def measure(ids: Sequence[str], *given: Any) -> dict[str, CaseQuads]:
+            found = {n: quads for n, quads in replica(0.0).items() if not quads.is_same}
+            for quads in found.values():
+                alone = quads.quads.pop("alone")
+                old, new = (
+                    (INCUMBENT, (1.0, None)),
+                    (CANDIDATE, (1 / (1 + self._gain_pct / 100), None)),
+                )
+                if what != "company":
+                    quads.quads["candidate"] = [[new, old, old, new]] * 3
+                if what != "replica":
+                    quads.quads["alone"] = alone
+            if what == "with the incumbent alone" and self._refuses:
+                raise Refused("it does not load alone")
+            return found
+
+        ignored: Any = dict.fromkeys(("load", "dismiss", "stop"), lambda *given: None)
+        known = {"how": self.how, "held_seconds": 0.0, "tried": [], "_children": []}
+        return SimpleNamespace(measure=measure, **known, **ignored)
+
+
+@pytest.mark.parametrize(
+    ("gain_pct", "refuses", "started"),
+    [
+        (20.0, False, ["replica", "with the incumbent alone"]),
+        (-20.0, False, ["replica", "replica", "company"]),
+        (20.0, True, ["replica", "with the incumbent alone", "replica", "company"]),
+    ],
+    ids=["gain", "loss", "gain, and the incumbent does not load alone"],
+)
+def test_after_a_gain_the_next_replica_has_company(
+    gain_pct: float, refuses: bool, started: list[str]
+) -> None:
+    """So no process more has to start for what is asked of whatever is kept."""
+    arms: Any = Arms(gain_pct, refuses=refuses)
+    site: Any = SimpleNamespace(kind="cpu", starter=SimpleNamespace(why_fresh=""))
+    lane = Lane(arms, site, CPU, ["t.py::t[0]", "t.py::t[1]"], lambda: None, 6)
+    for quads in lane.measure(2, None):
+        assert all([*found.quads] == ["candidate"] for found in quads.values())
+    alone = lane.in_company()
+    assert all("alone" in found.quads for found in alone.values()) and len(alone) == 2
+    assert arms.started == started
+    lane.in_company()
+    assert arms.started == [*started, "company"]

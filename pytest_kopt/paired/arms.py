@@ -92,8 +92,8 @@ class Arms:
         self._out: set[str] = set()
 
     @property
-    def tries_nearby(self) -> bool:
-        """Whether shapes near the declared ones are tried.
+    def asks_more(self) -> bool:
+        """Whether more is asked than times: shapes nearby, the incumbent alone.
 
         A race's winner is asked later, and a bisection only for the times.
         """
@@ -130,16 +130,28 @@ class Arms:
                 self.how, self.why_two = TWO_PROCESSES, reason
 
     def start(
-        self, site: Site, device: Device, ids: Sequence[str], referee: Referee, *, tells_more: bool
+        self,
+        site: Site,
+        device: Device,
+        ids: Sequence[str],
+        referee: Referee,
+        *,
+        tells_more: bool,
+        and_alone: bool,
     ) -> Replica:
-        """Start the processes of a replica of some cases on a host's device."""
+        """Start the processes of a replica of some cases on a host's device.
+
+        In one process, with `and_alone` another one holds the incumbent alone.
+        """
         orders, how = replace(self._blind, device=site.kind), self.how
         order = ArmsOrder((), tells_more=tells_more)
         held = self._holding(how, [*self._versions.arms], site, device, ids, order, orders)
-        alone = None if how == ONE_PROCESS else held[CANDIDATE]
+        own = None if how == ONE_PROCESS else held[CANDIDATE]
+        if and_alone and how == ONE_PROCESS:
+            held[ALONE] = self._incumbent_alone(site, device, ids, orders)
         children = [*dict.fromkeys(held.values())]
         accuracy, out = self._accuracy, self._out
-        return Replica(children, how, device, site.placement, referee, accuracy, alone, out)
+        return Replica(children, how, device, site.placement, referee, accuracy, own, out)
 
     def start_nearby(self, site: Site, device: Device, ids: Sequence[str]) -> Nearby:
         """Start what tries candidate and incumbent at shapes near those of some cases."""
@@ -179,10 +191,14 @@ class Arms:
         orders, names = replace(self._blind, device=site.kind), [CANDIDATE, INCUMBENT]
         self.random.shuffle(names)
         both = self._together(names, site, device, ids, ArmsOrder(()), orders)
-        tree = self._versions.trees[0]
-        alone = self._alone(ArmsOrder((ALONE,)), tree, site, device, ids, orders)
-        children = [both, alone]
+        children = [both, self._incumbent_alone(site, device, ids, orders)]
         return Replica(children, self.how, device, site.placement, referee, self._accuracy)
+
+    def _incumbent_alone(
+        self, site: Site, device: Device, ids: Sequence[str], orders: WorkerOrders
+    ) -> Child:
+        tree = self._versions.trees[0]
+        return self._alone(ArmsOrder((ALONE,)), tree, site, device, ids, orders)
 
     def start_referee(self, site: Site, device: Device, ids: Sequence[str]) -> Referee:
         """Start the process that judges what replicas of some cases look at."""

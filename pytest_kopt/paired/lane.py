@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from statistics import fmean
 
+from pytest_kopt.cases.order import CANDIDATE
 from pytest_kopt.decide.inference import LOOKS
 from pytest_kopt.devices.vendor import Device
 from pytest_kopt.honesty.heldout import Tried
@@ -18,6 +22,9 @@ from pytest_kopt.processes.site import Site
 
 #: Replicas that start up while another is measured; on the CPU they would disturb it.
 AHEAD_ON_GPU = 4
+#: A version that gains so much in a replica is likely to be kept: the next one is measured with the
+#: incumbent alone beside it, which is asked of whatever is kept.
+_GAIN_PCT = 1.0
 
 
 class Lane:
@@ -44,6 +51,11 @@ class Lane:
         self._started: list[Replica] = []
         self._held_referee: Referee | None = None
         self._leaving: Replica | None = None
+        #: The replica beside which the incumbent is timed alone, what that gave, and whether the
+        #: last one had a gain.
+        self._accompanied: Replica | None = None
+        self._company: dict[str, CaseQuads] = {}
+        self._gains = False
         self._abandoned = False
         self._measured = 0
         #: How many may be there at once; one where they did not find the memory they need.
@@ -76,10 +88,14 @@ class Lane:
             replica.load(first)
 
     def in_company(self) -> dict[str, CaseQuads]:
-        """Return one replica of what the change concerns, the incumbent alone beside it."""
+        """Return one replica of what the change concerns, the incumbent alone beside it.
+
+        What a replica with a gain has told of it already comes first.
+        """
+        told, self._company = self._company, {}
+        if told.keys() >= {*(wanted := self._wanted_of(self.ids))}:
+            return told
         self.stop_all()
-        if not (wanted := self._wanted_of(self.ids)):
-            return {}
         referee = self._referee()
         replica = self._arms.start_company(self.site, self.device, wanted, referee)
         self._started.append(replica)
@@ -141,6 +157,9 @@ class Lane:
                     self._drop_referee()
                 if crowded and NO_MEMORY in str(refused):
                     self._room = 1
+                elif replica is self._accompanied:
+                    # It may be the other process's doing, which is not started again.
+                    continue
                 elif not (self._abandoned or orphaned):
                     arms.fall_back(replica.how, refused)
                 continue
@@ -152,8 +171,18 @@ class Lane:
             self.held_seconds += replica.held_seconds
             self.tried += replica.tried
             self._same |= {nodeid: quads for nodeid, quads in found.items() if quads.is_same}
+            self._take_company(found)
             self._progress()
             return self._all(found)
+
+    def _take_company(self, found: Mapping[str, CaseQuads]) -> None:
+        """Take out what was timed of the incumbent alone; see whether that is worth asking for."""
+        timed = [quads for quads in found.values() if CANDIDATE in quads.quads]
+        for quads in timed:
+            if alone := quads.quads.pop("alone", None):
+                self._company[quads.nodeid] = replace(quads, quads={"alone": alone})
+        gain = fmean(quads.ratio("step") for quads in timed) if timed else 0.0
+        self._gains = gain > math.log1p(_GAIN_PCT / 100)
 
     def _wanted_of(self, asked: Collection[str]) -> list[str]:
         """Return the cases that are asked for and concerned by the change."""
@@ -183,13 +212,21 @@ class Lane:
 
     def _start(self) -> Replica:
         tells_more = not (self._measured or self._started)
-        return self._arms.start(
-            self.site, self.device, self.ids, self._referee(), tells_more=tells_more
+        is_due = self._gains and self._accompanied is None
+        # One that is started before it is needed knows of no gain.
+        and_alone = is_due and self._arms.asks_more and self.ahead == 1
+        replica = self._arms.start(
+            *(self.site, self.device, self.ids, self._referee()),
+            tells_more=tells_more,
+            and_alone=and_alone,
         )
+        if and_alone:
+            self._accompanied = replica
+        return replica
 
     def _start_nearby(self) -> None:
         arms = self._arms
-        if self._nearby is None and arms.tries_nearby and arms.how != self._tried_how:
+        if self._nearby is None and arms.asks_more and arms.how != self._tried_how:
             self._nearby_forked = not self.site.starter.why_fresh
             self._nearby = arms.start_nearby(self.site, self.device, self.ids)
 

@@ -271,15 +271,15 @@ class HostMeasurements:
         launcher_of(config).warm(self.sites.here.environment, directory, modules)
 
     def get_ahead(self, ids: Sequence[str], versions: Versions) -> None:
-        """Have the first replicas wake on the GPUs, and load, while the cases are checked there.
+        """Have the first replicas wake, and load, while the cases are checked.
 
-        On the CPU they would disturb who is timed.
+        Shapes nearby are tried meanwhile. One core has no room for it.
         """
         from pytest_kopt.decide.inference import FINAL_LOOK
 
-        if self.orders.device != "cuda" or self._opened is not None:
-            return
         site = self.sites.here
+        if self._opened is not None or (site.kind == "cpu" and site.cores < 2):
+            return
         if not has_local_workers(self._config):
             return
         lanes = [(site, device, list(ids)) for device in self._devices]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,14 +53,13 @@ def plainly_wrong(
     The gate itself was asked in the check. `drawn` takes from an expected result, by the name of
     what was given for it, the part of it that the spot has.
     """
-    return next(
-        (
-            item
-            for item in _judged(case, spot, drawn)
-            if not item.passed and not item.snr_db >= floors.get(item.name, _WRONG_DB)
-        ),
-        None,
-    )
+    return _below(_judged(case, spot, drawn), floors)
+
+
+def _below(found: Iterable[Comparison], floors: Mapping[str, float]) -> Comparison | None:
+    """Return the first that misses its gate, and its floor."""
+    missed = (item for item in found if not item.passed)
+    return next((i for i in missed if not i.snr_db >= floors.get(i.name, _WRONG_DB)), None)
 
 
 def whole_look(
@@ -75,9 +74,10 @@ def whole_look(
     """
     if spot.own is None or spot.again is None:
         return plainly_wrong(case, spot, floors, drawn), None
-    if wrong := plainly_wrong(case, spot.own, floors, drawn):
+    found = _judged(case, spot.own, drawn)
+    if wrong := _below(found, floors):
         return wrong, None
-    reached = {item.name: item.snr_db for item in _judged(case, spot.own, drawn)}
+    reached = {item.name: item.snr_db for item in found}
     near = {
         name: max(floors.get(name, _WRONG_DB), min(snr_db, _EXACT_DB) - _BELOW_OWN_DB)
         for name, snr_db in reached.items()

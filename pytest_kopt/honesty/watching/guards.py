@@ -149,7 +149,6 @@ def _mark(value: Any, *, deep: bool) -> _Mark:
 
 def _inner(value: Any, *, deep: bool) -> object:
     """Return what of a value can be exchanged while it stays the same object."""
-    # Most are functions, of which every look asks thousands.
     if type(value) is not FunctionType:
         if isinstance(value, staticmethod | classmethod):
             value = value.__func__
@@ -159,7 +158,7 @@ def _inner(value: Any, *, deep: bool) -> object:
             value = value.func
     if isinstance(value, FunctionType):
         named = value.__kwdefaults__
-        return value.__code__, value.__defaults__, named and repr(named)
+        return value.__code__, value.__defaults__, repr(named) if named else None
     if deep and isinstance(value, _CONTAINERS) and _is_plain(value):
         return deepcopy(value)
     return None
@@ -175,6 +174,9 @@ def _is_plain(value: Any) -> bool:
 
 
 def _same(mark: _Mark, now: Any, *, deep: bool) -> bool:
+    if type(now) is FunctionType and now is mark.value and not now.__kwdefaults__:
+        # Most are such, of which every look asks thousands.
+        return bool((now.__code__, now.__defaults__, None) == mark.inner)
     if now is not mark.value:
         plain = isinstance(mark.value, _PLAIN) and type(now) is type(mark.value)
         return plain and bool(now == mark.value)
