@@ -117,9 +117,14 @@ class Comparison:
             lane.ahead = max(1, min(AHEAD_ON_GPU, room)) if site.kind == "cuda" else 1
 
     def get_ahead(self) -> None:
-        """Start the first replicas now, so that they wait when the first look asks for them."""
+        """Start the first replicas now, so that they wait when the first look asks for them.
+
+        On the CPU, where they would disturb who is timed in a check, shapes nearby alone are tried.
+        """
         for lane in self._lanes:
-            lane.get_ahead(min(LOOKS) if len(self._lanes) == 1 else 0)
+            lane.try_nearby()
+            if lane.site.kind != "cpu":
+                lane.get_ahead(min(LOOKS) if len(self._lanes) == 1 else 0)
 
     def replicas(
         self, count: int, only: Collection[str] | None = None

@@ -80,7 +80,7 @@ class Lane:
 
     def get_ahead(self, due: int) -> None:
         """Start replicas before they are needed; those that are `due` load their first case."""
-        self._start_nearby()
+        self.try_nearby()
         while len(self._started) < self._wanted():
             self._started.append(self._start())
         first = self._wanted_of(self.ids)[0]
@@ -224,7 +224,8 @@ class Lane:
             self._accompanied = replica
         return replica
 
-    def _start_nearby(self) -> None:
+    def try_nearby(self) -> None:
+        """Have shapes near the declared ones tried from now on, unless they are or were."""
         arms = self._arms
         if self._nearby is None and arms.asks_more and arms.how != self._tried_how:
             self._nearby_forked = not self.site.starter.why_fresh
@@ -238,7 +239,7 @@ class Lane:
         if self._same.keys() >= {*self.ids}:
             self._drop_nearby()
             return
-        self._start_nearby()
+        self.try_nearby()
         if (nearby := self._nearby) is None:
             return
         found = nearby.wait()

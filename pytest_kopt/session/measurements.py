@@ -271,9 +271,9 @@ class HostMeasurements:
         launcher_of(config).warm(self.sites.here.environment, directory, modules)
 
     def get_ahead(self, ids: Sequence[str], versions: Versions) -> None:
-        """Have the first replicas wake, and load, while the cases are checked.
+        """Have the first replicas wake while the cases are checked, and shapes nearby be tried.
 
-        Shapes nearby are tried meanwhile. One core has no room for it.
+        One core has no room for it.
         """
         from pytest_kopt.decide.inference import FINAL_LOOK
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -206,9 +205,10 @@ def _leave_if_broken(device: str) -> None:
 def _seconds(
     cases: Sequence[Case], versions: Mapping[str, Callable[..., Any]], device: str, seed: int
 ) -> list[dict[str, float]]:
-    """Return each version's median time of a forward call, by case.
+    """Return each version's least time of a forward call, by case.
 
-    All take turns, so that whatever else the machine does is in all their times.
+    All take turns: whatever else the machine does, which is in some of the times, is in all of
+    theirs.
     """
     given = [Held(make_inputs(c, derive(seed, c.nodeid, "speed")), c.rewritten) for c in cases]
     turns = [(place, name) for name in versions for place in range(len(cases))]
@@ -224,6 +224,5 @@ def _seconds(
                 torch.cuda.synchronize()
             times[place, name].append(time.perf_counter() - start)
     return [
-        {name: statistics.median(times[place, name][_PAIRS:]) for name in versions}
-        for place in range(len(cases))
+        {name: min(times[place, name][_PAIRS:]) for name in versions} for place in range(len(cases))
     ]
