@@ -26,7 +26,7 @@ from typing import Any
 
 from gpu_report import Report, run
 
-ASKED_PCT = 25.0
+ASKED_PCT = 15.0
 CAMPAIGN = "cost"
 
 SETTINGS = """\
