@@ -26,7 +26,8 @@ def test_an_environment_with_threads_is_measured_in_interpreters(tmp_path: Path)
     assert "2 threads" in flag
 
 
-#: As the OOM killer does it, once: when so many versions have run, one where a kernel is checked.
+#: As the OOM killer does it, once: when so many versions have run, one where a kernel is checked,
+#: and more only after that: what tries shapes nearby runs them beside it.
 KILLS_THE_PARENT = """
 
 _spend = spend
@@ -35,8 +36,9 @@ _spend = spend
 def spend(milliseconds, who):
     _spend(milliseconds, who)
     mark = os.environ["TRACE"] + ".killed"
-    ran = {line.rsplit(maxsplit=1)[0] for line in open(os.environ["TRACE"])}
-    if len(ran) == VERSIONS and not os.path.exists(mark):
+    ran = [line.rsplit(maxsplit=1) for line in open(os.environ["TRACE"])]
+    are_checked = VERSIONS == 1 or not os.path.exists(f"/proc/{ran[0][1]}")
+    if len({who for who, _ in ran}) == VERSIONS and are_checked and not os.path.exists(mark):
         open(mark, "w").close()
         os.kill(os.getppid(), 9)
 """
