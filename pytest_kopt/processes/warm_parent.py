@@ -54,7 +54,9 @@ class WarmParent:
     def __init__(self, env: Mapping[str, str], directory: str) -> None:
         """Start it with this environment; it imports while others go on."""
         self._given, self._directory = dict(env), directory
-        self._env = {**_AT_IMPORT, **env}
+        # What it starts with stays readable in every fork; pytest's options name seeds and records.
+        own = {name: value for name, value in env.items() if not name.startswith("PYTEST_")}
+        self._env = {**_AT_IMPORT, **own}
         self._asking = threading.Lock()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
