@@ -377,10 +377,11 @@ def test_the_check_of_a_version_needs_no_engine_of_the_baseline(
         core=None,
         classes=None,
         notes=SimpleNamespace(extra_benefit=None),
+        raced=(),
     )
     ran = SimpleNamespace(
         begun=SimpleNamespace(beside=lambda other: None),
-        measurements=SimpleNamespace(compare=lambda ids, versions: nullcontext()),
+        measurements=SimpleNamespace(compare=lambda ids, versions, phase: nullcontext()),
         collector=None,
     )
     gathered = SimpleNamespace(
