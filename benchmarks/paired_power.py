@@ -275,7 +275,7 @@ def rounds(name: str) -> Iterator[tuple[int, float]]:
     levels: Mapping[int, float] = {4: 0.0003, 6: 0.0007, 8: 0.0015}
     found = json.loads((DOCS / "results" / name).read_text())
     number = r"([-+.\d]+)"
-    said = re.compile(rf"after (\d) processes .* by {number} % \[{number}, {number}\]")
+    said = re.compile(rf"after (\d) (?:processes|replicas) .* by {number} % \[{number}, {number}\]")
     for verdict in found if isinstance(found, list) else found.get("verdicts") or found["aa"]:
         match = said.match(verdict["reason"])
         if match and not verdict.get("truth_pct"):

@@ -323,9 +323,9 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
         from pytest_kopt.bisect import session
         from pytest_kopt.campaign import prerequisites
         from pytest_kopt.cli import restore
-        from pytest_kopt.processes import forking, launched, warm_parent
+        from pytest_kopt.processes import launched, reload, warm_parent
 
-        forking._differ()
+        reload.differ()
         starting = SimpleNamespace(
             Popen=_popen,
             run=_run,

@@ -147,8 +147,8 @@ class Arms:
                 raise Refused("it does not load alone")
             return found
 
-        ignored: Any = dict.fromkeys(("load", "dismiss", "stop"), lambda *given: None)
-        known = {"how": self.how, "held_seconds": 0.0, "tried": [], "_children": []}
+        ignored: Any = dict.fromkeys(("load", "dismiss", "stop", "kill"), lambda *given: None)
+        known = {"how": self.how, "held_seconds": 0.0, "tried": [], "loads": 1}
         return SimpleNamespace(measure=measure, **known, **ignored)
 
 
@@ -167,7 +167,7 @@ def test_after_a_gain_the_next_replica_has_company(
     """So no process more has to start for what is asked of whatever is kept."""
     arms: Any = Arms(gain_pct, refuses=refuses)
     site: Any = SimpleNamespace(kind="cpu", starter=SimpleNamespace(why_fresh=""))
-    lane = Lane(arms, site, CPU, ["t.py::t[0]", "t.py::t[1]"], lambda: None, 6)
+    lane = Lane(arms, site, CPU, ["t.py::t[0]", "t.py::t[1]"], lambda: None, 6, loads_anew=False)
     for quads in lane.measure(2, None):
         assert all([*found.quads] == ["candidate"] for found in quads.values())
     alone = lane.in_company()

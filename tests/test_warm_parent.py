@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.processes import forking, parent_death, warm_parent
+from pytest_kopt.processes import forking, parent_death, reload, warm_parent
 from pytest_kopt.processes.launched import Launched
 from pytest_kopt.processes.launcher import Launcher
 from pytest_kopt.processes.warm_parent import Fork, NoFork, WarmParent
@@ -230,7 +230,7 @@ def test_no_two_forks_draw_the_same() -> None:
         reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:
-            forking._differ()
+            reload.differ()
             os.write(writer, repr(random.random()).encode())
             os._exit(0)
         os.waitpid(pid, 0)

@@ -151,6 +151,15 @@ class KnownNoise(Document):
     )
 
 
+class Replicas(Document):
+    """How often both versions were loaded and timed."""
+
+    processes: int = Field(
+        description="times in a process of their own, or in one for each version, on each device"
+    )
+    reloads: int = Field(description="times in one of those processes again, all loaded anew")
+
+
 class KernelTime(Document):
     """GPU time of all kernels of a step as profiled: geometric means over cases, microseconds."""
 
@@ -262,6 +271,7 @@ class Verdict(Document):
         default=[], description="of a race (--kopt-candidates), by place"
     )
     noise: KnownNoise | None = Field(default=None, description="of a paired comparison")
+    replicas: Replicas | None = Field(default=None, description="of a paired comparison")
     rooflines: list[Roofline] = Field(default=[], description="by case and direction")
     kernel_time: KernelTime | None = Field(
         default=None, description="of a round that was profiled or judged by it"

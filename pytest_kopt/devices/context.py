@@ -56,7 +56,8 @@ def rouse(kind: str) -> None:
 
 
 def begin_to_rouse(kind: str) -> None:
-    """Do so in a thread that `rouse` waits for."""
+    """Do so in a thread that `rouse` waits for, once more where it was done before."""
+    _waking.cache_clear()
     _waking(kind).begin()
 
 

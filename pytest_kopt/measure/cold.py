@@ -43,7 +43,7 @@ class InputPool:
 
     def flusher(self) -> Callable[[], object] | None:
         """Return what pushes everything out of a GPU's cache, None on the CPU."""
-        return _flusher(CACHES * self.l2_bytes) if self.l2_bytes else None
+        return flusher(CACHES * self.l2_bytes) if self.l2_bytes else None
 
 
 def input_pool(
@@ -100,6 +100,6 @@ def capture_stream() -> torch.cuda.Stream:
 
 
 @functools.cache
-def _flusher(size: int) -> Callable[[], object]:
+def flusher(size: int) -> Callable[[], object]:
     buffer = torch.empty(size, dtype=torch.int8, device="cuda")
     return buffer.zero_

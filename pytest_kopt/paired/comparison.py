@@ -15,7 +15,7 @@ from pytest_kopt.decide.inference import LOOKS
 from pytest_kopt.devices.vendor import Device
 from pytest_kopt.honesty.heldout import Tried, merged
 from pytest_kopt.paired.arms import TWO_PROCESSES, Arms, Versions
-from pytest_kopt.paired.lane import AHEAD_ON_GPU, Lane
+from pytest_kopt.paired.lane import AT_ONCE_ON_GPU, Lane
 from pytest_kopt.paired.replica import CaseQuads, Refused
 from pytest_kopt.processes.child import why_open
 from pytest_kopt.processes.site import Site
@@ -25,7 +25,7 @@ _Result = TypeVar("_Result")
 
 
 class Comparison:
-    """Measures replicas on demand, in one process a replica or, where that fails, in several.
+    """Measures replicas on demand, each in one process or, where that fails, in several.
 
     Cases that were measured on different devices are measured there at the same time, also those
     of different hosts; a case and all its replicas stay on one device.
@@ -40,18 +40,22 @@ class Comparison:
         progress: Callable[[], None],
         over: Callable[[], None],
         most: int,
+        *,
+        loads_anew: bool = True,
     ) -> None:
         """Compare `versions` over the node ids of each device.
 
         `progress` is called after every measured replica, from the thread of its device, `over`
         where the comparison is left. `most` is how many replicas there can be: some are started
-        before it is known that they are needed. What is still running is ended where the
+        before it is known that they are needed. With `loads_anew` a process carries two, as looks
+        are about their mean; else each has one of its own. What is still running is ended where the
         comparison, a context manager, is left.
         """
         self._arms = Arms(config, orders, versions)
         self._over = over
         self._lanes = [
-            Lane(self._arms, site, device, list(ids), progress, most) for site, device, ids in lanes
+            Lane(self._arms, site, device, list(ids), progress, most, loads_anew=loads_anew)
+            for site, device, ids in lanes
         ]
         self._share_cores()
         # A process that one of its threads started ends with that thread: they stay to the end.
@@ -114,7 +118,7 @@ class Comparison:
         for lane in self._lanes:
             site = lane.site
             room = site.cores // sum(other.site is site for other in self._lanes)
-            lane.ahead = max(1, min(AHEAD_ON_GPU, room)) if site.kind == "cuda" else 1
+            lane.ahead = max(1, min(AT_ONCE_ON_GPU, room)) if site.kind == "cuda" else 1
 
     def get_ahead(self) -> None:
         """Start the first replicas now, so that they wait when the first look asks for them.

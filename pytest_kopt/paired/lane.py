@@ -13,15 +13,20 @@ from pytest_kopt.cases.order import CANDIDATE
 from pytest_kopt.decide.inference import LOOKS
 from pytest_kopt.devices.vendor import Device
 from pytest_kopt.honesty.heldout import Tried
-from pytest_kopt.paired.arms import Arms, NotComparable
+from pytest_kopt.paired.arms import ONE_PROCESS, Arms, NotComparable
 from pytest_kopt.paired.nearby import Nearby
 from pytest_kopt.paired.referee import Referee
 from pytest_kopt.paired.replica import CaseQuads, Died, Refused, Replica
 from pytest_kopt.processes.child import NO_MEMORY
 from pytest_kopt.processes.site import Site
 
-#: Replicas that start up while another is measured; on the CPU they would disturb it.
-AHEAD_ON_GPU = 4
+#: Replicas that are there at once, so that one starts up while another is measured; on the CPU it
+#: would disturb that.
+AT_ONCE_ON_GPU = 2
+#: How many replicas a process carries, one after the other: the effect that it may have of its own
+#: has to stay small in their mean (docs/paired.md).
+LOADS = 2
+_ABREAST = min(LOOKS)
 #: A version that gains so much in a replica is likely to be kept: the next one is measured with the
 #: incumbent alone beside it, which is asked of whatever is kept.
 _GAIN_PCT = 1.0
@@ -38,6 +43,8 @@ class Lane:
         ids: list[str],
         progress: Callable[[], None],
         most: int,
+        *,
+        loads_anew: bool,
     ) -> None:
         """Measure these node ids on a host's device; see Comparison for the rest."""
         self.site = site
@@ -49,6 +56,9 @@ class Lane:
         #: Cases that the change does not concern.
         self._same: dict[str, CaseQuads] = {}
         self._started: list[Replica] = []
+        #: Measured, and there for another replica that loads anew.
+        self._living: list[Replica] = []
+        self._loads_anew, self._has_loaded_anew = loads_anew, False
         self._held_referee: Referee | None = None
         self._leaving: Replica | None = None
         #: The replica beside which the incumbent is timed alone, what that gave, and whether the
@@ -59,7 +69,7 @@ class Lane:
         self._abandoned = False
         self._measured = 0
         #: How many may be there at once; one where they did not find the memory they need.
-        self._room = AHEAD_ON_GPU
+        self._room = AT_ONCE_ON_GPU
         #: How many are started before they are needed, the next one included.
         self.ahead = 1
         self.held_seconds = 0.0
@@ -90,10 +100,12 @@ class Lane:
     def in_company(self) -> dict[str, CaseQuads]:
         """Return one replica of what the change concerns, the incumbent alone beside it.
 
-        What a replica with a gain has told of it already comes first.
+        What a replica with a gain has told of it already comes first, but where others loaded anew:
+        then the quads are of two loads.
         """
         told, self._company = self._company, {}
-        if told.keys() >= {*(wanted := self._wanted_of(self.ids))}:
+        wanted = self._wanted_of(self.ids)
+        if told.keys() >= {*wanted} and not self._has_loaded_anew:
             return told
         self.stop_all()
         referee = self._referee()
@@ -101,7 +113,16 @@ class Lane:
         self._started.append(replica)
         try:
             replica.load(wanted[0])
-            return replica.measure(wanted, self._arms.random, self._await_leaving)
+            found = replica.measure(wanted, self._arms.random, self._await_leaving)
+            if self._has_loaded_anew:
+                # A candidate may hold others up from its second load on.
+                self.held_seconds += replica.held_seconds
+                replica.load_anew(referee)
+                again = replica.measure(wanted, self._arms.random, self._await_leaving)
+                for nodeid, more in again.items():
+                    for kind, quads in more.quads.items():
+                        found[nodeid].quads[kind] += quads
+            return found
         finally:
             self.held_seconds += replica.held_seconds
             self.stop_all()
@@ -116,10 +137,10 @@ class Lane:
         self._kill_all()
 
     def _kill_all(self) -> None:
-        if started := list(self._started):
+        if started := [*self._started, *self._living]:
             # At once: a process takes a while to let go of its GPU.
             with ThreadPoolExecutor(len(started)) as pool:
-                list(pool.map(Replica.kill, started))
+                list(pool.map(lambda replica: replica.kill(), started))
 
     def _referee(self) -> Referee:
         """Return what judges this lane's replicas; one that died is replaced."""
@@ -150,12 +171,15 @@ class Lane:
             try:
                 found = replica.measure(wanted, arms.random, self._await_leaving)
             except Refused as refused:
-                crowded = len(self._started) > 1 or self._nearby is not None
+                crowded = len(self._started + self._living) > 1 or self._nearby is not None
                 self.stop_all()
                 orphaned = forked and isinstance(refused, Died) and self._lost_parent()
                 if orphaned:
                     self._drop_referee()
-                if crowded and NO_MEMORY in str(refused):
+                if replica.loads > 1:
+                    # Whoever cannot be loaded twice in a process is judged by fresh ones.
+                    self._loads_anew = False
+                elif crowded and NO_MEMORY in str(refused):
                     self._room = 1
                 elif replica is self._accompanied:
                     # It may be the other process's doing, which is not started again.
@@ -164,12 +188,11 @@ class Lane:
                     arms.fall_back(replica.how, refused)
                 continue
             self._started.remove(replica)
-            self._await_leaving()
-            replica.dismiss()
-            self._leaving = replica
             self._measured += 1
+            self._has_loaded_anew |= replica.loads > 1
             self.held_seconds += replica.held_seconds
             self.tried += replica.tried
+            self._keep_or_dismiss(replica)
             self._same |= {nodeid: quads for nodeid, quads in found.items() if quads.is_same}
             self._take_company(found)
             self._progress()
@@ -200,29 +223,40 @@ class Lane:
         return bool(self.site.starter.why_fresh)
 
     def _wanted(self) -> int:
-        """Return how many replicas there should be, started and not measured yet.
-
-        Most verdicts need no more than a first look: until then what ends is not replaced, since
-        what wakes on a device disturbs who is timed there.
-        """
-        most = min(self._room, self.ahead)
-        if self._measured < min(LOOKS):
-            most -= self._measured
-        return max(1, min(most, self._most - self._measured))
+        """Return how many replicas there should be, started and not measured yet."""
+        return max(1, min(self._room, self.ahead, self._most - self._measured))
 
     def _start(self) -> Replica:
-        tells_more = not (self._measured or self._started)
+        """Start the next replica: two in processes of their own, then two that load anew there.
+
+        So at least half of them, at whatever look, are the first of their process.
+        """
+        number = self._measured + len(self._started)
+        if self._living and number % (LOADS * _ABREAST) >= _ABREAST:
+            replica = self._living.pop(0)
+            replica.load_anew(self._referee())
+            return replica
         is_due = self._gains and self._accompanied is None
         # One that is started before it is needed knows of no gain.
         and_alone = is_due and self._arms.asks_more and self.ahead == 1
         replica = self._arms.start(
             *(self.site, self.device, self.ids, self._referee()),
-            tells_more=tells_more,
+            tells_more=not number,
             and_alone=and_alone,
         )
         if and_alone:
             self._accompanied = replica
         return replica
+
+    def _keep_or_dismiss(self, replica: Replica) -> None:
+        """Keep a measured replica's process for another, where one can load anew; or let it end."""
+        keeps = self._loads_anew and self._room > 1 and replica.how == ONE_PROCESS
+        if keeps and replica.loads < LOADS and replica is not self._accompanied:
+            self._living.append(replica)
+            return
+        self._await_leaving()
+        replica.dismiss()
+        self._leaving = replica
 
     def try_nearby(self) -> None:
         """Have shapes near the declared ones tried from now on, unless they are or were."""
@@ -284,5 +318,6 @@ class Lane:
         self._drop_nearby()
         self._kill_all()
         self._await_leaving()
-        while self._started:
-            self._started.pop().stop()
+        for replica in self._started + self._living:
+            replica.stop()
+        self._started, self._living = [], []

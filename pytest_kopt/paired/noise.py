@@ -116,6 +116,25 @@ class Known:
         return Noise(tuple(records), default)
 
 
+def measured_under(
+    results: Sequence[CaseResult], replicas: Sequence[Mapping[str, CaseQuads]]
+) -> list[dict[str, object]]:
+    """Return which device measured which case in which replica, when, and in what state."""
+    return [
+        {
+            "label": result.label,
+            "round_of_inference": number,
+            "device": quads.device,
+            "timed": list(quads.timed),
+            "load": quads.load,
+            **(quads.conditions.to_document() if quads.conditions else {}),
+        }
+        for number, replica in enumerate(replicas, start=1)
+        for result in results
+        if not (quads := replica[result.nodeid]).is_same
+    ]
+
+
 def path_of(workspace: Path, device: str) -> Path:
     """Return the file that holds what `kopt calibrate` recorded on a device model."""
     name = ceilings.path_of(workspace, device).with_suffix(".json").name

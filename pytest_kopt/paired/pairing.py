@@ -17,7 +17,7 @@ from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, percent
 from pytest_kopt.decide.looks import decide_by_looks
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.verdict import Decision, KernelChange, Same, Verdict
+from pytest_kopt.decide.verdict import Decision, KernelChange, Replicas, Same, Verdict
 from pytest_kopt.devices.conditions import Conditions, by_kind
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
@@ -27,8 +27,8 @@ from pytest_kopt.options.settings import Gate
 from pytest_kopt.paired.arms import TWO_PROCESSES
 from pytest_kopt.paired.company import Company, look_alone
 from pytest_kopt.paired.comparison import Comparison
-from pytest_kopt.paired.noise import Known, Scatter, Way
-from pytest_kopt.paired.replica import CaseQuads, Caught, Kind, Quad, measured_under, time_of
+from pytest_kopt.paired.noise import Known, Scatter, Way, measured_under
+from pytest_kopt.paired.replica import CaseQuads, Caught, Kind, Quad, time_of
 from pytest_kopt.schema.classes import NO_CLASSES, Classes
 from pytest_kopt.schema.metrics import COMBINED, Metric, value
 from pytest_kopt.schema.table import Key, Table
@@ -178,6 +178,7 @@ def judge(
             update={
                 "engine": ", ".join(engines) or None,
                 "kernels": _kernels(results, replicas),
+                "replicas": _counted([*replicas, *more]),
             }
         ),
         _pairs_csv(results, [*replicas, *more]),
@@ -208,6 +209,12 @@ def judge(
             )
         ),
     )
+
+
+def _counted(replicas: Sequence[Mapping[str, CaseQuads]]) -> Replicas:
+    """Return how many replicas had fresh processes, and how many loaded anew in one of these."""
+    anew = sum(any(quads.load > 1 for quads in replica.values()) for replica in replicas)
+    return Replicas(processes=len(replicas) - anew, reloads=anew)
 
 
 def _kernels(

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
-from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import QUADS, replica_ratio
 from pytest_kopt.decide.verdict import KernelChange, Same
 from pytest_kopt.devices.conditions import Conditions, steadily
@@ -51,7 +50,8 @@ class CaseQuads:
 
     `engine` is that of both directions, or `graph+events`. `device` is the UUID of what
     measured it, `conditions` its state around that, `timed` from when to when it was measured alone
-    (seconds since the epoch), `not_captured` why something is not timed by replays of a graph,
+    (seconds since the epoch), `load` whether its process had loaded all for the first time (1) or
+    the second, `not_captured` why something is not timed by replays of a graph,
     `judged_inside` why what was looked at was judged in its own process ("": it was not).
     """
 
@@ -63,6 +63,7 @@ class CaseQuads:
     timed: tuple[float, float] = (0.0, 0.0)
     not_captured: Mapping[str, str] = field(default_factory=dict)
     judged_inside: str = ""
+    load: int = 1
     #: How it is known that both versions are the same, where nothing was timed.
     same: Same | None = None
     #: What differs in their machine code, as far as it is told.
@@ -87,24 +88,6 @@ def time_of(times: Times, way: str) -> float:
     if way == "forward" or backward is None:
         return forward
     return backward if way == "backward" else forward + backward
-
-
-def measured_under(
-    results: Sequence[CaseResult], replicas: Sequence[Mapping[str, CaseQuads]]
-) -> list[dict[str, object]]:
-    """Return which device measured which case in which replica, when, and in what state."""
-    return [
-        {
-            "label": result.label,
-            "round_of_inference": number,
-            "device": quads.device,
-            "timed": list(quads.timed),
-            **(quads.conditions.to_document() if quads.conditions else {}),
-        }
-        for number, replica in enumerate(replicas, start=1)
-        for result in results
-        if not (quads := replica[result.nodeid]).is_same
-    ]
 
 
 class Refused(Exception):
@@ -135,7 +118,7 @@ class Caught(Exception):
 class Replica:
     """The processes of one replica, which of them holds which arm, how long they had the device.
 
-    `how` says in how many processes the versions are.
+    `how` says in how many processes the versions are, `loads` how often they have loaded all.
     """
 
     def __init__(
@@ -163,6 +146,7 @@ class Replica:
         self._device = device
         self._placement = placement
         self.how = how
+        self.loads = 1
         self._asked: str | None = None
         self.held_seconds = 0.0
         #: Of what blocks met, what the candidate is wrong for and the incumbent is not.
@@ -173,6 +157,14 @@ class Replica:
         if self._asked is None:
             self._asked = nodeid
             self._ask(nodeid)
+
+    def load_anew(self, referee: Referee) -> None:
+        """Be another replica in the same processes: whatever is the project's is loaded again."""
+        for child in self._children:
+            child.again()
+        self._referee = referee
+        self.loads += 1
+        self._asked, self.held_seconds, self.tried = None, 0.0, []
 
     def measure(
         self, ids: Sequence[str], order: random.Random, clear: Callable[[], None]
@@ -292,12 +284,16 @@ class Replica:
         # With the device left to others: another process loads the case for this.
         for looks, wrong in disputed:
             if self._referee.stands(looks):
+                if self.loads > 1:
+                    # What the case drew as it was imported may be otherwise than in the first load.
+                    raise Refused(f"loaded anew, {wrong[0]}")
                 raise Caught(wrong)
         shown = "+".join(dict.fromkeys(engine.split("+")))
         why = {what: said for told in prepared for what, said in told["not_captured"].items()}
         inside = self._referee.why_not(nodeid)
         return CaseQuads(
-            *(nodeid, shown, quads, device.uuid, conditions, timed, why, inside), kernels=kernels
+            *(nodeid, shown, quads, device.uuid, conditions, timed, why, inside, self.loads),
+            kernels=kernels,
         )
 
 

@@ -200,6 +200,11 @@ class Child:
         known = None if accuracy is None else {n: asdict(item) for n, item in accuracy.items()}
         self._tell("settled", accuracy=known)
 
+    def again(self) -> None:
+        """Have the process, whose last case has finished, load everything anew and collect."""
+        self.spans.clear()
+        self._tell("again")
+
     @property
     def has_died(self) -> bool:
         """Whether ChildDied was raised for this process."""

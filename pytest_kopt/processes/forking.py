@@ -10,7 +10,6 @@ import gc
 import importlib
 import json
 import os
-import random
 import select
 import signal
 import socket
@@ -26,6 +25,7 @@ from _pytest.config import default_plugins
 from pytest_kopt.honesty.watching.state import was_frozen
 from pytest_kopt.processes.bytecode import kept_bytecode
 from pytest_kopt.processes.parent_death import end_with_parent
+from pytest_kopt.processes.reload import differ
 
 #: Without these no case runs. What is not there, like Triton or a vendor's library, is left out.
 _FIRST = (
@@ -41,8 +41,6 @@ _FIRST = (
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/dxg")
 #: How a fork's exit status is written to the deciding process.
 STATUS = struct.Struct("i")
-#: How far the fork's first allocations on the host are shifted, at most, in pages.
-_PAGES = 512
 
 
 def main() -> None:
@@ -169,7 +167,7 @@ def _become(order: Mapping[str, Any], parent: int, reader: int, writer: int, log
             else:
                 os.environ[name] = value
         os.chdir(order["directory"])
-        _differ()
+        differ()
         from pytest_kopt.processes.served import serve
 
         serve(reader, writer, Path(order["scratch"]))
@@ -177,17 +175,3 @@ def _become(order: Mapping[str, Any], parent: int, reader: int, writer: int, log
         sys.excepthook(*sys.exc_info())
         sys.stderr.flush()
     os._exit(1)
-
-
-def _differ() -> None:
-    """Have no two forks draw the same random numbers or put their buffers at the same places."""
-    random.seed()
-    for name in ("torch", "numpy.random"):
-        if name in sys.modules:
-            sys.modules[name].seed()
-    draw = random.SystemRandom()
-    _BALLAST.extend(bytearray(draw.randrange(1, 4096)) for _ in range(draw.randrange(64)))
-    _BALLAST.append(bytearray(4096 * draw.randrange(1, _PAGES)))
-
-
-_BALLAST: list[bytearray] = []

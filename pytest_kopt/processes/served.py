@@ -24,11 +24,13 @@ from pytest_kopt.options.declare import SERVE
 from pytest_kopt.processes.channel import Channel, Message
 from pytest_kopt.processes.isolation import isolate
 from pytest_kopt.processes.parent_death import end_with_parent
+from pytest_kopt.processes.reload import forget
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.sameness.recording import Recording, to_document
 
 if TYPE_CHECKING:
     from pytest_kopt.decide.verdict import Same
+    from pytest_kopt.honesty.watching.watch import Watch
 
 
 class Serve:
@@ -49,11 +51,23 @@ class Serve:
         self.scratch = scratch
         self.bounds = bounds
         self.seed: int | None = None
+        #: What watches over this process, from its first session to its last, and the modules that
+        #: were there before.
+        self.watch: Watch | None = None
+        self.lasting: frozenset[str] = frozenset()
+        #: Whether another session is to follow, which loads everything anew.
+        self.again = False
         self._channel = channel
         self._args, self._from_manifest = args, from_manifest
         self._config: pytest.Config | None = None
         self._ordered = 0.0
         self._leaving = False
+
+    @property
+    def root(self) -> Path:
+        """Pytest's root in the session that is or was last."""
+        assert self._config is not None
+        return self._config.rootpath.resolve()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_load_initial_conftests(self, args: list[str]) -> None:
@@ -92,7 +106,7 @@ class Serve:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Run what the other side asks for until it says stop or goes away."""
+        """Run what the other side asks for until it says stop or again, or goes away."""
         items = {item.nodeid: item for item in session.items}
         while True:
             try:
@@ -100,6 +114,9 @@ class Serve:
             except EOFError:
                 return True
             if message is None or message["kind"] == "stop":
+                return True
+            if message["kind"] == "again":
+                self.again = True
                 return True
             item, following = items[message["nodeid"]], items.get(message["next"] or "")
             self.seed = message["seed"]
@@ -213,15 +230,19 @@ def _keep_from_children(*descriptors: int) -> None:
 class Leave:
     """Ends the process with the session: what pytest would still do is to sum up for nobody."""
 
+    def __init__(self, serve: Serve) -> None:
+        self._serve = serve
+
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """End here, the last of all.
+        """End here, the last of all, unless another session follows.
 
         Interpreter shutdown with a GPU context and leftover threads can hang.
         """
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(int(exitstatus))
+        if not self._serve.again:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(int(exitstatus))
 
 
 def main() -> None:
@@ -231,14 +252,34 @@ def main() -> None:
 
 
 def serve(reader: int, writer: int, scratch: Path) -> NoReturn:
-    """Wait for orders on a pair of pipes and run cases."""
+    """Wait for orders on a pair of pipes and run cases, in a session after the other if asked to.
+
+    Each of them loads all of the project anew.
+    """
     _keep_from_children(reader, writer)
     channel = Channel(Connection(reader, writable=False), Connection(writer, readable=False))
-    # A session that began ends in its own last hook; this is for one that could not.
-    os._exit(run(channel, hear(channel), scratch, Leave()))
+    hello = _hear(channel)
+    orders, bounds = WorkerOrders.from_json(hello["orders"]), None
+    if hello.get("hidden") is not None:
+        # Before anything else begins a thread, which would not be bound.
+        bounds = isolate(scratch, [*map(Path, hello.pop("hidden"))])
+    serving = Serve(channel, orders, hello["args"], bounds, scratch, hello["from_manifest"])
+    while True:
+        sys.path[:] = hello["sys_path"]
+        sys.argv[:] = hello["argv"]
+        if orders.device == "cuda":
+            context.begin_to_rouse(orders.device)
+        code = int(pytest.main([*hello["pytest_args"]], plugins=[serving, Leave(serving)]))
+        if not serving.again or not orders.arms:
+            # A session that began ends in its own last hook; this is for one that could not.
+            os._exit(code)
+        serving.again = False
+        # One that holds the incumbent alone runs in a tree of its own.
+        for root in {Path(orders.arms.root), serving.root}:
+            forget(root, orders.arms.changed, serving.lasting)
 
 
-def hear(channel: Channel) -> Message:
+def _hear(channel: Channel) -> Message:
     """Return the orders when they come; the process ends where nobody is left to give any."""
     try:
         hello = channel.receive()
@@ -247,17 +288,3 @@ def hear(channel: Channel) -> Message:
     if hello is None:
         raise SystemExit("no orders")
     return hello
-
-
-def run(channel: Channel, hello: Message, scratch: Path, *plugins: object) -> int:
-    """Run a session by its orders and return its exit status."""
-    sys.path[:] = hello["sys_path"]
-    sys.argv[:] = hello["argv"]
-    orders, bounds = WorkerOrders.from_json(hello["orders"]), None
-    if hello.get("hidden") is not None:
-        # Before anything else begins a thread, which would not be bound.
-        bounds = isolate(scratch, [*map(Path, hello.pop("hidden"))])
-    if orders.device == "cuda":
-        context.begin_to_rouse(orders.device)
-    plugin = Serve(channel, orders, hello["args"], bounds, scratch, hello["from_manifest"])
-    return int(pytest.main(hello["pytest_args"], plugins=[plugin, *plugins]))

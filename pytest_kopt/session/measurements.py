@@ -229,6 +229,8 @@ class HostMeasurements:
             self.progress.measured,
             self.progress.deciding,
             most,
+            # What is calibrated is how processes differ; of a race's two to four each counts.
+            loads_anew=not (self._settings.calibrate or versions.raced),
         )
 
     def _lanes(self, ids: Sequence[str]) -> list[Lane]:

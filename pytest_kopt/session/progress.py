@@ -83,11 +83,11 @@ class Progress:
         phase: str = COMPARING,
         looks: Sequence[int] = tuple(LOOKS),
     ) -> None:
-        """Begin a comparison of at most so many processes, on so many devices at once."""
+        """Begin a comparison of at most so many replicas, on so many devices at once."""
         self._begin(phase, planned, looks, lanes)
 
     def measured(self) -> None:
-        """Note that another process has been measured; may be called from any thread."""
+        """Note that another replica has been measured; may be called from any thread."""
         with self._lock:
             self._done += 1
             if self._done > self._total:
@@ -133,7 +133,7 @@ class Progress:
         if self._looks:
             until = "" if left is None else f", up to {left:.0f} s left"
             return (
-                f"kopt: {self._phase}, look {self._look} of {len(self._looks)}: process "
+                f"kopt: {self._phase}, look {self._look} of {len(self._looks)}: replica "
                 f"{self._done} of at most {self._total}{until}"
             )
         until = "" if left is None else f", about {left:.0f} s left"
@@ -143,7 +143,7 @@ class Progress:
 
     @property
     def _look(self) -> int:
-        """The look that the processes measured so far belong to."""
+        """The look that the replicas measured so far belong to."""
         each = self._done / self._lanes
         looks = enumerate(self._looks, start=1)
         return next((i for i, look in looks if each <= look), len(self._looks))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,7 +24,14 @@ def watch_of(config: pytest.Config) -> Watch:
         with kept_bytecode():
             from pytest_kopt.honesty.watching.watch import Watch
 
-            config.stash[_WATCH] = Watch.start(config.rootpath, serve.bounds if serve else None)
+            if serve is None:
+                config.stash[_WATCH] = Watch.start(config.rootpath)
+            else:
+                if serve.watch is None:
+                    serve.watch = Watch.start(config.rootpath, serve.bounds)
+                    serve.lasting = frozenset(sys.modules)
+                # What loads anew is watched from before it was loaded first.
+                config.stash[_WATCH] = serve.watch
     return config.stash[_WATCH]
 
 

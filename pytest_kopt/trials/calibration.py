@@ -14,8 +14,8 @@ from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, percent
 from pytest_kopt.decide.noise import MOST
 from pytest_kopt.errors import BadInput
 from pytest_kopt.paired.arms import NotComparable
-from pytest_kopt.paired.noise import Scatter
-from pytest_kopt.paired.replica import CaseQuads, Caught, measured_under
+from pytest_kopt.paired.noise import Scatter, measured_under
+from pytest_kopt.paired.replica import CaseQuads, Caught
 from pytest_kopt.trials.trees import overlays
 from pytest_kopt.trials.trial import Measurements
 
