@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -62,4 +65,24 @@ def test_where_python_writes_bytecode_it_is_left_to_it(package: Path, tmp_path: 
     sys.dont_write_bytecode = False
     with kept_bytecode():
         importlib.import_module("never_compiled")
-    assert not (tmp_path / "state").exists()
+    assert compiled(tmp_path / "state") == []
+
+
+def test_what_was_cut_off_is_dropped(package: Path, tmp_path: Path) -> None:
+    with kept_bytecode():
+        importlib.import_module("never_compiled")
+    (kept,) = (tmp_path / "state").rglob("*.pyc")
+    kept.write_bytes(kept.read_bytes()[:40])
+    for expected in (pytest.raises(EOFError), nullcontext()):
+        sys.modules.pop("never_compiled", None)
+        with expected, kept_bytecode():
+            importlib.import_module("never_compiled")
+
+
+def test_where_files_may_be_cut_off_none_is_written(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1 << 20))
+    with kept_bytecode():
+        importlib.import_module("never_compiled")
+    assert compiled(tmp_path / "state") == []

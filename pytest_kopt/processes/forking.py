@@ -66,7 +66,7 @@ def _import(names: Iterable[str]) -> None:
         for name in names:
             try:
                 importlib.import_module(name)
-            except MemoryError:
+            except (MemoryError, EOFError):
                 raise
             except Exception:  # noqa: S112 - whoever needs it says what is wrong with it
                 continue
