@@ -107,8 +107,7 @@ def reuse_pairs(
             renew = Renewal(changing if name == "fresh" else (), number)
             for _ in range(calls):
                 renew()
-                before[0].restore()
-                _call(function, _leaves(before[0], backward), *before)
+                run(*before)
             times[name] = run(*timed)[0]
         found.append(Pair(**times))
     return found
@@ -180,31 +179,16 @@ def _timed(
 ) -> tuple[float, list[torch.Tensor]]:
     """Return the seconds of a call (with its backward) and the grad_outs that it took."""
     held.restore()
-    for item in (*tensors(held.live), *grads):
+    given = held.live
+    for item in (*tensors(given), *grads):
         item.detach().sum()
-    leaves = _leaves(held, backward)
+    leaves = [item for item in tensors(given) if item.requires_grad]
     synchronize()
     begin = perf_counter()
-    taken = _call(function, leaves, held, grads)
+    outputs = [out for out in tensors(function(*given)) if out.requires_grad]
+    taken: list[torch.Tensor] = []
+    if backward and outputs:
+        taken = list(grads) or [torch.ones_like(out) for out in outputs]
+        torch.autograd.grad(outputs, leaves, taken, allow_unused=True)
     synchronize()
     return perf_counter() - begin, taken
-
-
-def _leaves(held: Held, backward: bool) -> list[torch.Tensor]:
-    """Return what gets a gradient, if there is a backward."""
-    return [item for item in tensors(held.live) if item.requires_grad] if backward else []
-
-
-def _call(
-    function: Callable[..., Any],
-    leaves: Sequence[torch.Tensor],
-    held: Held,
-    grads: Sequence[torch.Tensor],
-) -> list[torch.Tensor]:
-    """Make a call, with its backward where there are leaves; returns the grad_outs it took."""
-    outputs = [out for out in tensors(function(*held.live)) if out.requires_grad]
-    if not (leaves and outputs):
-        return []
-    taken = list(grads) or [torch.ones_like(out) for out in outputs]
-    torch.autograd.grad(outputs, leaves, taken, allow_unused=True)
-    return taken
