@@ -219,7 +219,12 @@ class Runs:
                 raise Abandoned
             return found
 
-        return SimpleNamespace(run=run, abandon=abandoned.set)
+        def abandon() -> None:
+            abandoned.set()
+            # Who has begun meanwhile would wait for company.
+            self.together.abort()
+
+        return SimpleNamespace(run=run, abandon=abandon)
 
     def end(self) -> None:
         self.ended += 1

@@ -78,8 +78,8 @@ def test_an_instance_in_the_place_of_a_function_is_a_replacement(
         def __call__(self, *args: object) -> bool:
             return True
 
-    monkeypatch.setattr(compare, "compute_snr", Anything())
-    assert "compare.compute_snr" in named(taken)
+    monkeypatch.setattr(compare, "snr_of", Anything())
+    assert "compare.snr_of" in named(taken)
     monkeypatch.undo()
 
 

@@ -187,7 +187,7 @@ def test_the_pool_is_twice_the_cache_or_flushed(
 ) -> None:
     """The device says 1000 bytes of L2; a set is that many float32."""
     Machine(kernel=1.0, launch=1.0).install(monkeypatch)
-    monkeypatch.setattr(cold, "_flusher", lambda size: size)
+    monkeypatch.setattr(cold, "flusher", lambda size: size)
     made: list[int] = []
 
     def make(i: int) -> tuple[Any, ...]:
@@ -216,7 +216,7 @@ def test_a_long_call_has_few_sets_and_is_flushed(monkeypatch: pytest.MonkeyPatch
     """A round over all the sets it would take to fill the cache would outlast the block."""
     machine = Machine(kernel=2e-3, launch=10 * US)
     machine.install(monkeypatch)
-    monkeypatch.setattr(cold, "_flusher", lambda size: size)
+    monkeypatch.setattr(cold, "flusher", lambda size: size)
     pool = input_pool(lambda i: (torch.zeros(1),), "cuda", lambda x: machine.call())
     assert len(pool.sets) == 3 and pool.flush is not None
 
@@ -225,7 +225,7 @@ def test_the_slowest_of_the_versions_says_how_many_sets(monkeypatch: pytest.Monk
     """A baseline of a thousand launches would be captured hundreds of times over."""
     machine = Machine(kernel=10 * US, launch=1 * US)
     machine.install(monkeypatch)
-    monkeypatch.setattr(cold, "_flusher", lambda size: size)
+    monkeypatch.setattr(cold, "flusher", lambda size: size)
     make = lambda i: (torch.zeros(1),)  # noqa: E731
     versions = [lambda x, lasts=lasts: machine.put(lasts) for lasts in (10 * US, 2e-3, 10 * US)]
     assert len(input_pool(make, "cuda", *versions).sets) == 3

@@ -79,7 +79,7 @@ def test_a_process_there_ends_as_one_here_does(host: RemoteHost, tmp_path: Path)
     assert second.process.wait(60) != 0
     with pytest.raises(EOFError):
         second.channel.receive()
-    assert "sys_path" in second.log.getvalue().decode()  # type: ignore[attr-defined]
+    assert "orders" in second.log.getvalue().decode()  # type: ignore[attr-defined]
     for launched in (first, second):
         launched.close()
 

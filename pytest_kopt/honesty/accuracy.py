@@ -11,11 +11,11 @@ class Accuracy:
 
     `is_told` unless the reference computed in no wider a dtype than the result's: what it got wrong
     itself is unknown then, and any other order of the same operations differs from it. `layout` is
-    how it lay in memory, "" where that was not recorded.
+    how it lay in memory, None where that was not recorded.
     """
 
     dtype: str
     snr_db: float
     rounding_db: float
     is_told: bool = True
-    layout: str = ""
+    layout: str | None = None

@@ -81,7 +81,7 @@ def layouts(accuracy: Mapping[str, Accuracy], baseline: Mapping[str, Accuracy]) 
     findings = []
     for name, found in accuracy.items():
         before = baseline[name].layout if name in baseline else ""
-        if found.layout in ("", IN_ORDER, before) or before not in (IN_ORDER, ANOTHER_ORDER):
+        if found.layout in (None, "", IN_ORDER, before) or before not in (IN_ORDER, ANOTHER_ORDER):
             continue
         if found.layout == ANOTHER_ORDER:
             text = "in a comparison the copy into the baseline's order is timed as well"

@@ -75,7 +75,7 @@ def compare(ref: object, out: object, gate: Gate | None = None, name: str = "out
     ref = torch.as_tensor(ref)
     if isinstance(out, int | float) and not ref.ndim:
         out = torch.tensor(out)
-    if not (isinstance(out, torch.Tensor) and out.shape == ref.shape):
+    if ref.is_complex() or not (isinstance(out, torch.Tensor) and out.shape == ref.shape):
         refuse_nan(wide(ref), name)
     if not isinstance(out, torch.Tensor):
         asked = gate.describe() if gate else "a tensor"

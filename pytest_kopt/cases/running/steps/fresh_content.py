@@ -95,7 +95,7 @@ def _measure(checking: Checking, run: Run, expected: Pass, layouts: Mapping[str,
     for name, ref, out in pairs(expected, run.kept):
         if isinstance(out, torch.Tensor) and out.dtype.is_floating_point:
             reached = accuracy_of(ref, out, computed_in)
-            checking.accuracy[name] = replace(reached, layout=layouts.get(name, ""))
+            checking.accuracy[name] = replace(reached, layout=layouts.get(name))
     # Of what is written in place, what changed; it may be far less than what is there.
     own, changes = _written(checking, run, expected)
     kept = [x for i, x in enumerate(given) if i not in case.rewritten]
