@@ -266,11 +266,8 @@ def _write_case(bench: Bench, op: Op, way: str, project: Path, *, candidate: boo
         wide="\n        ".join(names),
         plain=op.plain,
         inputs=", ".join(op.inputs.values()),
-        declared=f"{op.declared}," if op.declared and candidate else "",
+        declared=f"{op.declared}," if op.declared else "",
     )
-    if op.declared and not candidate:
-        # A line in the test is part of the harness: it stands there from the baseline on.
-        test = test.replace("nbytes=4 * R * C,", f"nbytes=4 * R * C,\n        {op.declared},")
     plain = f"from helpers import *\n\n\ndef {op.name}({arguments}):\n    return {op.plain}\n"
     wrapper = f"\n\ndef {op.name}({arguments}):\n    return {{call}}\n"
     # Theirs may have the very name.
