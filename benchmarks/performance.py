@@ -238,11 +238,15 @@ def device() -> Rows:
     return [{"device (paired session)": "H200", **total}]
 
 
+ROUNDS = (
+    "`benchmarks/gpu_rounds.py` (2026-11-23, when the checks of five cases were half a second\n"
+    "shorter than they are now)"
+)
 SECTIONS = (
     ("Idle", "measured here", idle),
     ("A case", "measured here", cases),
     ("Decision, status and report", "measured here", scale),
-    ("Whole commands on an H200", "`benchmarks/gpu_rounds.py`", whole_commands),
+    ("Whole commands on an H200", ROUNDS, whole_commands),
     ("A paired verdict", "`benchmarks/paired_gpu.py`, `benchmarks/paired_cpu.py`", paired),
     ("Resolution", "`benchmarks/paired_gpu.py`, `pytest --kopt-calibrate`", resolution),
     ("Start-up of workers", "`benchmarks/worker_startup.py`", startup),
