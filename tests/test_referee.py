@@ -96,6 +96,7 @@ class Asking:
                 "secret": BlockOrder("").seed,
                 "looks": runner.looks if looks is None else looks,
                 "answers": looks is None,
+                "confirms": False,
             }
         ]
         self.found: list[str] | None = None
@@ -301,9 +302,9 @@ class _Process:
         self.heard.append("go on")
 
     def judge(
-        self, seed: int, blocks: Any, engine: str, secret: int, looks: Any, *, answers: bool
+        self, seed: int, blocks: Any, engine: str, secret: int, looks: Any, **asked: bool
     ) -> None:
-        self.heard.append("answer" if answers else "judge")
+        self.heard.append("answer" if asked["answers"] else "judge")
 
     def kill(self) -> None: ...
 

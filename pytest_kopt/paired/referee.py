@@ -20,7 +20,8 @@ class Looks:
     """What was looked at in a replica of a case.
 
     `seed` is the replica's, `blocks` are arm and seed of those that were looked at, `engine` is
-    what timed them. `handed` is what their process handed over, drawn under a `secret`.
+    what timed them. `handed` is what their process handed over, drawn under a `secret`; `confirms`
+    says that it is another referee's.
     """
 
     nodeid: str
@@ -29,6 +30,7 @@ class Looks:
     engine: str
     secret: int
     handed: Sequence[Mapping[str, Any]]
+    confirms: bool = False
 
 
 class Referee:
@@ -84,7 +86,8 @@ class Referee:
             other.await_loaded(looks.nodeid)
             kept = other._asked(looks, "kept")
             self.await_loaded(looks.nodeid)
-            found = self.judge(replace(looks, handed=kept["looks"])) if kept else None
+            theirs = replace(looks, handed=kept["looks"], confirms=True) if kept else None
+            found = self.judge(theirs) if theirs else None
         finally:
             other.kill()
             other.stop()
@@ -108,7 +111,7 @@ class Referee:
         if self._child is None or not (self._case == looks.nodeid and self._is_loaded):
             return None
         given = (looks.seed, looks.blocks, looks.engine, looks.secret, looks.handed)
-        self._child.judge(*given, answers=kind == "kept")
+        self._child.judge(*given, answers=kind == "kept", confirms=looks.confirms)
         self._is_loaded = False
         return self._wait(kind)
 

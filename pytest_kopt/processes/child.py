@@ -183,14 +183,16 @@ class Child:
         looks: Sequence[Mapping[str, Any]],
         *,
         answers: bool,
+        confirms: bool = False,
     ) -> None:
         """Have a referee judge the looked-at blocks of a process that ran a case with this seed.
 
-        With `answers` it is to call its own function on their content. `blocks` are arm and seed of
-        each; what of large results is judged was drawn under `secret`.
+        With `answers` it is to call its own function on their content; `confirms` says that these
+        are such answers of another. `blocks` are arm and seed of each; what of large results is
+        judged was drawn under `secret`.
         """
         told = {"blocks": [*blocks], "engine": engine, "secret": secret, "looks": looks}
-        self._tell("judge", seed=seed, answers=answers, **told)
+        self._tell("judge", seed=seed, answers=answers, confirms=confirms, **told)
 
     def settle(self, accuracy: Mapping[str, Accuracy] | None) -> None:
         """Tell a process that what it handed over was found right (None).

@@ -55,6 +55,9 @@ from pytest_kopt.versions.executed_files import check_moved
 
 #: How far below the baseline's SNR a timed result may lie, in dB, before it is plainly wrong.
 SLACK_DB = 40.0
+#: What another process of the incumbent's gives is the same from here on, in dB: weights that two
+#: processes drew, a few of them, may by chance be nearer than what is plainly wrong.
+_SAME_DB = 20.0
 #: Of a larger tensor so many elements are judged: what is wrong in 1 of 200,000 shows.
 _JUDGED = 1 << 20
 #: What JSON carries as it is.
@@ -187,6 +190,9 @@ def serve_referee(case: Case, bench: Bench, order: ArmsOrder, commander: Command
                 commander.kept(case.nodeid, looks)
             else:
                 known = floors(bench.accuracy(case.nodeid), SLACK_DB)
+                if wanted["confirms"]:
+                    names = {told["name"] for look in wanted["looks"] for told in look["results"]}
+                    known |= {name: max(known.get(name, _SAME_DB), _SAME_DB) for name in names}
                 commander.judged(case.nodeid, *_ruling(content, wanted, known))
 
 
