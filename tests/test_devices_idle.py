@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -92,28 +93,63 @@ def test_a_stranger_keeps_a_gpu_and_own_processes_do_not(stranger: int) -> None:
         child.wait()
 
 
-def test_another_kopt_sessions_process_is_no_stranger() -> None:
-    """It takes turns under the device's lock, as long as it lives."""
+@contextmanager
+def announced(device: Device) -> Iterator[int]:
+    """Run a process that announces itself on a device; yield its pid."""
     code = (
         "from pytest_kopt.devices.processes import announce; import os, sys;"
-        "kept = announce(); print(os.getpid(), flush=True); sys.stdin.read()"
+        f"announce({device.uuid!r}); print(os.getpid(), flush=True); sys.stdin.read()"
     )
-    # A session of its own, so that it is not below this process but for its parent's id.
     other = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert other.stdout is not None and other.stdin is not None
     try:
-        pid = int(other.stdout.readline())
-        assert processes.is_announced(pid)
-        assert processes.foreign([pid], root=1 << 22) == []
+        yield int(other.stdout.readline())
     finally:
         other.kill()
         other.wait()
         other.stdin.close()
         other.stdout.close()
+
+
+def test_another_kopt_sessions_process_is_no_stranger() -> None:
+    """It takes turns under the device's lock, as long as it lives."""
+    with announced(gpu(0, f"GPU-{os.getpid()}")) as pid:
+        assert processes.is_announced(pid)
+        assert processes.foreign([pid], root=1 << 22) == []
     assert not processes.is_announced(pid)
     assert processes.foreign([pid], root=1 << 22) == [pid]
+
+
+def test_other_kopt_sessions_on_a_gpu_are_not_waited_for(stranger: int) -> None:
+    """They time in turns, so what they compute and allocate is in nobody's way; a stranger is.
+
+    Four sessions on one H200 had waited for each other's utilisation to end for up to 330 s.
+    """
+    shared, free = gpu(0, f"GPU-{os.getpid()}"), gpu(1, f"GPU-{os.getpid()}-free")
+    unknown = 1 << 22
+
+    def state(device: Device, number: int) -> Reading:
+        if device is free:
+            return Reading(utilisation_pct=0.0, memory_mib=4.0)
+        return Reading(
+            utilisation_pct=97.0, memory_mib=900.0 * number, processes=(unknown, *strangers)
+        )
+
+    strangers: tuple[int, ...] = ()
+    found, said = gate(FakeVendor([shared, free], state))
+    with pytest.raises(NoIdleGpu):
+        found.idle([shared], 0)
+    with announced(shared):
+        assert found.idle([shared], 0) == [shared] and said == []
+        assert found.idle([shared, free], 0) == [free], "one that nobody uses is better"
+        strangers = (stranger,)
+        with pytest.raises(NoIdleGpu, match=str(stranger)):
+            found.idle([shared], 0)
+    strangers = ()
+    with pytest.raises(NoIdleGpu, match="utilisation"):
+        found.idle([shared], 0)
 
 
 def test_pids_of_another_namespace() -> None:

@@ -66,8 +66,9 @@ def _woken(kind: str) -> object:
 
     with suppress(ImportError):
         import triton  # noqa: F401
-    announce()
-    with checking_lock(in_use(discover(kind)).uuid):
+    device = in_use(discover(kind)).uuid
+    announce(device)
+    with checking_lock(device):
         for dtype in (torch.float64, torch.float32, torch.bfloat16):
             square = torch.ones(64, 64, dtype=dtype, device=kind)
             (square @ square).sum().item()

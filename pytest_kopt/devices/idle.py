@@ -30,12 +30,16 @@ class NoIdleGpu(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a look found on one device; without `reasons` it is idle."""
+    """What a look found on one device; without `reasons` it is idle.
+
+    One that is `shared` is so but for other kopt sessions, which take turns on it.
+    """
 
     device: Device
     reasons: tuple[str, ...]
     utilisation_pct: float
     memory_mib: float
+    shared: bool = False
 
     @property
     def idle(self) -> bool:
@@ -46,16 +50,24 @@ class Finding:
         return f"{self.device.uuid} ({self.device.name}): {'; '.join(self.reasons) or 'idle'}"
 
 
-def judge(device: Device, readings: Sequence[Reading], strangers: Sequence[int]) -> Finding:
-    """Judge one device by the readings of a look and the foreign processes on it."""
+def judge(
+    device: Device, readings: Sequence[Reading], strangers: Sequence[int], *, shared: bool = False
+) -> Finding:
+    """Judge one device by the readings of a look and the foreign processes on it.
+
+    What moves on a `shared` one may be other kopt sessions', and pids of another namespace as well.
+    """
+    if shared:
+        strangers = [pid for pid in strangers if processes.is_here(pid)]
     busy = [r.utilisation_pct for r in readings if r.utilisation_pct is not None]
     memory = [r.memory_mib for r in readings if r.memory_mib is not None]
     reasons = [_describe(pid) for pid in strangers]
-    if busy and max(busy) > MOST_UTILISATION_PCT:
+    if not shared and busy and max(busy) > MOST_UTILISATION_PCT:
         reasons.append(f"utilisation {max(busy):.0f} %")
-    if memory and max(memory) - min(memory) > MOST_DRIFT_MIB:
+    if not shared and memory and max(memory) - min(memory) > MOST_DRIFT_MIB:
         reasons.append(f"memory in use moves from {min(memory):.0f} to {max(memory):.0f} MiB")
-    return Finding(device, tuple(reasons), max(busy, default=0.0), max(memory, default=0.0))
+    figures = max(busy, default=0.0), max(memory, default=0.0)
+    return Finding(device, tuple(reasons), *figures, shared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,24 +85,28 @@ class AvailabilityGate:
     def look(self, devices: Sequence[Device]) -> list[Finding]:
         """Return what is to be found on every device, the most idle first."""
         readings: dict[str, list[Reading]] = {device.uuid: [] for device in devices}
+        shared = {device.uuid for device in devices if processes.take_turns_on(device.uuid)}
         for number in range(SAMPLES):
             if number:
                 self.sleep(INTERVAL)
             for device in devices:
                 readings[device.uuid].append(self.vendor.read(device))
-        found = [
-            judge(device, readings[device.uuid], processes.foreign(_pids(readings[device.uuid])))
-            for device in devices
-        ]
-        return sorted(found, key=lambda f: (not f.idle, f.utilisation_pct, f.memory_mib))
+        # Who came meanwhile counts as well: it announced itself before it used the device.
+        shared |= {device.uuid for device in devices if processes.take_turns_on(device.uuid)}
+        found = []
+        for device in devices:
+            read = readings[device.uuid]
+            strangers = processes.foreign(_pids(read))
+            found.append(judge(device, read, strangers, shared=device.uuid in shared))
+        return sorted(found, key=lambda f: (not f.idle, f.shared, f.utilisation_pct, f.memory_mib))
 
     def idle(
         self, devices: Sequence[Device], minutes: float, seen: Sequence[Finding] = ()
     ) -> list[Device]:
         """Return the idle devices, the most idle first, waiting up to `minutes` for one.
 
-        `seen` is what a look at them has just found, if there was one. Raises NoIdleGpu when none
-        of them got free.
+        Those that other kopt sessions use are among them only where all are. `seen` is what a look
+        at them has just found, if there was one. Raises NoIdleGpu when none of them got free.
         """
         before = [list(seen)] if seen else []
         return self._wait(lambda: before.pop() if before else self.look(devices), minutes)
@@ -104,8 +120,7 @@ class AvailabilityGate:
 
         def look() -> list[Finding]:
             running = self.vendor.read(device).processes or ()
-            strangers = [pid for pid in processes.foreign(running) if processes.is_here(pid)]
-            return [judge(device, (), strangers)]
+            return [judge(device, (), processes.foreign(running), shared=True)]
 
         self._wait(look, minutes)
 
@@ -114,11 +129,12 @@ class AvailabilityGate:
         announced = 0
         while True:
             found = look()
-            free = [finding.device for finding in found if finding.idle]
-            if free:
+            idle = [finding for finding in found if finding.idle]
+            free = [finding.device for finding in idle if not finding.shared]
+            if idle:
                 if announced:
-                    self.say(f"kopt: {free[0].uuid} is idle now, going on")
-                return free
+                    self.say(f"kopt: {idle[0].device.uuid} is idle now, going on")
+                return free or [finding.device for finding in idle]
             waited = (self.clock() - start) / 60
             if waited >= minutes:
                 raise NoIdleGpu(minutes, [str(finding) for finding in found])

@@ -96,14 +96,15 @@ class EarlyLook:
                 self._findings = AvailabilityGate(host.vendor, print).look(host.devices)
 
     def of(self, devices: Sequence[Device]) -> list[Finding]:
-        """Return what was found on these devices, the most idle first, if all of them were idle.
+        """Return what was found on these devices, the most idle first, if nobody used any of them.
 
         Else [], as one that the last session has just left may be by now. Waits until the look is
         over.
         """
         self._thread.join()
         found = [finding for finding in self._findings if finding.device in devices]
-        return found if sum(finding.idle for finding in found) == len(devices) else []
+        unused = [finding for finding in found if finding.idle and not finding.shared]
+        return found if len(unused) == len(devices) else []
 
 
 #: Before anything is known, and where the CPU is measured on.

@@ -16,18 +16,23 @@ _PROC = Path("/proc")
 _TRIES = 20
 
 
-def announce() -> None:
-    """Let other kopt sessions know that this process takes turns on its GPU; safe to repeat."""
-    _hold(os.getpid())
+def announce(device: str) -> None:
+    """Let other kopt sessions know that this process takes turns on a GPU (its UUID).
+
+    Safe to repeat.
+    """
+    pid = os.getpid()
+    _hold(_name(pid), fcntl.LOCK_EX, pid)
+    _hold(_users(device), fcntl.LOCK_SH, pid)
 
 
 @functools.cache
-def _hold(pid: int) -> int:
-    """Return the descriptor of a lock that is held as long as this process lives."""
-    descriptor = open_lock(_name(pid))
+def _hold(name: str, how: int, pid: int) -> int:
+    """Return the descriptor of a lock that is held as long as this process, `pid`, lives."""
+    descriptor = open_lock(name)
     for _ in range(_TRIES):
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
             break
         except BlockingIOError:
             # Somebody looks whether we are here; only ever for a moment.
@@ -37,12 +42,21 @@ def _hold(pid: int) -> int:
 
 def is_announced(pid: int) -> bool:
     """Say whether a process announced itself and is alive."""
+    return _is_held(_name(pid), fcntl.LOCK_SH)
+
+
+def take_turns_on(device: str) -> bool:
+    """Say whether any process announced itself on a device and is alive."""
+    return _is_held(_users(device), fcntl.LOCK_EX)
+
+
+def _is_held(name: str, how: int) -> bool:
     try:
-        descriptor = open_lock(_name(pid), create=False)
+        descriptor = open_lock(name, create=False)
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:
@@ -93,3 +107,7 @@ def descendants(root: int) -> set[int]:
 
 def _name(pid: int) -> str:
     return f"process-{pid}"
+
+
+def _users(device: str) -> str:
+    return f"{device}.users"

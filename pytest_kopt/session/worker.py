@@ -99,7 +99,7 @@ class Worker:
             device = in_use(host)
             compile_here()
             if orders.device == "cuda":
-                announce()
+                announce(device.uuid)
             self._bench = Bench(
                 orders.device,
                 orders.engine,

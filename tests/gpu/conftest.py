@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pytest_kopt.devices.pinning import discover, in_use
 from pytest_kopt.devices.processes import announce
 
 
@@ -12,7 +13,7 @@ from pytest_kopt.devices.processes import announce
 def _no_stranger() -> None:
     """Let the sessions that are run here know that this process leaves the GPU to them."""
     if torch.cuda.is_available():
-        announce()
+        announce(in_use(discover("cuda")).uuid)
 
 
 @pytest.fixture(autouse=True)
