@@ -43,7 +43,8 @@ class Phase(Enum):
     )
     TRAINED = "in a training loop in small", "rehearsal"
     RECALLED = "before a case is timed, with fresh and with known tensors", "recall"
-    BLOCKS = "blocks were timed", "threads threads_now blocks floors judges asks_known"
+    BLOCKS = "blocks were timed", "threads threads_now blocks asks_known"
+    JUDGED = "results of timed calls are judged", "blocks floors"
     TIMED = "a case was timed", "ms nbytes flops device why told computes"
     CASE = "a test has measured its case", "session"
     COMPARED = "blocks of two versions were timed", "spans others"
@@ -190,8 +191,8 @@ TABLE = (
         "inflation",
     ),
     Check(Phase.BLOCKS, "honesty.watching.state:taken_threads", "thread-count"),
-    Check(Phase.BLOCKS, "cases.running.spot_checks:wrong_results", "timed-result", only="judges"),
     Check(Phase.BLOCKS, "cases.running.spot_checks:known_content", "inflation", only="asks_known"),
+    Check(Phase.JUDGED, "cases.running.spot_checks:wrong_results", "timed-result"),
     Check(Phase.TIMED, "honesty.physics:too_fast", "faster-than-physics"),
     Check(
         Phase.TIMED,

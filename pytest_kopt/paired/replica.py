@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -142,7 +143,6 @@ class Replica:
         self._out = out
         self._referee = referee
         self._accuracy = accuracy
-        self._seed = 0
         self._device = device
         self._placement = placement
         self.how = how
@@ -155,8 +155,8 @@ class Replica:
     def load(self, nodeid: str) -> None:
         """Have the processes load a case, the first to be measured, while others are measured."""
         if self._asked is None:
-            self._asked = nodeid
             self._ask(nodeid)
+            self._referee.load(nodeid)
 
     def load_anew(self, referee: Referee) -> None:
         """Be another replica in the same processes: whatever is the project's is loaded again."""
@@ -181,8 +181,16 @@ class Replica:
             for child in self._children:
                 _wait(child, "collected")
             # What it was told to load comes first, and is gone through even if it needs no clock.
-            for nodeid in dict.fromkeys([self._asked or ids[0], *ids]):
-                found[nodeid] = self._case(nodeid, order, clear)
+            left = deque(dict.fromkeys([self._asked or ids[0], *ids]))
+            while left:
+                nodeid = left.popleft()
+                found[nodeid], looks = self._case(nodeid, order, clear)
+                if left:
+                    # Meanwhile this one is judged, and others may have the device.
+                    self._ask(left[0])
+                if not all(map(self._judge, looks)):
+                    # Its own process judges it, which has gone on: once more, then.
+                    left.append(nodeid)
         except ChildDied as death:
             own = self._alone is not None and self._alone.has_died
             raise Died(death, nodeid if own else None) from None
@@ -207,12 +215,14 @@ class Replica:
 
         Its seed is told no sooner than this.
         """
-        self._seed = secrets.randbits(62)
+        self._asked, self._seed = nodeid, secrets.randbits(62)
         for child in self._children:
             child.ask(nodeid, None, self._seed)
-        self._referee.load(nodeid)
 
-    def _case(self, nodeid: str, order: random.Random, clear: Callable[[], None]) -> CaseQuads:
+    def _case(
+        self, nodeid: str, order: random.Random, clear: Callable[[], None]
+    ) -> tuple[CaseQuads, list[Looks]]:
+        """Measure a case; return it with what is still to be judged of it."""
         device, placement = self._device, self._placement
         arms: dict[str, Child] = {}
         if nodeid != self._asked:
@@ -221,7 +231,7 @@ class Replica:
         for child in self._children:
             message = _wait(child, "loaded", "same")
             if message["kind"] == "same":
-                return _same(child, message)
+                return _same(child, message), []
         self._referee.await_loaded(nodeid)
         with placement.lock(device):
             placement.keep_strangers_off(device)
@@ -232,7 +242,7 @@ class Replica:
                 child.go_on()
                 message = _wait(child, "changed", "same", "prepared")
                 if message["kind"] == "same":
-                    return _same(child, message)
+                    return _same(child, message), []
                 if message["kind"] == "changed":
                     kernels = differences_later(
                         message["before"], message["after"], message["arch"]
@@ -259,42 +269,49 @@ class Replica:
                 spans=[span for own in spans.values() for span in own],
                 others=waiting,
             )
-            disputed = []
+            looks = []
             for child in self._children:
                 secret = order.getrandbits(62)
                 child.release(secret, keeps=blocks.keeps(child))
                 handed = _wait(child, "kept")["looks"]
-                own = [(arm, seed) for arm, seed in blocks.looked_at if arms[arm] is child]
-                looks = Looks(nodeid, self._seed, own, engine, secret, handed)
-                wrong = self._referee.judge(looks) if own else []
-                if wrong and wrong[0].check != "timed-result":
-                    both: dict[str, Outcome] = {INCUMBENT: "right", CANDIDATE: "wrong"}
-                    what = {CANDIDATE: wrong[0].message}
-                    self.tried.append(Tried(nodeid, "renewed", {}, both, what))
-                    wrong = []
-                child.settle(None if wrong == [] else self._accuracy.get(nodeid, {}))
-                found += [Finding(**told) for told in _wait(child, "caught")["findings"]]
-                if found:
-                    raise Caught(found)
-                if wrong:
-                    disputed.append((looks, wrong))
-                _wait(child, "finished")
+                if own := [(arm, seed) for arm, seed in blocks.looked_at if arms[arm] is child]:
+                    looks.append(Looks(nodeid, self._seed, own, engine, secret, handed))
             timed = (since, time.time())
         self.held_seconds += timed[1] - timed[0]
-        # With the device left to others: another process loads the case for this.
-        for looks, wrong in disputed:
-            if self._referee.stands(looks):
-                if self.loads > 1:
-                    # What the case drew as it was imported may be otherwise than in the first load.
-                    raise Refused(f"loaded anew, {wrong[0]}")
-                raise Caught(wrong)
+        inside = self._referee.why_not(nodeid)
+        for child in self._children:
+            child.settle(self._accuracy.get(nodeid, {}) if inside else None)
+            found += [Finding(**told) for told in _wait(child, "caught")["findings"]]
+            if found:
+                raise Caught(found)
+            _wait(child, "finished")
         shown = "+".join(dict.fromkeys(engine.split("+")))
         why = {what: said for told in prepared for what, said in told["not_captured"].items()}
-        inside = self._referee.why_not(nodeid)
-        return CaseQuads(
+        case = CaseQuads(
             *(nodeid, shown, quads, device.uuid, conditions, timed, why, inside, self.loads),
             kernels=kernels,
         )
+        return case, [] if inside else looks
+
+    def _judge(self, looks: Looks) -> bool:
+        """Have the referee judge what was looked at; say whether it can.
+
+        Raises Caught where it is found wrong, Refused where that may be another load's doing.
+        """
+        wrong = self._referee.judge(looks)
+        if not wrong:
+            return wrong is not None
+        if wrong[0].check != "timed-result":
+            both: dict[str, Outcome] = {INCUMBENT: "right", CANDIDATE: "wrong"}
+            what = {CANDIDATE: wrong[0].message}
+            self.tried.append(Tried(looks.nodeid, "renewed", {}, both, what))
+            return True
+        if not self._referee.stands(looks):
+            return False
+        if self.loads > 1:
+            # What the case drew as it was imported may be otherwise than in the first load.
+            raise Refused(f"loaded anew, {wrong[0]}")
+        raise Caught(wrong)
 
 
 def _same(child: Child, message: Mapping[str, Any]) -> CaseQuads:

@@ -142,19 +142,21 @@ def serve_arms(
             for way, block in zip(WAYS, arms[name].blocks, strict=False)
             for spot in block.spots
         ]
+        for name in suspects:
+            findings += ask(
+                Phase.BLOCKS,
+                threads=1,
+                threads_now=threads,
+                blocks=arms[name].blocks,
+                # Once a comparison is enough: it takes as long as a fifth of the blocks.
+                asks_known=order.tells_more and name == CANDIDATE,
+            )
     with bench.waiting():
         accuracy = commander.kept(case.nodeid, looks)
-    for name in suspects:
-        findings += ask(
-            Phase.BLOCKS,
-            threads=1,
-            threads_now=threads,
-            blocks=arms[name].blocks,
-            floors=floors(accuracy or {}, SLACK_DB),
-            judges=accuracy is not None,
-            # Once a comparison is enough: it takes as long as a fifth of the blocks.
-            asks_known=order.tells_more and name == CANDIDATE,
-        )
+    if accuracy is not None:
+        known = floors(accuracy, SLACK_DB)
+        for name in suspects:
+            findings += ask(Phase.JUDGED, blocks=arms[name].blocks, floors=known)
     commander.caught(case.nodeid, [found for found in findings if found.rejects])
 
 

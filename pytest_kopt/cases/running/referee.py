@@ -177,7 +177,7 @@ def serve_referee(case: Case, bench: Bench, order: ArmsOrder, commander: Command
         if wanted is None or wanted["kind"] != "judge":
             return
         content = _Content(case, derive(wanted["seed"], case.nodeid, "pairs"))
-        with one_thread():
+        with one_thread(), checking_lock(bench.uuid, bench.waiting):
             if wanted["answers"]:
                 looks = [
                     hand_over(

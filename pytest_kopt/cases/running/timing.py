@@ -81,13 +81,14 @@ def time_case(case: Case, bench: Bench, report: CheckReport) -> Timed:
         return _time(forward, bench), _time(backward, bench) if backward else None
 
     (timing, back), conditions = steadily(measure, bench.read)
-    findings = ask(
+    timed = [block for block in blocks if block]
+    known = floors(report.accuracy, _OWN_SLACK_DB)
+    findings = ask(Phase.JUDGED, blocks=timed, floors=known)
+    findings += ask(
         Phase.BLOCKS,
         threads=1,
         threads_now=torch.get_num_threads(),
-        blocks=[block for block in blocks if block],
-        floors=floors(report.accuracy, _OWN_SLACK_DB),
-        judges=True,
+        blocks=timed,
         asks_known=not bench.compared,
     )
     findings += ask(
