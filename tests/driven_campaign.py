@@ -27,7 +27,8 @@ from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.cli import lifecycle, note, restore
+from pytest_kopt.cli import campaigns
+from pytest_kopt.cli.commands import Command
 from pytest_kopt.decide.kernel_time import ProfilePair
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.devices.idle import NoIdleGpu
@@ -244,32 +245,31 @@ class DrivenCampaign:
         file = self.root.with_name("notes.yaml")
         file.write_text(json.dumps(keys))
         arguments = argparse.Namespace(name=NAME, round=number, file=file)
-        return self._command(steps, note.run, arguments)
+        return self._command(steps, campaigns.note, arguments)
 
     def restore(self, number: int, steps: Steps) -> Ran:
         """Run `kopt restore`."""
-        return self._command(steps, restore._restore, argparse.Namespace(name=NAME, round=number))
+        return self._command(steps, campaigns.restore, argparse.Namespace(name=NAME, round=number))
 
     def discard(self, steps: Steps) -> Ran:
         """Run `kopt discard`."""
-        return self._command(steps, restore._discard, argparse.Namespace(name=NAME))
+        return self._command(steps, campaigns.discard, argparse.Namespace(name=NAME))
 
     def end(self, how: str, steps: Steps) -> Ran:
         """Run `kopt stop` or `kopt abandon`."""
-        return self._command(steps, lifecycle.run, argparse.Namespace(name=NAME, how=how))
+        ending = campaigns.stop if how == "stopped" else campaigns.abandon
+        return self._command(steps, ending, argparse.Namespace(name=NAME))
 
-    def _command(
-        self, steps: Steps, run: Callable[[argparse.Namespace], int], given: argparse.Namespace
-    ) -> Ran:
-        def command() -> None:
+    def _command(self, steps: Steps, command: Command, given: argparse.Namespace) -> Ran:
+        def called() -> None:
             here = Project(self.root, self.layout.directory.parent)
             with (
                 mock.patch.object(Project, "here", return_value=here),
                 contextlib.redirect_stdout(io.StringIO()),
             ):
-                assert run(given) == 0
+                assert command.run is not None and not command.run(given)
 
-        return self._run(steps, command)
+        return self._run(steps, called)
 
     def _run(self, steps: Steps, run: Callable[[], Verdict | None]) -> Ran:
         ran = Ran()

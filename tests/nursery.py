@@ -322,7 +322,7 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
             os.close(source)
         from pytest_kopt.bisect import session
         from pytest_kopt.campaign import prerequisites
-        from pytest_kopt.cli import restore
+        from pytest_kopt.cli import campaigns
         from pytest_kopt.processes import launched, reload, warm_parent
 
         reload.differ()
@@ -334,7 +334,7 @@ def _become(order: Mapping[str, Any], out: int, err: int, *passed: int) -> NoRet
             STDOUT=subprocess.STDOUT,
             TimeoutExpired=subprocess.TimeoutExpired,
         )
-        for module in (launched, warm_parent, prerequisites, session, restore):
+        for module in (launched, warm_parent, prerequisites, session, campaigns):
             vars(module)["subprocess"] = starting
         if "worker" in order:
             os.dup2(passed[0], 0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_kopt.cli import init
+from pytest_kopt.cli.init import init
 from pytest_kopt.cli.main import main
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.measure import ceilings as measuring
@@ -58,7 +58,7 @@ def test_every_command_explains_itself_with_an_example(
 
 def test_every_option_of_init_has_an_example() -> None:
     commands = argparse.ArgumentParser().add_subparsers()
-    init.add_parser(commands)
+    init.add_to(commands)
     # The template's names and the choices of a mode stand in the help themselves.
     bare = {"help", "verbose", "name", "template", "mode"}
     options = [a for a in commands.choices["init"]._actions if a.dest not in bare]

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 from types import FrameType
 
-from pytest_kopt.cli.commands import Commands, command
+from pytest_kopt.cli.commands import JSON, argument, command, show
 from pytest_kopt.options.project import Project
 
 
-def add_parser(commands: Commands) -> None:
-    parser = command(
-        commands,
-        "bisect",
-        "Find the first commit after GOOD that is slower: each is compared with GOOD as the PR "
-        "gate does, in a work tree of its own. Words after -- go to pytest. Exit code 8 if a "
-        "commit is slower, 0 if none is shown to be.",
-        "kopt bisect v1.2 main -- tests/test_gemm.py",
-    )
-    parser.add_argument("good", metavar="GOOD", help="a commit before the slow one")
-    parser.add_argument("bad", metavar="BAD", nargs="?", default="HEAD", help="default: HEAD")
-    parser.add_argument("--json", action="store_true", help="print data instead of text")
-    parser.set_defaults(run=run)
-
-
-def run(arguments: argparse.Namespace) -> int:
+@command(
+    "bisect",
+    "Find the first commit after GOOD that is slower: each is compared with GOOD as the PR "
+    "gate does, in a work tree of its own. Words after -- go to pytest. Exit code 8 if a "
+    "commit is slower, 0 if none is shown to be.",
+    "kopt bisect v1.2 main -- tests/test_gemm.py",
+    argument("good", metavar="GOOD", help="a commit before the slow one"),
+    argument("bad", metavar="BAD", nargs="?", default="HEAD", help="default: HEAD"),
+    JSON,
+)
+def bisect(arguments: argparse.Namespace) -> int:
     import pytest
 
     from pytest_kopt.bisect.bisection import Bisection, Journal, other_tree, sessions_in
@@ -57,10 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         say("interrupted: the same command goes on from here")
         return int(pytest.ExitCode.INTERRUPTED)
     journal.end()
-    if arguments.json:
-        print(json.dumps(document, indent=1))
-    else:
-        print("\n".join(lines(document)))
+    show(arguments, document, lines)
     return exit_code(document)
 
 

@@ -11,37 +11,27 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pytest_kopt.cli.commands import Commands, command
+from pytest_kopt.cli.commands import argument, command, one_of
 from pytest_kopt.options.declare import DEVICES
 from pytest_kopt.options.project import Project
 from pytest_kopt.show.ceilings import lines
 
 
-def add_parser(commands: Commands) -> None:
-    parser = command(
-        commands,
-        "calibrate",
-        "Measure this machine: its ceilings (copy bandwidth, matrix rates, launch overhead), then "
-        "the noise floor and smallest resolvable gain of the cases, compared with themselves.",
-        "kopt calibrate --tests tests/test_softmax.py --processes 20",
-    )
-    half = parser.add_mutually_exclusive_group()
-    half.add_argument("--ceilings", action="store_true", help="only the ceilings; needs no cases")
-    half.add_argument("--noise", action="store_true", help="only the noise floor")
-    parser.add_argument(
-        "--tests", default="", metavar="'ARGS'", help="pytest arguments that select cases"
-    )
-    parser.add_argument(
-        "--processes", type=int, default=8, metavar="N", help="fresh processes (default: 8)"
-    )
-    parser.add_argument("--device", choices=DEVICES, default="auto")
-    parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="write the noise as JSON too"
-    )
-    parser.set_defaults(run=run)
-
-
-def run(arguments: argparse.Namespace) -> int:
+@command(
+    "calibrate",
+    "Measure this machine: its ceilings (copy bandwidth, matrix rates, launch overhead), then "
+    "the noise floor and smallest resolvable gain of the cases, compared with themselves.",
+    "kopt calibrate --tests tests/test_softmax.py --processes 20",
+    one_of(
+        argument("--ceilings", action="store_true", help="only the ceilings; needs no cases"),
+        argument("--noise", action="store_true", help="only the noise floor"),
+    ),
+    argument("--tests", default="", metavar="'ARGS'", help="pytest arguments that select cases"),
+    argument("--processes", type=int, default=8, metavar="N", help="fresh processes (default: 8)"),
+    argument("--device", choices=DEVICES, default="auto"),
+    argument("-o", "--output", type=Path, metavar="FILE", help="write the noise as JSON too"),
+)
+def calibrate(arguments: argparse.Namespace) -> int:
     if not arguments.noise:
         _ceilings(arguments.device)
     return 0 if arguments.ceilings else _noise(arguments)

@@ -1,29 +1,94 @@
-"""How the commands are added to the parser of `kopt`."""
+"""What a command of `kopt` is called and takes, and the function that it runs."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TypeAlias
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.options.project import Project
+from pytest_kopt.show.files import projections
+
+#: Adds an argument, or several, to a parser or to a group of one.
+Argument = Callable[[Any], object]
+#: Does what was asked for; without an exit code that is 0.
+Run = Callable[[argparse.Namespace], int | None]
+#: The campaign of the examples in the help.
+EXAMPLE = "softmax_triton_sm90_20261121"
 
 
-def add_name(parser: argparse.ArgumentParser) -> None:
-    """Add the campaign's name, which is inferred where none is given."""
-    parser.add_argument(
-        "name",
-        nargs="?",
-        metavar="NAME",
-        help="the campaign; default: the branch's or the only one",
-    )
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command with its help, which ends with an example; one with `actions` runs one of them."""
+
+    name: str
+    help: str
+    example: str
+    arguments: Sequence[Argument]
+    run: Run | None = None
+    actions: Sequence[Command] = ()
+
+    def add_to(self, commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+        parser = commands.add_parser(
+            self.name,
+            help=self.help,
+            description=self.help,
+            epilog=f"example:\n  {self.example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        for add in self.arguments:
+            add(parser)
+        if self.actions:
+            below = parser.add_subparsers(metavar="ACTION", required=True)
+            for action in self.actions:
+                action.add_to(below)
+        else:
+            parser.set_defaults(run=self.run)
 
 
-def command(commands: Commands, name: str, help: str, example: str) -> argparse.ArgumentParser:
-    """Add a command whose help ends with an example."""
-    return commands.add_parser(
-        name,
-        help=help,
-        description=help,
-        epilog=f"example:\n  {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def command(name: str, help: str, example: str, *arguments: Argument) -> Callable[[Run], Command]:
+    """Make a function the command `name`."""
+    return lambda run: Command(name, help, example, arguments, run)
+
+
+def argument(*names: str, **settings: Any) -> Argument:
+    """Return what `add_argument` takes as an argument of a command."""
+    return lambda parser: parser.add_argument(*names, **settings)
+
+
+def one_of(*arguments: Argument, required: bool = False) -> Argument:
+    """Return arguments of which one may be given."""
+
+    def add(parser: argparse.ArgumentParser) -> None:
+        group = parser.add_mutually_exclusive_group(required=required)
+        for each in arguments:
+            each(group)
+
+    return add
+
+
+NAME = argument(
+    "name", nargs="?", metavar="NAME", help="the campaign; default: the branch's or the only one"
+)
+ROUND = argument("round", type=int, metavar="N", help="number of the round")
+JSON = argument("--json", action="store_true", help="print data instead of text")
+
+
+def show(
+    arguments: argparse.Namespace, document: Any, lines: Callable[[Any], Iterator[str]]
+) -> None:
+    """Print a document, as text unless `--json` is given."""
+    print(json.dumps(document, indent=1) if arguments.json else "\n".join(lines(document)))
+
+
+@contextmanager
+def changing(name: str | None) -> Iterator[Campaign]:
+    """Open a campaign and hold it for a change, which its files then show."""
+    campaign = Project.here().campaign(name)
+    with campaign.locked():
+        yield campaign
+        projections.refresh(campaign)

@@ -6,54 +6,49 @@ import argparse
 from pathlib import Path
 
 from pytest_kopt import policies
-from pytest_kopt.cli.commands import Commands, command
+from pytest_kopt.cli.commands import argument, command
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored
 from pytest_kopt.schema.classes import Classes
 from pytest_kopt.schema.table import read_csv
 from pytest_kopt.show.terminal import verdict_lines
 
 
-def add_parser(commands: Commands) -> None:
-    parser = command(
-        commands,
-        "decide",
-        "Judge a candidate's CSV against the incumbent's by the rule for stored figures.",
-        "kopt decide --candidate new.csv --incumbent old.csv --json",
-    )
-    parser.add_argument("--candidate", type=Path, required=True, metavar="CSV", help="new figures")
-    parser.add_argument("--incumbent", type=Path, required=True, metavar="CSV", help="old figures")
-    parser.add_argument(
+@command(
+    "decide",
+    "Judge a candidate's CSV against the incumbent's by the rule for stored figures.",
+    "kopt decide --candidate new.csv --incumbent old.csv --json",
+    argument("--candidate", type=Path, required=True, metavar="CSV", help="new figures"),
+    argument("--incumbent", type=Path, required=True, metavar="CSV", help="old figures"),
+    argument(
         "--remeasure",
         type=Path,
         action="append",
         default=[],
         metavar="CSV",
         help="the candidate, measured again; repeatable",
-    )
-    parser.add_argument("--primary", metavar="COLUMN", help="column, or several, comma-separated")
-    parser.add_argument(
+    ),
+    argument("--primary", metavar="COLUMN", help="column, or several, comma-separated"),
+    argument(
         "--classes",
         metavar="COLUMNS",
         default="",
         help="columns whose values form classes, comma-separated",
-    )
-    parser.add_argument(
+    ),
+    argument(
         "--target-class", metavar="CLASS", help="the class that has to improve, as COLUMN=VALUE"
-    )
-    parser.add_argument(
+    ),
+    argument(
         "--policy",
         default="primus",
         metavar="NAME|FILE",
         help="primus (default), kernel-opt or a file",
-    )
-    parser.add_argument(
+    ),
+    argument(
         "--extra-benefit", metavar="TEXT", help="other benefit of a change that is equally fast"
-    )
-    parser.add_argument("--json", action="store_true", help="print verdict.json")
-    parser.set_defaults(run=run)
-
-
-def run(arguments: argparse.Namespace) -> int:
+    ),
+    argument("--json", action="store_true", help="print verdict.json"),
+)
+def decide(arguments: argparse.Namespace) -> int:
     policy = policies.load(arguments.policy)
     columns = tuple(part.strip() for part in arguments.classes.split(",") if part.strip())
     evidence = StoredEvidence(

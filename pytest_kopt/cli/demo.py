@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.layout import Layout
-from pytest_kopt.cli.commands import Commands, command
+from pytest_kopt.cli.commands import argument, command
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.documents import dump_yaml
 from pytest_kopt.errors import BadInput
@@ -58,18 +58,14 @@ STEPS = (
 )
 
 
-def add_parser(commands: Commands) -> None:
-    parser = command(
-        commands, "demo", "Run a whole campaign in a small repository, on the CPU.", "kopt demo"
-    )
-    parser.add_argument("directory", nargs="?", type=Path, default=Path("kopt-demo"), metavar="DIR")
-    parser.add_argument(
-        "--gpu", default="cpu", metavar="ARCH", help="on a GPU of this model instead: H200"
-    )
-    parser.set_defaults(run=run)
-
-
-def run(arguments: argparse.Namespace) -> int:
+@command(
+    "demo",
+    "Run a whole campaign in a small repository, on the CPU.",
+    "kopt demo",
+    argument("directory", nargs="?", type=Path, default=Path("kopt-demo"), metavar="DIR"),
+    argument("--gpu", default="cpu", metavar="ARCH", help="on a GPU of this model instead: H200"),
+)
+def demo(arguments: argparse.Namespace) -> int:
     root = arguments.directory.resolve()
     if root.exists() and any(root.iterdir()):
         raise BadInput(f"{root} is not empty", where="kopt demo", legal="a new or empty directory")

@@ -20,11 +20,10 @@ from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.prerequisites import gaps, listed, tree_gaps
 from pytest_kopt.campaign.workspace import extraction
 from pytest_kopt.cli import manifest_options, quick_bench, templates
-from pytest_kopt.cli.commands import Commands, command
+from pytest_kopt.cli.commands import argument, command, one_of
 from pytest_kopt.clock import now
 from pytest_kopt.documents import usable
 from pytest_kopt.errors import BadInput
-from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.project import Project
 from pytest_kopt.schema.table import write_atomically
 from pytest_kopt.show import tips
@@ -39,51 +38,45 @@ _STAND_INS: dict[str, Any] = {
 }
 
 
-def add_parser(commands: Commands) -> None:
-    parser = command(
-        commands,
-        "init",
-        "Set up a campaign: write its manifest, check what it needs, check out its branch.",
-        "kopt init softmax_triton_sm90_20261121 --op softmax --kernel kernels/softmax.py "
-        "--backend TRITON --gpu H200 --tests tests/test_softmax.py",
-    )
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "name", nargs="?", metavar="NAME", help="<op>_<backend>_<gpu>_<YYYYMMDD>, or any"
-    )
-    what.add_argument(
-        "--template",
-        metavar="NAME",
-        help=f"put a template into the project instead: {', '.join(templates.TEMPLATES)}",
-    )
-    manifest_options.add_options(parser)
-    parser.add_argument(
+@command(
+    "init",
+    "Set up a campaign: write its manifest, check what it needs, check out its branch.",
+    "kopt init softmax_triton_sm90_20261121 --op softmax --kernel kernels/softmax.py "
+    "--backend TRITON --gpu H200 --tests tests/test_softmax.py",
+    one_of(
+        argument("name", nargs="?", metavar="NAME", help="<op>_<backend>_<gpu>_<YYYYMMDD>, or any"),
+        argument(
+            "--template",
+            metavar="NAME",
+            help=f"put a template into the project instead: {', '.join(templates.TEMPLATES)}",
+        ),
+        required=True,
+    ),
+    manifest_options.add_options,
+    argument(
         "--elsewhere",
         action="store_true",
         help="the rounds run on another machine: do not look for its GPU and profilers here",
-    )
-    parser.add_argument(
+    ),
+    argument(
         "--worktree",
         metavar="DIR",
         help="make a git work tree at DIR and run there: ../gemm-tree",
-    )
-    parser.add_argument(
+    ),
+    argument(
         "--bench",
         action="append",
         metavar="PATH",
         help="benchmark to copy into the workspace: benchmarks/bench_gemm.py",
-    )
-    parser.add_argument(
-        "--from", dest="old", metavar="OLD", help="take over OLD's settings: gemm_1"
-    )
-    parser.add_argument("-v", "--verbose", action="store_true", help="show the whole manifest")
-    parser.set_defaults(run=run)
-
-
-def run(arguments: argparse.Namespace) -> int:
+    ),
+    argument("--from", dest="old", metavar="OLD", help="take over OLD's settings: gemm_1"),
+    argument("-v", "--verbose", action="store_true", help="show the whole manifest"),
+)
+def init(arguments: argparse.Namespace) -> None:
     project = Project.here()
     if arguments.template:
-        return _place(arguments.template, project.root)
+        _place(arguments.template, project.root)
+        return
     layout = Layout(project.workspace / arguments.name)
     repository = Repository.around(project.root)
     missing: list[str] = []
@@ -139,7 +132,6 @@ def run(arguments: argparse.Namespace) -> int:
     if home != project.root:
         print(f"  cd {shlex.quote(str(home))}")
     print(f"  pytest --kopt-campaign {arguments.name} --kopt-round 1")
-    return ExitCode.OK
 
 
 def _in_short(given: Manifest) -> Iterator[str]:
@@ -206,13 +198,12 @@ def _directory(
         yield made
 
 
-def _place(name: str, root: Path) -> int:
+def _place(name: str, root: Path) -> None:
     placed = templates.place(name, root)
     for path in placed:
         print(f"written: {path}")
     if not placed:
         print("nothing to do: every file is there already")
-    return ExitCode.OK
 
 
 def _document(

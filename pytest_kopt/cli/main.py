@@ -11,43 +11,25 @@ from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import version
 from typing import TextIO
 
-from pytest_kopt.cli import (
-    bisect,
-    calibrate,
-    decide,
-    demo,
-    export,
-    init,
-    lifecycle,
-    memory,
-    note,
-    report,
-    restore,
-    status,
-    tips,
-)
-from pytest_kopt.cli.agents import advise, mcp
+from pytest_kopt.cli import memory, tips
+from pytest_kopt.cli.agents.mcp import mcp
+from pytest_kopt.cli.bisect import bisect
+from pytest_kopt.cli.calibrate import calibrate
+from pytest_kopt.cli.campaigns import abandon, discard, note, restore, retry, stop
+from pytest_kopt.cli.decide import decide
+from pytest_kopt.cli.demo import demo
+from pytest_kopt.cli.export import export
+from pytest_kopt.cli.init import init
+from pytest_kopt.cli.outlook import advise, status
+from pytest_kopt.cli.report import report
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.show.words import visible
 
 _PACKAGE = "pytest-kopt"
 _COMMANDS = (
-    demo,
-    init,
-    status,
-    advise,
-    note,
-    decide,
-    report,
-    export,
-    calibrate,
-    bisect,
-    tips,
-    memory,
-    restore,
-    lifecycle,
-    mcp,
+    *(demo, init, status, advise, note, decide, report, export, calibrate, bisect),
+    *(tips.COMMAND, memory.COMMAND, restore, retry, discard, stop, abandon, mcp),
 )
 
 
@@ -90,8 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"pytest-kopt {version(_PACKAGE)}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in _COMMANDS:
-        module.add_parser(commands)
+    for command in _COMMANDS:
+        command.add_to(commands)
     with redirect_stdout(_Visible(sys.stdout)):
         code = _run(parser, argv)
         sys.stdout.flush()
@@ -108,7 +90,7 @@ def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
     except SystemExit as stop:
         return int(ExitCode.USAGE) if stop.code else 0
     try:
-        return int(arguments.run(arguments))
+        return int(arguments.run(arguments) or 0)
     except BadInput as error:
         print(f"ERROR: {visible(str(error))}", file=sys.stderr)
         return int(ExitCode.USAGE)

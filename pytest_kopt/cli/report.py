@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.cli.commands import Commands, command
+from pytest_kopt.cli.commands import EXAMPLE, argument, command
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project
 from pytest_kopt.schema.table import write_atomically
@@ -18,40 +18,32 @@ from pytest_kopt.schema.table import write_atomically
 _PAUSE = 2.0
 
 
-def add_parser(commands: Commands) -> None:
-    parser = command(
-        commands,
-        "report",
-        "Write a campaign's report as one HTML file; of several, an index and a file each.",
-        "kopt report softmax_triton_sm90_20261121 -o report.html",
-    )
-    parser.add_argument(
+@command(
+    "report",
+    "Write a campaign's report as one HTML file; of several, an index and a file each.",
+    f"kopt report {EXAMPLE} -o report.html",
+    argument(
         "names", nargs="*", metavar="NAME", help="campaigns; default: the branch's or the only one"
-    )
-    parser.add_argument(
+    ),
+    argument(
         "-o",
         dest="output",
         type=Path,
         metavar="FILE",
         help="default: report.html in the campaign's directory, index.html in the workspace",
-    )
-    parser.add_argument(
+    ),
+    argument(
         "--watch", action="store_true", help="write it again whenever a round ends, until Ctrl-C"
-    )
-    parser.set_defaults(run=run)
-
-
-def run(arguments: argparse.Namespace) -> int:
+    ),
+)
+def report(arguments: argparse.Namespace) -> None:
     project = Project.here()
     names: list[str | None] = list(dict.fromkeys(arguments.names)) or [None]
-    if not arguments.watch:
-        write(project, names, arguments.output, live=False)
-        return 0
-    with contextlib.suppress(KeyboardInterrupt):
-        _watch(project, names, arguments.output)
-    # What is left behind no longer loads itself anew.
+    if arguments.watch:
+        with contextlib.suppress(KeyboardInterrupt):
+            _watch(project, names, arguments.output)
+    # What a watch leaves behind no longer loads itself anew.
     write(project, names, arguments.output, live=False)
-    return 0
 
 
 def write(

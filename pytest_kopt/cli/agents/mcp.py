@@ -6,21 +6,16 @@ import argparse
 import sys
 from contextlib import redirect_stdout
 
-from pytest_kopt.cli.commands import Commands, command
+from pytest_kopt.cli.commands import command
 from pytest_kopt.errors import BadInput
 
 
-def add_parser(commands: Commands) -> None:
-    parser = command(
-        commands,
-        "mcp",
-        "Serve this project's campaigns to an agent: Model Context Protocol over stdin and stdout.",
-        "claude mcp add kopt -- kopt mcp",
-    )
-    parser.set_defaults(run=run)
-
-
-def run(_: argparse.Namespace) -> int:
+@command(
+    "mcp",
+    "Serve this project's campaigns to an agent: Model Context Protocol over stdin and stdout.",
+    "claude mcp add kopt -- kopt mcp",
+)
+def mcp(_: argparse.Namespace) -> None:
     try:
         from pytest_kopt.cli.agents.agent_tools import server
     except ModuleNotFoundError as error:
@@ -32,4 +27,3 @@ def run(_: argparse.Namespace) -> int:
     # The protocol's own stream, not the one that makes text safe to show.
     with redirect_stdout(sys.__stdout__):
         server().run("stdio")
-    return 0

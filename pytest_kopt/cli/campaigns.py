@@ -1,0 +1,134 @@
+"""`kopt note`, `restore`, `retry`, `discard`, `stop`, `abandon`: they change a campaign."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from pytest_kopt.campaign import notes
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.history import stops
+from pytest_kopt.cli.commands import EXAMPLE, NAME, ROUND, argument, changing, command
+from pytest_kopt.errors import BadInput
+from pytest_kopt.show.files import projections
+from pytest_kopt.trials.rounds.discard import discard as discard_round
+
+
+@command(
+    "note",
+    "Add notes to a finished round or to the next one; later notes override earlier ones.",
+    f"kopt note {EXAMPLE} 3 notes.md",
+    *(NAME, ROUND),
+    argument(
+        "file", type=Path, metavar="FILE", help="YAML, or sections as in summary.md (FILE.md)"
+    ),
+)
+def note(arguments: argparse.Namespace) -> None:
+    given = notes.load(arguments.file)
+    with changing(arguments.name) as campaign:
+        campaign.note(arguments.round, given)
+    print(f"round {arguments.round}: noted {', '.join(given.given()) or 'nothing'}")
+
+
+@command(
+    "restore",
+    "Put the version that a round measured into the tree; what is there is kept.",
+    "kopt restore 3",
+    *(NAME, ROUND),
+)
+def restore(arguments: argparse.Namespace) -> None:
+    with changing(arguments.name) as campaign:
+        _settle(campaign)
+        _put_back(campaign, arguments.round)
+
+
+@command(
+    "retry",
+    "Restore the version that a round measured, and measure it again as the next round.",
+    "kopt retry 3",
+    *(NAME, ROUND),
+)
+def retry(arguments: argparse.Namespace) -> int:
+    number = arguments.round
+    with changing(arguments.name) as campaign:
+        _settle(campaign)
+        following = campaign.state.next_round
+        if campaign.state.has_begun(following):
+            raise BadInput(
+                f"round {following} is open", where="kopt retry", legal="mend it, or kopt discard"
+            )
+        stops.refuse_another_round(
+            stops.check(campaign.name, campaign.state, campaign.manifest, campaign.policy())
+        )
+        _put_back(campaign, number)
+        known = campaign.state.rounds[number].notes.given()
+    # Its tip has been told already.
+    told = {key: text for key, text in known.items() if key not in ("tip", "anti_pattern")}
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "notes.yaml"
+        file.write_text(json.dumps({"summary": f"round {number} again"} | told))
+        words = ("--kopt-campaign", campaign.name, "--kopt-round", str(following))
+        return subprocess.call(
+            [sys.executable, "-m", "pytest", *words, f"--kopt-notes={file}"], cwd=campaign.root
+        )
+
+
+@command(
+    "discard",
+    "End the open round: it is rolled back, and its version is kept.",
+    "kopt discard",
+    NAME,
+)
+def discard(arguments: argparse.Namespace) -> None:
+    with changing(arguments.name) as campaign:
+        _settle(campaign)
+        number = discard_round(campaign)
+        _settle(campaign)
+    print(f"round {number} was discarded; round {campaign.state.incumbent_round}'s version is back")
+
+
+@command(
+    "stop",
+    "End a campaign: no further rounds; its best may still be compared with the baseline "
+    "(--kopt-round final). Everything is kept.",
+    f"kopt stop {EXAMPLE}",
+    NAME,
+)
+def stop(arguments: argparse.Namespace) -> None:
+    _end(arguments, "stopped")
+
+
+@command(
+    "abandon",
+    "Give a campaign up: no further rounds and no final comparison. Everything is kept.",
+    f"kopt abandon {EXAMPLE}",
+    NAME,
+)
+def abandon(arguments: argparse.Namespace) -> None:
+    _end(arguments, "abandoned")
+
+
+def _end(arguments: argparse.Namespace, how: str) -> None:
+    with changing(arguments.name) as campaign:
+        if campaign.state.ended:
+            raise BadInput(f"the campaign was {campaign.state.ended} already", where=campaign.name)
+        campaign.end(how)
+    print(f"campaign {campaign.name} was {how}")
+
+
+def _settle(campaign: Campaign) -> None:
+    """Carry out what was decided; BadInput where the tree is in no state for it."""
+    campaign.check_ready()
+    campaign.settle(beside=projections.performance)
+    projections.refresh(campaign)
+
+
+def _put_back(campaign: Campaign, number: int) -> None:
+    files = campaign.restore(number)
+    kept = campaign.layout.replaced(len(campaign.state.restores))
+    what = f"{', '.join(files)} restored; what was there is kept in {kept}"
+    print(f"round {number}: {what if files else 'its version is in the tree already'}", flush=True)
