@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,130 +33,67 @@ INI = {
 }
 
 
+#: Options as in their help: name, and what may follow it. Nothing follows a flag.
+_OPTIONS = {
+    "--kopt-campaign NAME": INI["kopt_campaign"],
+    "--kopt-round N|next|final": "round this session measures and decides; 1 is the baseline, "
+    "final compares with it",
+    "--summary-csv --kopt-summary-csv PATH|DIR/": "write the CSV there too, also without a "
+    "campaign; into a directory, one CSV for each schema",
+    "--kopt-level": "the representative cases or all (default: quick if representative_shapes are "
+    "set)",
+    "--kopt-compare": "paired: measure both versions now; stored: use the incumbent's recorded "
+    "figures",
+    "--kopt-base REF": "no campaign: compare the working tree with the merge base of REF and HEAD, "
+    "paired",
+    "--kopt-base-python PATH": "no campaign: compare this interpreter with another one on the same "
+    "tree, paired; write --kopt-base-python=PATH, or pytest takes the path for a test's",
+    "--kopt-gate": "what --kopt-base demands of the change (default: no-regression)",
+    "--kopt-allow-removed": "let --kopt-base pass though cases of the base are gone",
+    "--kopt-measure-same": "also time cases in which the GPU does the same work for both versions",
+    "--kopt-check-only": "check the cases and what their kernels do; time and compare nothing",
+    "--kopt-candidates PATH|REF": "a version that races in one round, repeatable; the best is "
+    "judged; a folder with kernel files at their paths below the root, or a git ref",
+    "--kopt-calibrate N": "compare every case with itself in N fresh processes: the noise floor",
+    "--kopt-profile": "profile the round's cases after measuring them, into profiles/round-N/",
+    "--kopt-verdict PATH": "write verdict.json there (for CI)",
+    "--kopt-comment PATH": "write the verdict as Markdown there (for a pull request)",
+    "--kopt-notes FILE": "the round's notes: hypothesis, …",
+    "--kopt-policy NAME|FILE": "decision policy: primus, kernel-opt or a file",
+    "--kopt-engine": "timing engine (default: auto)",
+    "--kopt-device": "device to measure on",
+    "--kopt-gpu-wait MINUTES": "how long to wait for an idle GPU (default: 60; 0: do not wait)",
+    "--kopt-timeout SECONDS": "limit for one case (default: 300)",
+    "--kopt-repeats N": "samples of a case where nothing is judged (default: 3)",
+    "--kopt-iters-per-repeat N": "calls in a sample on the CPU where nothing is judged (default: "
+    "up to 50)",
+    "--kopt-no-apply": "decide and record, but touch neither git nor kernel files",
+    "--kopt-deterministic-only": "run the determinism suite alone",
+    "--kopt-dist-only": "run the multi-GPU tests alone",
+}
+_CHOICES = {
+    "--kopt-level": LEVELS,
+    "--kopt-compare": COMPARE,
+    "--kopt-gate": GATES,
+    "--kopt-engine": ENGINES,
+    "--kopt-device": DEVICES,
+}
+_NUMBERS: dict[str, type] = {"N": int, "MINUTES": float, "SECONDS": float}
+
+
 def add_options(parser: pytest.Parser) -> None:
     """Register everything; costs no import."""
     group = parser.getgroup("kopt", "GPU-kernel optimisation campaigns")
-    group.addoption("--kopt-campaign", metavar="NAME", help=INI["kopt_campaign"])
-    group.addoption(
-        "--kopt-round",
-        metavar="N|next|final",
-        help="round this session measures and decides; 1 is the baseline, final compares with it",
-    )
-    group.addoption(
-        "--summary-csv",
-        "--kopt-summary-csv",
-        dest="kopt_summary_csv",
-        metavar="PATH|DIR/",
-        help="write the CSV there too, also without a campaign; into a directory, one CSV for "
-        "each schema",
-    )
-    group.addoption(
-        "--kopt-level",
-        choices=LEVELS,
-        help="the representative cases or all (default: quick if representative_shapes are set)",
-    )
-    group.addoption(
-        "--kopt-compare",
-        choices=COMPARE,
-        help="paired: measure both versions now; stored: use the incumbent's recorded figures",
-    )
-    group.addoption(
-        "--kopt-base",
-        metavar="REF",
-        help="no campaign: compare the working tree with the merge base of REF and HEAD, paired",
-    )
-    group.addoption(
-        "--kopt-base-python",
-        metavar="PATH",
-        help="no campaign: compare this interpreter with another one on the same tree, paired; "
-        "write --kopt-base-python=PATH, or pytest takes the path for a test's",
-    )
-    group.addoption(
-        "--kopt-gate",
-        choices=GATES,
-        help="what --kopt-base demands of the change (default: no-regression)",
-    )
-    group.addoption(
-        "--kopt-allow-removed",
-        action="store_true",
-        help="let --kopt-base pass though cases of the base are gone",
-    )
-    group.addoption(
-        "--kopt-measure-same",
-        action="store_true",
-        help="also time cases in which the GPU does the same work for both versions",
-    )
-    group.addoption(
-        "--kopt-check-only",
-        action="store_true",
-        help="check the cases and what their kernels do; time and compare nothing",
-    )
-    group.addoption(
-        "--kopt-candidates",
-        metavar="PATH|REF",
-        action="append",
-        default=[],
-        help="a version that races in one round, repeatable; the best is judged; a folder with "
-        "kernel files at their paths below the root, or a git ref",
-    )
-    group.addoption(
-        "--kopt-calibrate",
-        metavar="N",
-        type=int,
-        help="compare every case with itself in N fresh processes: the noise floor",
-    )
-    group.addoption(
-        "--kopt-profile",
-        action="store_true",
-        help="profile the round's cases after measuring them, into profiles/round-N/",
-    )
-    group.addoption(
-        "--kopt-verdict", metavar="PATH", type=Path, help="write verdict.json there (for CI)"
-    )
-    group.addoption(
-        "--kopt-comment",
-        metavar="PATH",
-        type=Path,
-        help="write the verdict as Markdown there (for a pull request)",
-    )
-    group.addoption(
-        "--kopt-notes", metavar="FILE", type=Path, help="the round's notes: hypothesis, …"
-    )
-    group.addoption(
-        "--kopt-policy", metavar="NAME|FILE", help="decision policy: primus, kernel-opt or a file"
-    )
-    group.addoption("--kopt-engine", choices=ENGINES, help="timing engine (default: auto)")
-    group.addoption("--kopt-device", choices=DEVICES, help="device to measure on")
-    group.addoption(
-        "--kopt-gpu-wait",
-        metavar="MINUTES",
-        type=float,
-        help="how long to wait for an idle GPU (default: 60; 0: do not wait)",
-    )
-    group.addoption(
-        "--kopt-timeout", metavar="SECONDS", type=float, help="limit for one case (default: 300)"
-    )
-    group.addoption(
-        "--kopt-repeats",
-        metavar="N",
-        type=int,
-        help="samples of a case where nothing is judged (default: 3)",
-    )
-    group.addoption(
-        "--kopt-iters-per-repeat",
-        metavar="N",
-        type=int,
-        help="calls in a sample on the CPU where nothing is judged (default: up to 50)",
-    )
-    group.addoption(
-        "--kopt-no-apply",
-        action="store_true",
-        help="decide and record, but touch neither git nor kernel files",
-    )
-    group.addoption(
-        "--kopt-deterministic-only", action="store_true", help="run the determinism suite alone"
-    )
-    group.addoption("--kopt-dist-only", action="store_true", help="run the multi-GPU tests alone")
+    for spelled, text in _OPTIONS.items():
+        *names, last = spelled.split()
+        given: dict[str, Any] = {"metavar": last, "type": _NUMBERS.get(last, str)}
+        if last.startswith("--"):
+            names.append(last)
+            given = {"choices": _CHOICES[last]} if last in _CHOICES else {"action": "store_true"}
+        if last == "PATH|REF":
+            given |= {"action": "append", "default": []}
+        dest = names[-1].removeprefix("--").replace("-", "_")
+        group.addoption(*names, dest=dest, help=text, **given)
     for name, text in INI.items():
         parser.addini(name, text, default=None)
 
