@@ -7,8 +7,8 @@ import re
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,6 +50,17 @@ class Tree:
 
     path: Path
     branch: str | None
+
+
+@contextmanager
+def _in_its_words(what: str, where: str) -> Iterator[None]:
+    """Raise BadInput with git's own words when git refuses."""
+    import git
+
+    try:
+        yield
+    except git.GitCommandError as error:
+        raise BadInput(f"{what}: {str(error.stderr).strip()}", where=where) from None
 
 
 class Repository:
@@ -120,36 +131,25 @@ class Repository:
         """Whether history was cut off when this clone was made."""
         return bool(self._repo.git.rev_parse("--is-shallow-repository") == "true")
 
+    def _answer(self, *words: str) -> str | None:
+        """Return what a git command says, None where it fails."""
+        code, said, _ = self._repo.git.execute(
+            ["git", *words], with_extended_output=True, with_exceptions=False
+        )
+        return None if code else str(said)
+
     def commit_of(self, ref: str) -> str | None:
         """Return the commit that a ref names, None when it names none here."""
-        import git
-
-        try:
-            found = self._repo.git.rev_parse(
-                "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"
-            )
-        except git.GitCommandError:
-            return None
-        return str(found)
+        words = ("--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
+        return self._answer("rev-parse", *words)
 
     def holds(self, commit: str) -> bool:
         """Say whether a commit is HEAD or one of its ancestors."""
-        import git
-
-        try:
-            self._repo.git.merge_base("--is-ancestor", commit, "HEAD")
-        except git.GitCommandError:
-            return False
-        return True
+        return self._answer("merge-base", "--is-ancestor", commit, "HEAD") is not None
 
     def merge_base(self, commit: str) -> str | None:
         """Return the last common ancestor of a commit and HEAD, None when none is known here."""
-        import git
-
-        try:
-            return str(self._repo.git.merge_base(commit, "HEAD"))
-        except git.GitCommandError:
-            return None
+        return self._answer("merge-base", commit, "HEAD")
 
     def changed_since(self, commit: str) -> list[Change]:
         """Return how the work tree differs from a commit, untracked files included."""
@@ -174,8 +174,7 @@ class Repository:
         Only those that descend from `old`; None where `new` does not.
         """
         words = ("--first-parent", "--ancestry-path", "--reverse", f"{old}..{new}")
-        found = self._repo.git.rev_list(*words).split()
-        return found or None
+        return self._repo.git.rev_list(*words).split() or None
 
     def described(self, commit: str) -> tuple[str, str, list[str]]:
         """Return a commit's subject, its author and its parents."""
@@ -211,8 +210,7 @@ class Repository:
 
     def operation_in_progress(self) -> str | None:
         """Return "a merge", "a rebase", … where git waits for the user to finish one."""
-        directory = Path(self._repo.git_dir)
-        found = (what for name, what in _IN_PROGRESS.items() if (directory / name).exists())
+        found = (_IN_PROGRESS[n] for n in _IN_PROGRESS if Path(self._repo.git_dir, n).exists())
         return next(found, None)
 
     def dirty(self, paths: Iterable[str]) -> list[str]:
@@ -222,29 +220,14 @@ class Repository:
 
     def switch(self, branch: str) -> None:
         """Check out a branch, made from HEAD when it does not exist; edits stay in the tree."""
-        import git
-
-        try:
+        with _in_its_words(f"git cannot switch to {branch!r}", where="git_branch"):
             self._repo.git.switch(*([branch] if self.has_branch(branch) else ["-c", branch]))
-        except git.GitCommandError as error:
-            raise BadInput(
-                f"git cannot switch to {branch!r}: {str(error.stderr).strip()}", where="git_branch"
-            ) from None
 
     def add_tree(self, path: Path, branch: str) -> None:
-        """Add a work tree on a branch, made from HEAD when it does not exist.
-
-        Raises BadInput with git's own words when git refuses.
-        """
-        import git
-
+        """Add a work tree on a branch, made from HEAD when it does not exist."""
         place = [str(path), branch] if self.has_branch(branch) else ["-b", branch, str(path)]
-        try:
+        with _in_its_words(f"git cannot make a tree at {path}", where="--worktree"):
             self._repo.git.worktree("add", "--quiet", *place)
-        except git.GitCommandError as error:
-            raise BadInput(
-                f"git cannot make a tree at {path}: {str(error.stderr).strip()}", where="--worktree"
-            ) from None
 
     def add_tree_at(self, path: Path, commit: str) -> None:
         """Add a work tree on no branch that holds a commit."""
@@ -262,11 +245,8 @@ class Repository:
 
     def lock_tree(self, reason: str) -> None:
         """Have git refuse to remove this work tree, and say why."""
-        import git
-
         # A tree that somebody locked before keeps their reason, and is as safe.
-        with suppress(git.GitCommandError):
-            self._repo.git.worktree("lock", "--reason", reason, str(self.root))
+        self._answer("worktree", "lock", "--reason", reason, str(self.root))
 
     def has_branch(self, branch: str) -> bool:
         return branch in {head.name for head in self._repo.heads}
