@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -91,6 +92,13 @@ def load_text(path: Path) -> str:
         raise BadInput(f"cannot be read: {error.strerror}", where=str(path)) from None
     except UnicodeDecodeError as error:
         raise BadInput(f"is not UTF-8 (byte {error.start})", where=str(path)) from None
+
+
+def sections(heading: re.Pattern[str], text: str) -> list[tuple[re.Match[str], str]]:
+    """Return each heading of a Markdown text with what follows it up to the next one."""
+    found = list(heading.finditer(text))
+    ends = [each.start() for each in found[1:]] + [len(text)]
+    return [(each, text[each.end() : end]) for each, end in zip(found, ends, strict=False)]
 
 
 def parse_yaml(text: str, where: str) -> dict[str, Any]:

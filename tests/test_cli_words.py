@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_kopt import policies
-from pytest_kopt.campaign.choice import choose_campaign
+from pytest_kopt.campaign.git.worktrees import choose_campaign
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.cli.demo import _difference
 from pytest_kopt.cli.init import _in_short

@@ -91,10 +91,9 @@ def test_every_id_is_unique() -> None:
 
 def test_untried_takes_page_after_page_and_leaves_out_what_a_note_names() -> None:
     found = route("attention", "gfx950", "FLYDSL", "FLYDSL")
-    pages = directions.read(found.root, found.directions)
-    first = directions.untried(pages, [], 4)
+    first = found.untried([], 4)
     assert [item.id for item in first] == ["attention-01", "flydsl-01", "attention-02", "flydsl-02"]
-    left = directions.untried(pages, ["we tried Attention-01 and flydsl-02"], 3)
+    left = found.untried(["we tried Attention-01 and flydsl-02"], 3)
     assert [item.id for item in left] == ["attention-02", "flydsl-01", "attention-03"]
 
 

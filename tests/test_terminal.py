@@ -19,7 +19,7 @@ from pytest_kopt.decide.verdict import Aggregate, Applied, Decision, Shape, Verd
 from pytest_kopt.schema.profile import GEMM, MEMORY
 from pytest_kopt.session.controller import Controller
 from pytest_kopt.show.bars import WIDTH, Axis
-from pytest_kopt.show.closing import Closing
+from pytest_kopt.show.standing import Closing
 from pytest_kopt.show.terminal import Line, result_lines, verdict_lines, write
 from pytest_kopt.show.words import told_once
 from tests.builders import few_examples

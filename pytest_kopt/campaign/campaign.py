@@ -14,14 +14,14 @@ from pytest_kopt.campaign import ledger, tips
 from pytest_kopt.campaign import manifest as manifests
 from pytest_kopt.campaign.archive import Archive
 from pytest_kopt.campaign.git import lineage
-from pytest_kopt.campaign.git.commits import Commits
+from pytest_kopt.campaign.git.lineage import Commits
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.git.worktrees import branch_of, way_to
-from pytest_kopt.campaign.hold import hold
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.campaign.running import hold
 from pytest_kopt.campaign.state import Attempt, CampaignState, Round, fold
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult, ExpectedCase

@@ -1,16 +1,21 @@
-"""running.json of a campaign: how far its session is, or how the last one ended."""
+"""The lock on a campaign, and its running.json: how far its session is, or how that ended."""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
+from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.cases.details import place_of
+from pytest_kopt.clock import now
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.errors import BadInput, CannotFinish, KernelError
 from pytest_kopt.exit_codes import ExitCode
@@ -90,3 +95,33 @@ def refusals_left(file: Path) -> Iterator[None]:
     except tuple(CODES) as error:
         end(file, CODES[type(error)], error)
         raise
+
+
+@contextmanager
+def hold(layout: Layout) -> Iterator[None]:
+    """Hold a campaign for this process; BadInput names the one that holds it.
+
+    The lock is the operating system's: it goes with the process, however that ends.
+    """
+    owner = layout.directory / ".lock-owner"
+    lock = FileLock(layout.lock)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise BadInput(
+            f"campaign {layout.name!r} is in use by {_name_in(owner)}",
+            legal="one session at a time",
+        ) from None
+    try:
+        owner.write_text(f"process {os.getpid()} on {socket.gethostname()} since {now()}")
+        yield
+    finally:
+        owner.unlink(missing_ok=True)
+        lock.release()
+
+
+def _name_in(owner: Path) -> str:
+    try:
+        return owner.read_text()
+    except OSError:  # it is about to write it, or has just gone
+        return "another process"

@@ -12,6 +12,7 @@ from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.notes import Bucket, Notes
 from pytest_kopt.campaign.state import CampaignState, Round
 from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.documents import sections
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.transfer import OVERFIT
 
@@ -42,12 +43,9 @@ def entries(path: Path) -> list[Entry]:
     """Return the entries of a tips file, oldest first; none when it does not exist."""
     if not path.is_file():
         return []
-    text = path.read_text()
-    starts = list(_ENTRY.finditer(text))
-    ends = [start.start() for start in starts[1:]] + [len(text)]
     return [
-        Entry(number, start["title"], re.sub(r"<!--.*?-->", "", text[start.end() : end]).strip())
-        for number, (start, end) in enumerate(zip(starts, ends, strict=False), start=1)
+        Entry(number, heading["title"], re.sub(r"<!--.*?-->", "", text).strip())
+        for number, (heading, text) in enumerate(sections(_ENTRY, path.read_text()), start=1)
     ]
 
 

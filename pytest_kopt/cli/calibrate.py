@@ -14,7 +14,7 @@ from pathlib import Path
 from pytest_kopt.cli.commands import argument, command, one_of
 from pytest_kopt.options.declare import DEVICES
 from pytest_kopt.options.project import Project
-from pytest_kopt.show.ceilings import lines
+from pytest_kopt.show.rooflines import ceiling_lines
 
 
 @command(
@@ -49,7 +49,7 @@ def _ceilings(option: str) -> None:
     known = ceilings.ceilings_for(measured.device, measured, Facts())
     path = ceilings.save(project.workspace, measured)
     project.keep_workspace_out_of_git()
-    for line in lines(measured, known):
+    for line in ceiling_lines(measured, known):
         print(line)
     print(f"written to {path}", flush=True)
 

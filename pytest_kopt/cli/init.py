@@ -14,10 +14,10 @@ from pytest_kopt import policies
 from pytest_kopt.campaign import manifest as manifests
 from pytest_kopt.campaign.git import worktrees
 from pytest_kopt.campaign.git.repository import Repository
-from pytest_kopt.campaign.hold import hold
 from pytest_kopt.campaign.layout import Layout, campaigns, check_name
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.prerequisites import gaps, listed, tree_gaps
+from pytest_kopt.campaign.running import hold
 from pytest_kopt.campaign.workspace import extraction
 from pytest_kopt.cli import manifest_options, quick_bench, templates
 from pytest_kopt.cli.commands import argument, command, one_of
@@ -26,7 +26,7 @@ from pytest_kopt.documents import usable
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project
 from pytest_kopt.schema.table import write_atomically
-from pytest_kopt.show import tips
+from pytest_kopt.show.advice import tip_lines
 from pytest_kopt.show.files.campaign_readme import campaign_readme
 from pytest_kopt.trials.harness import pytest_section
 
@@ -126,7 +126,7 @@ def init(arguments: argparse.Namespace) -> None:
         print(
             f"branch: {given.git_branch}, checked out now; {came_from or 'no branch'} is as it was"
         )
-    for line in tips.lines(project.campaign(arguments.name)):
+    for line in tip_lines(project.campaign(arguments.name)):
         print(line)
     print(f"written to {layout.manifest}; confirm it, then:")
     if home != project.root:

@@ -7,13 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_kopt.documents import sections
+
 _HEADING = re.compile(r"^### (?P<id>[a-z0-9_]+-\d+) — (?P<title>.+)$", re.MULTILINE)
-_LINE = re.compile(r"^- (?P<name>Symptom|Change|Expected effect|Verify|Risk): (?P<text>.+)$", re.M)
+_LINES = ("Symptom", "Change", "Expected effect", "Verify", "Risk")
+_LINE = re.compile(rf"^- (?P<name>{'|'.join(_LINES)}): (?P<text>.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """One direction; `id` is stable, so that a round can name the one it tries."""
+    """One direction with its lines; `id` is stable, so that a round can name what it tries."""
 
     id: str
     title: str
@@ -32,23 +35,11 @@ class Direction:
 
 def parse(text: str, path: str) -> list[Direction]:
     """Return the directions of a page; sections of another form are none."""
-    starts = list(_HEADING.finditer(text))
-    ends = [start.start() for start in starts[1:]] + [len(text)]
     found = []
-    for start, end in zip(starts, ends, strict=True):
-        lines = {m["name"]: m["text"] for m in _LINE.finditer(text[start.end() : end])}
-        found.append(
-            Direction(
-                id=start["id"],
-                title=start["title"].strip(),
-                symptom=lines.get("Symptom", ""),
-                change=lines.get("Change", ""),
-                expected_effect=lines.get("Expected effect", ""),
-                verify=lines.get("Verify", ""),
-                risk=lines.get("Risk", ""),
-                path=path,
-            )
-        )
+    for heading, body in sections(_HEADING, text):
+        told = {m["name"]: m["text"] for m in _LINE.finditer(body)}
+        lines = (told.get(name, "") for name in _LINES)
+        found.append(Direction(heading["id"], heading["title"].strip(), *lines, path=path))
     return found
 
 

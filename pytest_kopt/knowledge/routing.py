@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_kopt.bundled import bundled
 from pytest_kopt.documents import load_yaml
+from pytest_kopt.knowledge.directions import Direction, read, untried
 
 _DIRECTIONS = "optimization-directions.md"
 
@@ -26,7 +27,7 @@ class Route:
     """The reading order of one target.
 
     `op`, `architecture` and `backend` are the matched entries of the index, None where it has none;
-    `gaps` say in words what is not covered. `directions` are the pages that hold directions.
+    `gaps` say in words what is not covered.
     """
 
     root: Path
@@ -36,9 +37,10 @@ class Route:
     architecture: str | None
     backend: str | None
 
-    @property
-    def directions(self) -> list[str]:
-        return [item.path for item in self.readings if item.path.endswith(_DIRECTIONS)]
+    def untried(self, tried: Iterable[str], count: int) -> list[Direction]:
+        """Return up to `count` directions of its pages that no text of `tried` names."""
+        pages = [item.path for item in self.readings if item.path.endswith(_DIRECTIONS)]
+        return untried(read(self.root, pages), tried, count)
 
 
 def route(op: str, gpu: str, backend: str, lang: str, root: Path | None = None) -> Route:

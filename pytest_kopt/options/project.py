@@ -9,9 +9,8 @@ import pytest
 
 from pytest_kopt.campaign import manifest
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.choice import choose_campaign
 from pytest_kopt.campaign.git.repository import Repository
-from pytest_kopt.campaign.git.worktrees import keeper, root_of
+from pytest_kopt.campaign.git.worktrees import choose_campaign, keeper, root_of
 from pytest_kopt.campaign.layout import find
 from pytest_kopt.options.settings import DEFAULT_WORKSPACE, workspace_of
 

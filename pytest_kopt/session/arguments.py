@@ -24,7 +24,7 @@ def take_from_manifest(config: pytest.Config, args: list[str]) -> None:
     if known.file_or_dir or not known.kopt_round:
         return
     from pytest_kopt.campaign import manifest
-    from pytest_kopt.campaign.choice import choose_campaign
+    from pytest_kopt.campaign.git.worktrees import choose_campaign
     from pytest_kopt.campaign.layout import find
     from pytest_kopt.options.settings import workspace_of
 

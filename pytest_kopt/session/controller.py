@@ -28,7 +28,7 @@ from pytest_kopt.session.refusal import refused
 if TYPE_CHECKING:
     from pytest_kopt.decide.verdict import Verdict
     from pytest_kopt.roofline import Roofline
-    from pytest_kopt.show.closing import Closing
+    from pytest_kopt.show.standing import Closing
     from pytest_kopt.trials.trial import Trial
 
 

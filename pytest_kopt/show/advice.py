@@ -1,11 +1,13 @@
-"""The advice before the next round, as text."""
+"""What is read before a round, as text: the advice, and tips of earlier campaigns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from pytest_kopt.campaign.history.stagnation import NEW_DIRECTIONS
+from pytest_kopt.campaign import tips
+from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.history.counters import NEW_DIRECTIONS
 from pytest_kopt.roofline import Roofline
 from pytest_kopt.show.rooflines import roofline_lines
 
@@ -72,3 +74,16 @@ def _stagnation_text(review: dict[str, Any] | None) -> Iterator[str]:
     for item in review["untried"]:
         yield f"  {item['id']} {item['title']}: {item['change']}"
         yield f"      if: {item['symptom']}"
+
+
+def tip_lines(campaign: Campaign) -> Iterator[str]:
+    """Yield the project's skill, where the tips lie, and each entry with its takeaway."""
+    if campaign.manifest.project_skill:
+        yield f"project skill: {campaign.manifest.project_skill}"
+    path = tips.path_of(campaign.home, campaign.manifest)
+    known = tips.entries(path)
+    if not known:
+        return
+    yield f"tips: {path.relative_to(campaign.home)} ({len(known)})"
+    for entry in known:
+        yield f"  {entry.number}. {entry.title}: {tips.fields(entry.text).get('Takeaway', '')}"

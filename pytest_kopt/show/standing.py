@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.history import stagnation, stops
+from pytest_kopt.campaign.history import counters, stops
+from pytest_kopt.campaign.history.counters import NEW_DIRECTIONS, Review
 from pytest_kopt.campaign.history.memory import unmasked_rounds
-from pytest_kopt.campaign.history.stagnation import NEW_DIRECTIONS, Review
 from pytest_kopt.campaign.history.stops import Stop
 from pytest_kopt.campaign.outlook.next_action import going_on_lines
 from pytest_kopt.decide.policy import Policy
+from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.profiling.table import CaseProfile
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """What a finished trial hands to the terminal.
+
+    `detail` is the output of a failed command, `outlook` what the verdict means for the campaign.
+    """
+
+    verdict: Verdict
+    detail: str = ""
+    profiles: tuple[CaseProfile, ...] = ()
+    outlook: tuple[str, ...] = ()
 
 
 def lines(campaign: Campaign, policy: Policy) -> Iterator[str]:
@@ -24,7 +40,7 @@ def lines(campaign: Campaign, policy: Policy) -> Iterator[str]:
         yield from termination_lines(found)
         yield from going_on_lines(campaign, found)
     elif not state.has_begun(state.next_round):
-        yield from review_lines(stagnation.review(unmasked_rounds(state)), campaign.name)
+        yield from review_lines(counters.review(unmasked_rounds(state)), campaign.name)
 
 
 def termination_lines(found: Sequence[Stop]) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_kopt.campaign.history import stagnation
+from pytest_kopt.campaign.history.counters import Review
 from pytest_kopt.campaign.history.stops import Stop
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.figures import changed, changed_within, figure
@@ -61,7 +61,7 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
         yield document["integration"]
     yield from _counter_text(document)
     yield from standing.review_lines(
-        stagnation.Review(**document["stagnation"]) if document["stagnation"] else None,
+        Review(**document["stagnation"]) if document["stagnation"] else None,
         document["campaign"],
     )
     yield from standing.termination_lines(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Shape, Verdict
     from pytest_kopt.roofline import Roofline
-    from pytest_kopt.show.closing import Closing
+    from pytest_kopt.show.standing import Closing
 
 #: Columns that a table takes at most, unless everything is asked for.
 WIDTH = 80

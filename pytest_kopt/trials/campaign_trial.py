@@ -18,8 +18,8 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired.arms import Versions
 from pytest_kopt.processes.worker_orders import WorkerOrders
-from pytest_kopt.show.closing import Closing
 from pytest_kopt.show.files import projections
+from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.stages import Asked, Begun, Opened, Ran
 from pytest_kopt.trials.trees import trees_once

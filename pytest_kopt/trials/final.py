@@ -24,8 +24,8 @@ from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
 from pytest_kopt.paired.arms import CandidateDied
-from pytest_kopt.show.closing import Closing
 from pytest_kopt.show.files import final_report, performance_log, projections
+from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import Question
 from pytest_kopt.trials.comparing import compare_paired

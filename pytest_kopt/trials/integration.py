@@ -12,7 +12,7 @@ from dataclasses import replace
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.workspace.upstream import UpstreamCampaign
 from pytest_kopt.decide.verdict import Applied, Decision
-from pytest_kopt.show.closing import Closing
+from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials.campaign_trial import Question, carry_out
 from pytest_kopt.trials.final import (
     close_final,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_kopt import policies
 from pytest_kopt.campaign import notes, running
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.choice import choose_campaign
+from pytest_kopt.campaign.git.worktrees import choose_campaign
 from pytest_kopt.campaign.layout import find
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.workspace.upstream import UpstreamCampaign

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pytest_kopt.campaign.git.repository import Repository
-from pytest_kopt.campaign.layout import Layout
+from pytest_kopt.campaign.layout import Layout, campaigns
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.errors import BadInput
 
@@ -100,6 +100,31 @@ def check_new_tree(path: Path, branch: str | None, repository: Repository | None
             where=where,
             legal="--branch with another name, or kopt init in that tree",
         )
+
+
+def choose_campaign(named: str | None, root: Path, workspace: Path) -> str:
+    """Return the campaign's name: the given one, else the branch's, else the only one there is."""
+    if named:
+        return named
+    repository = Repository.around(root)
+    branch = repository.branch if repository else None
+    known = campaigns(workspace)
+    if branch and branch.startswith("optimize/") and branch.removeprefix("optimize/") in known:
+        return branch.removeprefix("optimize/")
+    if len(known) == 1:
+        return known[0]
+    if not known:
+        raise BadInput(
+            f"none exists yet in {root}",
+            where="campaign",
+            legal="`kopt init` begins one. Write options with a path outside of the project with "
+            "an equals sign, or pytest looks for the project there",
+        )
+    raise BadInput(
+        f"{len(known)} exist, and none is named",
+        where="campaign",
+        legal=f"NAME or --kopt-campaign NAME: {', '.join(known)}",
+    )
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""How many measured regressions came in a row, and what the last of them were.
+"""How many measured regressions came in a row, and what the last were; what roll-backs ask for.
 
 What counts is a candidate that is right and measurably slower than the incumbent. Everything else
 that ends an attempt starts over: a kept round, a tie (INCONCLUSIVE, or slower by no more than the
@@ -11,7 +11,7 @@ Masked rounds count as well: a mask is about what planning looks at, not about w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_kopt.campaign.ledger import Decided
@@ -21,6 +21,16 @@ from pytest_kopt.decide.verdict import Decision
 
 #: How many regressions are kept with their fields.
 KEPT = 5
+#: How many new directions a review has to come up with.
+NEW_DIRECTIONS = 3
+_REVIEW_AFTER = 2
+#: What the n-th roll-back in a row asks for, from the second on; the last one stays.
+_LADDER = (
+    "diagnose: list what the last rounds disproved and classify the bottleneck anew",
+    "re-profile: a new profile of the incumbent (--kopt-profile), one level deeper",
+    "ISA: read the hot loop's instructions and waits, against the hardware notes",
+    "compare with the state of the art: the best public kernel for this op, line by line",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,3 +136,29 @@ def _regression(
         change_pct=change,
         points=notes.root_cause or decided.reason,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """The stagnation review that is due: after how many roll-backs, and what it starts with."""
+
+    rollbacks_in_a_row: int
+    action: str
+
+
+def rollbacks_in_a_row(rounds: Sequence[Round]) -> int:
+    """Return how many of the last of these decided rounds kept nothing."""
+    count = 0
+    for item in reversed(rounds):
+        if item.verdict is None or item.verdict.decision.keeps:
+            break
+        count += 1
+    return count
+
+
+def review(rounds: Sequence[Round]) -> Review | None:
+    """Return the review that these decided rounds ask for, None before the second roll-back."""
+    count = rollbacks_in_a_row(rounds)
+    if count < _REVIEW_AFTER:
+        return None
+    return Review(count, _LADDER[min(count - _REVIEW_AFTER, len(_LADDER) - 1)])

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from pytest_kopt.campaign import tips
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.history import stagnation
+from pytest_kopt.campaign.history import counters
+from pytest_kopt.campaign.history.final_report import route_of, untried
 from pytest_kopt.campaign.history.memory import unmasked_rounds
-from pytest_kopt.campaign.history.stagnation import NEW_DIRECTIONS
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import device_model_of
 from pytest_kopt.cases.rooflines import rooflines
-from pytest_kopt.knowledge import directions
-from pytest_kopt.knowledge.directions import Direction
 from pytest_kopt.knowledge.facts import product_facts
-from pytest_kopt.knowledge.routing import Route, route
+from pytest_kopt.knowledge.routing import Route
 from pytest_kopt.roofline import Band, Roofline, band, efficiency
 
 ADVICE_VERSION = 1
@@ -48,9 +47,7 @@ _BANDS: dict[Band, str] = {
 def advice(campaign: Campaign) -> dict[str, Any]:
     """Return the advice as JSON-able data; masked rounds are not looked at."""
     manifest = campaign.manifest
-    found = route(
-        manifest.target_op, manifest.target_gpu, manifest.target_backend, manifest.target_lang
-    )
+    found = route_of(manifest)
     rounds = [item for item in unmasked_rounds(campaign.state) if item.number > 1]
     measured = _rooflines(campaign)
     reached = efficiency(measured)
@@ -111,25 +108,15 @@ def _lesson(item: Round) -> str:
 
 def _stagnation(rounds: list[Round], found: Route) -> dict[str, Any] | None:
     """Return the review that two roll-backs in a row ask for: a change of direction, no stop."""
-    due = stagnation.review(rounds)
+    due = counters.review(rounds)
     if due is None:
         return None
-    said = [str(text) for item in rounds for text in item.notes.given().values()]
-    pages = directions.read(found.root, found.directions)
+    left = untried(found, rounds, counters.NEW_DIRECTIONS + 2)
+    told = ("id", "title", "symptom", "change", "verify")
     return {
-        "rollbacks_in_a_row": due.rollbacks_in_a_row,
-        "action": due.action,
+        **asdict(due),
         "disproved": [_lesson(item) for item in rounds[-due.rollbacks_in_a_row :]],
-        "untried": [_shown(item) for item in directions.untried(pages, said, NEW_DIRECTIONS + 2)],
-    }
-
-
-def _shown(item: Direction) -> dict[str, str]:
-    return {
-        "id": item.id,
-        "title": item.title,
-        "symptom": item.symptom,
-        "change": item.change,
-        "verify": item.verify,
-        "page": item.path,
+        "untried": [
+            {**{name: getattr(item, name) for name in told}, "page": item.path} for item in left
+        ],
     }

@@ -12,8 +12,7 @@ from typing import Any
 from pytest_kopt.campaign import hypothesis, running
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git import lineage
-from pytest_kopt.campaign.history import stagnation, stops
-from pytest_kopt.campaign.history.counters import count
+from pytest_kopt.campaign.history import counters, stops
 from pytest_kopt.campaign.history.memory import unmasked_rounds, version_of
 from pytest_kopt.campaign.history.stops import Stop
 from pytest_kopt.campaign.kernel import files_of
@@ -47,10 +46,10 @@ def status(
     obstacle = _obstacle(campaign)
     state, manifest = campaign.state, campaign.manifest
     policy = campaign.policy()
-    counted = count(state, policy)
+    counted = counters.count(state, policy)
     ends = stops.check(campaign.name, state, manifest, policy)
     looked_at = unmasked_rounds(state)
-    review = stagnation.review(looked_at)
+    review = counters.review(looked_at)
     attempted = [_round(item) for item in state.rounds.values() if item.attempts]
     rounds = [item for item in attempted if version_of(item["round"]) not in state.masked]
     pending = state.pending
@@ -93,7 +92,7 @@ def status(
                     str(item.verdict.decision) for item in state.decided_rounds() if item.verdict
                 )
             ),
-            "rollbacks_in_a_row": stagnation.rollbacks_in_a_row(looked_at),
+            "rollbacks_in_a_row": counters.rollbacks_in_a_row(looked_at),
             "regressions_in_a_row": counted.regressions,
             "max_regressions": policy.max_regressions,
         },

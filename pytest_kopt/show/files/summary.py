@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.history.attribution import shown
+from pytest_kopt.campaign.history.final_report import shown
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.decide.verdict import Decision, Verdict

@@ -18,7 +18,7 @@ from pytest_kopt.paired.pairing import PairedMetric, judge
 from pytest_kopt.paired.replica import Caught
 from pytest_kopt.processes.toolchain import Toolchain
 from pytest_kopt.processes.worker_orders import WorkerOrders
-from pytest_kopt.show.closing import Closing
+from pytest_kopt.show.standing import Closing
 from pytest_kopt.show.words import gate_outcome
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.trial import Measurements, Trial

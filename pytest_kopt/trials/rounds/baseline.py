@@ -20,8 +20,8 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.schema.metrics import aggregate, parse_primary
-from pytest_kopt.show import tips
-from pytest_kopt.show.closing import Closing
+from pytest_kopt.show.advice import tip_lines
+from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import Question
 from pytest_kopt.trials.gathering import gather
@@ -160,6 +160,6 @@ def _quick_words(gathered: Gathered) -> str:
 BASELINE = Question(
     open_baseline,
     close_baseline,
-    preface=lambda opened: list(tips.lines(opened.campaign)),
+    preface=lambda opened: list(tip_lines(opened.campaign)),
     collected=freeze_harness,
 )

@@ -26,7 +26,7 @@ from pytest_kopt.honesty.checks import REPAIRS, Phase, ask
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.paired.arms import CandidateDied
 from pytest_kopt.sameness.program import differing
-from pytest_kopt.show.closing import Closing
+from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import Question
 from pytest_kopt.trials.comparing import compare_paired, compare_stored

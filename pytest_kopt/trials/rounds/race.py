@@ -23,7 +23,7 @@ from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.pairing import PairedMetric
 from pytest_kopt.paired.race import Raced, run_race
 from pytest_kopt.schema.metrics import parse_primary
-from pytest_kopt.show.closing import Closing
+from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import Question
 from pytest_kopt.trials.candidates import Candidate, candidates_of
