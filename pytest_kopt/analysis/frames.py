@@ -72,7 +72,6 @@ class Frames:
     missing: tuple[str, ...] = ()
 
     def tables(self) -> dict[str, DataFrame]:
-        """Return the frames by their names."""
         return {item.name: getattr(self, item.name) for item in fields(self)[:-1]}
 
 

@@ -81,32 +81,26 @@ class Archive:
         return Kept(hashes, path, hashes.pop(path))
 
     def kernel(self, number: int, attempt: Attempt) -> KernelVersion:
-        """Return the version that an attempt measured."""
         assert attempt.decided is not None
         directory = self._layout.attempt(number, attempt.number) / "kernel_snapshot"
         return KernelVersion.load(directory, attempt.decided.kernel)
 
     def kernel_paths(self, number: int, attempt: Attempt) -> dict[str, Path]:
-        """Return where each file of the version lies that an attempt measured."""
         directory = self._layout.attempt(number, attempt.number) / "kernel_snapshot"
         return {path: directory / path for path in self.kernel(number, attempt).files}
 
     def table(self, number: int, attempt: Attempt) -> Table:
-        """Return the rows of an attempt."""
         path = self._layout.attempt(number, attempt.number) / "benchmark.csv"
         return parse_csv(self._read(attempt, path).decode(), where=str(path))
 
     def session(self, number: int, attempt: Attempt) -> dict[str, Any]:
-        """Return what an attempt recorded of its session."""
         session: dict[str, Any] = self._document(number, attempt)["session"]
         return session
 
     def results(self, number: int, attempt: Attempt) -> list[CaseResult]:
-        """Return the results of an attempt's cases."""
         return [CaseResult.from_json(text) for text in self._document(number, attempt)["results"]]
 
     def evidence(self, number: int, attempt: Attempt) -> Evidence:
-        """Return all that was kept of an attempt."""
         pairs = self._layout.attempt(number, attempt.number) / "pairs.csv"
         return Evidence(
             kernel=self.kernel(number, attempt),
@@ -164,7 +158,6 @@ class Archive:
 
 
 def _sha256(content: bytes) -> str:
-    """Return the hash by which the ledger names a content."""
     return hashlib.sha256(content).hexdigest()
 
 

@@ -121,7 +121,6 @@ class Campaign:
         self.state = fold(ledger.read(self.layout.ledger))
 
     def candidate(self) -> KernelVersion:
-        """Return the kernel files of the working tree."""
         return KernelVersion.take(self.root, self.manifest.kernel_source)
 
     def incumbent(self) -> KernelVersion:
@@ -133,11 +132,9 @@ class Campaign:
         return self.archive.kernel(1, self._baseline_attempt())
 
     def incumbent_table(self) -> Table:
-        """Return the incumbent's rows, as stored when it was accepted."""
         return self.archive.table(*self._best)
 
     def baseline_table(self) -> Table:
-        """Return the baseline's rows."""
         return self.archive.table(1, self._baseline_attempt())
 
     def expected_cases(self) -> dict[str, ExpectedCase]:
@@ -158,7 +155,6 @@ class Campaign:
         return list(self.baseline_session()["skipped"])
 
     def baseline_session(self) -> dict[str, Any]:
-        """Return what the baseline recorded of its session."""
         return self.archive.session(1, self._baseline_attempt())
 
     def recorded_manifest(self) -> dict[str, Any]:
@@ -169,7 +165,6 @@ class Campaign:
         return {**known, **self.state.manifest_changes}
 
     def policy(self) -> Policy:
-        """Return the policy that the manifest names."""
         return policies.load(self.manifest.policy, self.home)
 
     def recorded_policy(self) -> dict[str, Any]:
@@ -204,7 +199,6 @@ class Campaign:
             )
 
     def incumbent_session(self) -> dict[str, Any]:
-        """Return what the last accepted attempt recorded of its session."""
         return self.archive.session(*self._best)
 
     def settle(
@@ -343,7 +337,6 @@ class Campaign:
     def mask(
         self, versions: Sequence[int], *, masked: bool, reason: str = "", seed: int | None = None
     ) -> None:
-        """Record that versions of the iteration memory are masked, or no longer so."""
         self.append(
             ledger.Masking(
                 time=now(), versions=sorted(versions), masked=masked, reason=reason, seed=seed
@@ -351,7 +344,6 @@ class Campaign:
         )
 
     def end(self, how: str) -> None:
-        """Record that the user stopped or abandoned the campaign."""
         self.append(ledger.Ended(time=now(), how=how))  # type: ignore[arg-type]
 
     def append(self, *events: ledger.Event) -> None:

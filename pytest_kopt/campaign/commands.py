@@ -77,5 +77,4 @@ def run(command: str, root: Path, env: Mapping[str, str]) -> CommandResult:
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment with `extra` on top."""
     return {**os.environ, **extra}

@@ -60,11 +60,9 @@ class KernelVersion:
 
     @property
     def sources(self) -> dict[str, bytes]:
-        """Content by path."""
         return {path: file.content for path, file in self.files.items()}
 
     def same_content(self, other: KernelVersion) -> bool:
-        """Say whether both hold the same files with the same bytes."""
         return self.hashes == other.hashes
 
     def write(self, directory: Path) -> None:

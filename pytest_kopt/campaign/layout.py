@@ -67,7 +67,6 @@ class Layout:
         return self.directory / "memory" / f"v{version}.json"
 
     def round(self, number: int) -> Path:
-        """Return the directory of a round."""
         return self.directory / "rounds" / f"round-{number}"
 
     def summary(self, number: int) -> Path:
@@ -114,7 +113,6 @@ def check_name(name: str) -> str:
 
 
 def campaigns(workspace: Path) -> list[str]:
-    """Return the names of the campaigns in a workspace."""
     found = (path.parent.name for path in workspace.glob("*/manifest.yaml"))
     return sorted(name for name in found if _LEGAL_NAME.fullmatch(name))
 

@@ -235,7 +235,6 @@ class Manifest(Document):
         return policy if self.kernel_time is None else self.kernel_time
 
     def to_yaml(self) -> str:
-        """Return the file's text."""
         return dump_yaml(self.model_dump(mode="json", by_alias=True))
 
 
@@ -246,12 +245,10 @@ def _refuse_placeholder(text: str) -> None:
 
 
 def load(path: Path) -> Manifest:
-    """Read and validate a manifest; BadInput names the key, its value and what is legal."""
     return validate(Manifest, load_yaml(path), where=str(path))
 
 
 def save(path: Path, manifest: Manifest) -> None:
-    """Write a manifest atomically."""
     write_atomically(path, manifest.to_yaml())
 
 

@@ -58,12 +58,10 @@ class Notes(Document):
     step_ms: Milliseconds | None = None
 
     def given(self) -> dict[str, str | float]:
-        """Return the keys that hold something."""
         return {key: value for key, value in self.model_dump().items() if value is not None}
 
     @property
     def claim(self) -> Claim:
-        """What these notes say of the gain."""
         return Claim(self.bucket, self.cache_key, self.w1_quant_ms, self.step_ms)
 
     def plus(self, later: Notes) -> Notes:

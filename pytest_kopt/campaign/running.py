@@ -42,7 +42,6 @@ def read(file: Path) -> dict[str, Any] | None:
 
 
 def is_live(document: dict[str, Any]) -> bool:
-    """Say whether the session that wrote it still runs."""
     try:
         os.kill(document["pid"], 0)
     except OSError:
@@ -51,7 +50,6 @@ def is_live(document: dict[str, Any]) -> bool:
 
 
 def is_anothers(file: Path) -> bool:
-    """Say whether another session has the file that still runs."""
     document = read(file)
     return bool(document and is_live(document) and document["pid"] != os.getpid())
 

@@ -222,7 +222,6 @@ def chain_breaks(state: CampaignState, noise_pct: float) -> list[str]:
 
 
 def fold(events: Iterable[ledger.AnyEvent]) -> CampaignState:
-    """Replay a ledger."""
     state = CampaignState()
     for event in events:
         state.events += 1

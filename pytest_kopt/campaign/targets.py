@@ -52,11 +52,9 @@ class PerformanceTarget:
 
     @property
     def is_efficiency(self) -> bool:
-        """Whether the target is a share of what the hardware can reach."""
         return self.unit == EFFICIENCY
 
     def is_reached_by(self, figure: float) -> bool:
-        """Say whether a figure in the target's unit lies beyond it."""
         return figure > self.number if self.above else figure < self.number
 
     def in_its_unit(self, metric: str, figure: float) -> float | None:

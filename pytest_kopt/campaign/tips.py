@@ -34,7 +34,6 @@ class Entry:
 
 
 def path_of(root: Path, manifest: Manifest) -> Path:
-    """Return where the tips for a campaign's GPU, op and backend lie."""
     folder = Path(manifest.target_gpu, manifest.target_op, manifest.target_backend.lower())
     return root / "agent" / "historical_experience" / folder / "tips.md"
 

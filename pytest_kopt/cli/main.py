@@ -65,7 +65,6 @@ class _Visible(io.TextIOBase):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code."""
     parser = argparse.ArgumentParser(
         prog="kopt",
         description="Kernel optimisation campaigns: everything around `pytest --kopt-round`.",

@@ -33,7 +33,6 @@ sys.exit(main(Path(__file__).resolve().parent, sys.argv[1:]))
 
 
 def script(root: Path, path: Path) -> tuple[str, str]:
-    """Return the text of a campaign's script and the manifest's quick_command, which runs it."""
     name = Path(os.path.relpath(path, root)).as_posix()
     return SCRIPT.format(path=name), f"python {shlex.quote(name)}"
 

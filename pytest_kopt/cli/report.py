@@ -87,6 +87,5 @@ def _watch(project: Project, names: Sequence[str | None], output: Path | None) -
 
 
 def _length(campaign: Campaign) -> int:
-    """Return the ledger's length: it only ever grows."""
     path = campaign.layout.ledger
     return path.stat().st_size if path.exists() else 0

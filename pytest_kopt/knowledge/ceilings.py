@@ -154,7 +154,6 @@ def ceilings_for(device: str, measured: Measured | None, facts: Facts) -> Ceilin
 
 
 def path_of(workspace: Path, device: str) -> Path:
-    """Return the file that holds a device model's measured ceilings."""
     slug = re.sub(r"[^A-Za-z0-9]+", "-", device).strip("-").lower()
     return workspace / "ceilings" / f"{slug}.yaml"
 
@@ -166,12 +165,10 @@ def load(workspace: Path, device: str) -> Measured | None:
 
 
 def save(workspace: Path, measured: Measured) -> Path:
-    """Write measured ceilings and return where they are."""
     path = path_of(workspace, measured.device)
     write_atomically(path, dump_yaml(measured.model_dump(mode="json")))
     return path
 
 
 def known(workspace: Path, device: str) -> Ceilings:
-    """Return the ceilings of a device with what was measured in this workspace."""
     return ceilings_for(device, load(workspace, device), Facts())

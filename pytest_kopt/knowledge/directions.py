@@ -38,8 +38,9 @@ def parse(text: str, path: str) -> list[Direction]:
     found = []
     for heading, body in sections(_HEADING, text):
         told = {m["name"]: m["text"] for m in _LINE.finditer(body)}
-        lines = (told.get(name, "") for name in _LINES)
-        found.append(Direction(heading["id"], heading["title"].strip(), *lines, path=path))
+        lines = {name.lower().replace(" ", "_"): told.get(name, "") for name in _LINES}
+        title = heading["title"].strip()
+        found.append(Direction(id=heading["id"], title=title, path=path, **lines))
     return found
 
 

@@ -99,7 +99,6 @@ class Facts:
         self._files: dict[str, _SpecFile | None] = {}
 
     def products(self, architecture: str) -> list[str]:
-        """Return the products that an architecture's spec file knows."""
         document = self._file(architecture)
         return list(document.platforms) if document else []
 

@@ -13,7 +13,6 @@ from pytest_kopt.show.rooflines import roofline_lines
 
 
 def lines(document: dict[str, Any]) -> Iterator[str]:
-    """Yield the advice as text."""
     yield (f"{document['campaign']}: {document['op']} ({document['backend']}) on {document['gpu']}")
     for gap in document["gaps"]:
         yield f"not covered: {gap}"

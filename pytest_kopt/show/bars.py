@@ -46,7 +46,6 @@ class Axis:
 
     @property
     def title(self) -> str:
-        """The ends of the axis in words."""
         pct = math.expm1(self.limit) * 100
         end = f"×{pct / 100 + 1:.3g}" if pct >= 99.5 else f"{pct:.2g} %"
         return f"{self.MARK} {end}{', log' if self.bent else ''}"

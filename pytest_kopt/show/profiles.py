@@ -22,7 +22,6 @@ PROFILE_VERSION = 1
 def write_profiles(
     layout: Layout, number: int, attempt: int, profiles: Sequence[CaseProfile]
 ) -> None:
-    """Write an attempt's profiles as data and as a page."""
     base = layout.profiles / f"round-{number}"
     document = {
         "schema_version": PROFILE_VERSION,
@@ -44,7 +43,6 @@ def read_profiles(layout: Layout, number: int, attempt: int) -> list[CaseProfile
 
 
 def page_of(profiles: Sequence[CaseProfile]) -> str:
-    """Return the tables of all profiles as Markdown."""
     parts = []
     for item in profiles:
         parts.append(f"\n## {item.label} ({item.tool})\n")

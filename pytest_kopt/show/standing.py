@@ -44,7 +44,6 @@ def lines(campaign: Campaign, policy: Policy) -> Iterator[str]:
 
 
 def termination_lines(found: Sequence[Stop]) -> Iterator[str]:
-    """Yield the Termination Check with every condition and its reason."""
     yield "Termination Check"
     rest = {stop.name: stop.why for stop in found if not stop.holds}
     yield from stops.lines(stops.holding(found), rest)

@@ -13,7 +13,6 @@ from pytest_kopt.show import standing
 
 
 def lines(document: dict[str, Any]) -> Iterator[str]:
-    """Yield the status as text."""
     yield (
         f"{document['campaign']}: {document['op']} ({document['backend']}) on {document['gpu']}, "
         f"branch {document['branch']}"
@@ -86,7 +85,6 @@ def _story(notes: dict[str, Any]) -> Iterator[str]:
 
 
 def _final_text(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the last final comparison found."""
     total = found["aggregate"] or {}
     change = changed_within(*(total.get(name) for name in ("change_pct", "low_pct", "high_pct")))
     yield f"final: round {found['best']} against the baseline: {found['decision']} {change}"

@@ -118,7 +118,6 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
 
 
 def flag_line(text: str) -> Line:
-    """Return the line of a flag."""
     return Line(f"flag: {text}", yellow=True)
 
 
@@ -166,7 +165,6 @@ def _case_table(
 
 
 def _column(name: str, cells: Sequence[str]) -> list[str]:
-    """Return a column with its heading and a rule, every cell as wide."""
     width = max(map(len, [name, *cells]))
     return [name.ljust(width), "-" * width, *(cell.ljust(width) for cell in cells)]
 
@@ -174,7 +172,6 @@ def _column(name: str, cells: Sequence[str]) -> list[str]:
 def _columns(
     results: Sequence[CaseResult], found: Sequence[Shape | None], verbosity: int
 ) -> dict[str, list[str]]:
-    """Return the table's columns by their names."""
     compared = any(shape and shape.change_pct is not None for shape in found)
     columns = {"check": [str(result.check) for result in results]}
     for name in results[0].cells:
@@ -229,7 +226,6 @@ def _cell(value: Scalar | None) -> str:
 
 
 def noise_lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the noise floor that a calibration found."""
     engines = ", ".join(found["engines"])
     yield f"{found['processes']} processes, {found['compared_in']}, engine {engines}"
     for label, spread in found["case_sd_pct"].items():

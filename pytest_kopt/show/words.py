@@ -28,12 +28,10 @@ CLASSES = ("Class", "Cases", "Incumbent", "Candidate", "vs incumbent", "Interval
 
 
 def within(found: Aggregate | Shape | ConfigClass | RaceCandidate) -> str:
-    """Return a change with its interval."""
     return changed_within(found.change_pct, found.low_pct, found.high_pct)
 
 
 def outcome(verdict: Verdict) -> str:
-    """Return the decision for people."""
     return verdict.outcome or str(verdict.decision)
 
 
@@ -101,12 +99,10 @@ def _kernel_figures(
 
 
 def bounds(found: Aggregate | Shape | ConfigClass | RaceCandidate) -> list[str]:
-    """Return a change and its interval, a cell each."""
     return [changed(found.change_pct), interval(found.low_pct, found.high_pct)]
 
 
 def case_rows(verdict: Verdict) -> list[list[str]]:
-    """Return the cases as rows under `CASES`."""
     return [
         [shape.label, said(shape.dims), shape.check, *bounds(shape), shape.status]
         for shape in verdict.shapes
@@ -114,7 +110,6 @@ def case_rows(verdict: Verdict) -> list[list[str]]:
 
 
 def class_rows(verdict: Verdict) -> list[list[str]]:
-    """Return the config classes as rows under `CLASSES`."""
     return [
         [each.name, str(each.cases), *versions(each), *bounds(each), each.status]
         for each in verdict.classes
@@ -122,7 +117,6 @@ def class_rows(verdict: Verdict) -> list[list[str]]:
 
 
 def versions(found: Aggregate | ConfigClass) -> list[str]:
-    """Return the incumbent's figure and the candidate's, a cell each."""
     return [figure(found.incumbent), figure(found.candidate)]
 
 
@@ -132,7 +126,6 @@ def said(dims: Mapping[str, object]) -> str:
 
 
 def candidate_rows(verdict: Verdict) -> list[list[str]]:
-    """Return the candidates of a race as rows under `CANDIDATES`, by place."""
     return [
         [
             str(raced.place),
@@ -192,7 +185,6 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return text that fits a Markdown table cell."""
     return " ".join(text.split()).replace("|", "\\|")
 
 

@@ -123,7 +123,6 @@ class Repository:
 
     @property
     def is_submodule(self) -> bool:
-        """Whether the repository is part of another one."""
         return bool(self._repo.git.rev_parse("--show-superproject-working-tree"))
 
     @property
@@ -164,7 +163,6 @@ class Repository:
         return [*changes, *(Change(path, False, False) for path in untracked if path)]
 
     def changed_between(self, old: str, new: str) -> list[str]:
-        """Return the paths that two commits have differently."""
         found = self._repo.git.diff("--name-only", "-z", "--no-renames", old, new, "--")
         return [path for path in found.split("\0") if path]
 
@@ -177,7 +175,6 @@ class Repository:
         return self._repo.git.rev_list(*words).split() or None
 
     def described(self, commit: str) -> tuple[str, str, list[str]]:
-        """Return a commit's subject, its author and its parents."""
         format = "--format=%an%x00%P%x00%s"
         author, parents, subject = self._repo.git.show("--no-patch", format, commit).split("\0")
         return subject, author, parents.split()

@@ -41,7 +41,6 @@ class Credit:
 
 
 def shown(campaign: Campaign, item: Round, verdict: Verdict) -> Shown:
-    """Return what was found and measured in a round."""
     results = campaign.results(item.number)
     traces = {result.label: result.trace for result in results if result.evidence.training}
     before = campaign.state.incumbent_as_of(item.number - 1)
@@ -97,7 +96,6 @@ def attribute(rounds: Sequence[Credit]) -> tuple[float, float, float]:
 
 
 def compose(campaign: Campaign) -> FinalReport:
-    """Return the report on a campaign as it stands."""
     rounds = [item for item in campaign.state.decided_rounds() if item.number > 1]
     kept = [item for item in rounds if item.is_kept]
     lost = [item for item in rounds if not item.is_kept]
@@ -160,7 +158,6 @@ def _next_directions(campaign: Campaign, rounds: list[Round]) -> list[str]:
 
 
 def route_of(manifest: Manifest) -> Route:
-    """Return the reading order for a campaign's target."""
     return route(
         manifest.target_op, manifest.target_gpu, manifest.target_backend, manifest.target_lang
     )

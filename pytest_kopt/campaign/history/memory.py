@@ -35,12 +35,10 @@ class Recollection:
 
 
 def version_of(number: int) -> int:
-    """Return the version that a round's memory has."""
     return number - 1
 
 
 def parse_version(text: str) -> int:
-    """Return the number of `v3` (or `3`); BadInput for anything else."""
     found = _VERSION.fullmatch(text if text.startswith("v") else f"v{text}")
     if not found:
         raise BadInput(f"{text!r} is no version", where="kopt memory", legal="v0, v1, …")
@@ -53,7 +51,6 @@ def versions(state: CampaignState) -> list[int]:
 
 
 def unmasked_rounds(state: CampaignState) -> list[Round]:
-    """Return the decided rounds that planning may look at."""
     return [item for item in state.decided_rounds() if version_of(item.number) not in state.masked]
 
 

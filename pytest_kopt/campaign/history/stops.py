@@ -41,7 +41,6 @@ class Stop:
 
     @property
     def title(self) -> str:
-        """The name with what it stands for."""
         return f"{self.name} {TITLES[self.name]}".rstrip()
 
 

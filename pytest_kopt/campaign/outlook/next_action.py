@@ -63,7 +63,6 @@ def next_action(campaign: Campaign, found: InTheWay, ends: Sequence[Stop], way: 
 
 
 def _was_compared(campaign: Campaign) -> bool:
-    """Say whether a final comparison has decided on the last accepted version."""
     last = campaign.state.finals[-1] if campaign.state.finals else None
     best = campaign.state.incumbent_round
     return last is not None and last.best == best and last.decision is not Decision.INCOMPLETE
@@ -72,7 +71,6 @@ def _was_compared(campaign: Campaign) -> bool:
 def _going_on(
     campaign: Campaign, item: Round, found: InTheWay, arguments: dict[str, Any]
 ) -> NextAction:
-    """Return what an open round asks for."""
     decided = item.verdict
     if found.same:
         return NextAction(action="change_kernel", arguments=arguments)
@@ -87,7 +85,6 @@ def _going_on(
 
 
 def round_command(campaign: Campaign) -> str:
-    """Return the command of the next round."""
     return f"pytest --kopt-campaign {campaign.name} --kopt-round {campaign.state.next_round}"
 
 
@@ -117,7 +114,6 @@ _SENTENCES = {
 def sentence(
     action: NextAction, campaign: Campaign, found: InTheWay, ends: Sequence[Stop], way: str
 ) -> str:
-    """Return the same for people."""
     word, arguments = action.action, action.arguments
     if word in ("stop", "run_final"):
         return "; ".join(["nothing", *going_on_lines(campaign, ends, way)])

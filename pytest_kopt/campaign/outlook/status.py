@@ -116,7 +116,6 @@ def status(
 
 
 def _quick(campaign: Campaign) -> dict[str, Any]:
-    """Return the representative shapes and since when they cannot be changed."""
     return {
         "shapes": campaign.manifest.representative_shapes or [],
         "frozen_since_round": campaign.state.first_quick_round,

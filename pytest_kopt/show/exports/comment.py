@@ -31,7 +31,6 @@ _MOST_ROWS = 200
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_kopt_verdict(config: pytest.Config, verdict: Verdict) -> Iterator[str]:
-    """`--kopt-comment PATH`: write the comment there."""
     if config.option.kopt_comment is None:
         return
     path = config.invocation_params.dir / config.option.kopt_comment

@@ -50,7 +50,6 @@ def case_properties(result: CaseResult) -> Iterator[Property]:
 
 
 def verdict_properties(verdict: Verdict) -> Iterator[Property]:
-    """Yield the suite's properties."""
     yield "kopt.decision", str(verdict.decision)
     yield "kopt.reason", verdict.reason
     for name, value in (
@@ -74,7 +73,6 @@ def verdict_properties(verdict: Verdict) -> Iterator[Property]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_kopt_verdict(config: pytest.Config, verdict: Verdict) -> None:
-    """Give the verdict to pytest's JUnit writer, if there is one."""
     writers: Sequence[Any] = [
         plugin
         for plugin in config.pluginmanager.get_plugins()

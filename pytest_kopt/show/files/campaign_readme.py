@@ -17,7 +17,6 @@ from pytest_kopt.show.rooflines import target_table
 
 
 def campaign_readme(manifest: Manifest, policy: Policy) -> str:
-    """Return the text of a new campaign's README.md."""
     target = manifest.performance_target or "TBD"
     model = f", {manifest.target_model}" if manifest.target_model else ""
     only = ", ".join(manifest.kernel_source)

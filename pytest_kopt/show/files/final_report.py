@@ -30,7 +30,6 @@ def outlook(report: FinalReport) -> list[str]:
 
 
 def text(campaign: str, final: Final) -> str:
-    """Return the section of optimize.md."""
     return "## Final Report\n\n" + "".join(f"{line}\n" for line in _lines(campaign, final))
 
 

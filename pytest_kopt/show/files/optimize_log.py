@@ -45,7 +45,6 @@ def missing_text(text: str, campaign: Campaign) -> str:
 
 
 def _end(campaign: Campaign, item: Round, attempt: Attempt) -> Iterator[str]:
-    """Yield what follows an attempt after which the campaign has ended."""
     if attempt.decided and attempt.decided.stops:
         yield f"\n{_termination_check(attempt.decided.stops)}"
     summary = stop_summary(campaign, item, attempt)
@@ -54,13 +53,11 @@ def _end(campaign: Campaign, item: Round, attempt: Attempt) -> Iterator[str]:
 
 
 def _held(campaign: Campaign) -> Mapping[str, str]:
-    """Return the conditions that the last verdict found to hold."""
     decided = [item.verdict for item in campaign.state.rounds.values() if item.verdict]
     return decided[-1].stops if decided else {}
 
 
 def _termination_check(held: Mapping[str, str]) -> str:
-    """Return the block that says which conditions end the campaign."""
     return "## Termination Check\n\n" + "".join(f"{line}\n" for line in stops.lines(held))
 
 

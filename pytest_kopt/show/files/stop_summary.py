@@ -24,7 +24,6 @@ def stop_summary(campaign: Campaign, item: Round, attempt: Attempt) -> str:
 
 
 def wait_summary(campaign: Campaign, wait: Wait) -> str:
-    """Return the text for a wait in vain for an idle GPU."""
     return _summary(campaign, wait.event.time, wait.after, f"no idle GPU, {wait.event}")
 
 

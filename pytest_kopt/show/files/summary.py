@@ -37,7 +37,6 @@ from pytest_kopt.show.words import (
 
 
 def summary(campaign: Campaign, item: Round, verdict: Verdict) -> str:
-    """Return the text of a round's summary.md."""
     notes = item.notes
     baseline = verdict.decision is Decision.BASELINE
     sections = [
@@ -59,7 +58,6 @@ def summary(campaign: Campaign, item: Round, verdict: Verdict) -> str:
 
 
 def transfer_check(campaign: Campaign, item: Round, verdict: Verdict) -> str:
-    """Return the eight lines of the real-training transfer check."""
     lines = dict(transfer_lines(item.notes.claim, shown(campaign, item, verdict)))
     if not verdict.decision.keeps and lines["Decision"] != REJECT:
         lines["Decision"] = f"nothing to transfer: {verdict.decision}"

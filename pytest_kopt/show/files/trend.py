@@ -17,7 +17,6 @@ DECISION = "Decision"
 
 
 def header(unit: str) -> str:
-    """Return the two header lines of the trend table."""
     columns = [
         "Round",
         "Status",
@@ -68,7 +67,6 @@ def row(
 
 
 def mark(level: Level) -> str:
-    """Return what tells figures of the representative cases from those of all."""
     return " (quick)" if level == "quick" else ""
 
 

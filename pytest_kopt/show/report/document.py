@@ -66,7 +66,6 @@ def document(campaign: Campaign) -> dict[str, Any]:
 
 
 def _final(campaign: Campaign) -> dict[str, Any] | None:
-    """Return the last final report, None before the first."""
     final = campaign.state.finals[-1] if campaign.state.finals else None
     if final is None or final.report is None:
         return None
@@ -89,7 +88,6 @@ def _final(campaign: Campaign) -> dict[str, Any] | None:
 
 
 def best_gain(rounds: list[dict[str, Any]]) -> float:
-    """Return the incumbent's gain over the baseline in percent: the kept gains multiplied."""
     return float(next((r["over_baseline"] for r in reversed(rounds) if r["keeps"]), 0.0))
 
 
