@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from pytest_kopt.campaign.kernel import files_of
 from pytest_kopt.campaign.targets import (
@@ -25,16 +34,68 @@ from pytest_kopt.schema.table import write_atomically
 
 _PLACEHOLDER = re.compile(r"<[a-z][a-z0-9_]*>")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_STAMP = re.compile(r"\d{4}-\d{2}-\d{2} \d{2}:\d{2}")
+_STAMP = "%Y-%m-%d %H:%M"
 _BRANCH = re.compile(r"(?!-)(?!.*(\.\.|//|@\{|\\))[\w./+-]+(?<![./])")
 
 #: Bytes of a file's name and of a kernel's path that every file system takes.
 _LONGEST_NAME, _LONGEST_PATH = 255, 2000
 #: Rounds after the baseline.
 MOST_ITERATIONS = 119
+
+
+def _checked(check: Callable[[Any], object], legal: str = "") -> AfterValidator:
+    """Return a validator: `check` raises ValueError, or is false for what is not `legal`."""
+
+    def checked(value: Any) -> Any:
+        if not check(value) and legal:
+            raise ValueError(legal)
+        return value
+
+    return AfterValidator(checked)
+
+
+def _check_filled_in(text: str) -> None:
+    if found := _PLACEHOLDER.search(text):
+        raise ValueError(f"the placeholder {found.group()} filled in")
+
+
+def _check_inside(paths: list[str]) -> None:
+    for path in paths:
+        if Path(path).is_absolute() or ".." in Path(path).parts or "\0" in path:
+            raise ValueError("paths relative to the project root, without '..'")
+        names = (len(os.fsencode(part)) for part in Path(path).parts)
+        if max(names, default=0) > _LONGEST_NAME or len(os.fsencode(path)) > _LONGEST_PATH:
+            raise ValueError(f"at most {_LONGEST_NAME} bytes a name, {_LONGEST_PATH} in all")
+
+
+def _check_variables(env: dict[str, str]) -> None:
+    for name, value in env.items():
+        if not _VARIABLE.fullmatch(name):
+            raise ValueError(f"names of environment variables, not {name!r}")
+        if "\0" in value:
+            raise ValueError("values without NUL")
+        _check_filled_in(value)
+
+
+def _is_stamp(text: str) -> bool:
+    try:
+        return datetime.strptime(text, _STAMP).strftime(_STAMP) == text
+    except ValueError:
+        return False
+
+
+def _are_different(shapes: str | list[str] | None) -> bool:
+    return not isinstance(shapes, list) or len(set(shapes)) == len(shapes)
+
+
 Text = Annotated[str, Field(min_length=1, max_length=4000)]
-Labels = Annotated[list[Text], Field(min_length=1)]
+Command = Annotated[Text, _checked(_check_filled_in)]
 Word = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w+-][\w.+-]*$")]
+_EACH_ONCE = _checked(_are_different, "different labels")
+Shapes = Annotated[
+    Literal["all"] | Annotated[list[Text], Field(min_length=1)],
+    _EACH_ONCE,
+]
 
 
 class FrozenSchema(Document):
@@ -77,41 +138,48 @@ class Manifest(Document):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    target_op: Word
+    target_op: Annotated[Word, _checked(_check_filled_in)]
     target_backend: Word
     target_lang: Word = Field(
         description=f"it follows from the backends {', '.join(LANGUAGES)}; any other needs --lang"
     )
-    target_gpu: Word
+    target_gpu: Annotated[Word, AfterValidator(architecture)]
     target_model: Word | None = Field(default=None, validate_default=True)
     execution_mode: Literal["repo", "workspace"] = "repo"
     upstream: Upstream | None = Field(default=None, validate_default=True)
     project_skill: Text | None = None
-    performance_target: Text | None = None
+    performance_target: Annotated[Text, _checked(parse_target)] | None = None
     primary_metric: Text | None = None
-    target_shapes: Literal["all"] | Labels = "all"
-    kernel_source: Annotated[list[Text], Field(min_length=1)]
-    tests: str = ""
-    test_command: Text | None = None
-    benchmark_command: Text | None = None
+    target_shapes: Shapes = "all"
+    kernel_source: Annotated[
+        list[Text],
+        BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+        Field(min_length=1),
+        _checked(_check_inside),
+    ]
+    tests: Annotated[str, _checked(_check_filled_in)] = ""
+    test_command: Command | None = None
+    benchmark_command: Command | None = None
     quick_command: Text | None = None
-    representative_shapes: Annotated[list[Text], Field(min_length=3, max_length=5)] | None = None
+    representative_shapes: Annotated[
+        Annotated[list[Text], Field(min_length=3, max_length=5)] | None, _EACH_ONCE
+    ] = None
     git_commit: bool = True
-    git_branch: Text = "none"
+    git_branch: Annotated[Text, _checked(_BRANCH.fullmatch, "none, auto or a branch name")] = "none"
     max_iterations: Annotated[int, Field(ge=1, le=MOST_ITERATIONS, strict=True)] | None = None
-    created: Text
+    created: Annotated[Text, _checked(_is_stamp, "a date and time as YYYY-MM-DD HH:MM")]
     csv_schema: FrozenSchema | None = Field(default=None, alias="schema")
-    core_shapes: Literal["all"] | Labels = "all"
+    core_shapes: Shapes = "all"
     policy: Text = "primus"
     kernel_time: bool | None = Field(
         default=None,
         description="whether mean GPU kernel time judges a round too; null: as the policy says",
     )
     engine: Literal["auto", "graph", "events", "wall", "do_bench"] = "auto"
-    classes: list[Text] = []
-    env: dict[str, str] = {}
-    rebuild_command: Text | None = None
-    format_command: Text | None = None
+    classes: Annotated[list[Text], _checked(_are_different, "columns of the CSV, each once")] = []
+    env: Annotated[dict[str, str], _checked(_check_variables)] = {}
+    rebuild_command: Command | None = None
+    format_command: Command | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -141,34 +209,6 @@ class Manifest(Document):
             )
         return value
 
-    @field_validator("kernel_source", mode="before")
-    @classmethod
-    def _one_or_many(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str) else value
-
-    @field_validator("kernel_source")
-    @classmethod
-    def _inside(cls, paths: list[str]) -> list[str]:
-        for path in paths:
-            if Path(path).is_absolute() or ".." in Path(path).parts or "\0" in path:
-                raise ValueError("paths relative to the project root, without '..'")
-            names = (len(os.fsencode(part)) for part in Path(path).parts)
-            if max(names, default=0) > _LONGEST_NAME or len(os.fsencode(path)) > _LONGEST_PATH:
-                raise ValueError(f"at most {_LONGEST_NAME} bytes a name, {_LONGEST_PATH} in all")
-        return paths
-
-    @field_validator("representative_shapes", "target_shapes", "core_shapes")
-    @classmethod
-    def _different(cls, shapes: str | list[str] | None) -> str | list[str] | None:
-        if isinstance(shapes, list) and len(set(shapes)) < len(shapes):
-            raise ValueError("different labels")
-        return shapes
-
-    @field_validator("target_gpu")
-    @classmethod
-    def _architecture(cls, value: str) -> str:
-        return architecture(value)
-
     @field_validator("target_model")
     @classmethod
     def _of_its_architecture(cls, value: str | None, info: ValidationInfo) -> str | None:
@@ -178,70 +218,12 @@ class Manifest(Document):
             raise ValueError(" or ".join([*models, "null"]))
         return value
 
-    @field_validator("performance_target")
-    @classmethod
-    def _target(cls, value: str | None) -> str | None:
-        if value is not None:
-            parse_target(value)
-        return value
-
-    @field_validator("created")
-    @classmethod
-    def _stamp(cls, value: str) -> str:
-        if not _STAMP.fullmatch(value):
-            raise ValueError("YYYY-MM-DD HH:MM")
-        try:
-            datetime.strptime(value, "%Y-%m-%d %H:%M")
-        except ValueError:
-            raise ValueError("a date and time as YYYY-MM-DD HH:MM") from None
-        return value
-
-    @field_validator("git_branch")
-    @classmethod
-    def _branch(cls, value: str) -> str:
-        if not _BRANCH.fullmatch(value):
-            raise ValueError("none, auto or a branch name")
-        return value
-
-    @field_validator("classes")
-    @classmethod
-    def _each_once(cls, columns: list[str]) -> list[str]:
-        if len(set(columns)) < len(columns):
-            raise ValueError("columns of the CSV, each once")
-        return columns
-
-    @field_validator("env")
-    @classmethod
-    def _variables(cls, env: dict[str, str]) -> dict[str, str]:
-        for name, value in env.items():
-            if not _VARIABLE.fullmatch(name):
-                raise ValueError(f"names of environment variables, not {name!r}")
-            if "\0" in value:
-                raise ValueError("values without NUL")
-            _refuse_placeholder(value)
-        return env
-
-    @field_validator(
-        *("target_op", "tests", "test_command", "benchmark_command"),
-        *("rebuild_command", "format_command"),
-    )
-    @classmethod
-    def _filled_in(cls, value: str | None) -> str | None:
-        _refuse_placeholder(value or "")
-        return value
-
     def judges_by_kernel_time(self, policy: bool) -> bool:
         """Say whether mean GPU kernel time judges too: as the policy does unless a key says."""
         return policy if self.kernel_time is None else self.kernel_time
 
     def to_yaml(self) -> str:
         return dump_yaml(self.model_dump(mode="json", by_alias=True))
-
-
-def _refuse_placeholder(text: str) -> None:
-    found = _PLACEHOLDER.search(text)
-    if found:
-        raise ValueError(f"the placeholder {found.group()} filled in")
 
 
 def load(path: Path) -> Manifest:
