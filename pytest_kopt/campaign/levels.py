@@ -61,10 +61,7 @@ def select(shapes: Sequence[str], cases: Mapping[str, str], key: str = KEY) -> t
 
 
 def representative(manifest: Manifest, cases: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the node ids of the quick level: representative cases, and the core ones if named.
-
-    None where no shapes are set. A core case that got slower is never kept, at whatever level.
-    """
+    """Return the node ids of the quick level: representative cases, and the core ones if named."""
     if not manifest.representative_shapes:
         return ()
     core = () if manifest.core_shapes == "all" else select(manifest.core_shapes, cases, CORE)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_kopt import policies
+from pytest_kopt import policies, wire
 from pytest_kopt.campaign import commands, manifest
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.git.worktrees import counterpart
@@ -136,13 +136,8 @@ def probe(given: Manifest, root: Path, *, profilers: bool = False) -> Probe:
         answer = Path(directory) / "probe.json"
         done = subprocess.run(
             [
-                sys.executable,
-                "-c",
-                _PROBE,
-                str(answer),
-                str(profilers),
-                given.primary_metric or "",
-                *shlex.split(given.tests),
+                *(sys.executable, "-c", _PROBE, str(answer), str(profilers)),
+                *(given.primary_metric or "", *shlex.split(given.tests)),
             ],
             cwd=root,
             env=commands.environment(given.env),
@@ -153,11 +148,7 @@ def probe(given: Manifest, root: Path, *, profilers: bool = False) -> Probe:
         )
         if not answer.exists():
             return Probe((), (), (done.stdout + done.stderr)[-1500:].strip())
-        document = json.loads(answer.read_text())
-        found = {name: tuple(document[name]) for name in ("cases", "modules", "path", "profilers")}
-        return Probe(
-            **found, failure=document["failure"], unknown_metric=document["unknown_metric"]
-        )
+        return wire.read(Probe, json.loads(answer.read_text()))
 
 
 def tree_gaps(given: Manifest, root: Path, repository: Repository | None) -> list[str]:

@@ -5,6 +5,7 @@ Evidence is written first; the decided event is the commit point.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from pytest_kopt.campaign import ledger
@@ -21,6 +22,9 @@ from pytest_kopt.decide.verdict import Decision, Level, Verdict
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.roofline import efficiency
 from pytest_kopt.schema.profile import fingerprint
+
+#: What the decided event says as the verdict does.
+_IN_SHORT = (*("decision", "level", "reason", "next_step", "aggregate", "flags", "kernel_time"),)
 
 
 def record_attempt(
@@ -55,20 +59,13 @@ def record_attempt(
         _freeze(campaign, evidence.table.header, representative)
     policy = policy or campaign.policy()
     before = [
-        *_manifest_changes(campaign),
-        *_policy_changes(campaign, policy),
+        *_changes(campaign, policy),
         ledger.Opened(time=started, level=level, **common),
         ledger.Measured(time=now(), evidence=kept.evidence, **common),
     ]
     decided = ledger.Decided(
         time=now(),
-        decision=verdict.decision,
-        level=verdict.level,
-        reason=verdict.reason,
-        next_step=verdict.next_step,
-        aggregate=verdict.aggregate,
-        flags=verdict.flags,
-        kernel_time=verdict.kernel_time,
+        **{name: getattr(verdict, name) for name in _IN_SHORT},
         efficiency=efficiency(verdict.rooflines) if verdict.rooflines else None,
         performance_log=policy.performance_log,
         notes=notes,
@@ -92,9 +89,7 @@ def record_final(
         ledger.Final(
             time=now(),
             best=campaign.state.incumbent_round or 1,
-            decision=verdict.decision,
-            reason=verdict.reason,
-            aggregate=verdict.aggregate,
+            **{name: getattr(verdict, name) for name in ("decision", "reason", "aggregate")},
             evidence={**kept.evidence, kept.verdict_path: kept.verdict_sha256},
             report=report,
         )
@@ -117,23 +112,24 @@ def record_no_idle_gpu(
     )
 
 
-def _manifest_changes(campaign: Campaign) -> list[ledger.Event]:
-    """Return the event of keys that changed since they were last recorded, if any did."""
-    known = campaign.recorded_manifest()
-    now_ = campaign.manifest.model_dump(mode="json", by_alias=True)
-    values = {key: now_.get(key) for key in known if now_.get(key) != known[key]}
-    return [ledger.ManifestChanged(time=now(), values=values)] if values else []
-
-
-def _policy_changes(campaign: Campaign, policy: Policy) -> list[ledger.Event]:
-    """Return the event of stop limits that are not those last recorded, if any."""
-    known = campaign.recorded_policy()
-    values = {
-        key: getattr(policy, key)
-        for key in STOP_LIMITS
-        if key in known and known[key] != getattr(policy, key)
-    }
-    return [ledger.PolicyChanged(time=now(), values=values)] if values else []
+def _changes(campaign: Campaign, policy: Policy) -> Iterator[ledger.Event]:
+    """Yield what of the manifest and of the stop limits is not as it was last recorded."""
+    limits = campaign.recorded_policy()
+    for kind, known, given in (
+        (
+            ledger.ManifestChanged,
+            campaign.recorded_manifest(),
+            campaign.manifest.model_dump(mode="json", by_alias=True),
+        ),
+        (
+            ledger.PolicyChanged,
+            {key: limits[key] for key in STOP_LIMITS if key in limits},
+            policy.model_dump(),
+        ),
+    ):
+        values = {key: given.get(key) for key in known if given.get(key) != known[key]}
+        if values:
+            yield kind(time=now(), values=values)
 
 
 def _with_stops(campaign: Campaign, decided: ledger.Decided, policy: Policy) -> ledger.Decided:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,6 +110,13 @@ class CampaignState:
     masked: set[int] = field(default_factory=set)
     events: int = 0
 
+    def decided(self) -> Iterator[tuple[Round, Attempt, ledger.Decided]]:
+        """Yield the attempts that have a verdict, oldest first, with their rounds."""
+        for _, item in sorted(self.rounds.items()):
+            for _, attempt in sorted(item.attempts.items()):
+                if attempt.decided:
+                    yield item, attempt, attempt.decided
+
     @property
     def baseline(self) -> Round | None:
         """Round 1, once it is decided."""
@@ -119,14 +126,16 @@ class CampaignState:
     @property
     def incumbent(self) -> Attempt | None:
         """The last accepted attempt."""
-        found = self.kept_rounds()
-        return found[-1].last if found else None
+        number = self.incumbent_round
+        return self.rounds[number].last if number else None
 
     @property
     def incumbent_round(self) -> int | None:
-        """The number of the last accepted round."""
-        found = self.kept_rounds()
-        return found[-1].number if found else None
+        return max((item.number for item in self.kept_rounds()), default=None)
+
+    @property
+    def last_final(self) -> ledger.Final | None:
+        return self.finals[-1] if self.finals else None
 
     @property
     def next_round(self) -> int:
@@ -162,23 +171,17 @@ class CampaignState:
     @property
     def first_quick_round(self) -> int | None:
         """The first round that was measured at the quick level: its cases are frozen since then."""
-        quick = [
-            number
-            for number, item in self.rounds.items()
-            if any(attempt.level == "quick" for attempt in item.attempts.values())
-        ]
-        return min(quick, default=None)
+        attempts = ((n, each) for n, item in self.rounds.items() for each in item.attempts.values())
+        return min((number for number, each in attempts if each.level == "quick"), default=None)
 
     def incumbent_as_of(self, number: int) -> int | None:
         """Return the last accepted round up to and including `number`."""
-        found = [item for item in self.kept_rounds() if item.number <= number]
-        return found[-1].number if found else None
+        kept = (item.number for item in self.kept_rounds())
+        return max((found for found in kept if found <= number), default=None)
 
     def decided_rounds(self) -> list[Round]:
         """Return the closed rounds in their order."""
-        return [
-            self.rounds[number] for number in sorted(self.rounds) if not self.rounds[number].is_open
-        ]
+        return [item for _, item in sorted(self.rounds.items()) if not item.is_open]
 
     def kept_rounds(self) -> list[Round]:
         """Return the baseline and the accepted rounds in their order."""
@@ -194,20 +197,13 @@ class CampaignState:
         number = following if asked == "next" else int(asked)
         if number == following:
             return number
-        legal = f"{following} (or next)"
+        what, legal = f"would skip round {following}", f"{following} (or next)"
         if self.baseline is None:
-            raise BadInput(
-                f"round {number} has no baseline yet", where="--kopt-round", legal="1, the baseline"
-            )
-        if number < following:
-            decision = self.rounds[number].verdict
-            shown = f" ({decision.decision})" if decision else ""
-            raise BadInput(
-                f"round {number} is already decided{shown}", where="--kopt-round", legal=legal
-            )
-        raise BadInput(
-            f"round {number} would skip round {following}", where="--kopt-round", legal=legal
-        )
+            what, legal = "has no baseline yet", "1, the baseline"
+        elif number < following:
+            decided = self.rounds[number].verdict
+            what = "is already decided" + (f" ({decided.decision})" if decided else "")
+        raise BadInput(f"round {number} {what}", where="--kopt-round", legal=legal)
 
 
 def chain_breaks(state: CampaignState, noise_pct: float) -> list[str]:
@@ -228,7 +224,8 @@ def fold(events: Iterable[ledger.AnyEvent]) -> CampaignState:
         if isinstance(event, ledger.Ended):
             state.ended = event.how
         elif isinstance(event, ledger.NoIdleGpu):
-            state.waits.append(Wait(event, _last_decided(state)))
+            decided = ((item.number, each.number) for item, each, _ in state.decided())
+            state.waits.append(Wait(event, max(decided, default=(0, 0))))
             state.no_idle_gpu = event
         elif isinstance(event, ledger.ManifestChanged):
             state.manifest_changes |= event.values
@@ -260,19 +257,6 @@ def fold(events: Iterable[ledger.AnyEvent]) -> CampaignState:
         elif isinstance(event, ledger.AttemptEvent):
             _fold_attempt(state, event)
     return state
-
-
-def _last_decided(state: CampaignState) -> tuple[int, int]:
-    """Return round and attempt of the last verdict, zeros before the first."""
-    return max(
-        (
-            (item.number, attempt.number)
-            for item in state.rounds.values()
-            for attempt in item.attempts.values()
-            if attempt.decided
-        ),
-        default=(0, 0),
-    )
 
 
 def _fold_attempt(state: CampaignState, event: ledger.AttemptEvent) -> None:

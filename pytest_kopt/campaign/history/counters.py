@@ -11,7 +11,7 @@ Masked rounds count as well: a mask is about what planning looks at, not about w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_kopt.campaign.ledger import Decided
@@ -71,7 +71,7 @@ def count(state: CampaignState, policy: Policy, until: tuple[int, int] | None = 
     row: list[Regression] = []
     best: Attempt | None = None
     best_round = 1
-    for item, attempt, decided in _decided(state):
+    for item, attempt, decided in state.decided():
         if until and (item.number, attempt.number) > until:
             break
         change = regression_pct(decided, policy)
@@ -101,14 +101,6 @@ def regression_pct(decided: Decided, policy: Policy) -> float | None:
     if total.high_pct is not None:
         return total.change_pct if total.high_pct < 0 else None
     return total.change_pct if policy.below(total.change_pct, -policy.noise_pct) else None
-
-
-def _decided(state: CampaignState) -> Iterator[tuple[Round, Attempt, Decided]]:
-    for number in sorted(state.rounds):
-        item = state.rounds[number]
-        for _, attempt in sorted(item.attempts.items()):
-            if attempt.decided:
-                yield item, attempt, attempt.decided
 
 
 def _regression(

@@ -63,8 +63,7 @@ def next_action(campaign: Campaign, found: InTheWay, ends: Sequence[Stop], way: 
 
 
 def _was_compared(campaign: Campaign) -> bool:
-    last = campaign.state.finals[-1] if campaign.state.finals else None
-    best = campaign.state.incumbent_round
+    last, best = campaign.state.last_final, campaign.state.incumbent_round
     return last is not None and last.best == best and last.decision is not Decision.INCOMPLETE
 
 

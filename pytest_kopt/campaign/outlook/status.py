@@ -80,9 +80,7 @@ def status(
         "next_round": None if stops.holding(ends) else state.next_round,
         "open": bool(attempted and attempted[-1]["open"]),
         "unapplied": pending[0].number if pending else None,
-        "final": campaign.state.finals[-1].model_dump(mode="json")
-        if campaign.state.finals
-        else None,
+        "final": state.last_final.model_dump(mode="json") if state.last_final else None,
         "chain_breaks": chain_breaks(state, policy.chain_noise_pct),
         "counters": {
             "accepted": len(state.kept_rounds()) - bool(state.baseline),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import stops
+from pytest_kopt.campaign.ledger import Decided
 from pytest_kopt.campaign.state import Attempt, Round
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.figures import changed, figure
@@ -21,12 +22,14 @@ def missing_text(text: str, campaign: Campaign) -> str:
     Each entry carries an anchor, so that a run after a kill appends what is missing and only that.
     """
     parts = [] if text else [_title(campaign)]
-    for item in campaign.state.rounds.values():
-        for attempt in item.attempts.values():
-            anchor = f"<!-- round-{item.number} attempt-{attempt.number} -->"
-            if attempt.decided and anchor not in text:
-                parts.append(f"\n{anchor}\n{_entry(campaign, item, attempt)}")
-                parts += _end(campaign, item, attempt)
+    for item, attempt, decided in campaign.state.decided():
+        anchor = f"<!-- round-{item.number} attempt-{attempt.number} -->"
+        if anchor not in text:
+            parts.append(f"\n{anchor}\n{_entry(campaign, item, attempt, decided)}")
+            if decided.stops:
+                parts.append(f"\n{_termination_check(decided.stops)}")
+            summary = stop_summary(campaign, item, attempt)
+            parts += [f"\n## Stop Summary\n\n{summary}"] * bool(summary)
     for number, final in enumerate(campaign.state.finals, start=1):
         anchor = f"<!-- final-{number} -->"
         if anchor not in text:
@@ -39,22 +42,9 @@ def missing_text(text: str, campaign: Campaign) -> str:
             parts.append(f"\n{anchor}\n{check}\n## Stop Summary\n\n{summary}")
     ended = campaign.state.ended
     if ended and _ENDED not in text:
-        held = {**_held(campaign), "T4": ended}
-        parts.append(f"\n{_ENDED}\n{_termination_check(held)}")
+        *_, held = {}, *(decided.stops for _, _, decided in campaign.state.decided())
+        parts.append(f"\n{_ENDED}\n{_termination_check({**held, 'T4': ended})}")
     return "".join(parts)
-
-
-def _end(campaign: Campaign, item: Round, attempt: Attempt) -> Iterator[str]:
-    if attempt.decided and attempt.decided.stops:
-        yield f"\n{_termination_check(attempt.decided.stops)}"
-    summary = stop_summary(campaign, item, attempt)
-    if summary:
-        yield f"\n## Stop Summary\n\n{summary}"
-
-
-def _held(campaign: Campaign) -> Mapping[str, str]:
-    decided = [item.verdict for item in campaign.state.rounds.values() if item.verdict]
-    return decided[-1].stops if decided else {}
 
 
 def _termination_check(held: Mapping[str, str]) -> str:
@@ -75,9 +65,7 @@ def _title(campaign: Campaign) -> str:
     )
 
 
-def _entry(campaign: Campaign, item: Round, attempt: Attempt) -> str:
-    decided = attempt.decided
-    assert decided is not None
+def _entry(campaign: Campaign, item: Round, attempt: Attempt, decided: Decided) -> str:
     trend = decided.trend
     if decided.decision is Decision.BASELINE:
         forward = f"{figure(trend.forward_average)} {trend.unit}" if trend else "-"

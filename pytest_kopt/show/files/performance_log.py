@@ -27,18 +27,16 @@ _HEADER = (
 def missing_text(text: str, campaign: Campaign) -> str:
     """Return what has to be appended to the file's `text`; several campaigns may share it."""
     added = ""
-    for item in campaign.state.decided_rounds():
-        for attempt in item.attempts.values():
-            decided = attempt.decided
-            if decided is None or not decided.performance_log:
-                continue
-            place = f"{campaign.name} round-{item.number}"
-            if decided.decision.keeps and not re.search(rf"\| {re.escape(place)} \|", text):
-                added += _table_row(text + added, _cells(campaign, item, attempt, decided, place))
-            anchor = f"<!-- {place} attempt-{attempt.number} -->"
-            summary = stop_summary(campaign, item, attempt)
-            if summary and anchor not in text:
-                added += f"\n{anchor}\n## Stop Summary: {campaign.name}\n\n{summary}"
+    for item, attempt, decided in campaign.state.decided():
+        if item.is_open or not decided.performance_log:
+            continue
+        place = f"{campaign.name} round-{item.number}"
+        if decided.decision.keeps and not re.search(rf"\| {re.escape(place)} \|", text):
+            added += _table_row(text + added, _cells(campaign, item, attempt, decided, place))
+        anchor = f"<!-- {place} attempt-{attempt.number} -->"
+        summary = stop_summary(campaign, item, attempt)
+        if summary and anchor not in text:
+            added += f"\n{anchor}\n## Stop Summary: {campaign.name}\n\n{summary}"
     for number, wait in enumerate(campaign.state.waits, start=1):
         anchor = f"<!-- {campaign.name} no-idle-gpu-{number} -->"
         if wait.event.performance_log and anchor not in text:

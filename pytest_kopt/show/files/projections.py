@@ -91,10 +91,8 @@ def append_logs(campaign: Campaign) -> None:
 
 def performance(campaign: Campaign) -> list[Path]:
     """Append to performance.md what it lacks; return it where a round's policy wants it."""
-    rounds = campaign.state.rounds.values()
-    attempts = [attempt.decided for item in rounds for attempt in item.attempts.values()]
-    waits = [wait.event for wait in campaign.state.waits]
-    if not any(event and event.performance_log for event in [*attempts, *waits]):
+    wanted = [decided.performance_log for _, _, decided in campaign.state.decided()]
+    if not any([*wanted, *(wait.event.performance_log for wait in campaign.state.waits)]):
         return []
     # A workspace keeps its own: upstream gets the kernel and nothing else.
     workspace = campaign.manifest.upstream is not None

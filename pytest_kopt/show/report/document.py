@@ -66,7 +66,7 @@ def document(campaign: Campaign) -> dict[str, Any]:
 
 
 def _final(campaign: Campaign) -> dict[str, Any] | None:
-    final = campaign.state.finals[-1] if campaign.state.finals else None
+    final = campaign.state.last_final
     if final is None or final.report is None:
         return None
     report = final.report
