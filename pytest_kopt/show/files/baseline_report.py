@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.figures import figure
 from pytest_kopt.roofline import Roofline, efficiency
 from pytest_kopt.schema.table import Table
 from pytest_kopt.show.rooflines import target_cells
-from pytest_kopt.show.words import markdown_table
+from pytest_kopt.show.words import bullets, markdown_table, page
 
 
 def baseline_report(campaign: Campaign, table: Table) -> str:
@@ -21,41 +20,42 @@ def baseline_report(campaign: Campaign, table: Table) -> str:
     results = campaign.results(1)
     session = campaign.baseline_session()
     rows = [[row.cells[name] for name in table.header] for row in table.rows]
-    sections = [
-        ("Measured", _measured(campaign, results, session)),
-        ("Cases", markdown_table(table.header, rows)),
-        ("Roofline", _rooflines(verdict.rooflines, results)),
-    ]
-    body = "\n".join(f"## {title}\n\n{text}\n" for title, text in sections)
-    return f"# Baseline of {campaign.name}\n\n{body}"
+    return page(
+        f"Baseline of {campaign.name}",
+        [
+            ("Measured", _measured(campaign, results, session)),
+            ("Cases", markdown_table(table.header, rows)),
+            ("Roofline", _rooflines(verdict.rooflines, results)),
+        ],
+    )
 
 
 def _measured(campaign: Campaign, results: Sequence[CaseResult], session: dict[str, object]) -> str:
-    def seen(of: Callable[[CaseEvidence], str | None]) -> str:
-        found = {text for result in results if (text := of(result.evidence))}
+    def seen(name: str) -> str:
+        found = {text for result in results if (text := getattr(result.evidence, name))}
         return ", ".join(sorted(found)) or "not recorded"
 
     def said(key: str) -> object:
         return session.get(key, "not recorded")
 
     frozen = campaign.manifest.csv_schema
-    lines = [
-        f"Time: {said('started')} to {said('ended')}, host {said('host')}",
-        f"Device: {seen(lambda e: e.device_model)} ({seen(lambda e: e.device)})",
-        f"Engine: {seen(lambda e: e.engine)}",
-        f"Versions: Python {said('python')}, torch {seen(lambda e: e.torch)}, "
+    told = {
+        "Time": f"{said('started')} to {said('ended')}, host {said('host')}",
+        "Device": f"{seen('device_model')} ({seen('device')})",
+        "Engine": seen("engine"),
+        "Versions": f"Python {said('python')}, torch {seen('torch')}, "
         f"pytest-kopt {said('pytest_kopt')}",
-        f"Schema: `{frozen.header}`" if frozen else "Schema: not frozen",
-        "Evidence: `rounds/round-1/artifacts/`",
-    ]
-    return "\n".join(f"- {line}" for line in lines)
+        "Schema": f"`{frozen.header}`" if frozen else "not frozen",
+        "Evidence": "`rounds/round-1/artifacts/`",
+    }
+    return bullets(told.items())
 
 
 def _rooflines(found: Sequence[Roofline], results: Sequence[CaseResult]) -> str:
-    if not found and any(result.evidence.interpreted for result in results):
-        return "Triton's interpreter ran the cases: their times mean nothing."
     if not found:
-        return "No case declares FLOPs or bytes."
+        interpreted = any(result.evidence.interpreted for result in results)
+        why = "Triton's interpreter ran the cases: their times mean nothing."
+        return why if interpreted else "No case declares FLOPs or bytes."
     header = (
         *("Case", "Direction", "FLOP/byte", "Ridge", "Bound", "Attainable", "Achieved", "Of it"),
         *("Target TFLOPS", "Target GB/s", "Target µs"),

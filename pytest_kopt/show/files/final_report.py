@@ -8,7 +8,7 @@ from pytest_kopt.campaign.history.final_report import NEXT_DIRECTIONS
 from pytest_kopt.campaign.ledger import Final, FinalReport
 from pytest_kopt.figures import changed, interval
 from pytest_kopt.honesty.inflation import ALLOWED_GAP_PCT
-from pytest_kopt.show.words import markdown_table
+from pytest_kopt.show.words import bullets, markdown_table
 
 
 def outlook(report: FinalReport) -> list[str]:
@@ -16,12 +16,8 @@ def outlook(report: FinalReport) -> list[str]:
     following = [f"next direction: {item}" for item in report.next_directions]
     if not report.is_attributed:
         return following
-    parts = {
-        "S_real": report.s_real_pct,
-        "W_real": report.w_real_pct,
-        "R_real": report.r_real_pct,
-    }
-    shown = ", ".join(f"{name} {changed(value)}" for name, value in parts.items())
+    parts = zip("SWR", (report.s_real_pct, report.w_real_pct, report.r_real_pct), strict=True)
+    shown = ", ".join(f"{name}_real {changed(value)}" for name, value in parts)
     return [
         f"real-training gain {changed(report.real_pct)} ({shown}), inflation gap "
         f"{report.gap_pct:.3f} points",
@@ -37,10 +33,13 @@ def _lines(campaign: str, final: Final) -> Iterator[str]:
     total, report = final.aggregate, final.report
     change = total.change_pct if total else None
     bounds = interval(total.low_pct, total.high_pct) if total else ""
-    yield f"- Time: {final.time}"
-    yield f"- Best version: round-{final.best}"
-    yield f"- Best against baseline, side by side: {changed(change)} {bounds}".rstrip()
-    yield f"- Decision: {final.decision}: {final.reason}"
+    told = {
+        "Time": final.time,
+        "Best version": f"round-{final.best}",
+        "Best against baseline, side by side": f"{changed(change)} {bounds}".rstrip(),
+        "Decision": f"{final.decision}: {final.reason}",
+    }
+    yield bullets(told.items())
     if report is None:
         return
     lost = f"{report.rolled_back} rolled back"
@@ -81,11 +80,14 @@ def _audit_lines(campaign: str, report: FinalReport) -> Iterator[str]:
     ]
     yield markdown_table(header, rows)
     yield ""
-    yield f"- S_real (K rounds): {changed(report.s_real_pct)}"
-    yield f"- W_real (W1 rounds, at most quant time / step time): {changed(report.w_real_pct)}"
-    yield f"- R_real (benchmark loop alone): {changed(report.r_real_pct)}"
-    yield f"- Benchmark gain, the rounds' multiplied: {changed(report.headline_pct)}"
-    yield f"- Real-training-equivalent gain: {changed(report.real_pct)}"
+    gains = {
+        "S_real (K rounds)": report.s_real_pct,
+        "W_real (W1 rounds, at most quant time / step time)": report.w_real_pct,
+        "R_real (benchmark loop alone)": report.r_real_pct,
+        "Benchmark gain, the rounds' multiplied": report.headline_pct,
+        "Real-training-equivalent gain": report.real_pct,
+    }
+    yield bullets((name, changed(gain)) for name, gain in gains.items())
     yield f"- Inflation gap: {report.gap_pct:.3f} points"
     if report.gap_pct > ALLOWED_GAP_PCT + 1e-9:
         yield (

@@ -12,6 +12,7 @@ from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.figures import changed, figure
 from pytest_kopt.show.files import final_report
 from pytest_kopt.show.files.stop_summary import stop_summary, wait_summary
+from pytest_kopt.show.words import bullets, page
 
 _ENDED = "<!-- ended -->"
 
@@ -53,59 +54,54 @@ def _termination_check(held: Mapping[str, str]) -> str:
 
 def _title(campaign: Campaign) -> str:
     manifest = campaign.manifest
-    return (
-        f"# {manifest.target_op} {manifest.target_backend} Optimization Log\n\n"
-        "## Basic Information\n\n"
-        f"- Target operator: {manifest.target_op}\n"
-        f"- Implementation language: {manifest.target_lang}\n"
-        f"- Backend: {manifest.target_backend}\n"
-        f"- Target GPU: {manifest.target_gpu}\n"
-        f"- Campaign: {campaign.name}\n"
-        f"- Start time: {manifest.created}\n"
-    )
+    told = {
+        "Target operator": manifest.target_op,
+        "Implementation language": manifest.target_lang,
+        "Backend": manifest.target_backend,
+        "Target GPU": manifest.target_gpu,
+        "Campaign": campaign.name,
+        "Start time": manifest.created,
+    }
+    title = f"{manifest.target_op} {manifest.target_backend} Optimization Log"
+    return page(title, [("Basic Information", bullets(told.items()))])
 
 
 def _entry(campaign: Campaign, item: Round, attempt: Attempt, decided: Decided) -> str:
-    trend = decided.trend
+    summary = f"rounds/round-{item.number}/summary.md"
     if decided.decision is Decision.BASELINE:
-        forward = f"{figure(trend.forward_average)} {trend.unit}" if trend else "-"
-        backward = figure(trend.backward_average) if trend else "-"
-        return (
-            "## Baseline\n\n"
-            f"- Time: {decided.time}\n"
-            f"- Forward aggregate: {forward}\n"
-            f"- Backward aggregate: {backward}\n"
-            "- All Check: PASS\n"
-            "- Detailed data: rounds/round-1/summary.md\n\n"
-            "## Optimization History\n"
-        )
+        trend = decided.trend
+        told: dict[str, object] = {
+            "Time": decided.time,
+            "Forward aggregate": f"{figure(trend.forward_average)} {trend.unit}" if trend else "-",
+            "Backward aggregate": figure(trend.backward_average) if trend else "-",
+            "All Check": "PASS",
+            "Detailed data": summary,
+        }
+        return f"## Baseline\n\n{bullets(told.items())}\n\n## Optimization History\n"
     notes = attempt.notes
-    change = decided.aggregate.change_pct if decided.aggregate else None
+    told = {
+        "Time": decided.time,
+        "Hypothesis": notes.hypothesis or "not stated",
+        "Changes": notes.change or "not stated",
+        "Result": changed(decided.aggregate.change_pct if decided.aggregate else None),
+        "Decision": f"{decided.decision}: {decided.reason}",
+        "Detailed data": summary,
+    }
     best = campaign.state.incumbent_as_of(item.number)
-    lines = [
+    parts = [
         f"### round-{item.number} attempt {attempt.number} — {decided.decision} — "
         f"{notes.summary or notes.change or 'no description'}",
-        "",
-        f"- Time: {decided.time}",
-        f"- Hypothesis: {notes.hypothesis or 'not stated'}",
-        f"- Changes: {notes.change or 'not stated'}",
-        f"- Result: {changed(change)}",
-        f"- Decision: {decided.decision}: {decided.reason}",
-        f"- Detailed data: rounds/round-{item.number}/summary.md",
-        "",
+        bullets(told.items()),
         "#### Current Best",
-        "",
         f"- round-{best}" if best else "- none yet",
     ]
     if notes.next:
-        lines += ["", "#### Directions to Try", "", f"- [ ] {notes.next}"]
+        parts += ["#### Directions to Try", f"- [ ] {notes.next}"]
     undecided = decided.decision is Decision.INCONCLUSIVE
     if not (decided.decision.keeps or decided.decision.leaves_open or undecided):
-        lines += [
-            "",
+        parts += [
             "#### Verified Ineffective Directions",
-            "",
             f"- {notes.change or notes.hypothesis or 'not stated'} (round-{item.number}): "
             f"{notes.root_cause or decided.reason}",
         ]
-    return "\n".join(lines) + "\n"
+    return "\n\n".join(parts) + "\n"

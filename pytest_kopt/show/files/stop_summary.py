@@ -7,7 +7,7 @@ from pytest_kopt.campaign.history.counters import Regression, count
 from pytest_kopt.campaign.history.stops import REGRESSIONS
 from pytest_kopt.campaign.state import Attempt, Round, Wait
 from pytest_kopt.figures import changed, figure
-from pytest_kopt.show.words import markdown_table
+from pytest_kopt.show.words import bullets, markdown_table
 
 _HEADER = (
     *("Round", "Time", "Hypothesis", "Changed files", "Benchmark best -> candidate"),
@@ -37,14 +37,14 @@ def _summary(campaign: Campaign, time: str, until: tuple[int, int], why: str = "
     total = kept.aggregate if kept else None
     rows = [_row(found) for found in counted.recent]
     table = markdown_table(_HEADER, rows) if rows else "No measured regression since the best."
-    return (
-        f"- Stop time: {time}\n"
-        f"- Stop reason: {why or f'{counted.regressions} measured regressions in a row'}\n"
-        f"- Best: {f'round-{number}' if number else '-'}, commit "
-        f"{(applied.git_commit if applied else None) or '-'}\n"
-        f"- Best metrics: {f'{total.metric} {figure(total.candidate)}' if total else '-'}\n\n"
-        f"{table}\n"
-    )
+    commit = (applied.git_commit if applied else None) or "-"
+    told = {
+        "Stop time": time,
+        "Stop reason": why or f"{counted.regressions} measured regressions in a row",
+        "Best": f"{f'round-{number}' if number else '-'}, commit {commit}",
+        "Best metrics": f"{total.metric} {figure(total.candidate)}" if total else "-",
+    }
+    return f"{bullets(told.items())}\n\n{table}\n"
 
 
 def _row(found: Regression) -> list[str]:

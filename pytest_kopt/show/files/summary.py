@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history.final_report import shown
-from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.figures import changed, figure
@@ -28,33 +27,40 @@ from pytest_kopt.show.words import (
     CASES,
     CLASSES,
     bounds,
+    bullets,
     candidate_rows,
     case_rows,
     class_rows,
     kernel_lines,
     markdown_table,
+    page,
 )
 
 
 def summary(campaign: Campaign, item: Round, verdict: Verdict) -> str:
     notes = item.notes
-    baseline = verdict.decision is Decision.BASELINE
+    start = ("Baseline round: the starting point.", "No code change.")
+    known = (*start, "The starting point; nothing to explain.")
+    first, change, why = known if verdict.decision is Decision.BASELINE else (UNSTATED,) * 3
     sections = [
-        ("Hypothesis", _or(notes.hypothesis, baseline, "Baseline round: the starting point.")),
-        ("Single change", _or(notes.change, baseline, "No code change.")),
+        ("Hypothesis", notes.hypothesis or first),
+        ("Single change", notes.change or change),
         ("Results", _results(campaign, item, verdict)),
         ("Decision", _decision(verdict)),
-        (
-            "Attribution",
-            _or(notes.attribution, baseline, "The starting point; nothing to explain."),
-        ),
+        ("Attribution", notes.attribution or why),
         ("Next direction", notes.next or UNSTATED),
         ("Real-training transfer check", transfer_check(campaign, item, verdict)),
     ]
     if not verdict.decision.keeps and not verdict.decision.leaves_open:
-        sections.append(("Rollback Analysis", _rollback_analysis(verdict, notes)))
-    body = "\n".join(f"## {title}\n\n{text}\n" for title, text in sections)
-    return f"# round-{item.number} — {verdict.decision}\n\n{body}"
+        lost = {
+            "Change": notes.change or notes.summary or UNSTATED,
+            "Expected": notes.expected or UNSTATED,
+            "Actual": verdict.reason,
+            "Root cause": notes.root_cause or UNSTATED,
+            "Lesson": notes.lesson or UNSTATED,
+        }
+        sections.append(("Rollback Analysis", bullets(lost.items())))
+    return page(f"round-{item.number} — {verdict.decision}", sections)
 
 
 def transfer_check(campaign: Campaign, item: Round, verdict: Verdict) -> str:
@@ -62,7 +68,7 @@ def transfer_check(campaign: Campaign, item: Round, verdict: Verdict) -> str:
     if not verdict.decision.keeps and lines["Decision"] != REJECT:
         lines["Decision"] = f"nothing to transfer: {verdict.decision}"
         lines["Estimated real-training gain"] = "-"
-    return "\n".join(f"- {name}: {text}" for name, text in lines.items())
+    return bullets(lines.items())
 
 
 def transfer_lines(claim: Claim, shown: Shown) -> list[tuple[str, str]]:
@@ -114,16 +120,17 @@ def _distributions(shown: Shown) -> str:
 
 def _results(campaign: Campaign, item: Round, verdict: Verdict) -> str:
     attempt = item.attempts[verdict.attempt or item.last.number]
-    lines = [
-        f"- Time: {attempt.started}",
-        f"- Attempt: {attempt.number}",
-        f"- Level: {verdict.level}",
-        f"- Comparison: {verdict.compare}, engine {verdict.engine or '-'}, policy {verdict.policy}",
-        f"- Target: {verdict.target_class or item.notes.target_class or 'all cases'}",
-        f"- Tests: `{campaign.manifest.tests or 'as on the command line'}`",
-        "- Raw artifacts: `artifacts/benchmark.csv`, "
-        f"`artifacts/attempt-{attempt.number}/evidence.json`",
-    ]
+    evidence = f"`artifacts/attempt-{attempt.number}/evidence.json`"
+    told = {
+        "Time": attempt.started,
+        "Attempt": attempt.number,
+        "Level": verdict.level,
+        "Comparison": f"{verdict.compare}, engine {verdict.engine or '-'}, policy {verdict.policy}",
+        "Target": verdict.target_class or item.notes.target_class or "all cases",
+        "Tests": f"`{campaign.manifest.tests or 'as on the command line'}`",
+        "Raw artifacts": f"`artifacts/benchmark.csv`, {evidence}",
+    }
+    lines = [bullets(told.items())]
     lines += ["", markdown_table(CASES, case_rows(verdict)), ""]
     for total in [verdict.aggregate, *verdict.secondary]:
         if total is not None:
@@ -149,18 +156,3 @@ def _decision(verdict: Verdict) -> str:
     lines += [f"\nKernel {line}" for line in kernel_lines(verdict)]
     lines += [f"\nFlag: {flag}" for flag in verdict.flags]
     return "\n".join(lines)
-
-
-def _rollback_analysis(verdict: Verdict, notes: Notes) -> str:
-    lines = [
-        ("Change", notes.change or notes.summary or UNSTATED),
-        ("Expected", notes.expected or UNSTATED),
-        ("Actual", verdict.reason),
-        ("Root cause", notes.root_cause or UNSTATED),
-        ("Lesson", notes.lesson or UNSTATED),
-    ]
-    return "\n".join(f"- {name}: {text}" for name, text in lines)
-
-
-def _or(text: str | None, baseline: bool, at_baseline: str) -> str:
-    return text or (at_baseline if baseline else UNSTATED)
