@@ -19,6 +19,7 @@ from pytest_kopt.paired.company import Company, look_alone
 from pytest_kopt.paired.lane import Lane
 from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.replica import CaseQuads, Quad, Refused
+from pytest_kopt.processes.site import Place
 from tests.test_known_noise import compared
 
 
@@ -115,17 +116,16 @@ class Arms:
         self.started: list[str] = []
         self._gain_pct, self._refuses = gain_pct, refuses
 
-    def start(self, *where: Any, tells_more: bool, and_alone: bool) -> Any:
+    def start(self, *where: Any, tells_more: bool = False, and_alone: bool) -> Any:
+        if where[2:]:
+            return self._started("company")
         return self._started("with the incumbent alone" if and_alone else "replica")
 
-    def start_company(self, *where: Any) -> Any:
-        return self._started("company")
-
     def start_referee(self, *where: Any) -> Any:
-        return SimpleNamespace(has_died=False, **dict.fromkeys(("kill", "stop"), lambda: None))
+        return SimpleNamespace(has_died=False, **dict.fromkeys(("kill", "end"), lambda: None))
 
     def start_nearby(self, *where: Any) -> Any:
-        done = dict.fromkeys(("kill", "stop"), lambda: None)
+        done = dict.fromkeys(("kill", "end"), lambda: None)
         return SimpleNamespace(wait=list, died="", how=self.how, same={}, **done)
 
     def _started(self, what: str) -> Any:
@@ -167,7 +167,8 @@ def test_after_a_gain_the_next_replica_has_company(
     """So no process more has to start for what is asked of whatever is kept."""
     arms: Any = Arms(gain_pct, refuses=refuses)
     site: Any = SimpleNamespace(kind="cpu", starter=SimpleNamespace(why_fresh=""))
-    lane = Lane(arms, site, CPU, ["t.py::t[0]", "t.py::t[1]"], lambda: None, 6, loads_anew=False)
+    place = Place(site, CPU, ["t.py::t[0]", "t.py::t[1]"])
+    lane = Lane(arms, place, lambda: None, 6, loads_anew=False)
     for quads in lane.measure(2, None):
         assert all([*found.quads] == ["candidate"] for found in quads.values())
     alone = lane.in_company()

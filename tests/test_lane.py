@@ -17,6 +17,7 @@ from pytest_kopt.paired.lane import Lane
 from pytest_kopt.paired.replica import CaseQuads, Died, Refused
 from pytest_kopt.processes import reload
 from pytest_kopt.processes.child import NO_MEMORY, ChildDied
+from pytest_kopt.processes.site import Place
 from pytest_kopt.session.watching import watch_of
 from pytest_kopt.versions.errors import NotLoadable
 
@@ -64,16 +65,13 @@ class Starting:
         self.fell_back: list[Refused] = []
         self._fails = {int(name.removeprefix("load")): error for name, error in fails.items()}
 
-    def start(self, *where: object, tells_more: bool, and_alone: bool = False) -> Carrier:
+    def start(self, *where: object, tells_more: bool = False, and_alone: bool) -> Carrier:
         self.started.append(Carrier(self.how, self._fails, tells_more=tells_more))
         return self.started[-1]
 
-    def start_company(self, *where: object) -> Carrier:
-        return self.start(tells_more=False)
-
     def start_referee(self, *where: object) -> object:
         quiet: Callable[[], None] = lambda: None  # noqa: E731
-        return SimpleNamespace(has_died=False, kill=quiet, stop=quiet)
+        return SimpleNamespace(has_died=False, kill=quiet, end=quiet)
 
     def fall_back(self, how: str, refused: Refused) -> None:
         self.fell_back.append(refused)
@@ -82,7 +80,8 @@ class Starting:
 def lane_of(arms: Starting, kind: str = "cpu", *, loads_anew: bool = True) -> Lane:
     starter = SimpleNamespace(why_fresh="")
     site: Any = SimpleNamespace(kind=kind, cores=16, starter=starter)
-    given: Any = (arms, site, SimpleNamespace(uuid="GPU-1"), [*IDS], lambda: None, FINAL_LOOK)
+    device: Any = SimpleNamespace(uuid="GPU-1")
+    given: Any = (arms, Place(site, device, [*IDS]), lambda: None, FINAL_LOOK)
     lane = Lane(*given, loads_anew=loads_anew)
     lane.ahead = 2 if kind == "cuda" else 1
     return lane

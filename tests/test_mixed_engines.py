@@ -30,6 +30,7 @@ from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.pairing import PairedMetric, judge
 from pytest_kopt.paired.referee import Referee
 from pytest_kopt.paired.replica import CaseQuads, Refused, Replica
+from pytest_kopt.processes.site import Place
 from pytest_kopt.schema.profile import MEMORY
 from pytest_kopt.trials import comparing
 from pytest_kopt.trials.comparing import compare_paired, compare_stored
@@ -254,8 +255,7 @@ def replica(seed: int = 1) -> tuple[CaseQuads, list[_Child]]:
     made = Replica(
         cast("Any", children),
         "two processes",
-        CPU,
-        cast("Any", placement),
+        Place(cast("Any", SimpleNamespace(placement=placement)), CPU, ["a"]),
         Referee(lambda: cast("Any", None), "no other process"),
         {},
         cast("Any", children[0]),

@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
-from pytest_kopt.devices.vendor import Device
 from pytest_kopt.options.declare import STEP
 from pytest_kopt.paired.nearby import Nearby
 from pytest_kopt.paired.referee import Referee
 from pytest_kopt.paired.replica import Died, Refused, Replica
 from pytest_kopt.processes.child import MAX_DEATHS, Child
-from pytest_kopt.processes.site import Site
+from pytest_kopt.processes.site import Place
 from pytest_kopt.processes.toolchain import Toolchain
 from pytest_kopt.processes.worker_orders import WorkerOrders
 
@@ -131,144 +130,81 @@ class Arms:
 
     def start(
         self,
-        site: Site,
-        device: Device,
-        ids: Sequence[str],
+        place: Place,
         referee: Referee,
+        names: Sequence[str] = (),
         *,
-        tells_more: bool,
-        and_alone: bool,
+        tells_more: bool = False,
+        and_alone: bool = False,
     ) -> Replica:
-        """Start the processes of a replica of some cases on a host's device.
+        """Start the processes of a replica that holds these arms, all where none is named.
 
-        In one process, with `and_alone` another one holds the incumbent alone.
+        Where that is one process, with `and_alone` another one holds the incumbent alone.
         """
-        orders, how = replace(self._blind, device=site.kind), self.how
-        order = ArmsOrder((), tells_more=tells_more)
-        held = self._holding(how, [*self._versions.arms], site, device, ids, order, orders)
+        how, order = self.how, ArmsOrder((), tells_more=tells_more)
+        held = self._holding(place, how, [*(names or self._versions.arms)], order)
         own = None if how == ONE_PROCESS else held[CANDIDATE]
         if and_alone and how == ONE_PROCESS:
-            held[ALONE] = self._incumbent_alone(site, device, ids, orders)
-        children = [*dict.fromkeys(held.values())]
-        accuracy, out = self._accuracy, self._out
-        return Replica(children, how, device, site.placement, referee, accuracy, own, out)
+            held[ALONE] = self._alone(place, ArmsOrder((ALONE,)), self._versions.trees[0])
+        children, accuracy = dict.fromkeys(held.values()), self._accuracy
+        return Replica(children, how, place, referee, accuracy, own, self._out)
 
-    def start_nearby(self, site: Site, device: Device, ids: Sequence[str]) -> Nearby:
+    def start_nearby(self, place: Place) -> Nearby:
         """Start what tries candidate and incumbent at shapes near those of some cases."""
-        orders, how = replace(self._blind, device=site.kind), self.how
-        names = [CANDIDATE, INCUMBENT]
-        held = self._holding(how, names, site, device, ids, ArmsOrder((), nearby=True), orders)
-        return Nearby([*dict.fromkeys(held.values())], how, ids, self.random.getrandbits(62))
+        how = self.how
+        held = self._holding(place, how, [CANDIDATE, INCUMBENT], ArmsOrder((), nearby=True))
+        children = [*dict.fromkeys(held.values())]
+        return Nearby(children, how, place.ids, self.random.getrandbits(62))
+
+    def start_referee(self, place: Place) -> Referee:
+        """Start the process that judges what replicas of some cases look at."""
+        versions = self._versions
+        why = "another interpreter may draw other inputs from a seed" if versions.other else ""
+        return Referee(lambda: self._alone(place, ArmsOrder(()), versions.trees[0]), why)
 
     def _holding(
-        self,
-        how: str,
-        names: list[str],
-        site: Site,
-        device: Device,
-        ids: Sequence[str],
-        order: ArmsOrder,
-        orders: WorkerOrders,
+        self, place: Place, how: str, names: list[str], order: ArmsOrder
     ) -> dict[str, Child]:
         """Start the processes that hold these arms, in whatever order; one, or one for each."""
         self.random.shuffle(names)
-        if how == ONE_PROCESS:
-            together = self._together(names, site, device, ids, order, orders)
-            return dict.fromkeys(names, together)
-        trees = self._versions.trees
-        tree_of = {CANDIDATE: None, INCUMBENT: trees[0], PLACEBO: trees[1]}
-        return {
-            name: self._alone(
-                replace(order, names=(name,)), tree_of[name], site, device, ids, orders
-            )
-            for name in names
-        }
-
-    def start_company(
-        self, site: Site, device: Device, ids: Sequence[str], referee: Referee
-    ) -> Replica:
-        """Start a process with both versions, and one in which the incumbent is alone."""
-        orders, names = replace(self._blind, device=site.kind), [CANDIDATE, INCUMBENT]
-        self.random.shuffle(names)
-        both = self._together(names, site, device, ids, ArmsOrder(()), orders)
-        children = [both, self._incumbent_alone(site, device, ids, orders)]
-        return Replica(children, self.how, device, site.placement, referee, self._accuracy)
-
-    def _incumbent_alone(
-        self, site: Site, device: Device, ids: Sequence[str], orders: WorkerOrders
-    ) -> Child:
-        tree = self._versions.trees[0]
-        return self._alone(ArmsOrder((ALONE,)), tree, site, device, ids, orders)
-
-    def start_referee(self, site: Site, device: Device, ids: Sequence[str]) -> Referee:
-        """Start the process that judges what replicas of some cases look at."""
-        versions = self._versions
-
-        def start() -> Child:
-            orders = replace(self._orders, device=site.kind)
-            return self._alone(ArmsOrder(()), versions.trees[0], site, device, ids, orders)
-
-        why = "another interpreter may draw other inputs from a seed" if versions.other else ""
-        return Referee(start, why)
-
-    def _together(
-        self,
-        names: Sequence[str],
-        site: Site,
-        device: Device,
-        ids: Sequence[str],
-        order: ArmsOrder,
-        orders: WorkerOrders,
-    ) -> Child:
-        """Start a process that holds several arms."""
-        versions = self._versions
-        trees = tuple(str(site.tree(versions.root, tree)) for tree in versions.trees)
-        root = str(site.path(versions.root))
+        versions, site = self._versions, place.site
+        if how == TWO_PROCESSES:
+            tree_of = dict(zip(versions.arms, (None, *versions.trees), strict=True))
+            return {
+                name: self._alone(place, replace(order, names=(name,)), tree_of[name])
+                for name in names
+            }
         own, *others = versions.arms
         order = replace(
             order,
             names=tuple(names),
-            root=root,
-            trees=trees,
+            root=str(site.path(versions.root)),
+            trees=tuple(str(site.tree(versions.root, tree)) for tree in versions.trees),
             changed=versions.changed,
-            measure_same=orders.measure_same,
+            measure_same=self._blind.measure_same,
             own=own,
             others=tuple(others),
         )
-        return self._child(replace(orders, arms=order), None, site, device, ids)
+        return dict.fromkeys(names, self._child(place, order, None))
 
-    def _alone(
-        self,
-        order: ArmsOrder,
-        tree: Path | None,
-        site: Site,
-        device: Device,
-        ids: Sequence[str],
-        orders: WorkerOrders,
-    ) -> Child:
-        """Start a process that holds one arm, in a tree of the incumbent or in the project.
-
-        Without a name it is a referee.
-        """
+    def _alone(self, place: Place, order: ArmsOrder, tree: Path | None) -> Child:
+        """Start a process that holds one arm, in a tree of the incumbent or in the project."""
         versions = self._versions
         if tree is not None and versions.other:
-            site, tree = replace(site, starter=versions.other), None
+            site = replace(place.site, starter=versions.other)
+            return self._child(place._replace(site=site), order, None)
         if tree is not None:
-            root = str(site.path(versions.root))
+            root = str(place.site.path(versions.root))
             order = replace(order, root=root, changed=versions.changed)
-        return self._child(replace(orders, arms=order), tree, site, device, ids)
+        return self._child(place, order, tree)
 
-    def _child(
-        self,
-        orders: WorkerOrders,
-        tree: Path | None,
-        site: Site,
-        device: Device,
-        ids: Sequence[str],
-    ) -> Child:
-        env = {**site.environment, **_PASSIVE, **site.placement.pin_to(device)}
+    def _child(self, place: Place, order: ArmsOrder, tree: Path | None) -> Child:
+        site, device, ids = place
+        orders = self._orders if order.is_referee else self._blind
+        env = site.environment_on(device) | _PASSIVE
         copy = site.copy(self._versions.root, tree)
         if tree is not None and copy is not None:
             held = self._versions.extensions if copy[1] == tree else None
             env["TORCH_EXTENSIONS_DIR"] = str(held or copy[1] / ".torch_extensions")
+        orders = replace(orders, device=site.kind, arms=order)
         return Child(self.config, orders, env, ids, copy, site.starter)

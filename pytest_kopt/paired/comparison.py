@@ -12,13 +12,12 @@ from typing import TypeVar
 import pytest
 
 from pytest_kopt.decide.inference import LOOKS
-from pytest_kopt.devices.vendor import Device
 from pytest_kopt.honesty.heldout import Tried, merged
 from pytest_kopt.paired.arms import TWO_PROCESSES, Arms, Versions
 from pytest_kopt.paired.lane import AT_ONCE_ON_GPU, Lane
 from pytest_kopt.paired.replica import CaseQuads, Refused
 from pytest_kopt.processes.child import why_open
-from pytest_kopt.processes.site import Site
+from pytest_kopt.processes.site import Place
 from pytest_kopt.processes.worker_orders import WorkerOrders
 
 _Result = TypeVar("_Result")
@@ -35,7 +34,7 @@ class Comparison:
         self,
         config: pytest.Config,
         orders: WorkerOrders,
-        lanes: Sequence[tuple[Site, Device, Sequence[str]]],
+        lanes: Sequence[Place],
         versions: Versions,
         progress: Callable[[], None],
         over: Callable[[], None],
@@ -54,8 +53,7 @@ class Comparison:
         self._arms = Arms(config, orders, versions)
         self._over = over
         self._lanes = [
-            Lane(self._arms, site, device, list(ids), progress, most, loads_anew=loads_anew)
-            for site, device, ids in lanes
+            Lane(self._arms, place, progress, most, loads_anew=loads_anew) for place in lanes
         ]
         self._share_cores()
         # A process that one of its threads started ends with that thread: they stay to the end.
@@ -84,7 +82,7 @@ class Comparison:
     @property
     def why_fresh(self) -> str:
         """Why the processes were not forked, "" where they were."""
-        return next((why for lane in self._lanes if (why := lane.site.starter.why_fresh)), "")
+        return next((why for lane in self._lanes if (why := lane.place.site.starter.why_fresh)), "")
 
     @property
     def why_open(self) -> str:
@@ -96,28 +94,31 @@ class Comparison:
         """What each lane found at shapes near the declared ones."""
         return merged(item for lane in self._lanes for item in lane.tried)
 
-    def narrow(self, lanes: Sequence[tuple[Site, Device, Sequence[str]]]) -> bool:
+    def narrow(self, places: Sequence[Place]) -> bool:
         """Compare these cases alone, each on its device; say whether they can be compared here."""
         found = {
-            index: ids
-            for site, device, ids in lanes
-            for index, lane in enumerate(self._lanes)
-            if lane.site is site and lane.device == device and {*ids} <= {*lane.ids}
+            lane: place
+            for place in places
+            for lane in self._lanes
+            if lane.place.site is place.site
+            and lane.place.device == place.device
+            and {*place.ids} <= {*lane.place.ids}
         }
-        if len(found) < len(lanes):
+        if len(found) < len(places):
             return False
-        for index, lane in enumerate(self._lanes):
-            lane.ids = list(found.get(index, ()))
-            if not lane.ids:
+        for lane in self._lanes:
+            if lane in found:
+                lane.place = found[lane]
+            else:
                 lane.close()
-        self._lanes = [lane for lane in self._lanes if lane.ids]
+        self._lanes = [*found]
         self._share_cores()
         return True
 
     def _share_cores(self) -> None:
         for lane in self._lanes:
-            site = lane.site
-            room = site.cores // sum(other.site is site for other in self._lanes)
+            site = lane.place.site
+            room = site.cores // sum(other.place.site is site for other in self._lanes)
             lane.ahead = max(1, min(AT_ONCE_ON_GPU, room)) if site.kind == "cuda" else 1
 
     def get_ahead(self) -> None:
@@ -127,7 +128,7 @@ class Comparison:
         """
         for lane in self._lanes:
             lane.try_nearby()
-            if lane.site.kind != "cpu":
+            if lane.place.site.kind != "cpu":
                 lane.get_ahead(min(LOOKS) if len(self._lanes) == 1 else 0)
 
     def replicas(

@@ -9,16 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from statistics import fmean
 
-from pytest_kopt.cases.order import CANDIDATE
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.decide.inference import LOOKS
-from pytest_kopt.devices.vendor import Device
 from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.paired.arms import ONE_PROCESS, Arms, NotComparable
 from pytest_kopt.paired.nearby import Nearby
 from pytest_kopt.paired.referee import Referee
 from pytest_kopt.paired.replica import CaseQuads, Died, Refused, Replica
 from pytest_kopt.processes.child import NO_MEMORY
-from pytest_kopt.processes.site import Site
+from pytest_kopt.processes.site import Place
 
 #: Replicas that are there at once, so that one starts up while another is measured; on the CPU it
 #: would disturb that.
@@ -32,40 +31,56 @@ _ABREAST = min(LOOKS)
 _GAIN_PCT = 1.0
 
 
+class _BesideAlone:
+    """The incumbent timed alone beside a replica, once there is a gain: what is kept asks for it.
+
+    It is taken from the first `replica` that is started after one with a gain was measured.
+    """
+
+    def __init__(self) -> None:
+        self.replica: Replica | None = None
+        self.told: dict[str, CaseQuads] = {}
+        self._has_gain = False
+
+    @property
+    def is_due(self) -> bool:
+        return self._has_gain and self.replica is None
+
+    def take(self, found: Mapping[str, CaseQuads]) -> None:
+        """Take out what was timed of the incumbent alone, and note whether there was a gain."""
+        timed = [quads for quads in found.values() if CANDIDATE in quads.quads]
+        for quads in timed:
+            if alone := quads.quads.pop("alone", None):
+                self.told[quads.nodeid] = replace(quads, quads={"alone": alone})
+        gain = fmean(quads.ratio("step") for quads in timed) if timed else 0.0
+        self._has_gain = gain > math.log1p(_GAIN_PCT / 100)
+
+
 class Lane:
     """The cases of one device; measured in a thread, since all it does is wait for processes."""
 
     def __init__(
         self,
         arms: Arms,
-        site: Site,
-        device: Device,
-        ids: list[str],
+        place: Place,
         progress: Callable[[], None],
         most: int,
         *,
         loads_anew: bool,
     ) -> None:
-        """Measure these node ids on a host's device; see Comparison for the rest."""
-        self.site = site
+        """Measure the cases of a place; see Comparison for the rest."""
+        self.place = place
         self._arms = arms
         self._progress = progress
         self._most = most
-        self.device = device
-        self.ids = ids
         #: Cases that the change does not concern.
         self._same: dict[str, CaseQuads] = {}
         self._started: list[Replica] = []
         #: Measured, and there for another replica that loads anew.
         self._living: list[Replica] = []
         self._loads_anew, self._has_loaded_anew = loads_anew, False
-        self._held_referee: Referee | None = None
         self._leaving: Replica | None = None
-        #: The replica beside which the incumbent is timed alone, what that gave, and whether the
-        #: last one had a gain.
-        self._accompanied: Replica | None = None
-        self._company: dict[str, CaseQuads] = {}
-        self._gains = False
+        self._beside_alone = _BesideAlone()
         self._abandoned = False
         self._measured = 0
         #: How many may be there at once; one where they did not find the memory they need.
@@ -73,6 +88,8 @@ class Lane:
         #: How many are started before they are needed, the next one included.
         self.ahead = 1
         self.held_seconds = 0.0
+        #: What judges the replicas, and what tries shapes nearby.
+        self._referee: Referee | None = None
         self._nearby: Nearby | None = None
         self._nearby_forked = False
         #: How the versions were held when these shapes had been tried.
@@ -83,7 +100,7 @@ class Lane:
 
     def measure(self, count: int, only: Collection[str] | None) -> list[dict[str, CaseQuads]]:
         """Return that many replicas of all cases or of `only` some, one after the other."""
-        asked = self.ids if only is None else only
+        asked = self.place.ids if only is None else only
         found = [self._one(asked, due) for due in range(count, 0, -1)]
         self._await_nearby()
         return found
@@ -93,7 +110,7 @@ class Lane:
         self.try_nearby()
         while len(self._started) < self._wanted():
             self._started.append(self._start())
-        first = self._wanted_of(self.ids)[0]
+        first = self._wanted_of(self.place.ids)[0]
         for replica in self._started[:due]:
             replica.load(first)
 
@@ -101,23 +118,21 @@ class Lane:
         """Return one replica of what the change concerns, the incumbent alone beside it.
 
         What a replica with a gain has told of it already comes first, but where others loaded anew:
-        then the quads are of two loads.
+        then the quads are of two loads, as a candidate may hold others up from its second one on.
         """
-        told, self._company = self._company, {}
-        wanted = self._wanted_of(self.ids)
+        told, self._beside_alone.told = self._beside_alone.told, {}
+        wanted = self._wanted_of(self.place.ids)
         if told.keys() >= {*wanted} and not self._has_loaded_anew:
             return told
         self.stop_all()
-        referee = self._referee()
-        replica = self._arms.start_company(self.site, self.device, wanted, referee)
+        place, both = self.place._replace(ids=wanted), (CANDIDATE, INCUMBENT)
+        replica = self._arms.start(place, self._judge(), both, and_alone=True)
         self._started.append(replica)
         try:
-            replica.load(wanted[0])
             found = replica.measure(wanted, self._arms.random, self._await_leaving)
             if self._has_loaded_anew:
-                # A candidate may hold others up from its second load on.
                 self.held_seconds += replica.held_seconds
-                replica.load_anew(referee)
+                replica.load_anew(self._judge())
                 again = replica.measure(wanted, self._arms.random, self._await_leaving)
                 for nodeid, more in again.items():
                     for kind, quads in more.quads.items():
@@ -130,10 +145,9 @@ class Lane:
     def abandon(self) -> None:
         """End what is running, from another thread."""
         self._abandoned = True
-        if (nearby := self._nearby) is not None:
-            nearby.kill()
-        if (referee := self._held_referee) is not None:
-            referee.kill()
+        for held in (self._nearby, self._referee):
+            if held is not None:
+                held.kill()
         self._kill_all()
 
     def _kill_all(self) -> None:
@@ -142,32 +156,33 @@ class Lane:
             with ThreadPoolExecutor(len(started)) as pool:
                 list(pool.map(lambda replica: replica.kill(), started))
 
-    def _referee(self) -> Referee:
+    def _judge(self) -> Referee:
         """Return what judges this lane's replicas; one that died is replaced."""
-        if self._held_referee is not None and self._held_referee.has_died:
+        if self._referee is None or self._referee.has_died:
             self._drop_referee()
-        if self._held_referee is None:
-            self._held_referee = self._arms.start_referee(self.site, self.device, self.ids)
-        return self._held_referee
+            self._referee = self._arms.start_referee(self.place)
+        return self._referee
 
     def _one(self, asked: Collection[str], due: int) -> dict[str, CaseQuads]:
         """Measure what the change concerns; the other cases need no clock after the first time."""
-        arms = self._arms
+        arms, on_cpu = self._arms, self.place.site.kind == "cpu"
         while True:
             if self._room == 1:
                 self._await_nearby()
             if self._wanted_of(asked):
                 self.get_ahead(due)
-            if self.site.kind == "cpu":
+            if on_cpu:
                 # There they would disturb each other.
                 self._await_nearby()
             if not (wanted := self._wanted_of(asked)):
                 return self._all({})
-            self.get_ahead(due)
             if self._abandoned:
                 raise NotComparable("abandoned")
+            if not self._started:
+                # They ended with what tried shapes nearby.
+                continue
             replica = self._started[0]
-            forked = not self.site.starter.why_fresh
+            forked = not self.place.site.starter.why_fresh
             try:
                 found = replica.measure(wanted, arms.random, self._await_leaving)
             except Refused as refused:
@@ -181,7 +196,7 @@ class Lane:
                     self._loads_anew = False
                 elif crowded and NO_MEMORY in str(refused):
                     self._room = 1
-                elif replica is self._accompanied:
+                elif replica is self._beside_alone.replica:
                     # It may be the other process's doing, which is not started again.
                     continue
                 elif not (self._abandoned or orphaned):
@@ -194,33 +209,24 @@ class Lane:
             self.tried += replica.tried
             self._keep_or_dismiss(replica)
             self._same |= {nodeid: quads for nodeid, quads in found.items() if quads.is_same}
-            self._take_company(found)
+            self._beside_alone.take(found)
             self._progress()
             return self._all(found)
 
-    def _take_company(self, found: Mapping[str, CaseQuads]) -> None:
-        """Take out what was timed of the incumbent alone; see whether that is worth asking for."""
-        timed = [quads for quads in found.values() if CANDIDATE in quads.quads]
-        for quads in timed:
-            if alone := quads.quads.pop("alone", None):
-                self._company[quads.nodeid] = replace(quads, quads={"alone": alone})
-        gain = fmean(quads.ratio("step") for quads in timed) if timed else 0.0
-        self._gains = gain > math.log1p(_GAIN_PCT / 100)
-
     def _wanted_of(self, asked: Collection[str]) -> list[str]:
         """Return the cases that are asked for and concerned by the change."""
-        return [nodeid for nodeid in self.ids if nodeid in asked and nodeid not in self._same]
+        return [nodeid for nodeid in self.place.ids if nodeid in asked and nodeid not in self._same]
 
     def _all(self, found: Mapping[str, CaseQuads]) -> dict[str, CaseQuads]:
         """Return all cases: of those that were not timed, that they were not."""
         known = {**self._same, **found}
-        return {nodeid: known.get(nodeid) or CaseQuads(nodeid, "") for nodeid in self.ids}
+        return {nodeid: known.get(nodeid) or CaseQuads(nodeid, "") for nodeid in self.place.ids}
 
     def _lost_parent(self) -> bool:
         """Say whether forks ended with their parent, which tells nothing of what they held."""
         # It ends a moment after them.
         time.sleep(0.05)
-        return bool(self.site.starter.why_fresh)
+        return bool(self.place.site.starter.why_fresh)
 
     def _wanted(self) -> int:
         """Return how many replicas there should be, started and not measured yet."""
@@ -234,24 +240,21 @@ class Lane:
         number = self._measured + len(self._started)
         if self._living and number % (LOADS * _ABREAST) >= _ABREAST:
             replica = self._living.pop(0)
-            replica.load_anew(self._referee())
+            replica.load_anew(self._judge())
             return replica
-        is_due = self._gains and self._accompanied is None
         # One that is started before it is needed knows of no gain.
-        and_alone = is_due and self._arms.asks_more and self.ahead == 1
+        and_alone = self._beside_alone.is_due and self._arms.asks_more and self.ahead == 1
         replica = self._arms.start(
-            *(self.site, self.device, self.ids, self._referee()),
-            tells_more=not number,
-            and_alone=and_alone,
+            self.place, self._judge(), tells_more=not number, and_alone=and_alone
         )
         if and_alone:
-            self._accompanied = replica
+            self._beside_alone.replica = replica
         return replica
 
     def _keep_or_dismiss(self, replica: Replica) -> None:
         """Keep a measured replica's process for another, where one can load anew; or let it end."""
         keeps = self._loads_anew and self._room > 1 and replica.how == ONE_PROCESS
-        if keeps and replica.loads < LOADS and replica is not self._accompanied:
+        if keeps and replica.loads < LOADS and replica is not self._beside_alone.replica:
             self._living.append(replica)
             return
         self._await_leaving()
@@ -262,15 +265,15 @@ class Lane:
         """Have shapes near the declared ones tried from now on, unless they are or were."""
         arms = self._arms
         if self._nearby is None and arms.asks_more and arms.how != self._tried_how:
-            self._nearby_forked = not self.site.starter.why_fresh
-            self._nearby = arms.start_nearby(self.site, self.device, self.ids)
+            self._nearby_forked = not self.place.site.starter.why_fresh
+            self._nearby = arms.start_nearby(self.place)
 
     def _await_nearby(self) -> None:
         """Wait for what is tried near the declared shapes, where anything differs.
 
         The declared ones decide: what ends a process close by is only told.
         """
-        if self._same.keys() >= {*self.ids}:
+        if self._same.keys() >= {*self.place.ids}:
             self._drop_nearby()
             return
         self.try_nearby()
@@ -287,14 +290,18 @@ class Lane:
             self._await_nearby()
             return
         self.died_nearby, self._tried_how = nearby.died, nearby.how
-        self.tried += [item for item in found if item.nodeid in self.ids]
+        self.tried += [item for item in found if item.nodeid in self.place.ids]
         self._same |= {i: CaseQuads(i, "", same=how) for i, how in nearby.same.items()}
 
     def _drop_nearby(self) -> None:
-        if (nearby := self._nearby) is not None:
-            nearby.kill()
-            nearby.stop()
+        if self._nearby is not None:
+            self._nearby.end()
             self._nearby = None
+
+    def _drop_referee(self) -> None:
+        if self._referee is not None:
+            self._referee.end()
+            self._referee = None
 
     def _await_leaving(self) -> None:
         """Wait for the last replica to be gone: what ends on a device disturbs a timing there."""
@@ -306,12 +313,6 @@ class Lane:
         """End all that is left."""
         self.stop_all()
         self._drop_referee()
-
-    def _drop_referee(self) -> None:
-        if (referee := self._held_referee) is not None:
-            referee.kill()
-            referee.stop()
-            self._held_referee = None
 
     def stop_all(self) -> None:
         """End all: one that loads or waits for its turn would not listen."""

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from pytest_kopt.decide.verdict import Same
 from pytest_kopt.honesty.heldout import Tried
-from pytest_kopt.processes.child import Child, ChildDied
+from pytest_kopt.processes.child import Child, ChildDied, Children
 
 #: So many cases are asked for before an answer is read: a pipe holds a few hundred orders, and
 #: who fills it waits for a process that may wait for its own answers to be read.
 AHEAD = 16
 
 
-class Nearby:
+class Nearby(Children):
     """Processes that try cases at shapes near the declared ones, one case after the other."""
 
     def __init__(self, children: Sequence[Child], how: str, ids: Sequence[str], seed: int) -> None:
@@ -21,8 +21,8 @@ class Nearby:
 
         `how` says in how many processes the versions are.
         """
+        super().__init__(children)
         self.how = how
-        self._children = children
         self._ids = ids
         self._seed = seed
         #: How one of them ended by itself, "" as long as none did.
@@ -35,7 +35,7 @@ class Nearby:
 
     def wait(self) -> list[Tried]:
         """Wait for the end; return what they found, a case that cannot be loaded left out."""
-        return [tried for child in self._children for tried in self._read(child)]
+        return [tried for child in self.children for tried in self._read(child)]
 
     def _ask(self, child: Child, nodeid: str) -> None:
         child.ask(nodeid, None)
@@ -54,13 +54,3 @@ class Nearby:
             except ChildDied as death:
                 self.died = f"{nodeid}: {death}".splitlines()[0]
                 return
-
-    def kill(self) -> None:
-        """End the processes at once, from whatever thread."""
-        for child in self._children:
-            child.kill()
-
-    def stop(self) -> None:
-        """Let go of the processes."""
-        for child in self._children:
-            child.stop()

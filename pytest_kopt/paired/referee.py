@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.processes.child import Child, ChildDied
+from pytest_kopt.processes.child import Child, ChildDied, Children
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Looks:
     confirms: bool = False
 
 
-class Referee:
+class Referee(Children):
     """A process of the incumbent's tree, which loads the cases of a device one after the other.
 
     One that cannot judge a case says in `why_not` why, and is not asked about it again.
@@ -45,12 +45,12 @@ class Referee:
         self._broken = broken
         self._why: dict[str, str] = {}
         self._case, self._is_loaded = "", False
-        self._child = None if broken else start()
+        super().__init__([] if broken else [start()])
 
     @property
     def has_died(self) -> bool:
         """Whether the process ended by itself."""
-        return self._child is not None and self._child.has_died
+        return any(child.has_died for child in self.children)
 
     def why_not(self, nodeid: str) -> str:
         """Return why a case is judged in its own process, "" where it is not."""
@@ -58,12 +58,13 @@ class Referee:
 
     def load(self, nodeid: str) -> None:
         """Have it load a case, unless it has."""
-        if self._child is None or self._case == nodeid or self.why_not(nodeid):
+        if self._case == nodeid or self.why_not(nodeid):
             return
+        (child,) = self.children
         if self._case:
-            self._child.go_on()
+            child.go_on()
             self._wait("finished")
-        self._child.ask(nodeid, None)
+        child.ask(nodeid, None)
         self._case, self._is_loaded = nodeid, False
 
     def await_loaded(self, nodeid: str) -> None:
@@ -89,38 +90,26 @@ class Referee:
             theirs = replace(looks, handed=kept["looks"], confirms=True) if kept else None
             found = self.judge(theirs) if theirs else None
         finally:
-            other.kill()
-            other.stop()
+            other.end()
         if found != []:
             why = "what the case computes differs between processes; inputs() has to draw all of it"
             self._why.setdefault(looks.nodeid, why)
         return found == []
 
-    def kill(self) -> None:
-        """End the process at once, from whatever thread."""
-        if self._child is not None:
-            self._child.kill()
-
-    def stop(self) -> None:
-        """Let go of a process that was ended."""
-        if self._child is not None:
-            self._child.stop()
-
     def _asked(self, looks: Looks, kind: str) -> Mapping[str, Any] | None:
         """Return its answer of a kind about a case that is loaded."""
-        if self._child is None or not (self._case == looks.nodeid and self._is_loaded):
+        if not (self._case == looks.nodeid and self._is_loaded):
             return None
         given = (looks.seed, looks.blocks, looks.engine, looks.secret, looks.handed)
-        self._child.judge(*given, answers=kind == "kept", confirms=looks.confirms)
+        self.children[0].judge(*given, answers=kind == "kept", confirms=looks.confirms)
         self._is_loaded = False
         return self._wait(kind)
 
     def _wait(self, kind: str) -> Mapping[str, Any] | None:
         """Return the next message of a kind; None where the case, or the process, ended instead."""
-        assert self._child is not None
         why = ""
         try:
-            while (message := self._child.receive())["kind"] not in (kind, "finished"):
+            while (message := self.children[0].receive())["kind"] not in (kind, "finished"):
                 why = why or why_ended(message)
         except ChildDied as death:
             self._broken = why or f"the referee died: {death}".splitlines()[0]

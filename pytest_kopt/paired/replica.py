@@ -6,7 +6,7 @@ import random
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,15 +15,14 @@ from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
 from pytest_kopt.decide.inference import QUADS, replica_ratio
 from pytest_kopt.decide.verdict import KernelChange, Same
 from pytest_kopt.devices.conditions import Conditions, steadily
-from pytest_kopt.devices.placement import Placement
-from pytest_kopt.devices.vendor import Device
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Outcome, Tried
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.paired.referee import Looks, Referee, why_ended
-from pytest_kopt.processes.child import Child, ChildDied
+from pytest_kopt.processes.child import Child, ChildDied, Children
+from pytest_kopt.processes.site import Place
 from pytest_kopt.sameness.differences import differences_later
 
 #: The comparison, the A/A control, the comparison with the group sizes of a grouped GEMM drawn
@@ -116,7 +115,7 @@ class Caught(Exception):
         self.findings = tuple(findings)
 
 
-class Replica:
+class Replica(Children):
     """The processes of one replica, which of them holds which arm, how long they had the device.
 
     `how` says in how many processes the versions are, `loads` how often they have loaded all.
@@ -124,10 +123,9 @@ class Replica:
 
     def __init__(
         self,
-        children: list[Child],
+        children: Iterable[Child],
         how: str,
-        device: Device,
-        placement: Placement,
+        place: Place,
         referee: Referee,
         accuracy: Mapping[str, Mapping[str, Accuracy]],
         alone: Child | None = None,
@@ -138,13 +136,12 @@ class Replica:
         `accuracy` is what the baseline's results of each case reached, `alone` the process that
         holds only the candidate, `out` arms that are not timed, whoever else adds to them.
         """
-        self._children = children
+        super().__init__(children)
         self._alone = alone
         self._out = out
         self._referee = referee
         self._accuracy = accuracy
-        self._device = device
-        self._placement = placement
+        self._device, self._placement = place.device, place.site.placement
         self.how = how
         self.loads = 1
         self._asked: str | None = None
@@ -160,7 +157,7 @@ class Replica:
 
     def load_anew(self, referee: Referee) -> None:
         """Be another replica in the same processes: whatever is the project's is loaded again."""
-        for child in self._children:
+        for child in self.children:
             child.again()
         self._referee = referee
         self.loads += 1
@@ -178,7 +175,7 @@ class Replica:
         found = {}
         nodeid = None
         try:
-            for child in self._children:
+            for child in self.children:
                 _wait(child, "collected")
             # What it was told to load comes first, and is gone through even if it needs no clock.
             left = deque(dict.fromkeys([self._asked or ids[0], *ids]))
@@ -196,27 +193,13 @@ class Replica:
             raise Died(death, nodeid if own else None) from None
         return found
 
-    def dismiss(self) -> None:
-        """Let the processes end, without waiting for them."""
-        for child in self._children:
-            child.dismiss()
-
-    def stop(self) -> None:
-        for child in self._children:
-            child.stop()
-
-    def kill(self) -> None:
-        """End the processes at once, from whatever thread."""
-        for child in self._children:
-            child.kill()
-
     def _ask(self, nodeid: str) -> None:
         """Have a case loaded, on content that comes in no other process: answers could be passed.
 
         Its seed is told no sooner than this.
         """
         self._asked, self._seed = nodeid, secrets.randbits(62)
-        for child in self._children:
+        for child in self.children:
             child.ask(nodeid, None, self._seed)
 
     def _case(
@@ -228,7 +211,7 @@ class Replica:
         if nodeid != self._asked:
             self._ask(nodeid)
         self._referee.load(nodeid)
-        for child in self._children:
+        for child in self.children:
             message = _wait(child, "loaded", "same")
             if message["kind"] == "same":
                 return _same(child, message), []
@@ -238,7 +221,7 @@ class Replica:
             since = time.time()
             prepared = []
             kernels = None
-            for child in self._children:
+            for child in self.children:
                 child.go_on()
                 message = _wait(child, "changed", "same", "prepared")
                 if message["kind"] == "same":
@@ -250,7 +233,7 @@ class Replica:
                     message = _wait(child, "prepared")
                 prepared.append(message)
             engine = agreed(message["engine"] for message in prepared)
-            for child in self._children:
+            for child in self.children:
                 child.agree(engine)
                 arms |= dict.fromkeys(_wait(child, "ready")["arms"], child)
             clear()
@@ -270,7 +253,7 @@ class Replica:
                 others=waiting,
             )
             looks = []
-            for child in self._children:
+            for child in self.children:
                 secret = order.getrandbits(62)
                 child.release(secret, keeps=blocks.keeps(child))
                 handed = _wait(child, "kept")["looks"]
@@ -279,7 +262,7 @@ class Replica:
             timed = (since, time.time())
         self.held_seconds += timed[1] - timed[0]
         inside = self._referee.why_not(nodeid)
-        for child in self._children:
+        for child in self.children:
             child.settle(self._accuracy.get(nodeid, {}) if inside else None)
             found += [Finding(**told) for told in _wait(child, "caught")["findings"]]
             if found:

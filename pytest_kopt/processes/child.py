@@ -270,6 +270,33 @@ class Child:
         return text[starts[-1] :][:size] if starts else text[-size:]
 
 
+class Children:
+    """Processes that are used together; whatever thread may end them."""
+
+    def __init__(self, children: Iterable[Child] = ()) -> None:
+        self.children = [*children]
+
+    def dismiss(self) -> None:
+        """Let the processes end, without waiting for them."""
+        for child in self.children:
+            child.dismiss()
+
+    def kill(self) -> None:
+        """End the processes at once."""
+        for child in self.children:
+            child.kill()
+
+    def stop(self) -> None:
+        """Let go of the processes."""
+        for child in self.children:
+            child.stop()
+
+    def end(self) -> None:
+        """End them and let go of them."""
+        self.kill()
+        self.stop()
+
+
 def filter_known(wanted: Sequence[str], collected: Sequence[str]) -> list[str]:
     """Return the wanted node ids that were collected, in the order in which they are wanted."""
     known = set(collected)

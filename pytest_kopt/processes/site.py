@@ -6,8 +6,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_kopt.devices.placement import Placement
+from pytest_kopt.devices.vendor import Device
 from pytest_kopt.processes.launcher import Starter
 from pytest_kopt.processes.remote_host import RemoteHost
 
@@ -47,3 +49,15 @@ class Site:
         if tree is not None:
             return root, self.tree(root, tree)
         return self.remote.copied(root) if self.remote else None
+
+    def environment_on(self, device: Device) -> dict[str, str]:
+        """Return what a process on one of its devices gets."""
+        return {**self.environment, **self.placement.pin_to(device)}
+
+
+class Place(NamedTuple):
+    """Cases that are measured one after the other, and the device of a host that they are on."""
+
+    site: Site
+    device: Device
+    ids: list[str]

@@ -18,11 +18,11 @@ from pytest_kopt.devices.placement import Placement, place
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, without_records
 from pytest_kopt.processes.launcher import launcher_of
-from pytest_kopt.processes.site import Site
+from pytest_kopt.processes.site import Place, Site
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.session.distribution import has_local_workers, is_distributed, local_workers
 from pytest_kopt.session.progress import COMPARING, Progress
-from pytest_kopt.session.sites import Lane, Sites
+from pytest_kopt.session.sites import Sites
 from pytest_kopt.session.warming import EARLY_LOOK
 
 _CHECKERS = 3
@@ -76,7 +76,7 @@ class HostMeasurements:
     def environment(self) -> dict[str, str]:
         """What a process on the most idle device gets."""
         site = self.sites.first
-        return _environment(site, site.placement.best)
+        return site.environment_on(site.placement.best)
 
     @property
     def checkers(self) -> int:
@@ -131,7 +131,7 @@ class HostMeasurements:
         from pytest_kopt.paired.remeasure import Rerun
 
         orders = replace(self.orders, device=site.kind, **changes)
-        env = _environment(site, device)
+        env = site.environment_on(device)
         return Rerun(self._config, orders, env, ids, lives, copy, site.starter, most)
 
     def check_also(self, ids: Sequence[str]) -> None:
@@ -153,7 +153,7 @@ class HostMeasurements:
         homes = {nodeid: known.get(nodeid) for nodeid in ids}
         for site, device, members in self.sites.lanes(homes, measured=False):
             orders = replace(self.orders, device=site.kind, check_only=False)
-            env, copy = _environment(site, device), site.copy(self._root)
+            env, copy = site.environment_on(device), site.copy(self._root)
             start = partial(Child, self._config, orders, env, members, copy, site.starter)
             replay.run(start, partial(filter_known, members))
 
@@ -218,7 +218,7 @@ class HostMeasurements:
             opened.close()
         return self._comparison(lanes, versions, most)
 
-    def _comparison(self, lanes: Sequence[Lane], versions: Versions, most: int) -> Comparison:
+    def _comparison(self, lanes: Sequence[Place], versions: Versions, most: int) -> Comparison:
         from pytest_kopt.paired.comparison import Comparison
 
         return Comparison(
@@ -233,7 +233,7 @@ class HostMeasurements:
             loads_anew=not (self._settings.calibrate or versions.raced),
         )
 
-    def _lanes(self, ids: Sequence[str]) -> list[Lane]:
+    def _lanes(self, ids: Sequence[str]) -> list[Place]:
         """Return measured cases by the host and device that measured them."""
         results = self._collector.results
         devices = {nodeid: results[nodeid].evidence.device for nodeid in ids}
@@ -284,7 +284,7 @@ class HostMeasurements:
             return
         if not has_local_workers(self._config):
             return
-        lanes = [(site, device, list(ids)) for device in self._devices]
+        lanes = [Place(site, device, list(ids)) for device in self._devices]
         opened = self._comparison(lanes, versions, FINAL_LOOK)
         self._opened = versions, opened
         opened.get_ahead()
@@ -314,7 +314,7 @@ class HostMeasurements:
         from pytest_kopt.processes.profiler import Profiler
 
         here = self.sites.here
-        return Profiler(self._config, self.orders, _environment(here, here.placement.best))
+        return Profiler(self._config, self.orders, here.environment_on(here.placement.best))
 
     def second_runs(self) -> None:
         """Run cases that killed an xdist worker once more, to tell the case from bad luck."""
@@ -335,8 +335,3 @@ class HostMeasurements:
             self._opened[1].close()
         launcher_of(self._config).end()
         self.sites.end()
-
-
-def _environment(site: Site, device: Device) -> dict[str, str]:
-    """Return what a process on a host's device gets."""
-    return {**site.environment, **site.placement.pin_to(device)}

@@ -10,13 +10,10 @@ import pytest
 
 from pytest_kopt.devices.choice import interpreter_environment
 from pytest_kopt.devices.placement import ON_CPU, Placement
-from pytest_kopt.devices.vendor import Device
 from pytest_kopt.errors import BadInput
 from pytest_kopt.processes.launcher import launcher_of
-from pytest_kopt.processes.site import Site
+from pytest_kopt.processes.site import Place, Site
 from pytest_kopt.session.distribution import has_local_workers
-
-Lane = tuple[Site, Device, list[str]]
 
 
 class Sites:
@@ -50,7 +47,7 @@ class Sites:
         if name not in self._remotes:
             self._remotes[name] = self._connecting.submit(open_site)
 
-    def lanes(self, uuids: Mapping[str, object], *, measured: bool) -> list[Lane]:
+    def lanes(self, uuids: Mapping[str, object], *, measured: bool) -> list[Place]:
         """Return node ids by host and device, given the UUID of the device of each.
 
         Where they were not `measured` in this session, others do as well; BadInput where they were
@@ -70,7 +67,7 @@ class Sites:
             if site.remote:
                 self.homes[nodeid] = site.remote.name
         return [
-            (site, device, ids)
+            Place(site, device, ids)
             for site, members in by_site.values()
             for device, ids in site.placement.group(members).items()
         ]
