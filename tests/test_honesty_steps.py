@@ -392,6 +392,27 @@ def test_a_thread_that_never_rests_is_background_work() -> None:
         thread.join()
 
 
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_profiler_that_a_call_leaves_on_is_to_be_stopped(raises: bool) -> None:
+    """Also where that makes the next call raise, which alone would say nothing of it."""
+    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    calls = itertools.count()
+
+    def kernel(x: Tensor, w: Tensor) -> Tensor:
+        if next(calls) == 0:
+            profiler.start()
+        elif raises:
+            raise RuntimeError("a profiler runs already")
+        return honest(x, w)
+
+    try:
+        report = check(kernel)
+    finally:
+        profiler.stop()
+    (found,) = report.findings
+    assert (report.check, found.check, found.rejects) == ("FAIL", "profiler-left", False)
+
+
 def test_threads_that_a_call_leaves_behind_are_to_be_put_back() -> None:
     """A pool that sets them when it starts, as numba's does, is no offence."""
     before = torch.get_num_threads()

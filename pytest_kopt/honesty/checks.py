@@ -39,7 +39,7 @@ class Phase(Enum):
     WRONG = "a step gave a wrong result", "checking"
     CHECKED = (
         "after the steps",
-        "passed before after threads threads_now accuracy baseline elements",
+        "passed before after threads threads_now profiles profiles_now accuracy baseline elements",
     )
     TRAINED = "in a training loop in small", "rehearsal"
     RECALLED = "before a case is timed, with fresh and with known tensors", "recall"
@@ -165,6 +165,7 @@ TABLE = (
     Check(Phase.WRONG, "cases.running.steps.contents:remembered", "remembered-tensor"),
     Check(Phase.CHECKED, "honesty.watching.state:changes", "process-state", notes="denormals"),
     Check(Phase.CHECKED, "honesty.watching.state:left_threads", repairs="threads-left"),
+    Check(Phase.CHECKED, "honesty.watching.state:left_profiler", repairs="profiler-left"),
     Check(
         Phase.CHECKED,
         "honesty.precision:downgrades",

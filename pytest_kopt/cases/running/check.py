@@ -20,7 +20,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.watching.state import look
+from pytest_kopt.honesty.watching.state import left_profiler, look
 from pytest_kopt.numerics.compare import Comparison, InvalidReference
 from pytest_kopt.numerics.nested import tensors
 
@@ -88,6 +88,7 @@ def check_case(
     seeds = {purpose: derive(session_seed, case.nodeid, purpose) for purpose in PURPOSES}
     findings: list[Finding] = []
     before, threads = look(device), torch.get_num_threads()
+    profiles = torch._C._autograd._profiler_enabled()
     try:
         # The reference comes first here, on content of which the kernel sees nothing.
         case = observed(case, derive(session_seed, case.nodeid, "writes"), device)
@@ -101,7 +102,10 @@ def check_case(
         return CheckReport("ERROR", str(error), seeds=seeds)
     except Exception as error:
         text = kernel_traceback(error)
-        return CheckReport("ERROR", text, findings=tuple(findings), seeds=seeds)
+        # What raises may be whoever finds it on.
+        left = left_profiler(profiles, torch._C._autograd._profiler_enabled())
+        check: Check = "FAIL" if left else "ERROR"
+        return CheckReport(check, text, findings=(*left, *findings), seeds=seeds)
     if checking.invalid:
         return CheckReport("ERROR", checking.invalid, seeds=seeds)
     missing = (baseline or {}).keys() - checking.accuracy.keys()
@@ -120,6 +124,8 @@ def check_case(
             after=look(device),
             threads=threads,
             threads_now=torch.get_num_threads(),
+            profiles=profiles,
+            profiles_now=torch._C._autograd._profiler_enabled(),
             accuracy=checking.accuracy,
             baseline=baseline or {},
             elements=sum(item.numel() for item in tensors(checking.given)),

@@ -106,6 +106,14 @@ def left_threads(threads: int, threads_now: int) -> list[Finding]:
     ]
 
 
+def left_profiler(profiles: bool, profiles_now: bool) -> list[Finding]:
+    """Return a finding when calls leave torch's profiler on: it slows whatever runs then."""
+    if profiles or not profiles_now:
+        return []
+    said, advice = "the kernel leaves torch's profiler on", "stop it before returning, or leave it"
+    return [Finding("profiler-left", said, advice=f"{advice} to the harness", rejects=False)]
+
+
 @functools.cache
 def was_frozen() -> bool:
     """Whether what was imported first was frozen; a count walks all of it, forks know already."""
