@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.paired.remeasure import side_by_side
+from pytest_kopt.paired.remeasure import SideBySide
 from pytest_kopt.processes.case_processes import Abandoned, CaseProcesses, Listener
-from pytest_kopt.processes.child import NO_MEMORY, ChildDied
+from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, ChildDied
 
 CASES = [f"case{number}" for number in range(6)]
 
@@ -82,24 +82,38 @@ class World:
         self.processes(most).run()
 
     def processes(self, most: int) -> CaseProcesses:
-        def heard(kind: str) -> Callable[..., None]:
-            return lambda nodeid, *rest: self.heard.append((kind, nodeid))
-
-        listener = Listener(
-            collected=list,
-            collect_error=lambda data: None,
-            started=heard("started"),
-            declared=lambda text: None,
-            report=lambda data: self.heard.append(("report", data["nodeid"])),
-            finished=heard("finished"),
-            died=lambda nodeid, how, times: self.heard.append((f"died {times}", str(nodeid))),
-            proceed=lambda: self.proceeds(),
-        )
         start: Any = lambda: Child(self)  # noqa: E731
-        return CaseProcesses(start, listener, most=most)
+        return CaseProcesses(start, Ear(self), most=most)
 
     def finished(self) -> list[str]:
         return [nodeid for kind, nodeid in self.heard if kind == "finished"]
+
+
+class Ear(Listener):
+    def __init__(self, world: World) -> None:
+        self.lives = MAX_DEATHS
+        self._world = world
+
+    def collected(self, ids: list[str]) -> list[str]:
+        return ids
+
+    def _hear(self, kind: str, nodeid: str | None) -> None:
+        self._world.heard.append((kind, str(nodeid)))
+
+    def started(self, nodeid: str, location: object) -> None:
+        self._hear("started", nodeid)
+
+    def report(self, data: dict[str, Any]) -> None:
+        self._hear("report", data["nodeid"])
+
+    def finished(self, nodeid: str) -> None:
+        self._hear("finished", nodeid)
+
+    def died(self, nodeid: str | None, how: str, times: int) -> None:
+        self._hear(f"died {times}", nodeid)
+
+    def proceed(self) -> bool:
+        return self._world.proceeds()
 
 
 @pytest.fixture
@@ -196,7 +210,7 @@ def test_a_run_is_ended_from_another_thread(world: World, most: int) -> None:
 
 
 class Runs:
-    """Runs that end when they are told to, as `side_by_side` sees them."""
+    """Runs that end when they are told to, as `SideBySide` sees them."""
 
     def __init__(self, count: int) -> None:
         self.now = self.most = self.ended = 0
@@ -232,7 +246,7 @@ class Runs:
 
 def test_runs_side_by_side_keep_their_places() -> None:
     runs = Runs(2)
-    found = side_by_side([runs.one(number) for number in range(6)], 2, runs.end)
+    found = SideBySide([runs.one(number) for number in range(6)], 2).wait(runs.end)
     assert (found, runs.most, runs.ended) == ([*range(6)], 2, 6)
 
 
@@ -242,5 +256,5 @@ def test_one_that_fails_ends_the_others() -> None:
     given = [runs.one(None), runs.one(OSError("no more processes")), runs.one(None), runs.one(7)]
     began = time.monotonic()
     with pytest.raises(OSError, match="no more processes"):
-        side_by_side(given, 3)
+        SideBySide(given, 3).wait()
     assert time.monotonic() - began < 9

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,7 @@ from pytest_kopt.processes.launcher import Starter
 from pytest_kopt.processes.worker_orders import WorkerOrders
 
 
-class Rerun:
+class Rerun(Listener):
     """Node ids that are run in fresh processes, replaced where they end them."""
 
     def __init__(
@@ -33,65 +32,50 @@ class Rerun:
     ) -> None:
         """Prepare the run; nothing is started yet.
 
-        A case that kills its process `lives` times is given up. With `copy`, the project's root and
-        a copy of it, they run there. `starter` starts the processes (default: this host's), up to
-        `most` at once.
+        With `copy`, the project's root and a copy of it, they run there. `starter` starts the
+        processes (default: this host's), up to `most` at once.
         """
-        found = self._found = Collector()
-        hook = config.hook
-
-        def collected(there: list[str]) -> Sequence[str]:
-            found.collected(there)
-            return filter_known(ids, there)
-
-        def report(data: dict[str, Any]) -> None:
-            found.add_report(hook.pytest_report_from_serializable(config=config, data=data))
-
-        def collect_error(data: dict[str, Any]) -> None:
-            found.add_collect_error(hook.pytest_report_from_serializable(config=config, data=data))
-
-        listener = Listener(
-            collected=collected,
-            collect_error=collect_error,
-            started=lambda nodeid, location: None,
-            declared=found.declared,
-            report=report,
-            finished=lambda nodeid: None,
-            died=lambda nodeid, how, times: found.died(nodeid, how, times, lives),
-        )
+        super().__init__(config, Collector(), lives)
+        self._ids = ids
         start = partial(Child, config, orders, env, list(ids), copy, starter)
-        self._processes = CaseProcesses(start, listener, lives, most, len(ids))
+        self._processes = CaseProcesses(start, self, most, len(ids))
         #: Ends the run from another thread.
         self.abandon = self._processes.abandon
 
+    def collected(self, ids: list[str]) -> Sequence[str]:
+        return filter_known(self._ids, super().collected(ids))
+
     def run(self) -> Collector:
-        """Run the cases and return what arrived."""
         self._processes.run()
-        return self._found
+        return self.collector
 
 
-def side_by_side(
-    runs: Sequence[Rerun], places: int, done: Callable[[], None] = lambda: None
-) -> list[Collector]:
-    """Run them, so many at a time, and return what arrived of each; `done` is told of every end.
+class SideBySide:
+    """Runs that go on, so many at a time, while others are waited for."""
 
-    What still runs is ended where one fails or this thread is interrupted.
-    """
+    def __init__(self, runs: Sequence[Rerun], places: int) -> None:
+        self._runs = runs
+        # A process that one of its threads started ends with that thread: they stay to the end.
+        self._pool = ThreadPoolExecutor(places)
+        self._futures = [self._pool.submit(each.run) for each in runs]
 
-    def tell(future: Future[Collector]) -> None:
-        done()
+    def wait(self, done: Callable[[], None] = lambda: None) -> list[Collector]:
+        """Return what arrived of each; `done` is told of every end.
 
-    # A process that one of its threads started ends with that thread: they stay to the end.
-    with ThreadPoolExecutor(places) as pool:
-        futures = [pool.submit(each.run) for each in runs]
+        What still runs is ended where one fails or this thread is interrupted.
+        """
         try:
-            for future in futures:
-                future.add_done_callback(tell)
-            ended, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            for future in self._futures:
+                future.add_done_callback(lambda _: done())
+            ended, _ = wait(self._futures, return_when=FIRST_EXCEPTION)
             # What went wrong in one run comes before what that does to the others.
             for future in ended:
                 future.result()
         finally:
-            for each in runs:
-                each.abandon()
-    return [future.result() for future in futures]
+            self.end()
+        return [future.result() for future in self._futures]
+
+    def end(self) -> None:
+        for each in self._runs:
+            each.abandon()
+        self._pool.shutdown(cancel_futures=True)

@@ -9,6 +9,9 @@ from functools import partial
 from multiprocessing.connection import wait
 from typing import Any
 
+import pytest
+
+from pytest_kopt.cases.collector import Collector
 from pytest_kopt.processes.channel import Message
 from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child, ChildDied
 
@@ -17,18 +20,47 @@ class Abandoned(Exception):
     """The run was ended from another thread."""
 
 
-@dataclass(slots=True)
 class Listener:
-    """Where a run in children reports to; every field is called in the deciding process."""
+    """What a run in children tells the deciding process: here, a collector and nobody else.
 
-    collected: Callable[[list[str]], Sequence[str]]
-    collect_error: Callable[[dict[str, Any]], None]
-    started: Callable[[str, tuple[str, int | None, str]], None]
-    declared: Callable[[str], None]
-    report: Callable[[dict[str, Any]], None]
-    finished: Callable[[str], None]
-    died: Callable[[str | None, str, int], None]
-    proceed: Callable[[], bool] = lambda: True
+    A case that kills its process `lives` times is given up.
+    """
+
+    def __init__(
+        self, config: pytest.Config, collector: Collector, lives: int = MAX_DEATHS
+    ) -> None:
+        self.config = config
+        self.collector = collector
+        self.lives = lives
+
+    def collected(self, ids: list[str]) -> Sequence[str]:
+        """Take over a collection and return what has to run."""
+        self.collector.collected(ids)
+        return ids
+
+    def collect_error(self, data: dict[str, Any]) -> None:
+        self.collector.add_collect_error(self.read(data))
+
+    def started(self, nodeid: str, location: tuple[str, int | None, str]) -> None: ...
+
+    def declared(self, text: str) -> None:
+        self.collector.declared(text)
+
+    def report(self, data: dict[str, Any]) -> None:
+        self.collector.add_report(self.read(data))
+
+    def finished(self, nodeid: str) -> None: ...
+
+    def died(self, nodeid: str | None, how: str, times: int) -> None:
+        self.collector.died(nodeid, how, times, self.lives)
+
+    def proceed(self) -> bool:
+        """Say whether another case is to run."""
+        return True
+
+    def read(self, data: dict[str, Any]) -> Any:
+        """Return a report as pytest knows it."""
+        return self.config.hook.pytest_report_from_serializable(config=self.config, data=data)
 
 
 @dataclass(slots=True, eq=False)
@@ -57,14 +89,12 @@ class CaseProcesses:
         self,
         start: Callable[[], Child],
         listener: Listener,
-        lives: int = MAX_DEATHS,
         most: int = 1,
         foreseen: int = 0,
     ) -> None:
         """Start children by `start`, as many at once as so many `foreseen` cases are worth."""
         self._start = start
         self._listener = listener
-        self._lives = lives
         self._most = most
         self._foreseen = foreseen
         self._workers: list[_Worker] = []
@@ -194,11 +224,11 @@ class CaseProcesses:
             return
         times = self._deaths[current] = self._deaths.get(current, 0) + 1
         self._listener.died(current, how, times)
-        if times < self._lives:
+        if times < self._listener.lives:
             self._give_back(current)
             if self._waiting is None:
                 self._open()
-        if current is not None or times < self._lives:
+        if current is not None or times < self._listener.lives:
             self._replace()
 
     def _tell(self, worker: _Worker, what: Callable[[], None]) -> None:

@@ -74,7 +74,6 @@ class HostMeasurements:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process on the most idle device gets."""
         site = self.sites.first
         return site.environment_on(site.placement.best)
 
@@ -109,7 +108,6 @@ class HostMeasurements:
             os.environ.update(placement.pin_to(placement.best))
 
     def measure_again(self) -> Sequence[CaseResult]:
-        """Run the round's cases once more, each device's in a fresh process there."""
         found: list[CaseResult] = []
         measured = [nodeid for nodeid in self._collector.order if nodeid in self._collector.results]
         for site, device, ids in self._lanes(measured):
@@ -127,7 +125,6 @@ class HostMeasurements:
         most: int = 1,
         **changes: Any,
     ) -> Rerun:
-        """Return a run of cases in a fresh process on a host, in the project or a copy of it."""
         from pytest_kopt.paired.remeasure import Rerun
 
         orders = replace(self.orders, device=site.kind, **changes)
@@ -135,11 +132,8 @@ class HostMeasurements:
         return Rerun(self._config, orders, env, ids, lives, copy, site.starter, most)
 
     def check_also(self, ids: Sequence[str]) -> None:
-        """Check and measure further cases, each in a fresh process where its incumbent was.
-
-        Their reports are those of this session, and its orders include them from now on.
-        """
-        from pytest_kopt.processes.child import Child, filter_known
+        from pytest_kopt.processes.case_processes import CaseProcesses
+        from pytest_kopt.processes.child import Child
         from pytest_kopt.session.replay import Replay
 
         self._lanes(list(self._collector.results))
@@ -155,7 +149,7 @@ class HostMeasurements:
             orders = replace(self.orders, device=site.kind, check_only=False)
             env, copy = site.environment_on(device), site.copy(self._root)
             start = partial(Child, self._config, orders, env, members, copy, site.starter)
-            replay.run(start, partial(filter_known, members))
+            CaseProcesses(start, replay).run()
 
     def run_in(
         self,
@@ -164,11 +158,7 @@ class HostMeasurements:
         phase: str = "",
         **changes: Any,
     ) -> list[Collector]:
-        """Run cases in copies of the project under orders that are changed so, side by side.
-
-        One that found no memory beside others is run once more alone.
-        """
-        from pytest_kopt.paired.remeasure import side_by_side
+        from pytest_kopt.paired.remeasure import SideBySide
 
         site, devices = self.sites.first, self._devices
         room = max(1, site.cores // _CORES_OF_A_CHECK[site.kind])
@@ -179,7 +169,7 @@ class HostMeasurements:
         ]
         if phase:
             self.progress.entering(phase, len(runs) if len(runs) > 1 else 0)
-        found = side_by_side([run() for run in runs], room, self.progress.checked)
+        found = SideBySide([run() for run in runs], room).wait(self.progress.checked)
         for number, there in enumerate(found):
             if len(runs) > 1 and any(NO_MEMORY in text for text in there.failures.values()):
                 found[number] = runs[number]().run()
@@ -199,10 +189,6 @@ class HostMeasurements:
         most: int | None = None,
         phase: str = COMPARING,
     ) -> Comparison:
-        """Return a comparison of two versions over these cases in fresh processes.
-
-        One that has begun to get ahead is taken.
-        """
         from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
         from pytest_kopt.decide.race import RACE_LOOKS
 
@@ -234,7 +220,6 @@ class HostMeasurements:
         )
 
     def _lanes(self, ids: Sequence[str]) -> list[Place]:
-        """Return measured cases by the host and device that measured them."""
         results = self._collector.results
         devices = {nodeid: results[nodeid].evidence.device for nodeid in ids}
         return self.sites.lanes(devices, measured=True)
@@ -273,10 +258,6 @@ class HostMeasurements:
         launcher_of(config).warm(self.sites.here.environment, directory, modules)
 
     def get_ahead(self, ids: Sequence[str], versions: Versions) -> None:
-        """Have the first replicas wake while the cases are checked, and shapes nearby be tried.
-
-        One core has no room for it.
-        """
         from pytest_kopt.decide.inference import FINAL_LOOK
 
         site = self.sites.here
@@ -290,16 +271,10 @@ class HostMeasurements:
         opened.get_ahead()
 
     def profile(self, ids: Sequence[str], *, vendor: bool) -> list[CaseProfile]:
-        """Return profiles of these cases by torch and, if asked for, by the vendor's tool."""
         found = self._profiler.by_torch(ids)
         return [*found, *self._profiler.by_vendor(found)] if vendor else found
 
     def profile_pairs(self, ids: Sequence[str], copy: tuple[Path, Path]) -> list[ProfilePair]:
-        """Return torch's profiles of the candidate and of the version in a copy of the project.
-
-        Fresh processes on one device, in the order ABBA: what drifts meets both alike.
-        """
-
         def taken(*copies: tuple[Path, Path] | None) -> Iterator[list[CaseProfile]]:
             for each in copies:
                 placement = self.sites.first.placement
@@ -317,7 +292,6 @@ class HostMeasurements:
         return Profiler(self._config, self.orders, here.environment_on(here.placement.best))
 
     def second_runs(self) -> None:
-        """Run cases that killed an xdist worker once more, to tell the case from bad luck."""
         for nodeid, how in self._collector.crashed.items():
             ((site, device, ids),) = self.sites.lanes({nodeid: None}, measured=False)
             # A session without a trial runs other tests as well; those are not run again.
@@ -330,7 +304,6 @@ class HostMeasurements:
                 self._collector.lost.append(f"{nodeid}: {how.splitlines()[0]}")
 
     def end(self) -> None:
-        """End the processes that wait to be used, and the connections to other hosts."""
         if self._opened is not None:
             self._opened[1].close()
         launcher_of(self._config).end()

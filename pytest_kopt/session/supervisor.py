@@ -6,17 +6,19 @@ from collections.abc import Sequence
 
 import pytest
 
+from pytest_kopt.processes.case_processes import CaseProcesses
 from pytest_kopt.processes.child import Child
 from pytest_kopt.session.controller import Controller
 from pytest_kopt.session.replay import Replay
 
 
-class Supervisor:
+class Supervisor(Replay):
     """Takes collection and test loop away from this process and replays the child's reports."""
 
     def __init__(self, config: pytest.Config, controller: Controller) -> None:
-        self._config = config
+        super().__init__(config, controller.collector)
         self._controller = controller
+        self._session: pytest.Session | None = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> bool:
@@ -25,32 +27,31 @@ class Supervisor:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        controller, option = self._controller, self._config.option
+        self._session, measurements = session, self._controller.measurements
 
-        def collected(ids: list[str]) -> Sequence[str]:
-            session.testscollected = len(ids)
-            reporter = self._config.pluginmanager.get_plugin("terminalreporter")
-            if reporter is not None and reporter.verbosity >= 0:
-                what = "case" if controller.trial else "item"
-                reporter.write_line(f"collected {len(ids)} {what}{'s' if len(ids) != 1 else ''}")
-            broken = controller.collector.collect_errors
-            if broken and not (controller.trial or option.continue_on_collection_errors):
-                session.shouldstop = (
-                    f"{len(broken)} error{'s' if len(broken) != 1 else ''} during collection"
-                )
-            return controller.collected(ids)
+        def start() -> Child:
+            return Child(self.config, self._controller.orders, measurements.environment, None)
 
-        Replay(self._config, controller.collector).run(
-            lambda: Child(
-                self._config, controller.orders, controller.measurements.environment, None
-            ),
-            collected,
-            proceed=lambda: not (session.shouldfail or session.shouldstop),
-            most=controller.measurements.checkers,
-            foreseen=controller.measurements.foreseen,
-        )
+        CaseProcesses(start, self, measurements.checkers, measurements.foreseen).run()
         if session.shouldfail:
             raise session.Failed(session.shouldfail)
         if session.shouldstop:
             raise session.Interrupted(session.shouldstop)
         return True
+
+    def collected(self, ids: list[str]) -> Sequence[str]:
+        session, controller = self._session, self._controller
+        assert session is not None
+        session.testscollected = len(ids)
+        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None and reporter.verbosity >= 0:
+            what = "case" if controller.trial else "item"
+            reporter.write_line(f"collected {len(ids)} {what}{'s' * (len(ids) != 1)}")
+        broken = self.collector.collect_errors
+        if broken and not (controller.trial or self.config.option.continue_on_collection_errors):
+            session.shouldstop = f"{len(broken)} error{'s' * (len(broken) != 1)} during collection"
+        return controller.collected(ids)
+
+    def proceed(self) -> bool:
+        assert self._session is not None
+        return not (self._session.shouldfail or self._session.shouldstop)
