@@ -126,7 +126,7 @@ class Arms:
 
     def start_nearby(self, *where: Any) -> Any:
         done = dict.fromkeys(("kill", "end"), lambda: None)
-        return SimpleNamespace(wait=list, died="", how=self.how, same={}, **done)
+        return SimpleNamespace(wait=list, died="", died_in="", how=self.how, same={}, **done)
 
     def _started(self, what: str) -> Any:
         self.started.append(what)

@@ -143,7 +143,6 @@ class Lane:
             self.stop_all()
 
     def abandon(self) -> None:
-        """End what is running, from another thread."""
         self._abandoned = True
         for held in (self._nearby, self._referee):
             if held is not None:
@@ -214,7 +213,6 @@ class Lane:
             return self._all(found)
 
     def _wanted_of(self, asked: Collection[str]) -> list[str]:
-        """Return the cases that are asked for and concerned by the change."""
         return [nodeid for nodeid in self.place.ids if nodeid in asked and nodeid not in self._same]
 
     def _all(self, found: Mapping[str, CaseQuads]) -> dict[str, CaseQuads]:
@@ -266,7 +264,9 @@ class Lane:
         arms = self._arms
         if self._nearby is None and arms.asks_more and arms.how != self._tried_how:
             self._nearby_forked = not self.place.site.starter.why_fresh
-            self._nearby = arms.start_nearby(self.place)
+            self._nearby = arms.start_nearby(
+                self.place._replace(ids=self._wanted_of(self.place.ids))
+            )
 
     def _await_nearby(self) -> None:
         """Wait for what is tried near the declared shapes, where anything differs.
@@ -283,15 +283,19 @@ class Lane:
         if self._abandoned:
             raise NotComparable("abandoned")
         self._drop_nearby()
-        if nearby.died and self._nearby_forked and self._lost_parent():
+        is_orphaned = bool(nearby.died) and self._nearby_forked and self._lost_parent()
+        if is_orphaned:
             # All that was forked ended with it.
             self.stop_all()
             self._drop_referee()
+        else:
+            self.tried += [item for item in found if item.nodeid in self.place.ids]
+            self._same |= {i: CaseQuads(i, "", same=how) for i, how in nearby.same.items()}
+        if is_orphaned or (nearby.died and nearby.died_in not in self.place.ids):
+            # What ended it is not compared here.
             self._await_nearby()
             return
         self.died_nearby, self._tried_how = nearby.died, nearby.how
-        self.tried += [item for item in found if item.nodeid in self.place.ids]
-        self._same |= {i: CaseQuads(i, "", same=how) for i, how in nearby.same.items()}
 
     def _drop_nearby(self) -> None:
         if self._nearby is not None:
@@ -310,7 +314,6 @@ class Lane:
             self._leaving = None
 
     def close(self) -> None:
-        """End all that is left."""
         self.stop_all()
         self._drop_referee()
 

@@ -25,8 +25,8 @@ class Nearby(Children):
         self.how = how
         self._ids = ids
         self._seed = seed
-        #: How one of them ended by itself, "" as long as none did.
-        self.died = ""
+        #: How one of them ended by itself, and in which case; "" as long as none did.
+        self.died = self.died_in = ""
         #: The cases that the change does not concern, with how that is known.
         self.same: dict[str, Same] = {}
         for child in children:
@@ -52,5 +52,5 @@ class Nearby(Children):
                 for following in self._ids[place + AHEAD : place + AHEAD + 1]:
                     self._ask(child, following)
             except ChildDied as death:
-                self.died = f"{nodeid}: {death}".splitlines()[0]
+                self.died, self.died_in = f"{nodeid}: {death}".splitlines()[0], nodeid
                 return

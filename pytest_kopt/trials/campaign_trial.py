@@ -22,7 +22,7 @@ from pytest_kopt.show.files import projections
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.stages import Asked, Begun, Opened, Ran
-from pytest_kopt.trials.trees import trees_once
+from pytest_kopt.trials.trees import trees_of
 from pytest_kopt.trials.trial import Measurements
 
 
@@ -74,7 +74,6 @@ class CampaignTrial:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the verdict is known without running anything."""
         return self._opened.same_as is not None
 
     @property
@@ -86,7 +85,6 @@ class CampaignTrial:
         return self._asked.campaign.manifest.env
 
     def versions(self) -> Versions | None:
-        """Return what closing will compare; a build is left for when the cases have passed."""
         campaign, opponent = self._asked.campaign, self._question.opponent(self._asked.campaign)
         paired = self._asked.settings.compare != "stored" and not campaign.manifest.rebuild_command
         if opponent is None or not paired:
@@ -130,9 +128,10 @@ class CampaignTrial:
             carry_out(campaign, self._asked.settings)
             self._opened = self._question.prepare(self._question.open(self._asked), self._held)
             blocked, benchmark = _run_commands(campaign, self._question.runs_benchmark)
-            kernel = campaign.candidate()
-            beside = trees_once(campaign, kernel, self._held)
-            self._begun = Begun(self._opened, kernel, beside, blocked, benchmark)
+            manifest, root = campaign.manifest, campaign.root.resolve()
+            build = (manifest.rebuild_command, manifest.env, campaign.layout.builds)
+            trees = trees_of(root, self._held, *build)
+            self._begun = Begun(self._opened, campaign.candidate(), trees, blocked, benchmark)
         except BaseException:
             self.release()
             raise
@@ -151,7 +150,6 @@ class CampaignTrial:
     def close(
         self, collector: Collector, measurements: Measurements, interrupted: str = ""
     ) -> Closing:
-        """Judge, record and carry out; raises BadInput, with nothing changed, for drifted input."""
         assert self._begun is not None
         return self._question.close(Ran(self._begun, collector, measurements, interrupted))
 
@@ -164,7 +162,6 @@ class CampaignTrial:
             projections.refresh(campaign)
 
     def release(self) -> None:
-        """Give the campaign back; safe to repeat."""
         self._held.close()
         self._is_held = False
 

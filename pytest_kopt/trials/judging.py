@@ -10,6 +10,7 @@ from typing import Any
 
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult, Check, ExpectedCase
+from pytest_kopt.decide import gates
 from pytest_kopt.decide.gates import checked_shape
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, NamedFinding, Same, Shape, Verdict
@@ -36,7 +37,6 @@ CAUGHT_STEP = "the incumbent is back; only gains that a real step has are kept"
 
 
 def incomplete(policy: Policy, reason: str, step: str = "run it again") -> Verdict:
-    """Return the verdict that decides nothing."""
     return uncompared((), policy, Decision.INCOMPLETE, reason, step)
 
 
@@ -47,7 +47,6 @@ def same_code(
     policy: Policy,
     next_step: str = "",
 ) -> Verdict:
-    """Return the verdict on cases whose code is the same in both versions."""
     same: dict[str, Same] = {result.nodeid: "source" for result in results}
     verdict = uncompared((), policy, decision, reason, next_step)
     return verdict.model_copy(update={"shapes": shapes(results, same.keys(), same)})
@@ -70,7 +69,6 @@ def shapes(
 
 
 def refuse(refusals: Sequence[str]) -> None:
-    """Raise BadInput with what the cases themselves refused, if any did."""
     more = [f"and {len(refusals) - 3} more"] if len(refusals) > 3 else []
     if refusals:
         raise BadInput("; ".join([*refusals[:3], *more]))
@@ -123,15 +121,8 @@ def cut_off(
 def uncompared(
     results: Sequence[CaseResult], policy: Policy, decision: Decision, reason: str, step: str = ""
 ) -> Verdict:
-    """Return a verdict that needed no comparison."""
-    return Verdict(
-        decision=decision,
-        reason=reason,
-        next_step=step,
-        compare="none",
-        policy=policy.name,
-        shapes=[checked_shape(result.row()) for result in results],
-    )
+    shapes = [checked_shape(result.row()) for result in results]
+    return gates.uncompared(policy, decision, reason, step, shapes)
 
 
 def overfit(
@@ -148,7 +139,6 @@ def overfit(
 
 
 def flagged(verdict: Verdict, found: Sequence[Finding | str]) -> Verdict:
-    """Return the verdict with these flags and findings added, each once."""
     named = [NamedFinding(**asdict(item)) for item in found if isinstance(item, Finding)]
     update = {
         "flags": sorted({*verdict.flags, *map(str, found)}),
@@ -163,21 +153,22 @@ def rejecting(found: Iterable[Finding]) -> list[Finding]:
 
 
 def is_interpreted(results: Sequence[CaseResult]) -> bool:
-    """Say whether a Triton kernel ran in Triton's interpreter."""
     return any(result.evidence.interpreted for result in results)
 
 
 def on_cpu(results: Sequence[CaseResult]) -> bool:
-    """Say whether a case was measured on a CPU."""
     return any(result.evidence.device == CPU.uuid for result in results)
 
 
 def with_directions(policy: Policy, results: Sequence[CaseResult]) -> Policy:
-    """Return the policy with the directions that a schema of the user's declares."""
     declared: dict[str, Any] = {}
     for result in results:
         declared |= result.evidence.better or {}
     return policy.model_copy(update={"directions": {**declared, **policy.directions}})
+
+
+def findings_of(results: Sequence[CaseResult]) -> list[Finding]:
+    return [item for result in results for item in result.findings]
 
 
 def head(text: str, lines: int = 15) -> str:
@@ -202,9 +193,15 @@ def fail_rows_of_failed_tests(collector: Collector) -> None:
 
 
 def failed(result: CaseResult, check: Check, diagnosis: str) -> CaseResult:
-    """Return the result of a case that turned out to be wrong after it was measured."""
     cells = {name: None if cell is None else math.nan for name, cell in result.cells.items()}
     return replace(result, check=check, cells=dict(cells), diagnosis=diagnosis)
+
+
+def all_failed(
+    results: Sequence[CaseResult], wrong: Mapping[str, str], check: Check
+) -> list[CaseResult]:
+    """Return the results with those failed that are named by node id, each with what it did."""
+    return [failed(r, check, wrong[r.nodeid]) if r.nodeid in wrong else r for r in results]
 
 
 def machine_flags(incumbent: Mapping[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ then lies in the campaign.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from pytest_kopt.schema.table import Table
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.candidates import Candidate
 from pytest_kopt.trials.harness import HarnessWatch
+from pytest_kopt.trials.trees import TreesOf
 from pytest_kopt.trials.trial import Measurements
 from pytest_kopt.trials.withdrawal import Withdrawn
 
@@ -93,7 +94,6 @@ class Opened:
 
     @property
     def classes(self) -> Classes:
-        """The config classes, and the one that the notes say the round is about."""
         return Classes(tuple(self.campaign.manifest.classes), self.notes.target_class)
 
     @property
@@ -115,15 +115,17 @@ class Begun:
     """The campaign is held, what was cut off is done, and the candidate's files are known.
 
     `blocked` says which command of the manifest failed, if one did; `benchmark` is what its
-    benchmark_command printed. `beside` returns trees with another version of the kernel, made at
-    the first call and kept until the campaign is given back.
+    benchmark_command printed. `trees` are kept until the campaign is given back.
     """
 
     opened: Opened
     kernel: KernelVersion
-    beside: Callable[[KernelVersion], Versions]
+    trees: TreesOf
     blocked: str = ""
     benchmark: str = ""
+
+    def beside(self, other: KernelVersion) -> Versions:
+        return self.trees({**dict.fromkeys(self.kernel.files), **other.sources})
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,6 @@ class Gathered:
 
     @property
     def policy(self) -> Policy:
-        """The policy, with the directions of columns that a schema of the user's declares."""
         return judging.with_directions(self.opened.asked.policy, self.results)
 
     @property
@@ -175,12 +176,10 @@ class Gathered:
 
     @property
     def rows(self) -> Table:
-        """The rows, where it is known that there are some."""
         assert self.table is not None
         return self.table
 
     def with_failure(self, nodeid: str, check: Check, how: str) -> Gathered:
-        """Return the same with the row of a case that turned out wrong, or ended its processes."""
         collector = self.ran.collector
         collector.results[nodeid] = judging.failed(collector.results[nodeid], check, how)
         return replace(self, results=tuple(collector.in_order()), table=collector.table())
@@ -210,15 +209,12 @@ class Judged:
 
     @property
     def nearby(self) -> tuple[Finding, ...]:
-        """What the versions' behaviour at shapes near the declared ones says."""
         return self.paired.nearby if self.paired else ()
 
     def of(self, verdict: Verdict) -> Judged:
-        """Return the same with another verdict."""
         return replace(self, verdict=verdict)
 
     def saying(self, **update: Any) -> Judged:
-        """Return the same with these fields of the verdict replaced."""
         return self.of(self.verdict.model_copy(update=update))
 
     def profiled(self, found: Sequence[CaseProfile]) -> Judged:
@@ -227,7 +223,6 @@ class Judged:
         return replace(judged, profiles=tuple(found))
 
     def flagged(self, *found: Finding | str) -> Judged:
-        """Return the same with these flags and findings added, each once."""
         return self.of(judging.flagged(self.verdict, found))
 
     def saying_why_blocked(self) -> Judged:

@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import TypeAlias
 
 from pytest_kopt.campaign import commands
-from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.paired.arms import NotComparable, Versions
 from pytest_kopt.processes.launched import SCRATCH
 from pytest_kopt.versions import overlay
 
 _PREFIX = "kopt-incumbent-"
+#: Returns trees of the project in which these files are others.
+TreesOf: TypeAlias = "Callable[[Mapping[str, bytes | None]], Versions]"
 #: Words of a build that changes the environment which both versions share.
 _INSTALLS = frozenset({"install", "develop", "sync"})
 
@@ -74,25 +75,23 @@ def _content(sources: Mapping[str, bytes]) -> str:
     return digest.hexdigest()[:16]
 
 
-def trees_once(
-    campaign: Campaign, kernel: KernelVersion, held: ExitStack
-) -> Callable[[KernelVersion], Versions]:
-    """Return what makes trees of the project with the one version that its kernel is held against.
+def trees_of(
+    root: Path,
+    held: ExitStack,
+    rebuild: str | None = None,
+    env: Mapping[str, str] | None = None,
+    builds: Path | None = None,
+) -> TreesOf:
+    """Return what makes `overlays`, each at the first call, that last as long as what is `held`."""
+    made: dict[frozenset[tuple[str, bytes | None]], Versions] = {}
 
-    They are made at the first call and last as long as what is `held`.
-    """
-    made: list[Versions] = []
+    def trees(old: Mapping[str, bytes | None]) -> Versions:
+        key = frozenset(old.items())
+        if key not in made:
+            made[key] = held.enter_context(overlays(root, old, rebuild, env, builds))
+        return made[key]
 
-    def beside(other: KernelVersion) -> Versions:
-        if not made:
-            old = {**dict.fromkeys(kernel.files), **other.sources}
-            manifest, root = campaign.manifest, campaign.root.resolve()
-            builds = campaign.layout.builds
-            trees = overlays(root, old, manifest.rebuild_command, manifest.env, builds)
-            made.append(held.enter_context(trees))
-        return made[0]
-
-    return beside
+    return trees
 
 
 def why_not_in_place(command: str) -> str:

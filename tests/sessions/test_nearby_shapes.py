@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from .project import KERNEL, Project
 from .sources import begun
 
 CASES = """\
+import json
+
 import pytest
 import torch
 from kernels.doubled import doubled
@@ -109,3 +113,26 @@ def test_a_winner_that_is_found_out_takes_nobody_with_it(slow: Project) -> None:
     assert second["decision"] == "REPAIR" and "held-out-shape: wrong at rows" in second["reason"]
     assert second["change_pct"] > first["change_pct"] > 0
     assert slow.git("show", f"HEAD:{KERNEL}") == NEARLY_AS_FAST
+
+
+@pytest.mark.parametrize(
+    ("kernel", "code", "decision", "said"),
+    [
+        (SPECIAL, 1, "REPAIR", "held-out-shape: wrong at rows="),
+        (NARROW, 0, "ACCEPTED_WITH_NOTE", "less than the other side: held-out-shape: raises"),
+    ],
+    ids=["wrong nearby", "raises nearby"],
+)
+def test_a_gate_says_what_a_round_says_of_shapes_nearby(
+    empty: Project, kernel: str, code: int, decision: str, said: str
+) -> None:
+    empty.write("tests/test_cases.py", CASES)
+    empty.write(KERNEL, SLOW)
+    empty.commit_all("The base")
+    empty.write(KERNEL, kernel)
+    told = empty.root / "verdict.json"
+    run = empty.pytest("--kopt-base=HEAD", "--kopt-verdict", str(told), "tests")
+    assert run.code == code, run.text
+    verdict = json.loads(told.read_text())
+    assert verdict["decision"] == decision and said in verdict["reason"]
+    assert "held-out-shape" in {found["check"] for found in verdict["findings"]}

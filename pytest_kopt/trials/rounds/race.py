@@ -7,12 +7,11 @@ processes. The best is put into the tree, and from there on the round is the ord
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.decide.race import interval, winner
 from pytest_kopt.decide.verdict import Decision, RaceCandidate, Verdict
@@ -35,7 +34,7 @@ from pytest_kopt.trials.rounds.candidate import (
 )
 from pytest_kopt.trials.rounds.examination import Examination
 from pytest_kopt.trials.stages import Asked, Gathered, Judged, Opened, RacedCandidate, Ran
-from pytest_kopt.trials.trees import overlays, trees_once
+from pytest_kopt.trials.trees import TreesOf, trees_of
 
 _OPTION = "--kopt-candidates"
 #: What the best of a race may turn out to be, and the next best is judged in its place.
@@ -60,7 +59,6 @@ class _Entry:
         return self.candidate.name
 
     def at(self, place: int) -> RacedCandidate:
-        """Return it at its place."""
         kernel = self.candidate.kernel
         told = RaceCandidate(
             name=self.name,
@@ -73,8 +71,36 @@ class _Entry:
         return RacedCandidate(told, kernel, self.found.table())
 
 
+@dataclass(frozen=True, slots=True)
+class _Trees:
+    """Trees of the project: one of the incumbent (its copy in the race), one for each candidate."""
+
+    root: Path
+    changed: tuple[str, ...]
+    incumbent: Path
+    by_name: Mapping[str, Path]
+
+    @classmethod
+    def of(cls, ran: Ran, trees: TreesOf) -> _Trees:
+        versions = {item.name: item.kernel for item in ran.opened.candidates}
+        every = {"": ran.begun.kernel, **versions}
+        changed = sorted({path for version in every.values() for path in version.files})
+        made = {
+            name: trees({path: version.sources.get(path) for path in changed})
+            for name, version in every.items()
+        }
+        found = {name: each.trees[0] for name, each in made.items()}
+        return cls(made[""].root, tuple(changed), found.pop(""), found)
+
+    def copy_of(self, name: str) -> tuple[Path, Path]:
+        return self.root, self.by_name[name]
+
+    def together(self, names: Sequence[str]) -> Versions:
+        trees = (self.incumbent, *(self.by_name[name] for name in names))
+        return Versions(self.root, trees, self.changed, raced=tuple(names))
+
+
 def open_race(asked: Asked) -> Opened:
-    """Return the round with its candidates; BadInput where they cannot race now."""
     settings, campaign = asked.settings, asked.campaign
     for wrong, legal in (
         (settings.compare == "stored", "--kopt-compare paired"),
@@ -107,7 +133,7 @@ def close_race(ran: Ran) -> Closing:
         return record(Judged(gathered, broken), begun_at=ran.opened.level)
     root, incumbent = ran.opened.campaign.root, ran.begun.kernel
     with ExitStack() as held:
-        trees = _Trees(root.resolve(), incumbent, ran.opened.candidates, held)
+        trees = _Trees.of(ran, trees_of(root.resolve(), held))
         racers, out = _raced(gathered, trees)
         while True:
             first, *others = [*racers, *out]
@@ -115,7 +141,7 @@ def close_race(ran: Ran) -> Closing:
             kernel.restore(root, over=incumbent)
             try:
                 raced = tuple(item.at(place) for place, item in enumerate([first, *others], 1))
-                judged = _judged(ran, first, raced, trees, held)
+                judged = _judged(ran, first, raced, trees)
                 verdict = judged.verdict
                 closing = None
                 if len(racers) < 2 or verdict.decision not in _FOUND_OUT:
@@ -131,22 +157,14 @@ def close_race(ran: Ran) -> Closing:
             out.insert(0, replace(first, decision=verdict.decision, reason=verdict.reason))
 
 
-def _judged(
-    ran: Ran,
-    first: _Entry,
-    raced: tuple[RacedCandidate, ...],
-    trees: _Trees,
-    held: ExitStack,
-) -> Judged:
+def _judged(ran: Ran, first: _Entry, raced: tuple[RacedCandidate, ...], trees: _Trees) -> Judged:
     """Judge the best, which lies in the tree, as a lone candidate is."""
     campaign, ids, full = ran.opened.campaign, list(ran.opened.expected), first.found
-    kernel = campaign.candidate()
     opened = replace(ran.opened, raced=raced)
-    beside = trees_once(campaign, kernel, held)
-    begun = replace(ran.begun, opened=opened, kernel=kernel, beside=beside)
+    begun = replace(ran.begun, opened=opened, kernel=campaign.candidate())
     if first.decision is Decision.ROLLED_BACK:
-        ran.measurements.get_ahead(ids, beside(campaign.incumbent()))
-        copy = trees.of(first.name)
+        ran.measurements.get_ahead(ids, begun.beside(campaign.incumbent()))
+        copy = trees.copy_of(first.name)
         phase = "checking the winner"
         (full,) = ran.measurements.run_in([copy], ids, phase, check_only=False)
     ran.collector.take_over(full)
@@ -172,7 +190,7 @@ def _raced(gathered: Gathered, trees: _Trees) -> tuple[list[_Entry], list[_Entry
     """Return the candidates that passed their checks, the best first, and the others."""
     ran, candidates = gathered.ran, gathered.opened.candidates
     found = ran.measurements.run_in(
-        [trees.of(candidate.name) for candidate in candidates],
+        [trees.copy_of(candidate.name) for candidate in candidates],
         list(ran.opened.expected),
         phase="checking candidate",
         check_only=True,
@@ -199,37 +217,6 @@ def _raced(gathered: Gathered, trees: _Trees) -> tuple[list[_Entry], list[_Entry
         )
         for item in passed
     ], out
-
-
-class _Trees:
-    """Trees of the project: one for each candidate, and one of the incumbent as its copy."""
-
-    def __init__(
-        self,
-        root: Path,
-        incumbent: KernelVersion,
-        candidates: Iterable[Candidate],
-        held: ExitStack,
-    ) -> None:
-        versions = {candidate.name: candidate.kernel for candidate in candidates}
-        self._root = root
-        self._changed = sorted({path for v in (incumbent, *versions.values()) for path in v.files})
-
-        def tree(version: KernelVersion) -> Path:
-            files = {path: version.sources.get(path) for path in self._changed}
-            return held.enter_context(overlays(root, files)).trees[0]
-
-        self._copy = tree(incumbent)
-        self._trees = {name: tree(version) for name, version in versions.items()}
-
-    def of(self, name: str) -> tuple[Path, Path]:
-        """Return the project's root and a candidate's tree of it."""
-        return self._root, self._trees[name]
-
-    def together(self, names: Sequence[str]) -> Versions:
-        """Return the project with these candidates beside it."""
-        trees = (self._copy, *(self._trees[name] for name in names))
-        return Versions(self._root, trees, tuple(self._changed), raced=tuple(names))
 
 
 def _checked(candidate: Candidate, found: Collector, ran: Ran) -> _Entry:
