@@ -73,7 +73,6 @@ class Journal:
             os.fsync(stream.fileno())
 
     def end(self) -> None:
-        """Remove it with the sessions' output."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
 

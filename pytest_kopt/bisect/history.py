@@ -30,7 +30,6 @@ class Commit:
 
     @property
     def short(self) -> str:
-        """Its hash and subject, as people name it."""
         return f"{self.hash[:12]} {self.subject}"
 
 
@@ -90,7 +89,6 @@ def history(root: Path, good: str, bad: str) -> list[Commit]:
 
 
 def _held(repository: Repository, commit: str) -> dict[str, str]:
-    """Return what git calls the content of each source and data file, the tests' aside."""
     blobs = sorted(repository.blobs(commit).items())
     return {path: blob for path, blob in blobs if can_be_kernel_code(path, _HARNESS)}
 
@@ -98,7 +96,6 @@ def _held(repository: Repository, commit: str) -> dict[str, str]:
 def _differs(
     repository: Repository, old: str, before: dict[str, str], new: str, after: dict[str, str]
 ) -> bool:
-    """Say whether two commits hold other code: more than comments, docstrings and names."""
     changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
     return bool(
         differing(

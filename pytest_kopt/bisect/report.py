@@ -40,7 +40,6 @@ def exit_code(document: dict[str, Any]) -> ExitCode:
 
 
 def lines(document: dict[str, Any]) -> Iterator[str]:
-    """Yield the report for people."""
     rows = [
         (row["commit"][:12], row["standing"], _shown(row), words.clipped(row["subject"], 50))
         for row in document["commits"]
@@ -98,7 +97,6 @@ def _culprit(bisection: Bisection, found: Culprit) -> dict[str, Any]:
 
 
 def _hurt(shapes: Sequence[Shape]) -> list[Shape]:
-    """Return the cases that are shown slower, the slowest first."""
     found = [s for s in shapes if s.high_pct is not None and s.high_pct < 0]
     return sorted(found, key=lambda shape: shape.change_pct or 0.0)
 

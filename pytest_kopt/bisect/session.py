@@ -63,7 +63,6 @@ class Answer:
 
     @property
     def may_be_chance(self) -> bool:
-        """Whether another session may well measure what this one could not."""
         return self.verdict is not None and self.verdict.decision is Decision.INCOMPLETE
 
 
@@ -95,7 +94,6 @@ class Step:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is gone, for whatever reason."""
         try:
             self._process.wait(0)
         except subprocess.TimeoutExpired:
@@ -135,7 +133,6 @@ class Step:
         return Answer(verdict, verdict.reason)
 
     def end(self) -> None:
-        """End one that is not needed."""
         self._process.kill()
         self._process.wait()
         self._orders.close()

@@ -43,12 +43,10 @@ class Change:
 
     @property
     def low(self) -> float:
-        """Return the lower bound of the log-ratio."""
         return self.mean - ERRORS * self.error
 
     @property
     def high(self) -> float:
-        """Return the upper bound of the log-ratio."""
         return self.mean + ERRORS * self.error
 
 
@@ -187,8 +185,6 @@ class History:
 
 
 def _clear(loss: float, level: Change = _SAME) -> Enough:
-    """Return what says whether a change from a level is shown to be a loss, or not half of one."""
-
     def enough(change: Change) -> bool:
         found = change - level
         return found.high < 0 or found.low > -loss / 2

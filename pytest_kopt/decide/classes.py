@@ -49,7 +49,6 @@ class Standing:
         return cls(changes, improved, beyond(-1), improved)
 
     def status(self, name: str) -> Status:
-        """Say what became of a class."""
         if name in self.regressed:
             return "regressed"
         return "improved" if name in self.improved else "unchanged"
@@ -65,7 +64,6 @@ class Standing:
         return bool(self.regressed) and len(self.changes) > 1
 
     def split(self) -> tuple[Decision, str, str]:
-        """Return decision, reason and advice for a split: specialise and dispatch."""
         gained, lost = self._listed(self.worthwhile), self._listed(self.regressed)
         stay = [name for name in self.changes if name not in self.worthwhile]
         new = _names(sorted(self.worthwhile))
@@ -77,7 +75,6 @@ class Standing:
         )
 
     def loss(self) -> tuple[Decision, str, str]:
-        """Return decision, reason and advice for a loss that no other class gained from."""
         return (
             Decision.ROLLED_BACK,
             f"class {self._listed(self.regressed)} fell beyond the noise",

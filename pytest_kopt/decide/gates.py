@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Shape, Verdict
@@ -33,7 +34,6 @@ def check_same_schema(candidate: Table, incumbent: Table, where: str) -> None:
 
 
 def missing_cases(candidate: Table, incumbent: Table) -> list[Row]:
-    """Return the incumbent's rows that the candidate has no row for."""
     present = candidate.by_key()
     return [row for row in incumbent.rows if row.key not in present]
 
@@ -43,26 +43,42 @@ def after_regression(*, some_gained: bool) -> str:
     return f"{'keep the gain for the cases that have it, or ' * some_gained}try another hypothesis"
 
 
-def incomplete(missing: Sequence[Row], policy: Policy, compare: str) -> Verdict:
-    """Return the verdict on a run that left cases out: nothing is decided."""
-    names = ", ".join(row.label for row in missing[:3]) + (", …" if len(missing) > 3 else "")
-    return Verdict.model_validate(
-        {
-            "decision": Decision.INCOMPLETE,
-            "reason": f"{len(missing)} case(s) have no row: {names}",
-            "next_step": "run every case of the level; a filtered or cut-off run decides nothing",
-            "compare": compare,
-            "policy": policy.name,
-            "shapes": [
-                Shape(label=row.label, dims=row.typed_dims, check="MISSING", status="failed")
-                for row in missing
-            ],
-        }
+def uncompared(
+    policy: Policy,
+    decision: Decision,
+    reason: str,
+    next_step: str = "",
+    shapes: Sequence[Shape] = (),
+    compare: Literal["none", "stored"] = "none",
+) -> Verdict:
+    """Return a verdict that needed no comparison, with the cases as they stand."""
+    return Verdict(
+        decision=decision,
+        reason=reason,
+        next_step=next_step,
+        compare=compare,
+        policy=policy.name,
+        shapes=[*shapes],
     )
 
 
+def incomplete(missing: Sequence[Row], policy: Policy) -> Verdict:
+    """Return the stored verdict on a run that left cases out: nothing is decided."""
+    return uncompared(
+        policy,
+        Decision.INCOMPLETE,
+        f"{len(missing)} case(s) have no row: {_named(missing)}",
+        "run every case of the level; a filtered or cut-off run decides nothing",
+        [checked_shape(row, "MISSING") for row in missing],
+        "stored",
+    )
+
+
+def _named(rows: Sequence[Row]) -> str:
+    return ", ".join(row.label for row in rows[:3]) + (", …" if len(rows) > 3 else "")
+
+
 def failed_rows(table: Table) -> list[Row]:
-    """Return the rows whose Check is not PASS."""
     return [row for row in table.rows if row.check != "PASS"]
 
 
@@ -76,8 +92,7 @@ def correctness_verdict(table: Table, policy: Policy, failed_repairs: int) -> Ve
     if not failed:
         return None
     kinds = "/".join(sorted({row.check for row in failed}))
-    names = ", ".join(row.label for row in failed[:3]) + (", …" if len(failed) > 3 else "")
-    reason = f"{len(failed)} of {len(table.rows)} case(s) are {kinds}: {names}"
+    reason = f"{len(failed)} of {len(table.rows)} case(s) are {kinds}: {_named(failed)}"
     repairs = failed_repairs + 1
     if repairs >= policy.max_repairs:
         decision = Decision.ROLLED_BACK
@@ -91,26 +106,15 @@ def correctness_verdict(table: Table, policy: Policy, failed_repairs: int) -> Ve
             "repair the same hypothesis and run this round again "
             f"({left} repair{'s' if left != 1 else ''} left)"
         )
-    return Verdict(
-        decision=decision,
-        reason=reason,
-        next_step=step,
-        compare="none",
-        policy=policy.name,
-        shapes=[checked_shape(row) for row in table.rows],
-    )
+    return uncompared(policy, decision, reason, step, [*map(checked_shape, table.rows)])
 
 
-def checked_shape(row: Row) -> Shape:
-    """Return a case of which only the check is known."""
-    return Shape.model_validate(
-        {
-            "label": row.label,
-            "dims": row.typed_dims,
-            "check": row.check,
-            "status": "unchanged" if row.check == "PASS" else "failed",
-        }
-    )
+def checked_shape(row: Row, check: str = "", status: str = "") -> Shape:
+    """Return a case of which only the check is known: the row's, unless it is given."""
+    check = check or row.check
+    status = status or ("unchanged" if check == "PASS" else "failed")
+    told = {"label": row.label, "dims": row.typed_dims, "check": check, "status": status}
+    return Shape.model_validate(told)
 
 
 def metrics_verdict(
@@ -141,11 +145,10 @@ def metrics_verdict(
 
 
 def _missing_metrics(row: Row, what: str, policy: Policy) -> Verdict:
-    return Verdict(
-        decision=Decision.ROLLED_BACK,
-        reason=f"missing metrics: row {row.label!r} is PASS but {what}",
-        next_step="find out why the case was not measured; no number, no verdict in its favour",
-        compare="none",
-        policy=policy.name,
-        shapes=[Shape(label=row.label, dims=row.typed_dims, check="PASS", status="failed")],
+    return uncompared(
+        policy,
+        Decision.ROLLED_BACK,
+        f"missing metrics: row {row.label!r} is PASS but {what}",
+        "find out why the case was not measured; no number, no verdict in its favour",
+        [checked_shape(row, status="failed")],
     )

@@ -54,11 +54,9 @@ class Estimate:
         return cls(statistics.fmean(values), math.sqrt(variance / len(values)), total)
 
     def lower(self, level: float) -> float:
-        """Return the one-sided lower bound at `level`."""
         return self.mean - student.quantile(self.freedom, 1 - level) * self.error
 
     def upper(self, level: float) -> float:
-        """Return the one-sided upper bound at `level`."""
         return self.mean + student.quantile(self.freedom, 1 - level) * self.error
 
     def p_below(self, limit: float) -> float:

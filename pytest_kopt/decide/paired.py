@@ -46,7 +46,6 @@ def _decide_metrics(evidences: Sequence[PairedEvidence], policy: Policy) -> Verd
 
 
 def _leading(lead: Verdict, verdicts: Sequence[Verdict]) -> Verdict:
-    """Return a metric's verdict with what was found for the others."""
     others = [verdict.aggregate for verdict in verdicts if verdict is not lead]
     return lead.model_copy(update={"secondary": [total for total in others if total]})
 

@@ -35,7 +35,6 @@ class PairedCase:
 
     @property
     def level(self) -> float:
-        """The one-sided level of its bounds."""
         return SHAPE_LEVEL if len(self.ratios) <= FINAL_LOOK else ALONE_LEVEL
 
     @property
@@ -77,7 +76,6 @@ class PairedEvidence:
 
     @property
     def replicas(self) -> int:
-        """The number of fresh processes so far that measured every case."""
         return min(len(case.ratios) for case in self.cases)
 
     def level_of(self, case: PairedCase) -> float:

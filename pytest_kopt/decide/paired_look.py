@@ -102,12 +102,10 @@ class JudgedLook:
 
     @property
     def goal(self) -> Estimate:
-        """What has to improve: the target class, or the aggregate."""
         return self.classes[self.target] if self.target else self.total
 
     @property
     def goal_name(self) -> str:
-        """How people call it."""
         metric = self.evidence.speed
         return f"{metric} of {self.target!r}" if self.target else metric
 
@@ -125,7 +123,6 @@ class JudgedLook:
 
     @property
     def some_gained(self) -> bool:
-        """Whether a case's interval lies above zero."""
         return any(found.lower(SHAPE_LEVEL) > 0 for found in self.shapes.values())
 
     @property
@@ -145,11 +142,9 @@ class JudgedLook:
         return "neither faster nor slower"
 
     def shown(self, found: Estimate) -> str:
-        """Describe a change with its interval at this look."""
         return _shown(found, self.level)
 
     def worst(self, keys: frozenset[str]) -> str:
-        """Describe the slowest of some cases."""
         name = min(keys, key=lambda key: self.shapes[key].mean)
         return f"case {self._label(name)!r} is slower: {changed(percent(self.shapes[name].mean))}"
 
@@ -175,7 +170,6 @@ class JudgedLook:
         )
 
     def verdict(self, decision: Decision, reason: str, step: str) -> Verdict:
-        """Build the verdict with this look's intervals."""
         evidence = self.evidence
         candidate, incumbent = _values(evidence.cases)
         return Verdict(
@@ -257,7 +251,6 @@ def whole(evidence: PairedEvidence) -> Estimate:
 
 
 def _together(cases: Sequence[PairedCase], evidence: PairedEvidence, excess: float) -> Estimate:
-    """Return the estimate of the cases' geometric mean."""
     prior = evidence.prior(cases)
     common = min(len(case.ratios) for case in cases)
     control: Sequence[float] = ()

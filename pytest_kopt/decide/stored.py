@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_kopt.decide.changes import Changes, class_views, compare
 from pytest_kopt.decide.classes import Standing
 from pytest_kopt.decide.gates import (
     after_regression,
@@ -18,12 +17,75 @@ from pytest_kopt.decide.gates import (
     missing_cases,
 )
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Decision, Shape, Verdict
+from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Decision, Level, Shape, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
 from pytest_kopt.schema.classes import NO_CLASSES, Classes
-from pytest_kopt.schema.metrics import parse_primary
+from pytest_kopt.schema.metrics import Metric, geomean, improvement, parse_primary, value
 from pytest_kopt.schema.table import Key, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """The geometric mean of a metric over some cases; the change in percent, positive is better."""
+
+    candidate: float
+    incumbent: float
+    change_pct: float
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[float, float]], metric: Metric) -> Total:
+        """Return the total of pairs (candidate, incumbent)."""
+        ratio = geomean(improvement(new, old, metric) for new, old in pairs)
+        return cls(
+            geomean(new for new, _ in pairs), geomean(old for _, old in pairs), (ratio - 1) * 100
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """One table against the incumbent on one metric; changes in percent, positive is better."""
+
+    metric: Metric
+    by_case: dict[Key, float]
+    total: Total
+    by_class: dict[str, Total]
+    target: str | None
+
+    @property
+    def goal_pct(self) -> float:
+        return (self.by_class[self.target] if self.target else self.total).change_pct
+
+
+def compare(
+    candidate: Table,
+    incumbent: Table,
+    metric: Metric,
+    groups: Mapping[str, Sequence[Key]],
+    target: str | None,
+) -> Changes:
+    """Return how a table's rows changed; `groups` are the cases of each class, by its name."""
+    rows = candidate.by_key()
+    pairs = {
+        row.key: (value(rows[row.key], metric) or 0.0, value(row, metric) or 0.0)
+        for row in incumbent.rows
+    }
+    by_case = {key: (improvement(new, old, metric) - 1) * 100 for key, (new, old) in pairs.items()}
+    by_class = {
+        name: Total.of([pairs[key] for key in keys], metric) for name, keys in groups.items()
+    }
+    return Changes(metric, by_case, Total.of([*pairs.values()], metric), by_class, target)
+
+
+def class_views(item: Changes, again: Sequence[Changes]) -> list[dict[str, float]]:
+    """Return the classes' changes in the run itself and, if there are, in its repetitions."""
+    views = [{name: total.change_pct for name, total in item.by_class.items()}]
+    if again:
+        runs = [run.by_class for run in again]
+        views.append(
+            {name: statistics.fmean(run[name].change_pct for run in runs) for name in views[0]}
+        )
+    return views
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +131,7 @@ def decide_stored(evidence: StoredEvidence, policy: Policy) -> Verdict:
         check_same_schema(table, incumbent, where=table.source or "candidate")
         absent = missing_cases(table, incumbent)
         if absent:
-            return incomplete(absent, policy, "stored")
+            return incomplete(absent, policy)
     for table in tables:
         gated = correctness_verdict(table, policy, evidence.failed_repairs)
         if gated:
@@ -316,3 +378,15 @@ def remeasurements_needed(verdict: Verdict, policy: Policy) -> int:
     """Return how often the candidate has to be measured again before this verdict can be final."""
     waiting = verdict.decision is Decision.INCOMPLETE and verdict.aggregate is not None
     return policy.remeasure.times - len(verdict.remeasured_pct) if waiting else 0
+
+
+def asks_for_full(level: Level, verdict: Verdict, policy: Policy) -> bool:
+    """Say whether a verdict is a gain, seen at the quick level, that is too small to stand alone.
+
+    A stored gain that waits for its re-measurements is one too: they are made at the full level.
+    """
+    change = verdict.aggregate.change_pct if verdict.aggregate else None
+    if level == "full" or change is None:
+        return False
+    is_gain = verdict.decision.keeps or remeasurements_needed(verdict, policy) > 0
+    return is_gain and policy.below(change, policy.full_below_pct)

@@ -10,7 +10,6 @@ from functools import lru_cache
 
 
 def load() -> None:
-    """Load scipy now."""
     import scipy.special  # noqa: F401
 
 

@@ -35,7 +35,6 @@ class Decision(str, Enum):
 
     @property
     def keeps(self) -> bool:
-        """Whether the candidate becomes the incumbent."""
         return self in (Decision.BASELINE, Decision.ACCEPTED, Decision.ACCEPTED_WITH_NOTE)
 
     @property
@@ -45,7 +44,6 @@ class Decision(str, Enum):
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code that the decision alone asks for."""
         if self.keeps:
             return ExitCode.OK
         return _EXIT.get(self, ExitCode.ROLLED_BACK)
@@ -302,7 +300,6 @@ class Verdict(Document):
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code this verdict asks for."""
         return self.decision.exit_code
 
     @property

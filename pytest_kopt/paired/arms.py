@@ -99,7 +99,6 @@ class Arms:
         return not (self._versions.raced or self.config.pluginmanager.has_plugin(STEP))
 
     def race(self, names: Collection[str]) -> None:
-        """Hold and time these candidates of a race alone from now on."""
         versions = self._versions
         copy, *trees = versions.trees
         kept = [both for both in zip(versions.raced, trees, strict=True) if both[0] in names]
@@ -157,7 +156,6 @@ class Arms:
         return Nearby(children, how, place.ids, self.random.getrandbits(62))
 
     def start_referee(self, place: Place) -> Referee:
-        """Start the process that judges what replicas of some cases look at."""
         versions = self._versions
         why = "another interpreter may draw other inputs from a seed" if versions.other else ""
         return Referee(lambda: self._alone(place, ArmsOrder(()), versions.trees[0]), why)

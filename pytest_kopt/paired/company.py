@@ -44,7 +44,6 @@ class Company:
     doubt: str = ""
 
     def to_document(self) -> dict[str, object]:
-        """Return the evidence."""
         return {
             "slower_pct": list(self.slower_pct),
             "why_not": self.why_not,

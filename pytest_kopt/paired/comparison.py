@@ -61,37 +61,30 @@ class Comparison:
 
     @property
     def how(self) -> str:
-        """Whether a replica is one process or two."""
         return self._arms.how
 
     @property
     def why_two(self) -> str:
-        """Why it is two, "" where it is one."""
         return self._arms.why_two
 
     @property
     def died_nearby(self) -> str:
-        """Why shapes near the declared ones were no longer tried, "" where they were."""
         return next((lane.died_nearby for lane in self._lanes if lane.died_nearby), "")
 
     @property
     def device_seconds(self) -> float:
-        """How long the replicas had their devices to themselves, all devices together."""
         return sum(lane.held_seconds for lane in self._lanes)
 
     @property
     def why_fresh(self) -> str:
-        """Why the processes were not forked, "" where they were."""
         return next((why for lane in self._lanes if (why := lane.place.site.starter.why_fresh)), "")
 
     @property
     def why_open(self) -> str:
-        """Why the processes were not kept to their own files, "" where they were."""
         return why_open(self._arms.config)
 
     @property
     def tried(self) -> list[Tried]:
-        """What each lane found at shapes near the declared ones."""
         return merged(item for lane in self._lanes for item in lane.tried)
 
     def narrow(self, places: Sequence[Place]) -> bool:
@@ -145,7 +138,6 @@ class Comparison:
             yield {nodeid: quads for part in parts for nodeid, quads in part.items()}
 
     def race(self, names: Collection[str]) -> None:
-        """Time these candidates of a race alone from now on."""
         self._arms.race(names)
 
     def in_company(self) -> dict[str, CaseQuads]:
@@ -180,7 +172,6 @@ class Comparison:
         self._over()
 
     def close(self) -> None:
-        """End what was started and is not needed any more."""
         for lane in self._lanes:
             lane.abandon()
         self._pool.shutdown()

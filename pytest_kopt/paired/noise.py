@@ -142,7 +142,6 @@ def path_of(workspace: Path, device: str) -> Path:
 
 
 def keep(workspace: Path, document: Mapping[str, Any]) -> Path:
-    """Write a calibration and return where it is."""
     path = path_of(workspace, document["device"])
     write_atomically(path, json.dumps(document, indent=1) + "\n")
     return path

@@ -212,7 +212,6 @@ def judge(
 
 
 def _counted(replicas: Sequence[Mapping[str, CaseQuads]]) -> Replicas:
-    """Return how many replicas had fresh processes, and how many loaded anew in one of these."""
     anew = sum(any(quads.load > 1 for quads in replica.values()) for replica in replicas)
     return Replicas(processes=len(replicas) - anew, reloads=anew)
 
@@ -284,7 +283,6 @@ def _flags(
     results: Sequence[CaseResult],
     replicas: Sequence[Mapping[str, CaseQuads]],
 ) -> tuple[str, ...]:
-    """Return what to know about how it was measured: the path, and the devices' conditions."""
     found = []
     if comparison.how == TWO_PROCESSES:
         found.append(
@@ -308,7 +306,6 @@ def _flags(
 
 
 def _priors(evidence: PairedEvidence) -> dict[str, object]:
-    """Return what was known before of each case's scatter."""
     priors = {case.name: evidence.prior([case]) for case in evidence.cases}
     return {
         name: {

@@ -49,7 +49,6 @@ class Referee(Children):
 
     @property
     def has_died(self) -> bool:
-        """Whether the process ended by itself."""
         return any(child.has_died for child in self.children)
 
     def why_not(self, nodeid: str) -> str:
@@ -57,7 +56,6 @@ class Referee(Children):
         return self._broken or self._why.get(nodeid, "")
 
     def load(self, nodeid: str) -> None:
-        """Have it load a case, unless it has."""
         if self._case == nodeid or self.why_not(nodeid):
             return
         (child,) = self.children
@@ -97,7 +95,6 @@ class Referee(Children):
         return found == []
 
     def _asked(self, looks: Looks, kind: str) -> Mapping[str, Any] | None:
-        """Return its answer of a kind about a case that is loaded."""
         if not (self._case == looks.nodeid and self._is_loaded):
             return None
         given = (looks.seed, looks.blocks, looks.engine, looks.secret, looks.handed)

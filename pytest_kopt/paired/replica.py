@@ -71,7 +71,6 @@ class CaseQuads:
 
     @property
     def is_same(self) -> bool:
-        """Whether the change does not concern the case, so that nothing was timed."""
         return not self.quads
 
     def ratio(self, way: str, kind: Kind = "candidate") -> float:
@@ -83,7 +82,6 @@ class CaseQuads:
 
 
 def time_of(times: Times, way: str) -> float:
-    """Return a block's time of one direction in ms."""
     forward, backward = times
     if way == "forward" or backward is None:
         return forward
@@ -326,7 +324,6 @@ class _Blocks:
         return [(arm, seed) for (arm, _), seed in self._seeds.items() if arm not in _TRUSTED]
 
     def run(self, arm: str, seed: int) -> Times:
-        """Run the next block of an arm on content drawn under a seed."""
         number, self._runs[arm] = self._runs[arm], self._runs[arm] + 1
         child, before = self.arms[arm], number in self._told_before.get(arm, ())
         times = child.block(arm, seed, is_looked_at=before, keeps=self.keeps(child))
@@ -344,7 +341,6 @@ class _Blocks:
 
 
 def _quads(blocks: _Blocks, order: random.Random) -> dict[Kind, list[Quad]]:
-    """Run the quads of a replica, each kind's in turn."""
     arms = blocks.arms
     pairs = {kind: pair for kind, pair in _PAIRS.items() if arms.keys() >= {*pair}}
     named = {arm for pair in _PAIRS.values() for arm in pair}

@@ -21,7 +21,6 @@ class Activation:
         self._is_open = False
 
     def open(self) -> None:
-        """Put the plugins of this process together, once."""
         if not self._is_open:
             self._is_open = True
             with kept_bytecode():

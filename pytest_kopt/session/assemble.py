@@ -25,13 +25,11 @@ _CONTROLLER = "kopt-controller"
 
 
 def find_controller(config: pytest.Config) -> Controller | None:
-    """Return this process's controller plugin, None in a process that only runs cases."""
     controller: Controller | None = config.pluginmanager.get_plugin(_CONTROLLER)
     return controller
 
 
 def controller_of(config: pytest.Config) -> Controller:
-    """Return this process's controller plugin."""
     controller = find_controller(config)
     assert controller is not None
     return controller

@@ -64,12 +64,10 @@ class Controller:
 
     @property
     def orders(self) -> WorkerOrders:
-        """The orders of this session's workers."""
         return self.measurements.orders
 
     @property
     def judges(self) -> bool:
-        """Whether processes are needed once all cases ran: to compare versions, or to calibrate."""
         return self.trial is not None or bool(self.settings.calibrate)
 
     @property
@@ -81,11 +79,9 @@ class Controller:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the verdict is known, so that nothing has to be collected or run."""
         return self.trial is not None and self.trial.is_settled
 
     def say(self, line: str) -> None:
-        """Show a line at once."""
         from pytest_kopt.show.terminal import write
 
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
@@ -94,7 +90,6 @@ class Controller:
             reporter.flush()
 
     def collected(self, ids: list[str]) -> list[str]:
-        """Take over a collection and return what has to run; UsageError when the cases drifted."""
         self.collector.collected(ids)
         if self.trial:
             with told("nothing was measured", self):
@@ -142,7 +137,6 @@ class Controller:
             self._config.pluginmanager.register(Blocked(), "kopt-blocked")
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Take over an in-process collection."""
         self.collected([item.nodeid for item in session.items])
 
     @pytest.hookimpl(tryfirst=True)

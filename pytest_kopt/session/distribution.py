@@ -13,14 +13,12 @@ from pytest_kopt.options.settings import device_option
 
 
 def spec_of(text: str) -> Any:
-    """Return what execnet understands by a worker's specification."""
     import execnet
 
     return execnet.XSpec(text)
 
 
 def proxies_of(config: pytest.Config) -> dict[str, Any]:
-    """Return the specs of --px by their ids."""
     return {spec.id: spec for spec in map(spec_of, config.getoption("px", None) or [])}
 
 
@@ -59,13 +57,11 @@ def connection_of(spec: Any, proxies: dict[str, Any]) -> str:
 
 
 def is_distributed(config: pytest.Config) -> bool:
-    """Say whether this process hands its tests to xdist workers."""
     option = config.option
     return getattr(option, "dist", "no") != "no" and not option.collectonly
 
 
 def has_local_workers(config: pytest.Config) -> bool:
-    """Say whether anything is measured on this host: by this process or a worker."""
     return not is_distributed(config) or local_workers(config) > 0
 
 

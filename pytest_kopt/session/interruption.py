@@ -29,7 +29,6 @@ class Interruption:
                     self._former[number] = signal.signal(number, _interrupt)
 
     def give_back(self) -> None:
-        """Put back what was there before; safe to repeat."""
         while self._former:
             number, handler = self._former.popitem()
             signal.signal(number, handler)  # type: ignore[arg-type]

@@ -55,12 +55,10 @@ class Progress:
         self._beat()
 
     def checking(self, total: int) -> None:
-        """Begin with the checks of so many cases."""
         self._begin("checking", total)
         self._beat()
 
     def started(self, nodeid: str) -> None:
-        """Note which case runs now."""
         with self._lock:
             self._case = nodeid
             self._step(says=self._is_terminal)
@@ -97,11 +95,9 @@ class Progress:
             self._step(says=self._is_terminal or self._done == 1 or self._verbosity > 0)
 
     def deciding(self) -> None:
-        """Begin to judge, to write and to carry out."""
         self._begin("deciding", 0)
 
     def stop(self) -> None:
-        """Show nothing more."""
         self._ended.set()
 
     def end(self, exit_code: int | None, error: Exception | None = None) -> None:
@@ -113,7 +109,6 @@ class Progress:
             running.end(file, exit_code, error, started=self._began)
 
     def document(self) -> dict[str, Any]:
-        """Return what `running.json` holds, as far as it is known."""
         return {
             "phase": self._phase,
             "case": self._case or None,
@@ -126,7 +121,6 @@ class Progress:
         }
 
     def line(self) -> str:
-        """Return where the session is and what is left."""
         if not self._total:
             return f"kopt: {self._phase}, {self._clock() - self._since:.0f} s so far"
         left = self._seconds_left

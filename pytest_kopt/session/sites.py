@@ -32,7 +32,6 @@ class Sites:
         self._connecting = ThreadPoolExecutor(thread_name_prefix="kopt-hosts")
 
     def settle(self, placement: Placement) -> None:
-        """Take the devices of this host."""
         self.here = replace(self.here, placement=placement)
 
     @property

@@ -53,7 +53,6 @@ class Worker:
         self.context_lost = False
 
     def fixture(self, request: pytest.FixtureRequest) -> Kopt:
-        """Return the value of the `kopt` fixture for a test."""
         item = request.node
         if self._watch is None:
             self._watch = watch_of(item.config)
@@ -281,7 +280,6 @@ class Worker:
         return None
 
     def _declare(self, result: CaseResult) -> None:
-        """Keep the row of a case that has not been checked, in case its process dies."""
         self._undecided[result.nodeid] = result
         if self._commander is not None and not (self.orders.arms or self.orders.profile):
             self._commander.declared(result)
@@ -302,19 +300,16 @@ class Worker:
 
 
 def worker_of(config: pytest.Config) -> Worker:
-    """Return this process's worker plugin."""
     worker = config.pluginmanager.get_plugin(WORKER)
     assert isinstance(worker, Worker)
     return worker
 
 
 def is_marked(item: pytest.Item) -> bool:
-    """Say whether a test is a kopt case."""
     return item.get_closest_marker("kopt") is not None
 
 
 def _has_row(item: pytest.Item) -> bool:
-    """Say whether the row of a case is on its way."""
     return any(name == PROPERTY for name, _ in item.user_properties)
 
 

@@ -102,7 +102,6 @@ def _version(campaign: Campaign, incumbent: KernelVersion, name: str, here: Path
 
 
 def _at(campaign: Campaign, ref: str) -> dict[str, bytes]:
-    """Return the kernel files as a ref has them."""
     repository = campaign.repository
     commit = repository.commit_of(ref) if repository else None
     if repository is None or commit is None:

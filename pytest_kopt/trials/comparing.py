@@ -9,8 +9,12 @@ from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.gates import checked_shape, metrics_verdict
-from pytest_kopt.decide.promotion import asks_for_full
-from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasurements_needed
+from pytest_kopt.decide.stored import (
+    StoredEvidence,
+    asks_for_full,
+    decide_stored,
+    remeasurements_needed,
+)
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.paired.arms import NotComparable

@@ -46,7 +46,6 @@ _NEXT = {
 
 
 def open_final(asked: Asked, withdrawn: Withdrawn | None = None) -> Opened:
-    """Return the final comparison as it can be run now; BadInput where it cannot."""
     opened = open_best(asked, withdrawn)
     _check_tree(asked.campaign)
     harness = asked.watch.check(opened.frozen)
@@ -168,7 +167,6 @@ def _judge(gathered: Gathered, next_steps: Mapping[Decision, str]) -> Judged:
 
 
 def _check_tree(campaign: Campaign) -> None:
-    """Raise BadInput when the tree does not hold the best version."""
     if campaign.manifest.upstream is not None:
         raise BadInput(
             "the final comparison of a workspace campaign is its integration upstream",
@@ -186,7 +184,6 @@ def _check_tree(campaign: Campaign) -> None:
 
 
 def _check_diff(campaign: Campaign) -> None:
-    """Raise BadInput where the campaign's commits hold more than kernel files."""
     repository, baseline = campaign.repository, campaign.state.baseline
     start = baseline.last.applied.git_commit if baseline and baseline.last.applied else None
     manifest = campaign.manifest

@@ -43,7 +43,6 @@ class PytestSetup:
 
     @classmethod
     def of(cls, config: pytest.Config) -> PytestSetup:
-        """Read the set-up of a configured session."""
         section = pytest_section(config.inipath)
         settings = {k: v for k, v in section.items() if not k.startswith(_IDLE)}
         settings |= {name: _plain(config.getini(name), config.rootpath) for name in _EFFECTIVE}
@@ -102,12 +101,10 @@ class HarnessWatch:
         )
 
     def edits(self, now: Fingerprint) -> list[Finding]:
-        """Return what was edited since the baseline; nothing before there is one."""
         before = self._baseline
         return [] if before is None else ask(Phase.HARNESS, before=before, now=now)
 
     def touched(self, ids: Iterable[str]) -> list[str]:
-        """Return the harness's files that were edited, added or removed since the baseline."""
         return [] if self._baseline is None else touched(self._baseline, self.take(ids))
 
     def check(self, ids: Iterable[str]) -> Fingerprint:
@@ -124,7 +121,6 @@ class HarnessWatch:
         return now
 
     def undeclared(self, now: Fingerprint) -> list[Finding]:
-        """Return the kernel's changed imports from outside kernel_source."""
         document = self._campaign.incumbent_session().get("harness")
         if document is None:
             return []

@@ -13,7 +13,12 @@ from pytest_kopt.campaign.prerequisites import tree_gaps
 from pytest_kopt.campaign.workspace import extraction
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.decide.classes import measured_classes
-from pytest_kopt.decide.gates import checked_shape, correctness_verdict, metrics_verdict
+from pytest_kopt.decide.gates import (
+    checked_shape,
+    correctness_verdict,
+    metrics_verdict,
+    uncompared,
+)
 from pytest_kopt.decide.kernel_time import ON_CPU, require_kernel_time
 from pytest_kopt.decide.verdict import Aggregate, Decision, Verdict
 from pytest_kopt.errors import BadInput
@@ -30,7 +35,6 @@ from pytest_kopt.trials.stages import Asked, Begun, Gathered, Judged, Opened, Ra
 
 
 def open_baseline(asked: Asked) -> Opened:
-    """Return round 1 as it can be run now; BadInput where it cannot."""
     campaign = asked.campaign
     opened = open_round(asked)
     if opened.number != 1:
@@ -57,7 +61,6 @@ def freeze_harness(begun: Begun, ids: Sequence[str], collector: Collector) -> Be
 
 
 def close_baseline(ran: Ran) -> Closing:
-    """Gather, judge, record with a proposal of representative shapes, and carry out."""
     gathered = gather(ran)
     judged = Judged(gathered, _judge(gathered)).flagged(*_notices(gathered))
     judged = profiled(judged.saying_why_blocked())
@@ -79,7 +82,6 @@ def _judge(gathered: Gathered) -> Verdict:
 
 
 def _check_labels(gathered: Gathered) -> None:
-    """Raise BadInput for target, core or representative shapes that name no case."""
     manifest, results = gathered.opened.campaign.manifest, gathered.results
     collector = gathered.ran.collector
     labels = {**collector.outside, **{result.nodeid: result.label for result in results}}
@@ -110,18 +112,17 @@ def _measured(gathered: Gathered) -> Verdict:
         Aggregate(metric=metric.name, better=metric.better, candidate=aggregate(table.rows, metric))
         for metric in metrics
     ]
-    return Verdict(
-        decision=Decision.BASELINE,
-        reason=f"{len(table.rows)} case(s) PASS; the schema and the case set are frozen",
-        next_step=f"change the kernel, then: pytest --kopt-campaign {opened.campaign.name} "
+    verdict = uncompared(
+        policy,
+        Decision.BASELINE,
+        f"{len(table.rows)} case(s) PASS; the schema and the case set are frozen",
+        f"change the kernel, then: pytest --kopt-campaign {opened.campaign.name} "
         f"--kopt-round next{_quick_words(gathered)}",
-        compare="none",
-        policy=policy.name,
-        aggregate=totals[0],
-        secondary=totals[1:],
-        shapes=[checked_shape(row) for row in table.rows],
-        classes=measured_classes(opened.classes, table, metrics[0]),
+        [*map(checked_shape, table.rows)],
     )
+    classes = measured_classes(opened.classes, table, metrics[0])
+    update = {"aggregate": totals[0], "secondary": totals[1:], "classes": classes}
+    return verdict.model_copy(update=update)
 
 
 def _with_kernel_time(judged: Judged) -> Judged:
@@ -135,14 +136,12 @@ def _with_kernel_time(judged: Judged) -> Judged:
 
 
 def _notices(gathered: Gathered) -> list[Finding]:
-    """Return what the checks found; nothing rejects a baseline."""
     found = [found for result in gathered.results for found in result.findings]
     found += ask(Phase.CLAIMED, claim=gathered.opened.notes.claim, found=found)
     return [item for item in found if not item.rejects]
 
 
 def _proposed(gathered: Gathered) -> list[str] | None:
-    """Return the representative shapes of a new baseline: the user's, else the plugin's."""
     shapes, table = gathered.opened.campaign.manifest.representative_shapes, gathered.table
     return shapes or (levels.proposal(table, gathered.results) if table else None)
 

@@ -18,7 +18,7 @@ from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.gates import correctness_verdict
 from pytest_kopt.decide.kernel_time import ON_CPU, judge_kernel_time
-from pytest_kopt.decide.promotion import asks_for_full
+from pytest_kopt.decide.stored import asks_for_full
 from pytest_kopt.decide.verdict import Decision, Level, Verdict
 from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.figures import changed
@@ -97,7 +97,6 @@ def check_imports(begun: Begun, ids: Sequence[str], collector: Collector) -> Beg
 
 
 def close_candidate(ran: Ran) -> Closing:
-    """Gather, judge, record and carry out."""
     return record(judge_candidate(ran), begun_at=ran.opened.level)
 
 
@@ -130,7 +129,6 @@ def _judge_same(ran: Ran) -> Judged:
 
 
 def _broken(gathered: Gathered, wanted: Sequence[str]) -> Verdict | None:
-    """Return the verdict where the harness was edited or a case is missing, else None."""
     ran, results, policy = gathered.ran, gathered.results, gathered.policy
     if gathered.edits and not ran.interrupted:
         step = "the incumbent is back; put the harness back too"
@@ -303,7 +301,6 @@ def record(judged: Judged, begun_at: Level) -> Closing:
 
 
 def _no_change(results: Sequence[CaseResult]) -> PairedChange:
-    """Return the paired change of a version that is the same code."""
     cells = [cell for result in results for cell in result.cells.items()]
     backward = any(name.startswith("Backward") and value is not None for name, value in cells)
     return PairedChange(step_pct=0.0, forward_pct=0.0, backward_pct=0.0 if backward else None)

@@ -46,7 +46,6 @@ def open_round(asked: Asked) -> Opened:
 
 
 def check_target_class(opened: Opened, rows: Sequence[Row]) -> None:
-    """Raise BadInput where the notes' target class is none of these rows'."""
     classes = opened.classes
     classes.target_among(classes.group({row.key: row.dims for row in rows}))
 

@@ -6,7 +6,8 @@ from pytest_kopt.campaign.archive import Evidence
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.recording import record_attempt
 from pytest_kopt.clock import now
-from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.decide.gates import uncompared
+from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 
 
@@ -23,19 +24,12 @@ def discard(campaign: Campaign) -> int:
         number,
         started=now(),
         level=last.level,
-        evidence=Evidence(
-            kernel=campaign.candidate(),
-            results=(),
-            table=None,
-            session={"started": now(), "discarded": True},
-        ),
-        verdict=Verdict(
-            decision=Decision.ROLLED_BACK,
-            reason=f"discarded by its author{said}",
-            next_step="the incumbent is back; go on with the next round",
-            compare="none",
-            policy=campaign.policy().name,
-            level=last.level,
-        ),
+        evidence=Evidence(campaign.candidate(), (), None, {"started": now(), "discarded": True}),
+        verdict=uncompared(
+            campaign.policy(),
+            Decision.ROLLED_BACK,
+            f"discarded by its author{said}",
+            "the incumbent is back; go on with the next round",
+        ).model_copy(update={"level": last.level}),
     )
     return number
