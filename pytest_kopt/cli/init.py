@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -104,23 +105,32 @@ def init(arguments: argparse.Namespace) -> None:
         missing += [gap for gap in here if gap not in missing]
     _refuse(missing)
     came_from = repository.branch if repository else None
-    with _root(tree, given, layout, project, repository) as root:
+    # What is made in here is gone again when anything fails.
+    with ExitStack() as making:
+        root, place = project.root, layout
         if tree is not None:
+            branch = worktrees.branch_of(layout.name, given)
+            assert repository is not None and branch is not None
+            making.enter_context(worktrees.made(tree, branch, repository))
+            root = worktrees.counterpart(project.root, tree, repository)
             _refuse(gaps(given, root, elsewhere=arguments.elsewhere))
-        with _directory(arguments, given, layout, project, root, benchmarks) as (place, given):
-            home = root if given.upstream is None else layout.directory
-            script, command = quick_bench.script(home, layout.quick_bench)
-            given = given.model_copy(update={"quick_command": command})
-            if repository is not None:
-                if tree is None and given.git_branch not in ("none", repository.branch):
-                    _check_nobody_works_here(project)
-                    repository.switch(given.git_branch)
-                project.keep_workspace_out_of_git()
-            write_atomically(
-                place.readme, campaign_readme(given, policies.load(given.policy, project.root))
+        if _in_workspace(arguments):
+            settings = pytest_section(project.settings and root / project.settings)
+            place, given = making.enter_context(
+                extraction.extracted(given, root, layout, benchmarks, settings)
             )
-            write_atomically(place.quick_bench, script)
-            manifests.save(place.manifest, given)
+        home = root if given.upstream is None else layout.directory
+        script, command = quick_bench.script(home, layout.quick_bench)
+        given = given.model_copy(update={"quick_command": command})
+        if repository is not None:
+            if tree is None and given.git_branch not in ("none", repository.branch):
+                _check_nobody_works_here(project)
+                repository.switch(given.git_branch)
+            project.keep_workspace_out_of_git()
+        policy = policies.load(given.policy, project.root)
+        write_atomically(place.readme, campaign_readme(given, policy))
+        write_atomically(place.quick_bench, script)
+        manifests.save(place.manifest, given)
     print(given.to_yaml() if arguments.verbose else "\n".join(_in_short(given)))
     if tree is None and repository is not None and given.git_branch != "none":
         print(
@@ -157,45 +167,6 @@ def _check_nobody_works_here(project: Project) -> None:
     for name in campaigns(project.workspace):
         with hold(Layout(project.workspace / name)):
             pass
-
-
-@contextmanager
-def _root(
-    tree: Path | None,
-    given: Manifest,
-    layout: Layout,
-    project: Project,
-    repository: Repository | None,
-) -> Iterator[Path]:
-    """Yield the project root where the campaign will run: here, or in a tree that is made for it.
-
-    That tree is gone again when what is done in it fails.
-    """
-    if tree is None:
-        yield project.root
-        return
-    branch = worktrees.branch_of(layout.name, given)
-    assert repository is not None and branch is not None
-    with worktrees.made(tree, branch, repository):
-        yield worktrees.counterpart(project.root, tree, repository)
-
-
-@contextmanager
-def _directory(
-    arguments: argparse.Namespace,
-    given: Manifest,
-    layout: Layout,
-    project: Project,
-    root: Path,
-    benchmarks: list[str],
-) -> Iterator[tuple[Layout, Manifest]]:
-    """Yield where the campaign's documents are written, and its manifest."""
-    if not _in_workspace(arguments):
-        yield layout, given
-        return
-    settings = pytest_section(project.settings and root / project.settings)
-    with extraction.extracted(given, root, layout, benchmarks, settings) as made:
-        yield made
 
 
 def _place(name: str, root: Path) -> None:
@@ -248,18 +219,13 @@ def _in_workspace(arguments: argparse.Namespace) -> bool:
 
 def _benchmarks(arguments: argparse.Namespace, root: Path) -> list[str]:
     """Return the benchmarks to copy, relative to the root; BadInput for what cannot be."""
+    refused = functools.partial(BadInput, where="--bench")
     if arguments.bench and not _in_workspace(arguments):
-        raise BadInput(
-            "benchmarks are copied into a workspace only",
-            where="--bench",
-            legal="--mode workspace",
-        )
+        raise refused("benchmarks are copied into a workspace only", legal="--mode workspace")
     found = [_relative(path, root) for path in arguments.bench or []]
     for path in found:
         if Path(path).is_absolute():
-            raise BadInput(
-                f"{path!r} lies outside the project", where="--bench", legal=f"below {root}"
-            )
+            raise refused(f"{path!r} lies outside the project", legal=f"below {root}")
     return found
 
 

@@ -81,6 +81,10 @@ def gpu_step_us(profiles: Iterable[CaseProfile]) -> dict[str, float]:
     return found
 
 
+#: What a launch occupies, of which a row has the most.
+OCCUPIED = ("registers", "accum_registers", "scalar_registers", "shared_bytes")
+
+
 def rows_of(launches: Iterable[Launch]) -> tuple[KernelRow, ...]:
     """Group launches by kernel, the one with the most time first."""
     groups: dict[str, list[Launch]] = {}
@@ -101,9 +105,6 @@ def _row(kernel: str, group: list[Launch]) -> KernelRow:
         kernel=kernel,
         calls=len(group),
         mean_us=statistics.fmean(item.duration_us for item in group),
-        registers=most("registers"),
-        accum_registers=most("accum_registers"),
-        scalar_registers=most("scalar_registers"),
-        shared_bytes=most("shared_bytes"),
+        **{name: most(name) for name in OCCUPIED},
         occupancy_pct=statistics.fmean(occupancies) if occupancies else None,
     )

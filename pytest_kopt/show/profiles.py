@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from pytest_kopt import wire
 from pytest_kopt.campaign.layout import Layout
-from pytest_kopt.profiling.table import CaseProfile, KernelRow
+from pytest_kopt.profiling.table import OCCUPIED, CaseProfile, KernelRow
 from pytest_kopt.schema.table import write_atomically
 from pytest_kopt.show.words import markdown_table
 
@@ -73,17 +73,11 @@ def profile_lines(profiles: Sequence[CaseProfile]) -> Iterator[str]:
 
 
 def _row(item: CaseProfile, row: KernelRow) -> list[str]:
-    def shown(value: int | None) -> str:
-        return "-" if value is None else str(value)
-
     return [
         row.kernel,
         str(row.calls),
         f"{row.mean_us:.3f}",
         f"{row.total_us / (item.step_us * item.steps) * 100:.1f} %",
-        shown(row.registers),
-        shown(row.accum_registers),
-        shown(row.scalar_registers),
-        shown(row.shared_bytes),
+        *(str(v) if (v := getattr(row, name)) is not None else "-" for name in OCCUPIED),
         "-" if row.occupancy_pct is None else f"{row.occupancy_pct:.1f}",
     ]

@@ -178,7 +178,7 @@ def test_a_cancelled_command_ends_where_interrupts_are_ignored(tmp_path: Path) -
 
     async def play() -> float:
         async with anyio.create_task_group() as group:
-            group.start_soon(agent_commands.pytest, ["test_slow.py"], tmp_path, told)
+            group.start_soon(agent_commands.run, ["pytest", "test_slow.py"], tmp_path, told)
             while not (tmp_path / "began").exists():
                 await anyio.sleep(0.1)
             group.cancel_scope.cancel()

@@ -7,6 +7,7 @@ where every tree finds them.
 
 from __future__ import annotations
 
+import functools
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,44 +63,30 @@ def way_to(branch: str, repository: Repository) -> str:
 
 def check_new_tree(path: Path, branch: str | None, repository: Repository | None) -> None:
     """Raise BadInput where a campaign's own tree cannot be made at `path`, on `branch`."""
-    where = "--worktree"
+    refused = functools.partial(BadInput, where="--worktree")
     if repository is None:
-        raise BadInput("there is no git repository here", where=where, legal="git init first")
+        raise refused("there is no git repository here", legal="git init first")
     if repository.is_submodule:
-        raise BadInput(
-            "a submodule cannot have a second tree that is safe to remove",
-            where=where,
-            legal="a clone of its own, or no --worktree",
-        )
+        what = "a submodule cannot have a second tree that is safe to remove"
+        raise refused(what, legal="a clone of its own, or no --worktree")
     if repository.main_tree is None:
-        raise BadInput(
+        raise refused(
             "the repository has no main tree (it is bare, or its .git lies elsewhere), and the "
             "campaign would be lost with the new one",
-            where=where,
             legal="kopt init inside a tree that you made, or a clone",
         )
     if repository.head is None:
-        raise BadInput("the repository has no commit yet", where=where, legal="git commit first")
+        raise refused("the repository has no commit yet", legal="git commit first")
     if branch is None:
-        raise BadInput(
-            "a tree of its own needs a branch of its own",
-            where=where,
-            legal="--branch auto or NAME",
-        )
+        raise refused("a tree of its own needs a branch of its own", legal="--branch auto or NAME")
     if path.exists() or path.is_symlink():
-        raise BadInput(f"{path} exists already", where=where, legal="a directory to be made")
-    around = next((t.path for t in repository.trees if path.is_relative_to(t.path.resolve())), None)
-    if around is not None:
-        raise BadInput(
-            f"{path} lies inside the tree {around}", where=where, legal="a directory beside it"
-        )
-    taken = _tree_on(branch, repository)
-    if taken is not None:
-        raise BadInput(
-            f"branch {branch!r} is checked out in {taken}",
-            where=where,
-            legal="--branch with another name, or kopt init in that tree",
-        )
+        raise refused(f"{path} exists already", legal="a directory to be made")
+    for tree in repository.trees:
+        if path.is_relative_to(tree.path.resolve()):
+            raise refused(f"{path} lies inside the tree {tree.path}", legal="a directory beside it")
+    if taken := _tree_on(branch, repository):
+        what = f"branch {branch!r} is checked out in {taken}"
+        raise refused(what, legal="--branch with another name, or kopt init in that tree")
 
 
 def choose_campaign(named: str | None, root: Path, workspace: Path) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_kopt.campaign.ledger import Decided, PairedChange
@@ -70,21 +71,17 @@ def over_baseline(verdicts: Iterable[Verdict | Decided]) -> Iterator[Gain]:
         yield gain
 
 
-def _product(changes: Iterable[PairedChange | None]) -> PairedChange | None:
-    total = PairedChange(step_pct=0.0, forward_pct=0.0, backward_pct=0.0)
-    for change in changes:
-        if change is None:
-            return None
-        backward = (total.backward_pct, change.backward_pct)
-        total = PairedChange(
-            step_pct=_compound(total.step_pct, change.step_pct),
-            forward_pct=_compound(total.forward_pct, change.forward_pct),
-            backward_pct=None
-            if backward[0] is None or backward[1] is None
-            else _compound(backward[0], backward[1]),
-        )
-    return total
+def _product(changes: Sequence[PairedChange | None]) -> PairedChange | None:
+    found = [change for change in changes if change]
+    if len(found) < len(changes):
+        return None
 
+    def compounded(parts: Iterable[float]) -> float:
+        return (math.prod(1 + part / 100 for part in parts) - 1) * 100
 
-def _compound(first: float, second: float) -> float:
-    return ((1 + first / 100) * (1 + second / 100) - 1) * 100
+    backward = [change.backward_pct for change in found if change.backward_pct is not None]
+    return PairedChange(
+        step_pct=compounded(change.step_pct for change in found),
+        forward_pct=compounded(change.forward_pct for change in found),
+        backward_pct=compounded(backward) if len(backward) == len(found) else None,
+    )

@@ -38,18 +38,8 @@ class Finished:
         return (self.out + self.err)[-_MOST:]
 
 
-async def kopt(words: Sequence[str], root: Path) -> Finished:
-    """Run `kopt`, which prints all it has to say at its end; see `_run`."""
-    return await _run(["pytest_kopt.cli", *words], root, None)
-
-
-async def pytest(words: Sequence[str], root: Path, told: Told) -> Finished:
-    """Run pytest and tell each line that it prints; see `_run`."""
-    return await _run(["pytest", *words], root, told)
-
-
-async def _run(words: Sequence[str], root: Path, told: Told | None) -> Finished:
-    """Run a module as a program.
+async def run(words: Sequence[str], root: Path, told: Told | None = None) -> Finished:
+    """Run a module as a program, and tell each line of its output that somebody waits for.
 
     Raises ToolError with its one message where the input cannot be used. Cancelled, it does what
     Ctrl-C does, and waits until the command has ended.
@@ -71,7 +61,9 @@ async def _run(words: Sequence[str], root: Path, told: Told | None) -> Finished:
                 await _ended(process)
         done = Finished(process.returncode or 0, *(_text(stream.fileno()) for stream in (out, err)))
     if done.code == ExitCode.USAGE:
-        raise ToolError(_refusal(done))
+        lines = [*done.err.splitlines(), *done.out.splitlines()]
+        found = next((line for line in lines if line.startswith("ERROR: ")), "")
+        raise ToolError(found.removeprefix("ERROR: ") or done.tail)
     return done
 
 
@@ -106,9 +98,3 @@ async def _ended(process: anyio.abc.Process) -> None:
 def _text(descriptor: int) -> str:
     size = os.fstat(descriptor).st_size
     return os.pread(descriptor, size, 0).decode(errors="replace")
-
-
-def _refusal(done: Finished) -> str:
-    lines = [*done.err.splitlines(), *done.out.splitlines()]
-    found = next((line for line in lines if line.startswith("ERROR: ")), "")
-    return found.removeprefix("ERROR: ") or done.tail

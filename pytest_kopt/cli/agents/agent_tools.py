@@ -71,25 +71,17 @@ def server() -> MCPServer:
     found = MCPServer(
         "kopt", instructions=_INSTRUCTIONS, version=version("pytest-kopt"), log_level="WARNING"
     )
-    for tool in (status, advise, init, note, verdict, profile, tips, report, discard, stop):
-        found.add_tool(tool)
-    # `round` is a function of Python's.
-    found.add_tool(play_round, name="round")
-    found.add_tool(race)
-    found.add_tool(check)
-    found.add_tool(gate)
-    skill = bundled("conftest_templates") / "SKILL.md"
-    found.add_resource(
-        FileResource(uri="kopt://skill", name="skill", path=skill, mime_type="text/markdown")
-    )
+    tools = (status, advise, init, note, verdict, profile, tips, report, discard, stop)
+    for tool in (*tools, play_round, race, check, gate):
+        # `round` is a function of Python's.
+        found.add_tool(tool, name="round" if tool is play_round else None)
+    pages = {"kopt://skill": bundled("conftest_templates") / "SKILL.md"}
     knowledge = bundled("knowledge")
     for page in sorted(knowledge.rglob("*.md")):
-        name = page.relative_to(knowledge).as_posix()
-        found.add_resource(
-            FileResource(
-                uri=f"kopt://knowledge/{name}", name=name, path=page, mime_type="text/markdown"
-            )
-        )
+        pages[f"kopt://knowledge/{page.relative_to(knowledge).as_posix()}"] = page
+    for uri, path in pages.items():
+        name = uri.removeprefix("kopt://").removeprefix("knowledge/")
+        found.add_resource(FileResource(uri=uri, name=name, path=path, mime_type="text/markdown"))
     return found
 
 
@@ -158,8 +150,8 @@ async def race(
 async def check(campaign: Name, context: Context) -> Done:
     """Check what the kernel files hold now, in seconds, without a round: `--kopt-check-only`."""
     found = _campaign(campaign)
-    words = ["--kopt-check-only", *shlex.split(found.manifest.tests)]
-    done = await agent_commands.pytest(words, found.root, _told(context))
+    words = ["pytest", "--kopt-check-only", *shlex.split(found.manifest.tests)]
+    done = await agent_commands.run(words, found.root, _told(context))
     return Done(exit_code=done.code, output=done.tail)
 
 
@@ -221,12 +213,12 @@ async def stop(campaign: Name) -> Done:
 
 
 async def _done(*words: str) -> Done:
-    done = await agent_commands.kopt(words, Path.cwd())
+    done = await agent_commands.run(["pytest_kopt.cli", *words], Path.cwd())
     return Done(exit_code=done.code, output=done.tail)
 
 
 async def _document(words: Sequence[str]) -> dict[str, Any]:
-    done = await agent_commands.kopt(words, Path.cwd())
+    done = await agent_commands.run(["pytest_kopt.cli", *words], Path.cwd())
     if done.code:
         raise ToolError(done.tail)
     document: dict[str, Any] = json.loads(done.out)
@@ -238,9 +230,9 @@ async def _judged(
 ) -> Judged:
     with _written(notes) as file:
         written = file.with_name("verdict.json")
-        words = [*words, f"--kopt-verdict={written}"]
+        words = ["pytest", *words, f"--kopt-verdict={written}"]
         words += [] if notes is None else [f"--kopt-notes={file}"]
-        done: Finished = await agent_commands.pytest(words, root, _told(context))
+        done: Finished = await agent_commands.run(words, root, _told(context))
         found = Verdict.model_validate_json(written.read_text()) if written.exists() else None
     return Judged(exit_code=done.code, verdict=found, output=done.tail)
 

@@ -42,37 +42,29 @@ def pytest_kopt_verdict(config: pytest.Config, verdict: Verdict) -> Iterator[str
 
 def comment(verdict: Verdict) -> str:
     """Return the Markdown; text from the session can neither be markup nor mention anyone."""
-    return "\n".join(_lines(verdict)) + "\n"
+    return "\n\n".join(_blocks(verdict)) + "\n"
 
 
-def _lines(verdict: Verdict) -> Iterator[str]:
+def _blocks(verdict: Verdict) -> Iterator[str]:
     sign = _SIGNS.get(verdict.decision, "🔴")
     yield f"### {sign} kopt: {outcome(verdict).replace('_', ' ').lower()}"
-    yield ""
     yield _safe(verdict.reason)
     totals = [total for total in (verdict.aggregate, *verdict.secondary) if total]
     if any(total.change_pct is not None for total in totals):
-        yield ""
         # A gate compares times of many schemas: it has no figure of its own.
         has_figures = any(total.candidate is not None for total in totals)
         yield markdown_table(
             ["Geomean", *(["Before", "Now"] if has_figures else []), "Change", "Interval"],
             [
-                [
-                    _safe(total.metric),
-                    *(versions(total) if has_figures else []),
-                    *bounds(total),
-                ]
-                for total in totals
+                [_safe(each.metric), *(versions(each) if has_figures else []), *bounds(each)]
+                for each in totals
             ],
         )
     if verdict.shapes:
         worst = sorted(
             verdict.shapes, key=lambda shape: (shape.check == "PASS", shape.change_pct or 0.0)
         )
-        yield ""
         yield f"<details><summary>{len(worst)} cases, the worst first</summary>"
-        yield ""
         yield markdown_table(
             ["Case", "Check", "Change", "Interval", "Status"],
             [
@@ -81,44 +73,32 @@ def _lines(verdict: Verdict) -> Iterator[str]:
             ],
         )
         if len(worst) > _MOST_ROWS:
-            yield ""
             yield f"and {len(worst) - _MOST_ROWS} more in verdict.json"
-        yield ""
         yield "</details>"
-    same = verdict.same_code
-    if same:
-        yield ""
-        yield f"{same}."
+    if verdict.same_code:
+        yield f"{verdict.same_code}."
     kernels = kernel_lines(verdict)
     if kernels:
-        yield ""
         yield f"<details><summary>what changed in {len(kernels)} kernels</summary>"
-        yield ""
-        yield from (f"- {_safe(line)}" for line in kernels[:_MOST_ROWS])
-        yield ""
+        yield "\n".join(f"- {_safe(line)}" for line in kernels[:_MOST_ROWS])
         yield "</details>"
     if verdict.flags:
-        yield ""
-        yield from (f"- flag: {_safe(flag)}" for flag in verdict.flags)
+        yield "\n".join(f"- flag: {_safe(flag)}" for flag in verdict.flags)
     if verdict.next_step:
-        yield ""
         yield f"**Next:** {_safe(verdict.next_step)}"
-    yield ""
     yield f"<sub>{_safe(_how(verdict))}</sub>"
 
 
 def _how(verdict: Verdict) -> str:
-    parts = [f"policy {verdict.policy}"]
-    if verdict.compare != "none":
-        parts.append(f"{verdict.compare} comparison")
-    if verdict.engine:
-        parts.append(f"engine {verdict.engine}")
-    if verdict.base:
-        base = verdict.base if "/" in verdict.base else verdict.base[:12]
-        parts.append(f"against {base}")
-    if verdict.campaign:
-        parts.append(f"campaign {verdict.campaign}, round {verdict.round}")
-    return ", ".join(parts)
+    base = verdict.base or ""
+    told = {
+        f"policy {verdict.policy}": True,
+        f"{verdict.compare} comparison": verdict.compare != "none",
+        f"engine {verdict.engine}": verdict.engine,
+        f"against {base if '/' in base else base[:12]}": base,
+        f"campaign {verdict.campaign}, round {verdict.round}": verdict.campaign,
+    }
+    return ", ".join(text for text, is_known in told.items() if is_known)
 
 
 def _status(shape: Shape) -> str:

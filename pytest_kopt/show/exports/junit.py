@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -42,9 +42,9 @@ def case_properties(result: CaseResult) -> Iterator[Property]:
     for name, value in {**result.dims, **result.cells}.items():
         if value is not None:
             yield f"kopt.{name}", str(value)
-    for key, found in (("engine", result.evidence.engine), ("device", result.evidence.device)):
-        if found is not None:
-            yield f"kopt.{key}", found
+    for name in ("engine", "device"):
+        if (found := getattr(result.evidence, name)) is not None:
+            yield f"kopt.{name}", found
     for finding in result.findings:
         yield "kopt.finding", str(finding)
 
@@ -52,15 +52,8 @@ def case_properties(result: CaseResult) -> Iterator[Property]:
 def verdict_properties(verdict: Verdict) -> Iterator[Property]:
     yield "kopt.decision", str(verdict.decision)
     yield "kopt.reason", verdict.reason
-    for name, value in (
-        ("outcome", verdict.outcome),
-        ("campaign", verdict.campaign),
-        ("round", verdict.round),
-        ("attempt", verdict.attempt),
-        ("policy", verdict.policy),
-        ("compare", verdict.compare),
-    ):
-        if value is not None:
+    for name in ("outcome", "campaign", "round", "attempt", "policy", "compare"):
+        if (value := getattr(verdict, name)) is not None:
             yield f"kopt.{name}", str(value)
     if verdict.aggregate and verdict.aggregate.change_pct is not None:
         total = verdict.aggregate
@@ -73,11 +66,7 @@ def verdict_properties(verdict: Verdict) -> Iterator[Property]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_kopt_verdict(config: pytest.Config, verdict: Verdict) -> None:
-    writers: Sequence[Any] = [
-        plugin
-        for plugin in config.pluginmanager.get_plugins()
-        if hasattr(plugin, "add_global_property")
-    ]
-    for writer in writers:
-        for name, value in verdict_properties(verdict):
-            writer.add_global_property(name, value)
+    for plugin in config.pluginmanager.get_plugins():
+        if add := getattr(plugin, "add_global_property", None):
+            for name, value in verdict_properties(verdict):
+                add(name, value)
