@@ -150,15 +150,12 @@ def _read_pairs(text: str) -> DataFrame:
     """Return a pairs.csv as it is: labels are text, and floats are read to the last bit."""
     import pandas
 
+    numbers = ("candidate_ms", "incumbent_ms", "clocks")
     return pandas.read_csv(
         io.StringIO(text),
         dtype={"label": str, "device": str},
         keep_default_na=False,
-        converters={
-            "candidate_ms": float,
-            "incumbent_ms": float,
-            "clocks": lambda text: float(text or "nan"),
-        },
+        converters={name: lambda text: float(text or "nan") for name in numbers},
     )
 
 

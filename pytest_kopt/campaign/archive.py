@@ -59,24 +59,21 @@ class Archive:
             "session": evidence.session,
             "results": [result.to_json() for result in evidence.results],
         }
-        texts = {"evidence.json": json.dumps(document, indent=1) + "\n"}
-        if evidence.table:
-            texts["benchmark.csv"] = format_csv(evidence.table.header, evidence.table.rows)
-        if evidence.pairs_csv:
-            texts["pairs.csv"] = evidence.pairs_csv
-        if evidence.benchmark_log:
-            texts["benchmark_command.log"] = evidence.benchmark_log
+        texts = {
+            "evidence.json": json.dumps(document, indent=1) + "\n",
+            "benchmark.csv": _csv(evidence.table),
+            "pairs.csv": evidence.pairs_csv,
+            "benchmark_command.log": evidence.benchmark_log,
+        }
         for place, (kernel, table) in enumerate(evidence.candidates, start=1):
             kernel.write(directory / "candidates" / str(place) / "kernel_snapshot")
-            if table:
-                rows = format_csv(table.header, table.rows)
-                texts[f"candidates/{place}/benchmark.csv"] = rows
+            texts[f"candidates/{place}/benchmark.csv"] = _csv(table)
         texts["verdict.json"] = verdict.model_dump_json(indent=1) + "\n"
+        hashes = {}
         for name, text in texts.items():
-            write_atomically(directory / name, text)
-        hashes = {
-            self._key(directory / name): _sha256(text.encode()) for name, text in texts.items()
-        }
+            if text:
+                write_atomically(directory / name, text)
+                hashes[self._key(directory / name)] = _sha256(text.encode())
         path = self._key(directory / "verdict.json")
         return Kept(hashes, path, hashes.pop(path))
 
@@ -155,6 +152,10 @@ class Archive:
 
     def _key(self, path: Path) -> str:
         return path.relative_to(self._layout.directory).as_posix()
+
+
+def _csv(table: Table | None) -> str:
+    return format_csv(table.header, table.rows) if table else ""
 
 
 def _sha256(content: bytes) -> str:

@@ -24,6 +24,10 @@ class KernelFile:
     content: bytes
     mode: int
 
+    @classmethod
+    def at(cls, path: Path) -> KernelFile:
+        return cls(path.read_bytes(), stat.S_IMODE(path.stat().st_mode))
+
     @property
     def sha256(self) -> str:
         return hashlib.sha256(self.content).hexdigest()
@@ -47,8 +51,7 @@ class KernelVersion:
             try:
                 for path in files_of(root / source):
                     where = path.relative_to(root).as_posix()
-                    mode = stat.S_IMODE(path.stat().st_mode)
-                    files[where] = KernelFile(path.read_bytes(), mode)
+                    files[where] = KernelFile.at(path)
             except OSError as error:
                 raise BadInput(f"cannot be read: {error.strerror}", where=where) from None
         return cls(files)
@@ -105,19 +108,18 @@ class KernelVersion:
         for relative in {*self.files, *over.files}:
             _temporary((root / relative).resolve()).unlink(missing_ok=True)
         changed = []
+        gone = set(over.files) - set(self.files)
         differing = {path for path, file in self.files.items() if over.files.get(path) != file}
-        for relative in sorted(set(over.files) - set(self.files)):
-            if _is_at(root / relative, over.files[relative]):
-                (root / relative).unlink()
-                changed.append(relative)
-                _remove_empty((root / relative).parent, root)
-        for relative in sorted(differing):
-            path = (root / relative).resolve()
-            file, other = self.files[relative], over.files.get(relative)
+        for relative in [*sorted(gone), *sorted(differing)]:
+            file, other = self.files.get(relative), over.files.get(relative)
+            path = (root / relative).resolve() if file else root / relative
             if not _is_at(path, other):
                 continue
             changed.append(relative)
-            if other is not None and other.content == file.content:
+            if file is None:
+                path.unlink()
+                _remove_empty(path.parent, root)
+            elif other is not None and other.content == file.content:
                 path.chmod(file.mode)
             else:
                 put(path, file)
@@ -126,11 +128,7 @@ class KernelVersion:
 
 def _is_at(path: Path, file: KernelFile | None) -> bool:
     """Say whether a path holds just this file; nothing at all for None."""
-    if file is None:
-        return not path.exists()
-    return path.is_file() and file == KernelFile(
-        path.read_bytes(), stat.S_IMODE(path.stat().st_mode)
-    )
+    return file == KernelFile.at(path) if path.is_file() else file is None and not path.exists()
 
 
 def put(path: Path, file: KernelFile) -> None:

@@ -6,23 +6,15 @@ import re
 from dataclasses import dataclass
 
 ARCHITECTURES = {
-    "H20": "sm_90",
-    "H100": "sm_90",
-    "H200": "sm_90",
+    **dict.fromkeys(("H20", "H100", "H200"), "sm_90"),
     "B200": "sm_100",
-    "MI300X": "gfx942",
-    "MI308X": "gfx942",
-    "MI325X": "gfx942",
-    "MI350X": "gfx950",
-    "MI355X": "gfx950",
+    **dict.fromkeys(("MI300X", "MI308X", "MI325X"), "gfx942"),
+    **dict.fromkeys(("MI350X", "MI355X"), "gfx950"),
 }
 LANGUAGES = {
     "TRITON": "TRITON",
-    "CK": "HIP",
-    "HIPBLASLT": "HIP",
-    "TURBO": "HIP",
-    "FLYDSL": "FLYDSL",
-    "TORCH": "TORCH",
+    **dict.fromkeys(("CK", "HIPBLASLT", "TURBO"), "HIP"),
+    **{name: name for name in ("FLYDSL", "TORCH")},
 }
 _ARCHITECTURE = re.compile(r"cpu|sm_\d{2,3}a?|gfx[0-9a-f]{3,5}")
 EFFICIENCY = "% peak efficiency"

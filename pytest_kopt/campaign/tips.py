@@ -90,15 +90,15 @@ def correction(number: int, notes: Notes, time: str, known: list[Entry]) -> str:
     `notes` hold the takeaway as their tip, and its bucket or mark; without a bucket the entry's
     own hold. Entries are never changed: a bad one stays and is marked by this.
     """
-    found = [entry for entry in known if entry.number == number]
-    if not found:
+    found = {entry.number: entry for entry in known}.get(number)
+    if found is None:
         raise BadInput(
             f"there is no tip {number}",
             where="kopt tips",
             legal=[str(entry.number) for entry in known] or "none yet",
         )
     if notes.bucket is None:
-        said = fields(found[0].text)
+        said = fields(found.text)
         bucket = said.get("Bucket")
         inherited = {
             "bucket": bucket if bucket in get_args(Bucket) else None,
@@ -109,7 +109,7 @@ def correction(number: int, notes: Notes, time: str, known: list[Entry]) -> str:
     check(notes, corrected, "kopt tips")
     takeaway = _marked(_one(notes.tip or ""), _is_anti_pattern(corrected))
     return (
-        f"\n### {time} correction of tip {number} ({found[0].title})\n\n"
+        f"\n### {time} correction of tip {number} ({found.title})\n\n"
         f"- Takeaway: {takeaway}\n- Bucket: {notes.bucket or _UNNAMED}\n"
     )
 

@@ -128,18 +128,13 @@ class Facts:
 
     def sheet(self, architecture: str, product: str | None = None) -> list[Fact]:
         """Return all facts of a product, known or UNKNOWN, or those that an architecture shares."""
-        return [
-            self.fact(metric, architecture, product)
-            for metric in self._specs(architecture, product)
-        ]
+        metrics = self._specs(architecture, product)
+        return [self.fact(metric, architecture, product) for metric in metrics]
 
     def _specs(self, architecture: str, product: str | None) -> dict[str, Entry]:
         document = self._file(architecture)
-        if document is None:
-            return {}
-        if product is None:
-            return document.specs
-        return document.platforms[product].specs if product in document.platforms else {}
+        found = document if product is None or not document else document.platforms.get(product)
+        return found.specs if found else {}
 
     def _hardware(self) -> dict[str, Any]:
         path = self._root / "index.yaml"
@@ -165,9 +160,8 @@ def product_facts(gpu: str, model: str | None, device: str) -> tuple[str, list[F
     facts = Facts()
     product = facts.product(model or device)
     if product is not None:
-        return f"{product.name} ({product.architecture})", facts.sheet(
-            product.architecture, product.name
-        )
+        found = facts.sheet(product.architecture, product.name)
+        return f"{product.name} ({product.architecture})", found
     models = facts.products(gpu)
     if not models or device:
         return f"{device or gpu} is in no spec file: its peaks are UNKNOWN", []

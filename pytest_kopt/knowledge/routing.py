@@ -50,27 +50,19 @@ def route(op: str, gpu: str, backend: str, lang: str, root: Path | None = None) 
     area = match(op, index["ops"])
     architecture = gpu if gpu in index["hardware"] else None
     language = _backend(backend, index["backend"]) or _backend(lang, index["backend"])
-    gaps = []
-    if area is None:
-        gaps.append(_op_gap(op, index))
-    if architecture is None:
-        gaps.append(
-            f"GPU {gpu!r} is not covered ({', '.join(index['hardware'])} are): its facts are "
-            "UNKNOWN; measure its ceilings with `kopt calibrate --ceilings`"
-        )
-    if language is None:
-        gaps.append(
-            f"backend {backend!r} ({lang}) is not covered ({', '.join(index['backend'])} are): "
-            "draw on the language's own documentation"
-        )
-    return Route(
-        root=root,
-        readings=tuple(_readings(index, area, architecture, language)),
-        gaps=tuple(gaps),
-        op=area,
-        architecture=architecture,
-        backend=language,
+    gaps = (
+        None if area else _op_gap(op, index),
+        None
+        if architecture
+        else f"GPU {gpu!r} is not covered ({', '.join(index['hardware'])} are): its facts are "
+        "UNKNOWN; measure its ceilings with `kopt calibrate --ceilings`",
+        None
+        if language
+        else f"backend {backend!r} ({lang}) is not covered ({', '.join(index['backend'])} are): "
+        "draw on the language's own documentation",
     )
+    readings = tuple(_readings(index, area, architecture, language))
+    return Route(root, readings, tuple(filter(None, gaps)), area, architecture, language)
 
 
 def match(name: str, areas: Mapping[str, Any]) -> str | None:

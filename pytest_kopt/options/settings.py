@@ -82,23 +82,24 @@ class Settings:
     @classmethod
     def from_config(cls, config: pytest.Config) -> Settings:
         """Resolve the settings; BadInput names the option, its value and what is legal."""
-        option = config.option
-        here = Path(config.invocation_params.dir)
+        option, here = config.option, Path(config.invocation_params.dir)
+        python, csv = option.kopt_base_python, option.kopt_summary_csv
         settings = cls(
             root=config.rootpath,
             workspace=workspace_of(config),
             campaign=option.kopt_campaign or config.getini("kopt_campaign"),
             round=parse_round(option.kopt_round),
             base=option.kopt_base,
-            base_python=_interpreter(here, option.kopt_base_python),
+            # The links of a virtual environment name it: they are not followed.
+            base_python=python and Path(os.path.abspath(here / python)),
             gate=cast(Gate, _choice(config, "kopt_gate", GATES)),
             allow_removed=option.kopt_allow_removed,
             measure_same=option.kopt_measure_same,
             candidates=tuple(option.kopt_candidates),
             check_only=option.kopt_check_only,
             rebuild_command=config.getini("kopt_rebuild_command"),
-            summary_csv=_absolute(here, option.kopt_summary_csv),
-            csv_per_schema=_is_directory(here, option.kopt_summary_csv),
+            summary_csv=_absolute(here, csv),
+            csv_per_schema=bool(csv and (csv.endswith("/") or (here / csv).is_dir())),
             calibrate=_count("--kopt-calibrate", option.kopt_calibrate, 4, 1000),
             level=option.kopt_level,
             compare=_choice(config, "kopt_compare", COMPARE),
@@ -112,7 +113,7 @@ class Settings:
             timeout=_number(config, "kopt_timeout", DEFAULT_TIMEOUT, 1e-9, "seconds above 0"),
             apply=not option.kopt_no_apply,
             profile=option.kopt_profile,
-            suite=_suite(config),
+            suite=_suite(option),
             seed=_seed(config),
             repeats=_count("--kopt-repeats", option.kopt_repeats),
             iterations=_count("--kopt-iters-per-repeat", option.kopt_iters_per_repeat),
@@ -160,14 +161,12 @@ class Settings:
                 where="--kopt-calibrate",
                 legal="neither --kopt-round nor --kopt-base",
             )
-        timed = {
-            "--kopt-round": self.round,
-            "--kopt-base": self.base,
-            "--kopt-calibrate": self.calibrate,
-            "--kopt-repeats": self.repeats,
-            "--kopt-iters-per-repeat": self.iterations,
-        }
-        for name in (name for name, given in timed.items() if given and self.check_only):
+        timed = (
+            *("--kopt-round", "--kopt-base", "--kopt-calibrate"),
+            *("--kopt-repeats", "--kopt-iters-per-repeat"),
+        )
+        given = (n for n in timed if getattr(option, n[2:].replace("-", "_")) is not None)
+        for name in given if self.check_only else ():
             raise BadInput(
                 f"times, judges and records nothing, but {name} asks for that",
                 where="--kopt-check-only",
@@ -243,15 +242,13 @@ def _count(name: str, given: int | None, least: int = 1, most: int = 100_000) ->
     return given
 
 
-def _suite(config: pytest.Config) -> Suite:
-    if config.option.kopt_deterministic_only and config.option.kopt_dist_only:
-        raise BadInput(
-            "--kopt-deterministic-only and --kopt-dist-only exclude each other",
-            legal="one of them at a time",
-        )
-    if config.option.kopt_deterministic_only:
+def _suite(option: Any) -> Suite:
+    if option.kopt_deterministic_only and option.kopt_dist_only:
+        what = "--kopt-deterministic-only and --kopt-dist-only exclude each other"
+        raise BadInput(what, legal="one of them at a time")
+    if option.kopt_deterministic_only:
         return "deterministic"
-    return "multigpu" if config.option.kopt_dist_only else "standard"
+    return "multigpu" if option.kopt_dist_only else "standard"
 
 
 def _choice(config: pytest.Config, name: str, legal: Sequence[str]) -> str:
@@ -279,22 +276,10 @@ def _number(config: pytest.Config, name: str, default: float, least: float, lega
 
 def _seed(config: pytest.Config) -> int | None:
     given = config.getini("kopt_seed")
-    if given is None:
-        return None
-    if not str(given).isdecimal():
+    if given is not None and not str(given).isdecimal():
         raise BadInput(f"kopt_seed is {given!r}", where="ini", legal="a number >= 0")
-    return int(given)
+    return None if given is None else int(given)
 
 
-def _is_directory(here: Path, path: str | None) -> bool:
-    """Say whether a path names a directory: by the slash at its end, or because it is one."""
-    return path is not None and (path.endswith("/") or (here / path).is_dir())
-
-
-def _interpreter(here: Path, option: str | None) -> Path | None:
-    """Return an interpreter's absolute path; the links of a virtual environment name it."""
-    return None if option is None else Path(os.path.abspath(here / option))
-
-
-def _absolute(here: Path, path: Path | str | None) -> Path | None:
+def _absolute(here: Path, path: str | None) -> Path | None:
     return None if path is None else (here / path).resolve()

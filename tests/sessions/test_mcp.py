@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.cli.demo import _DATA, _KERNEL, STEPS, _make_project
+from pytest_kopt.cli.demo import _KERNEL, STEPS, _make_project, source
 
 from .. import nursery
 from .live import beside, round_words
@@ -207,8 +207,7 @@ def test_an_agent_plays_the_demo(tmp_path: Path, forks: str) -> None:
             tests = "tests/test_rmsnorm.py"
             await called(agent, "init", campaign=DEMO, tests=tests, **words)
             for step in STEPS:
-                source = (_DATA / f"rmsnorm_{step.version}.py").read_text()
-                (project.root / _KERNEL).write_text(source)
+                (project.root / _KERNEL).write_text(source(step.version))
                 notes = {"summary": step.version, "hypothesis": step.story}
                 number = str(step.round)
                 done = await called(agent, "round", campaign=DEMO, round=number, notes=notes)

@@ -9,6 +9,7 @@ import random
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from pytest_kopt.campaign.state import CampaignState, Round
@@ -137,15 +138,17 @@ def document(given: Recollection) -> dict[str, Any]:
 
 def _performance(given: Recollection) -> dict[str, Any]:
     now, lines = _figures(given.table), given.verdict.rooflines
-    common = [_figures(table) for table in _over_common_cases(given.table, given.previous)]
+    new, old = given.table, given.previous
+    if new is not None and old is not None:  # a quick round has but some of the cases
+        new, old = new.only(old.by_key()), old.only(new.by_key())
+    common = (_figures(new), _figures(old))
 
     def share(unit: str) -> float | None:
-        found = [line.achieved_pct for line in lines if line.unit == unit and line.achieved_pct]
-        return sum(found) / len(found) if found else None
+        return _mean([ln.achieved_pct for ln in lines if ln.unit == unit and ln.achieved_pct])
 
     def delta(name: str) -> float | None:
-        new, old = (figures[name] for figures in common)
-        return None if old is None or new is None else new - old
+        after, before = (figures[name] for figures in common)
+        return None if before is None or after is None else after - before
 
     return {
         "latency_us": now["latency"],
@@ -162,21 +165,12 @@ def _performance(given: Recollection) -> dict[str, Any]:
     }
 
 
-def _over_common_cases(new: Table | None, old: Table | None) -> tuple[Table | None, Table | None]:
-    """Return two tables with the cases that both have: a quick round has but some."""
-    if new is None or old is None:
-        return new, old
-    return new.only(old.by_key()), old.only(new.by_key())
-
-
 def _figures(table: Table | None) -> dict[str, float | None]:
-    rates = {unit: _mean(table, f"Forward {unit}") for unit in ("TFLOPS", "GB/s")}
-    latencies = list(_latencies(table).values())
-    return {"latency": sum(latencies) / len(latencies) if latencies else None, **rates}
+    rates = {unit: _mean(_numbers(table, f"Forward {unit}")) for unit in ("TFLOPS", "GB/s")}
+    return {"latency": _mean(list(_latencies(table).values())), **rates}
 
 
-def _mean(table: Table | None, column: str) -> float | None:
-    found = _numbers(table, column)
+def _mean(found: Sequence[float]) -> float | None:
     return sum(found) / len(found) if found else None
 
 
@@ -224,16 +218,8 @@ def _profile_evidence(given: Recollection) -> dict[str, Any]:
 
 def _search_log(given: Recollection) -> list[dict[str, Any]]:
     notes = given.item.notes
-    if not notes.evidence:
-        return []
-    return [
-        {
-            "source": "notes",
-            "query": notes.hypothesis,
-            "finding": notes.evidence,
-            "actionability": notes.change,
-        }
-    ]
+    told = {"query": notes.hypothesis, "finding": notes.evidence, "actionability": notes.change}
+    return [{"source": "notes", **told}] if notes.evidence else []
 
 
 def _pitfalls(given: Recollection) -> list[dict[str, Any]]:
@@ -242,29 +228,16 @@ def _pitfalls(given: Recollection) -> list[dict[str, Any]]:
     for attempt in given.item.attempts.values():
         decided = attempt.decided
         if decided and decided.decision.leaves_open:
-            found.append(
-                _pitfall(
-                    "accuracy" if decided.decision is Decision.REPAIR else "runtime",
-                    f"attempt {attempt.number}: {decided.reason}",
-                )
-            )
+            kind = "accuracy" if decided.decision is Decision.REPAIR else "runtime"
+            found.append(_pitfall(kind, f"attempt {attempt.number}: {decided.reason}"))
     verdict = given.verdict
     if not verdict.decision.keeps:
-        pitfall = _pitfall("performance", verdict.reason)
         fixed = "the incumbent was restored"
-        found.append(
-            pitfall | {"root_cause": notes.root_cause, "fix_applied": fixed, "lesson": notes.lesson}
-        )
+        found.append(_pitfall("performance", verdict.reason, notes.root_cause, fixed, notes.lesson))
     unknown = sorted({text for line in verdict.rooflines for text in line.unknown})
-    found += [_pitfall("hardware fact", text) for text in unknown]
-    return found
+    return found + [_pitfall("hardware fact", text) for text in unknown]
 
 
-def _pitfall(kind: str, message: str) -> dict[str, Any]:
-    return {
-        "error_type": kind,
-        "error_message": message,
-        "root_cause": None,
-        "fix_applied": None,
-        "lesson": None,
-    }
+def _pitfall(*told: str | None) -> dict[str, Any]:
+    keys = ("error_type", "error_message", "root_cause", "fix_applied", "lesson")
+    return dict(zip_longest(keys, told))

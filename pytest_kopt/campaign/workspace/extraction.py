@@ -57,7 +57,7 @@ def extracted(
             shutil.copy(root / upstream, building.directory / place)
         for room in rooms:
             (building.directory / room).mkdir(exist_ok=True)
-        text = _settings(layout.name, root, rooms, seen, settings)
+        text = _settings(layout.name, root.resolve(), rooms, seen, settings)
         (building.directory / "pyproject.toml").write_text(text)
         KernelVersion.take(root, given.kernel_source).write(building.upstream)
         _check(manifest, building, files, seen)
@@ -111,14 +111,10 @@ def _manifest(
 ) -> Manifest:
     repository = Repository.around(root)
     if repository is not None:
-        inside = {repository.relative(root, path): path for path in files.values()}
-        dirty = repository.dirty(inside)
+        dirty = repository.dirty([repository.relative(root, path) for path in files.values()])
         if dirty:
-            raise BadInput(
-                f"{', '.join(sorted(dirty))} differs from HEAD, but a workspace copies a commit",
-                where="--mode workspace",
-                legal="git commit first",
-            )
+            what = f"{', '.join(sorted(dirty))} differs from HEAD, but a workspace copies a commit"
+            raise BadInput(what, where="--mode workspace", legal="git commit first")
     places = {upstream: place for place, upstream in files.items()}
     prefix = "" if all(place == upstream for place, upstream in src.items()) else f"{_SRC}/"
     upstream = Upstream(
@@ -128,9 +124,7 @@ def _manifest(
         tests=given.tests,
         test_command=given.test_command,
         files={
-            place: Extracted(
-                path=path, sha256=hashlib.sha256((root / path).read_bytes()).hexdigest()
-            )
+            place: Extracted(path=path, sha256=sha256_of(root / path))
             for place, path in files.items()
         },
     )
@@ -151,12 +145,10 @@ def _moved(word: str, places: Mapping[str, str]) -> str:
     name = PurePosixPath(path).as_posix()
     if name in places:
         return places[name] + found + rest
-    below = sorted(
-        place for upstream, place in places.items() if _below(upstream, PurePosixPath(name))
-    )
+    below = sorted(p for upstream, p in places.items() if _below(upstream, PurePosixPath(name)))
     if not below or word.startswith("-"):
         return word
-    inside = next(upstream for upstream, place in places.items() if place == below[0])
+    inside = {place: upstream for upstream, place in places.items()}[below[0]]
     return below[0][: len(below[0]) - len(inside)] + name
 
 
@@ -168,7 +160,6 @@ def _settings(
     settings: Mapping[str, Any],
 ) -> str:
     """Return the workspace's pyproject.toml: upstream's settings of pytest, and its own paths."""
-    root = root.resolve()
     entries = [
         Path(entry).relative_to(root).as_posix()
         for entry in seen.path
@@ -199,18 +190,17 @@ def _check(manifest: Manifest, building: Layout, files: Mapping[str, str], befor
     wanted = [_moved(nodeid, places) for nodeid in before.cases]
     kernel = [str((building.directory / path).resolve()) for path in manifest.kernel_source]
     missing = [path for path in kernel if path.endswith(".py") and path not in seen.modules]
-    if not seen.failure and list(seen.cases) == wanted and not missing:
-        return
-    problem = seen.failure or (
-        f"kernel {missing[0]} is not imported from there"
-        if missing
-        else f"{len(seen.cases)} case(s) are collected there, {len(wanted)} upstream"
-    )
-    raise BadInput(
-        f"the workspace does not work on its own: {problem}",
-        where="--mode workspace",
-        legal="--mode repo, or tests and kernel that can be taken out of their project",
-    )
+    problem = seen.failure
+    if not problem and missing:
+        problem = f"kernel {missing[0]} is not imported from there"
+    elif not problem and list(seen.cases) != wanted:
+        problem = f"{len(seen.cases)} case(s) are collected there, {len(wanted)} upstream"
+    if problem:
+        raise BadInput(
+            f"the workspace does not work on its own: {problem}",
+            where="--mode workspace",
+            legal="--mode repo, or tests and kernel that can be taken out of their project",
+        )
 
 
 def _below(path: str, folder: PurePosixPath) -> bool:
