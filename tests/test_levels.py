@@ -10,7 +10,7 @@ import pytest
 from pytest_kopt import policies
 from pytest_kopt.campaign import levels
 from pytest_kopt.campaign.history import trend
-from pytest_kopt.campaign.history.chain import chain_of_best, chain_to
+from pytest_kopt.campaign.history.trend import chain_of_best, chain_to
 from pytest_kopt.campaign.ledger import AnyEvent, Decided, Opened, PairedChange
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.state import fold

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_kopt.campaign.history.representative import propose
+from pytest_kopt.campaign.levels import propose
 from pytest_kopt.schema.table import Table, make_row
 from tests.builders import few_examples
 

@@ -4,7 +4,7 @@ import pytest
 
 from pytest_kopt.bundled import bundled
 from pytest_kopt.documents import load_yaml
-from pytest_kopt.knowledge import directions
+from pytest_kopt.knowledge import routing
 from pytest_kopt.knowledge.routing import match, route
 
 ROOT = bundled("knowledge")
@@ -74,7 +74,7 @@ def test_what_is_not_covered_is_said_with_the_nearest_area() -> None:
 
 
 def test_directions_are_read_with_their_five_lines() -> None:
-    (page,) = directions.read(ROOT, ["ops/attention/optimization-directions.md"])
+    (page,) = routing.read(ROOT, ["ops/attention/optimization-directions.md"])
     assert page[0].id == "attention-01"
     for item in page:
         lines = (item.symptom, item.change, item.expected_effect, item.verify, item.risk)
@@ -82,7 +82,7 @@ def test_directions_are_read_with_their_five_lines() -> None:
 
 
 def test_every_id_is_unique() -> None:
-    pages = directions.read(
+    pages = routing.read(
         ROOT, [str(p.relative_to(ROOT)) for p in ROOT.rglob("optimization-directions.md")]
     )
     ids = [item.id for page in pages for item in page]
@@ -98,7 +98,7 @@ def test_untried_takes_page_after_page_and_leaves_out_what_a_note_names() -> Non
 
 
 def test_an_anti_pattern_is_never_proposed() -> None:
-    pages = directions.read(ROOT, ["ops/quantisation/optimization-directions.md"])
+    pages = routing.read(ROOT, ["ops/quantisation/optimization-directions.md"])
     assert any(item.is_anti_pattern for item in pages[0])
-    proposed = directions.untried(pages, [], 99)
+    proposed = routing.untried(pages, [], 99)
     assert proposed and not any(item.is_anti_pattern for item in proposed)

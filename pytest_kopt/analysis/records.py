@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.archive import Archive
-from pytest_kopt.campaign.history.chain import over_baseline
+from pytest_kopt.campaign.history.trend import over_baseline
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.state import Round, fold
 from pytest_kopt.cases.result import CaseResult

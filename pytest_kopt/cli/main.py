@@ -18,10 +18,9 @@ from pytest_kopt.cli.calibrate import calibrate
 from pytest_kopt.cli.campaigns import abandon, discard, note, restore, retry, stop
 from pytest_kopt.cli.decide import decide
 from pytest_kopt.cli.demo import demo
-from pytest_kopt.cli.export import export
 from pytest_kopt.cli.init import init
 from pytest_kopt.cli.outlook import advise, status
-from pytest_kopt.cli.report import report
+from pytest_kopt.cli.report import export, report
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.show.words import visible

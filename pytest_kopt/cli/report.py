@@ -1,4 +1,4 @@
-"""`kopt report`: campaigns as HTML."""
+"""`kopt report` and `kopt export`: campaigns as HTML, and as files for other tools."""
 
 from __future__ import annotations
 
@@ -44,6 +44,34 @@ def report(arguments: argparse.Namespace) -> None:
             _watch(project, names, arguments.output)
     # What a watch leaves behind no longer loads itself anew.
     write(project, names, arguments.output, live=False)
+
+
+@command(
+    "export",
+    "Write campaigns as tables: rounds, rows, pairs, profiles, conditions, and their units.",
+    f"kopt export {EXAMPLE} -o tables",
+    argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="campaigns, by name or path; default: the branch's or the only one",
+    ),
+    argument("-o", dest="output", type=Path, metavar="DIR", required=True),
+    argument(
+        "--format",
+        choices=("csv", "parquet"),
+        help="default: parquet if pyarrow is installed, else csv",
+    ),
+)
+def export(arguments: argparse.Namespace) -> None:
+    from pytest_kopt.analysis import frames as analysis
+
+    frames = analysis.load(*arguments.names)
+    for path, rows in analysis.export(frames, arguments.output, arguments.format).items():
+        print(f"{path}: {rows} rows")
+    if frames.missing:
+        gone = f"{len(frames.missing)} file(s) of evidence, such as {frames.missing[0]}"
+        print(f"not there any more: {gone}")
 
 
 def write(

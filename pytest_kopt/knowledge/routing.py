@@ -1,17 +1,20 @@
-"""From a campaign's target to what a tuner should read, in order, and to what is not covered."""
+"""From a target to what a tuner should read, in order, what is not covered, and what to try."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_kopt.bundled import bundled
-from pytest_kopt.documents import load_yaml
-from pytest_kopt.knowledge.directions import Direction, read, untried
+from pytest_kopt.documents import load_yaml, sections
 
 _DIRECTIONS = "optimization-directions.md"
+_HEADING = re.compile(r"^### (?P<id>[a-z0-9_]+-\d+) — (?P<title>.+)$", re.MULTILINE)
+_LINES = ("Symptom", "Change", "Expected effect", "Verify", "Risk")
+_LINE = re.compile(rf"^- (?P<name>{'|'.join(_LINES)}): (?P<text>.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +118,54 @@ def _readings(
     for why, pages in plan:
         for page in pages:
             yield Reading(page, why)
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """One direction with its lines; `id` is stable, so that a round can name what it tries."""
+
+    id: str
+    title: str
+    symptom: str
+    change: str
+    expected_effect: str
+    verify: str
+    risk: str
+    path: str
+
+    @property
+    def is_anti_pattern(self) -> bool:
+        """Whether it stands there to be recognised and refused."""
+        return self.title.lower().startswith("anti-pattern")
+
+
+def parse(text: str, path: str) -> list[Direction]:
+    """Return the directions of a page; sections of another form are none."""
+    found = []
+    for heading, body in sections(_HEADING, text):
+        told = {m["name"]: m["text"] for m in _LINE.finditer(body)}
+        lines = {name.lower().replace(" ", "_"): told.get(name, "") for name in _LINES}
+        title = heading["title"].strip()
+        found.append(Direction(id=heading["id"], title=title, path=path, **lines))
+    return found
+
+
+def read(root: Path, pages: Iterable[str]) -> list[list[Direction]]:
+    """Return the directions of each page below a knowledge folder that has any."""
+    found = [parse((root / page).read_text(), page) for page in pages]
+    return [directions for directions in found if directions]
+
+
+def untried(
+    pages: Sequence[Sequence[Direction]], tried: Iterable[str], count: int
+) -> list[Direction]:
+    """Return up to `count` directions that no text of `tried` names, page after page in turn.
+
+    Taking one of each page in turn mixes algorithm and language, so that a review changes level.
+    """
+    named = set(re.findall(r"[a-z0-9_]+-\d+", " ".join(tried).lower()))
+    left = [[d for d in page if d.id not in named and not d.is_anti_pattern] for page in pages]
+    found: list[Direction] = []
+    for place in range(max(map(len, left), default=0)):
+        found += [page[place] for page in left if place < len(page)]
+    return found[:count]

@@ -25,8 +25,7 @@ from pytest_kopt.honesty.transfer import (
     credited_pct,
     decision,
 )
-from pytest_kopt.knowledge.directions import Direction
-from pytest_kopt.knowledge.routing import Route, route
+from pytest_kopt.knowledge.routing import Direction, Route, route
 
 NEXT_DIRECTIONS = 3
 

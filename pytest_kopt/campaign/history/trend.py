@@ -1,10 +1,17 @@
-"""The figures of a round that a campaign's trend shows."""
+"""The figures that a campaign's trend shows of a round, and the chain of the accepted ones' gains.
+
+The chain is the product of the paired gains, all over the same cases.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from pytest_kopt.campaign.ledger import Trend
+from pytest_kopt.campaign.ledger import Decided, PairedChange, Trend
+from pytest_kopt.campaign.state import CampaignState
+from pytest_kopt.decide.verdict import Decision, Level, Verdict
 from pytest_kopt.schema.metrics import RATE_UNITS, Metric, aggregate, direction, value
 from pytest_kopt.schema.table import Table
 
@@ -43,3 +50,79 @@ def _peak(table: Table, metric: Metric) -> float | None:
     if not usable:
         return None
     return max(usable) if metric.better == "higher" else min(usable)
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A product of paired gains; at the quick level it is over the representative cases."""
+
+    change: PairedChange
+    level: Level
+
+
+def chain_to(state: CampaignState, last: Decided) -> Chain | None:
+    """Return the gain over round 1 with this round as the last link.
+
+    A quick round says nothing of the other cases: with one among the links, every link is taken
+    over the representative cases. None where a link was not paired over them.
+    """
+    accepted = [
+        item.verdict
+        for item in state.kept_rounds()
+        if item.verdict and 1 < item.number < last.round
+    ]
+    links = [*accepted, last]
+    level: Level = "quick" if any(link.level == "quick" for link in links) else "full"
+    changes = [link.paired if link.level == level else link.paired_quick for link in links]
+    found = _product(changes)
+    return Chain(found, level) if found else None
+
+
+def chain_of_best(state: CampaignState) -> Chain | None:
+    """Return the last accepted round's gain over round 1, None where a link was not paired."""
+    best = state.incumbent
+    return chain_to(state, best.decided) if best and best.decided else None
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """A gain over round 1 in percent with its interval, None where nothing was compared."""
+
+    change_pct: float | None
+    low_pct: float | None = None
+    high_pct: float | None = None
+
+
+def over_baseline(verdicts: Iterable[Verdict | Decided]) -> Iterator[Gain]:
+    """Yield each round's gain over round 1: the aggregates' gains of the kept ones before and its.
+
+    The interval is its own verdict's; one that is kept without a comparison adds nothing.
+    """
+    level = 1.0
+    for verdict in verdicts:
+        total = verdict.aggregate
+        changes = (total.change_pct, total.low_pct, total.high_pct) if total else (None,) * 3
+        gain = Gain(*(None if c is None else (level * (1 + c / 100) - 1) * 100 for c in changes))
+        if verdict.decision is Decision.BASELINE:
+            gain = replace(gain, change_pct=0.0)
+        if verdict.decision.keeps:
+            if gain.change_pct is None:
+                gain = replace(gain, change_pct=(level - 1) * 100)
+            level = 1 + (gain.change_pct or 0.0) / 100
+        yield gain
+
+
+def _product(changes: Sequence[PairedChange | None]) -> PairedChange | None:
+    found = [change for change in changes if change]
+    if len(found) < len(changes):
+        return None
+
+    def compounded(parts: Iterable[float]) -> float:
+        return (math.prod(1 + part / 100 for part in parts) - 1) * 100
+
+    backward = [change.backward_pct for change in found if change.backward_pct is not None]
+    return PairedChange(
+        step_pct=compounded(change.step_pct for change in found),
+        forward_pct=compounded(change.forward_pct for change in found),
+        backward_pct=compounded(backward) if len(backward) == len(found) else None,
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from pytest_kopt.campaign import ledger
-from pytest_kopt.campaign.history.chain import Chain, chain_to
+from pytest_kopt.campaign.history.trend import Chain, chain_to
 from pytest_kopt.campaign.state import CampaignState, Round
 from pytest_kopt.decide.verdict import Decision, Level
 from pytest_kopt.figures import frozen, frozen_change

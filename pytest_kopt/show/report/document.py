@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.history.chain import over_baseline
+from pytest_kopt.campaign.history.trend import over_baseline
 from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import CaseResult
