@@ -19,7 +19,8 @@ from pytest_kopt.honesty.finding import Finding
 
 #: How much faster than its best copy or product a device might be.
 _MARGIN = 4.0
-_COPY_BYTES = (1 << 15, 1 << 20, 1 << 25)
+#: Copies within a processor's caches, and one that outweighs a launch.
+_COPY_BYTES = {"cpu": (1 << 15, 1 << 20), "cuda": (1 << 25,)}
 _SIDE = {"cpu": 256, "cuda": 4096}
 _SECONDS, _AGAIN = 0.004, 10
 
@@ -74,7 +75,7 @@ def ceilings(device: str) -> Ceilings:
 
 
 def _measured(device: str) -> Ceilings:
-    """Measure a device's ceilings: the best of copies of three sizes, and of a float32 product.
+    """Measure a device's ceilings: the best of a few copies, and of a product.
 
     On the CPU one thread's rate counts for every core. A product in a narrower dtype may be far
     faster, so the FLOPs of a GPU are those of bfloat16.
@@ -82,11 +83,11 @@ def _measured(device: str) -> Ceilings:
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
     workers = 1 if device == "cuda" else os.cpu_count() or 1
     rates = []
-    for size in _COPY_BYTES:
+    for size in _COPY_BYTES[device]:
         source = torch.ones(size // 4, device=device)
         target = torch.empty_like(source)
         rates.append(size / _best(functools.partial(target.copy_, source), synchronize))
-    side = _SIDE["cuda" if device == "cuda" else "cpu"]
+    side = _SIDE[device]
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     left = torch.ones(side, side, device=device, dtype=dtype)
     product = 2 * side**3 / _best(functools.partial(torch.matmul, left, left), synchronize)

@@ -24,7 +24,8 @@ from pytest_kopt.numerics.nested import fresh_copies, fresh_copy, tensors
 
 MOST_PAIRS, LEAST_PAIRS, SECONDS = 5, 3, 0.02
 #: Calls in front of a timed one, as far as time allows: a cache may wake after many equal calls.
-MOST_CALLS = 64
+#: Where known tensors gain nothing by so many, a few are enough for the other pairs.
+MOST_CALLS, _FEW_CALLS, _NOTHING = 64, 8, 0.05
 #: A fresh tensor has to take so many times as long in every single pair, twice over, before a cache
 #: is seen in it: some processors take up to three times as long for the first call on another
 #: object, whatever is in it (seen on Xeons with calls of 40 µs).
@@ -110,6 +111,8 @@ def reuse_pairs(
                 run(*before)
             times[name] = run(*timed)[0]
         found.append(Pair(**times))
+        if found[0].log_gain < _NOTHING and not cached(found[:1]):
+            calls = min(calls, _FEW_CALLS)
     return found
 
 

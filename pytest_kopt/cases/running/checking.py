@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,6 +33,9 @@ PURPOSES = ("check", "again", "disturb", "last", "groups")
 #: ones while the process is watched for longer than that.
 LONG_SECONDS = 0.3
 _LATE_SECONDS = 0.05
+#: How long a look at a process without work for other threads takes, and the share of a core that
+#: these may use then.
+LOOK_SECONDS, IDLE_SHARE = 0.02, 0.05
 #: How much SNR may vary between contents.
 _HAIR_DB = 10.0
 
@@ -83,6 +87,10 @@ class Checking:
     is_settled: bool = False
     is_disturbable: bool = True
     work: Work | None = None
+    #: For how many seconds calls were judged, and the largest share of a core that other threads
+    #: used while one was.
+    judging: float = 0.0
+    beside: float = 0.0
 
     def __post_init__(self) -> None:
         self.candidate = Candidate(self.case, self.case.function)
@@ -93,6 +101,11 @@ class Checking:
     def is_short(self) -> bool:
         """Whether the quickest judged call was short: what only the first one builds counts not."""
         return self.seconds <= LONG_SECONDS
+
+    @property
+    def was_at_rest(self) -> bool:
+        """Whether the process was seen to compute nothing by itself while calls were judged."""
+        return self.judging >= LOOK_SECONDS and self.beside < IDLE_SHARE
 
     @property
     def is_in_a_language(self) -> bool:
@@ -172,7 +185,17 @@ class Checking:
         run = self.candidate(self.used, seed)
         if not self.interpreted:
             self.seconds = min(self.seconds, time.perf_counter() - start)
-        self.judge(run, self.expect(run, seed), what, (self.last, self.expected))
+        with self.no_call():
+            self.judge(run, self.expect(run, seed), what, (self.last, self.expected))
+
+    @contextmanager
+    def no_call(self) -> Iterator[None]:
+        """Watch what else the process computes while nobody calls the kernel."""
+        begin, others = time.perf_counter(), seconds_of_others()
+        yield
+        spent = time.perf_counter() - begin
+        self.judging += spent
+        self.beside = max(self.beside, (seconds_of_others() - others) / spent)
 
     def call_unjudged(self) -> object:
         """Call the function on its tensors, with its backward where it has one."""
@@ -254,6 +277,11 @@ class Checking:
             return comparison
         near = comparison.snr_db >= min(before.snr_db, before.rounding_db) - _HAIR_DB
         return replace(comparison, passed=True) if near else comparison
+
+
+def seconds_of_others() -> float:
+    """Return the CPU time that this process's other threads have used."""
+    return time.process_time() - time.thread_time()
 
 
 def named(comparison: Comparison, what: str) -> Comparison:

@@ -48,7 +48,7 @@ from pytest_kopt.honesty.inputs import Held, activations, overwrite
 from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.measure.engine import EVENTS
 from pytest_kopt.measure.wall import one_thread
-from pytest_kopt.numerics.nested import tensors
+from pytest_kopt.numerics.nested import fresh_copies, tensors
 from pytest_kopt.versions.affected_modules import project_modules
 from pytest_kopt.versions.errors import NotLoadable
 from pytest_kopt.versions.executed_files import check_moved
@@ -274,6 +274,7 @@ class _Content:
     def __init__(self, case: Case, seed: int) -> None:
         self._case = case
         self._seed = seed
+        self._sets: dict[tuple[str, int], Sequence[Any]] = {}
         self.ways = WAYS if case.backward else WAYS[:1]
 
     def case_of(self, arm: str) -> Case:
@@ -314,17 +315,18 @@ class _Content:
     def _forward(self, look: Mapping[str, Any]) -> Forward:
         """Return a call of the function as it is here, on the content of a look."""
         case, arm = self.case_of(look["arm"]), look["arm"]
-        seed, function = content_seed(look["seed"]), case.positional(case.function)
-        drawn, given = make_inputs(case, seed), self._set(arm, look["number"])
-        if [item.shape for item in tensors(given)] != [item.shape for item in tensors(drawn)]:
-            raise _Unjudged("its inputs have other shapes each time")
+        function = case.positional(case.function)
         if not look["call"]:
+            drawn = make_inputs(case, content_seed(look["seed"]))
+            given = self._set(arm, look["number"])
+            if [item.shape for item in tensors(given)] != [item.shape for item in tensors(drawn)]:
+                raise _Unjudged("its inputs have other shapes each time")
             overwrite(given, drawn, case.weights, only_activations=True)
             return Forward(function, Held(given, case.rewritten), case.weights, case)
         sets = [Held(self._set(arm, i), case.rewritten) for i in range(len(self._cases(arm)))]
         given_to = [held.source for held in sets]
         content = [item for held in given_to for item in activations(held, case.weights)]
-        renewal = Renewal(content, 0, restores=True)
+        renewal = Renewal(content, 0)
         begin_content(case, given_to, renewal, look["seed"])
         for _ in range(_calls(look)):
             renewal()
@@ -343,8 +345,11 @@ class _Content:
             renewal()
 
     def _set(self, arm: str, number: int) -> Sequence[Any]:
-        cases = self._cases(arm)
-        return make_inputs(cases[number % len(cases)], self._seed + number)
+        if (arm, number) not in self._sets:
+            cases = self._cases(arm)
+            made = make_inputs(cases[number % len(cases)], self._seed + number)
+            self._sets[arm, number] = made
+        return fresh_copies(self._sets[arm, number])
 
     def _cases(self, arm: str) -> list[Case]:
         return uneven_cases(self._case) if arm in UNEVEN.values() else [self._case]

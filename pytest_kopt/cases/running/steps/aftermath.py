@@ -12,19 +12,25 @@ from time import perf_counter
 
 import torch
 
-from pytest_kopt.cases.running.checking import LONG_SECONDS, Checking
+from pytest_kopt.cases.running.checking import (
+    IDLE_SHARE,
+    LONG_SECONDS,
+    LOOK_SECONDS,
+    Checking,
+    seconds_of_others,
+)
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.outputs import LATE, taken
 from pytest_kopt.numerics.nested import tensors
 
 #: How often a result is read for the first time, and what that may take beyond a second reading.
 _READS, _READING_SECONDS, _WORK_SHARE = 5, 1e-4, 0.5
-#: A look at the idle process, longer where children's ticks have to be told, and how many busy ones
-#: in a row are no after-effect of the call.
-_LOOK_SECONDS, _TICKING_SECONDS, _LOOKS = 0.02, 0.05, 25
-#: Share of a core that a process without work may use, and how many looks have to find it idle: on
-#: a crowded machine a thread that never rests may get no core for the length of one.
-_IDLE_SHARE, _IDLE_LOOKS = 0.05, 2
+#: A look at the idle process where children's ticks have to be told, and how many busy ones in a
+#: row are no after-effect of the call.
+_TICKING_SECONDS, _LOOKS = 0.05, 25
+#: How many looks have to find it idle: on a crowded machine a thread that never rests may get no
+#: core for the length of one.
+_IDLE_LOOKS = 2
 
 
 def aftermath(checking: Checking) -> Iterator[Finding]:
@@ -37,7 +43,8 @@ def aftermath(checking: Checking) -> Iterator[Finding]:
 
     if checking.device == "cpu" and checking.is_short:
         yield from read_late(lambda: tensors(checking.call_unjudged()))
-    yield from still_busy(call)
+    if not checking.was_at_rest or children():
+        yield from still_busy(call)
 
 
 def read_late(call: Callable[[], Sequence[torch.Tensor]]) -> list[Finding]:
@@ -78,7 +85,7 @@ def still_busy(call: Callable[[], object]) -> list[Finding]:
     idle = 0
     while len(shares) < _LOOKS:
         share = _busy_share()
-        idle += share < _IDLE_SHARE
+        idle += share < IDLE_SHARE
         if idle == _IDLE_LOOKS:
             return []
         shares.append(share)
@@ -95,10 +102,9 @@ def still_busy(call: Callable[[], object]) -> list[Finding]:
 def _busy_share() -> float:
     processes = children()
     theirs = _seconds_of(processes)
-    mine, everyone, start = time.thread_time(), time.process_time(), perf_counter()
-    time.sleep(_TICKING_SECONDS if processes else _LOOK_SECONDS)
-    spent = (time.process_time() - everyone) - (time.thread_time() - mine)
-    spent += _seconds_of(processes) - theirs
+    others, start = seconds_of_others(), perf_counter()
+    time.sleep(_TICKING_SECONDS if processes else LOOK_SECONDS)
+    spent = seconds_of_others() - others + _seconds_of(processes) - theirs
     return spent / (perf_counter() - start)
 
 
