@@ -17,7 +17,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from pytest_kopt.devices.discovery import find_vendor
+from pytest_kopt.devices.pinning import find_vendor
 
 ROOT = Path(__file__).resolve().parents[1]
 GPU_PROJECT = ROOT / "benchmarks" / "gpu_project"

@@ -21,7 +21,7 @@ from campaign_steps import load, names
 from compile_kernels import ARCH, recorded
 
 from pytest_kopt.decide.verdict import KernelChange, Verdict
-from pytest_kopt.sameness.differences import differences
+from pytest_kopt.sameness.recording import differences
 from pytest_kopt.show.words import kernel_rows
 
 ROOT = Path(__file__).resolve().parents[1]

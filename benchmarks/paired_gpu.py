@@ -27,7 +27,7 @@ from typing import Any
 
 from gpu_report import run
 
-from pytest_kopt.devices.discovery import find_vendor
+from pytest_kopt.devices.pinning import find_vendor
 
 PROJECT = Path(__file__).parent / "gpu_project"
 KERNEL = Path("kernels/ops.py")

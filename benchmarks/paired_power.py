@@ -36,7 +36,7 @@ from pytest_kopt.decide.looks import ALONE_LOOKS, decide_by_looks
 from pytest_kopt.decide.noise import DEVICE_TIMED, HOST_TIMED, Noise, Record
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.verdict import Verdict
-from pytest_kopt.schema.classes import NO_CLASSES, Classes
+from pytest_kopt.schema.table import NO_CLASSES, Classes
 
 DOCS = Path(__file__).parent.parent / "docs"
 RECORDS = {

@@ -23,10 +23,9 @@ from typing import Any
 import torch
 from tabulate import tabulate
 
-from pytest_kopt.sameness.differences import differences
 from pytest_kopt.sameness.launches import architecture, record
 from pytest_kopt.sameness.objects import figures, tool_path
-from pytest_kopt.sameness.recording import Recording
+from pytest_kopt.sameness.recording import Recording, differences
 
 SOURCE = """\
 import torch

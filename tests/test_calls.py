@@ -15,7 +15,7 @@ import torch
 
 from pytest_kopt.cases.running import timing, training_check
 from pytest_kopt.cases.running.runner import run_case
-from pytest_kopt.cases.running.steps import aftermath, contents, counted, fresh_content
+from pytest_kopt.cases.running.steps import aftermath, contents, fresh_content
 from tests.test_check_only import case_of, plain_bench
 
 PAGE = Path(__file__).parents[1] / "docs" / "honesty.md"
@@ -27,7 +27,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
         (contents, "after_many_calls"),
         (contents, "other_addresses"),
     ],
-    "work": [(counted, "counted")],
+    "work": [(contents, "counted")],
     "aftermath": [(aftermath, "aftermath")],
     "training": [(training_check, "_simulated")],
     "known and fresh": [(training_check, "reuse_pairs")],

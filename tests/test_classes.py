@@ -22,9 +22,8 @@ from pytest_kopt.decide.stored import StoredEvidence, decide_stored, remeasureme
 from pytest_kopt.decide.verdict import ConfigClass, Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.profiling.table import CaseProfile, KernelRow
-from pytest_kopt.schema.classes import Classes
 from pytest_kopt.schema.metrics import parse_primary
-from pytest_kopt.schema.table import Table, make_row
+from pytest_kopt.schema.table import Classes, Table, make_row
 from tests.builders import few_examples
 
 PRIMUS, KERNEL_OPT = policies.load("primus"), policies.load("kernel-opt")

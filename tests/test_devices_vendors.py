@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.devices import amd_smi, discovery, nvml, rocm_smi
+from pytest_kopt.devices import amd_smi, nvml, pinning, rocm_smi
 from pytest_kopt.devices.amd_smi import AmdSmi
 from pytest_kopt.devices.nvml import Nvml
 from pytest_kopt.devices.rocm_smi import RocmSmi, Unanswered
@@ -258,18 +258,18 @@ def test_no_tool_no_vendor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     for module in (nvml, amd_smi):
         monkeypatch.setattr(module, "connect", lambda: None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert discovery.find_vendor() is None
+    assert pinning.find_vendor() is None
 
 
 def test_the_bindings_are_asked_for_where_nvidia_has_a_gpu(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(discovery, "find_spec", lambda name: None)
-    assert discovery.why_none(tmp_path) == "no vendor's tool lists a GPU here"
+    monkeypatch.setattr(pinning, "find_spec", lambda name: None)
+    assert pinning.why_none(tmp_path) == "no vendor's tool lists a GPU here"
     (tmp_path / "nvidia0").touch()
-    assert "nvidia-ml-py" in discovery.why_none(tmp_path)
-    monkeypatch.setattr(discovery, "find_spec", lambda name: object())
-    assert "nvidia-ml-py" not in discovery.why_none(tmp_path), "there is no driver then"
+    assert "nvidia-ml-py" in pinning.why_none(tmp_path)
+    monkeypatch.setattr(pinning, "find_spec", lambda name: object())
+    assert "nvidia-ml-py" not in pinning.why_none(tmp_path), "there is no driver then"
 
 
 def test_a_rocm_smi_that_fails_is_no_vendor(
@@ -285,7 +285,7 @@ def test_a_rocm_smi_that_fails_is_no_vendor(
 
 def test_no_module_can_change_a_setting() -> None:
     """The vendors' interfaces have functions that set clocks, limits and modes; none is named."""
-    directory = Path(discovery.__file__).parent
+    directory = Path(pinning.__file__).parent
     for path in directory.glob("*.py"):
         text = path.read_text().lower()
         for word in ("nvmldeviceset", "amdsmi_set", "reset", "--set", "-pm", "-pl", "-lgc", "-ac"):

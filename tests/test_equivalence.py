@@ -15,7 +15,7 @@ from pytest_kopt.decide.paired import decide_metrics
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.schema.classes import Classes
+from pytest_kopt.schema.table import Classes
 from tests.builders import few_examples
 
 PRIMUS, KERNEL_OPT = policies.load("primus"), policies.load("kernel-opt")

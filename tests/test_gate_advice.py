@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pytest_kopt import propose_gate, snr
 from pytest_kopt.cases.running.check import CheckReport, check_case
-from pytest_kopt.numerics.narrow import ComputingIn, proposed
+from pytest_kopt.cases.running.gate_advice import ComputingIn, proposed
 
 from .test_writes import case_of, check
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_kopt import assert_snr, compute_snr, get_tolerances, snr, tolerance
-from pytest_kopt.cases.running.traffic import computing_dtype
+from pytest_kopt.cases.running.steps.fresh_content import computing_dtype
 from pytest_kopt.errors import BadInput
 from pytest_kopt.numerics.gates import Figures, Gate, Snr, bitwise, default_gate, encoding
 from pytest_kopt.numerics.snr import InvalidReference

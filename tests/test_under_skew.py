@@ -12,7 +12,7 @@ from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.skewed import decide_under_skew
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.honesty.transfer import Claim, Shown, credited_pct
-from pytest_kopt.schema.classes import Classes
+from pytest_kopt.schema.table import Classes
 from pytest_kopt.show.files.summary import transfer_lines
 
 PRIMUS = policies.load("primus")

@@ -11,7 +11,7 @@ import pytest
 from pytest_kopt import policies
 from pytest_kopt.decide.stored import StoredEvidence, decide_stored
 from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.schema.classes import NO_CLASSES, Classes
+from pytest_kopt.schema.table import NO_CLASSES, Classes
 from tests.builders import gemm_table
 
 PUBLISHED = files("pytest_kopt") / "schemas" / "verdict.schema.json"

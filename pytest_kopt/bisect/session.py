@@ -23,7 +23,7 @@ from pytest_kopt.bisect.walk import Change
 from pytest_kopt.decide import student
 from pytest_kopt.decide.inference import log_ratio
 from pytest_kopt.decide.verdict import Decision, Verdict
-from pytest_kopt.devices.choice import choose, interpreter_environment
+from pytest_kopt.devices.masks import choose, interpreter_environment
 from pytest_kopt.errors import CannotFinish
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.options.declare import STEP, device_of

@@ -38,7 +38,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
 
 
 def _ceilings(option: str) -> None:
-    from pytest_kopt.devices.choice import choose
+    from pytest_kopt.devices.masks import choose
     from pytest_kopt.knowledge import ceilings
     from pytest_kopt.knowledge.facts import Facts
     from pytest_kopt.measure.ceilings import measure_ceilings

@@ -13,9 +13,8 @@ from typing import Literal
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import ConfigClass, Decision
 from pytest_kopt.figures import changed
-from pytest_kopt.schema.classes import Classes
 from pytest_kopt.schema.metrics import Metric, aggregate
-from pytest_kopt.schema.table import Table
+from pytest_kopt.schema.table import Classes, Table
 
 Status = Literal["improved", "unchanged", "regressed"]
 

@@ -20,9 +20,8 @@ from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Decision, Level, Shape, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
-from pytest_kopt.schema.classes import NO_CLASSES, Classes
 from pytest_kopt.schema.metrics import Metric, geomean, improvement, parse_primary, value
-from pytest_kopt.schema.table import Key, Table
+from pytest_kopt.schema.table import NO_CLASSES, Classes, Key, Table
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,6 @@
-"""Which devices a process may see, by the variables that the vendors' runtimes read.
+"""Which devices a process may use: the kind, and what it sees by the vendors' variables.
+
+Imports no torch.
 
 CUDA: docs.nvidia.com, CUDA Programming Guide, "CUDA Environment Variables"; ROCm:
 rocm.docs.amd.com, "GPU isolation techniques". An entry is an index, a UUID or the unique beginning
@@ -8,16 +10,51 @@ all of them.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from pytest_kopt.devices.vendor import Device, Stages
 
 NVIDIA: Stages = (("CUDA_VISIBLE_DEVICES",),)
 AMD: Stages = (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"))
-
+MASKS = tuple(name for stage in AMD for name in stage)
+_NODES = ("nvidia[0-9]*", "kfd", "dxg")
 _NUMBER = re.compile(r"[+-]?\d+")
+
+
+def choose(
+    option: str,
+    environ: Mapping[str, str] = os.environ,
+    dev: Path = Path("/dev"),
+    *,
+    target: str | None = None,
+) -> str:
+    """Return "cpu" or "cuda" for the option auto, cpu or cuda.
+
+    auto is cpu for a campaign whose `target` is the CPU, else cuda where a GPU's device node exists
+    and the caller's mask does not hide every GPU.
+    torch's HIP build calls an AMD GPU "cuda" as well.
+    """
+    if option != "auto":
+        return option
+    if target == "cpu":
+        return "cpu"
+    masked = any(environ.get(mask, "0").strip() in ("", "-1") for mask in MASKS)
+    present = any(True for pattern in _NODES for _ in dev.glob(pattern))
+    return "cuda" if present and not masked else "cpu"
+
+
+def interpreter_environment(device: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return what has to be set before Triton is imported: its interpreter where there is no GPU.
+
+    A value that the user has set already is left as it is.
+    """
+    if device == "cpu" and "TRITON_INTERPRET" not in environ:
+        return {"TRITON_INTERPRET": "1"}
+    return {}
 
 
 def visible(devices: Sequence[Device], stages: Stages, environ: Mapping[str, str]) -> list[Device]:

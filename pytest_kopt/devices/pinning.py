@@ -6,13 +6,14 @@ import os
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from pytest_kopt.devices.choice import choose, interpreter_environment
-from pytest_kopt.devices.discovery import find_vendor, why_none
+from pytest_kopt.devices import amd_smi, nvml, rocm_smi
 from pytest_kopt.devices.idle import AvailabilityGate, NoIdleGpu
 from pytest_kopt.devices.lock import timing_lock
-from pytest_kopt.devices.masks import pin, visible
+from pytest_kopt.devices.masks import choose, interpreter_environment, pin, visible
 from pytest_kopt.devices.vendor import CPU, Device, Reading, Vendor
 from pytest_kopt.errors import BadInput
 
@@ -42,6 +43,25 @@ class Host:
         """Wait until nobody else computes on a device; NoIdleGpu when it takes longer."""
         if self.vendor is not None:
             AvailabilityGate(self.vendor, say).free_of_strangers(device, minutes)
+
+
+def find_vendor() -> Vendor | None:
+    """Return the first tool that finds a GPU on this host, None where there is none.
+
+    NVML through `pynvml`; amdsmi, else rocm-smi.
+    """
+    for connect in (nvml.connect, amd_smi.connect, rocm_smi.connect):
+        vendor: Vendor | None = connect()
+        if vendor is not None and vendor.devices():
+            return vendor
+    return None
+
+
+def why_none(dev: Path = Path("/dev")) -> str:
+    """Return why no vendor was found: what is missing where `dev` has the nodes of NVIDIA GPUs."""
+    if any(dev.glob("nvidia[0-9]*")) and find_spec("pynvml") is None:
+        return "NVML's Python bindings (nvidia-ml-py), which list NVIDIA's GPUs, are not installed"
+    return "no vendor's tool lists a GPU here"
 
 
 def discover(

@@ -131,14 +131,14 @@ TABLE = (
     Check(Phase.STEP, "cases.running.steps.contents:same_addresses"),
     Check(
         Phase.STEP,
-        "cases.running.steps.uneven:other_groups",
+        "cases.running.steps.contents:other_groups",
         "uneven-groups",
         notes="uneven-groups",
     ),
     Check(Phase.STEP, "cases.running.steps.contents:few_elements"),
     Check(
         Phase.STEP,
-        "cases.running.steps.counted:counted",
+        "cases.running.steps.contents:counted",
         "cached-result output-shared",
         only="checking.is_short",
     ),

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from pytest_kopt.errors import BadInput
-from pytest_kopt.measure.do_bench import do_bench_block
 from pytest_kopt.measure.engine import Before, Block, Call, CaptureFailed
-from pytest_kopt.measure.gpu import events_block, graph_block
+from pytest_kopt.measure.gpu import do_bench_block, events_block, graph_block
 from pytest_kopt.measure.wall import WallEngine, interpreted_block
 
 

@@ -1,11 +1,13 @@
-"""Engines on a GPU (CUDA, or HIP under torch's same names): graph replay, and a full queue."""
+"""Engines on a GPU (CUDA, or HIP under torch's names): graph replay, a full queue, do_bench."""
 
 from __future__ import annotations
 
 import math
+import statistics
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import cycle
 from time import perf_counter
 from typing import Any
 
@@ -23,6 +25,8 @@ _HEADROOM = 1.5
 _LONGEST_SPIN_MS = 200.0
 #: More than a launch takes.
 _LAUNCH_MS = 0.5
+#: What `triton.testing.do_bench` is asked for, as others who give such figures ask.
+_WARMUP_MS, _REP_MS = 25, 100
 
 
 def graph_block(calls: Sequence[Call], before: Before = None) -> Block:
@@ -221,6 +225,30 @@ class _EventsBlock(Block):
     def _next(self) -> None:
         self._sequence[self._place]()
         self._place = (self._place + 1) % len(self._sequence)
+
+
+def do_bench_block(calls: Sequence[Call], before: Before = None) -> Block:
+    """Launch one at a time; a block is the mean of 100 ms. do_bench clears the L2 cache itself."""
+    for call in calls:
+        call()
+    return _DoBenchBlock(calls)
+
+
+class _DoBenchBlock(Block):
+    engine = "do_bench"
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        self.calls = 1
+        self._next = cycle(calls)
+
+    def run(self) -> float:
+        from triton.testing import do_bench
+
+        times = do_bench(
+            lambda: next(self._next)(), warmup=_WARMUP_MS, rep=_REP_MS, return_mode="all"
+        )
+        self.calls = len(times)
+        return statistics.fmean(times)
 
 
 def _spin(milliseconds: float) -> None:

@@ -29,9 +29,8 @@ from pytest_kopt.paired.company import Company, look_alone
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import Known, Scatter, Way, measured_under
 from pytest_kopt.paired.replica import CaseQuads, Caught, Kind, Quad, time_of
-from pytest_kopt.schema.classes import NO_CLASSES, Classes
 from pytest_kopt.schema.metrics import COMBINED, Metric, value
-from pytest_kopt.schema.table import Key, Table
+from pytest_kopt.schema.table import NO_CLASSES, Classes, Key, Table
 
 _PAIR_COLUMNS = (
     *("label", "round_of_inference", "comparison", "pair", "position"),

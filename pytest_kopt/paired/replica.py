@@ -23,7 +23,7 @@ from pytest_kopt.measure.engine import agreed
 from pytest_kopt.paired.referee import Looks, Referee, why_ended
 from pytest_kopt.processes.child import Child, ChildDied, Children
 from pytest_kopt.processes.site import Place
-from pytest_kopt.sameness.differences import differences_later
+from pytest_kopt.sameness.recording import differences_later
 
 #: The comparison, the A/A control, the comparison with the group sizes of a grouped GEMM drawn
 #: anew, by their names in pairs.csv, and the incumbent beside the candidate against itself alone.

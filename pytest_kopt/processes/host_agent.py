@@ -17,8 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pytest_kopt.devices.choice import choose, interpreter_environment
 from pytest_kopt.devices.idle import NoIdleGpu
+from pytest_kopt.devices.masks import choose, interpreter_environment
 from pytest_kopt.devices.pinning import Host, discover, for_target
 from pytest_kopt.errors import BadInput
 from pytest_kopt.processes.launched import Launched

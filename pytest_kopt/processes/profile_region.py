@@ -16,8 +16,7 @@ import torch
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.order import ProfileOrder
 from pytest_kopt.cases.running.bench import Bench
-from pytest_kopt.cases.running.execution import grad_out, make_inputs
-from pytest_kopt.cases.running.interpreter import watch_interpreter
+from pytest_kopt.cases.running.execution import grad_out, make_inputs, watch_interpreter
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.timed_calls import Backward, Forward
 from pytest_kopt.cases.seeds import derive

@@ -1,4 +1,4 @@
-"""Rows and tables: the CSV in memory, read, written and matched by dims."""
+"""Rows and tables: the CSV in memory, read, written, matched by dims, and grouped into classes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.profile import Scalar
@@ -21,6 +22,7 @@ _NUMBER = re.compile(
     r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf|[+-]?nan|[+-]?infinity"
 )
 Key = tuple[str, ...]
+Case = TypeVar("Case")
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,3 +236,67 @@ def describe_header_drift(found: Sequence[str], frozen: Sequence[str]) -> str:
         i for i, (left, right) in enumerate(zip(found, frozen, strict=False)) if left != right
     )
     return f"the schema drifted: column {place + 1} is {found[place]!r}, not {frozen[place]!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """What tells the classes apart, and the one a round is about (`target`; None: all cases).
+
+    `columns` are dims of the CSV: what a case was measured at does not say what it is. Without
+    columns there are no classes. A class is named `num_kv_heads=16` or `head_dim=64, causal=True`.
+    """
+
+    columns: tuple[str, ...] = ()
+    target: str | None = None
+
+    def check_columns(self, dims: Iterable[str]) -> None:
+        """Raise BadInput, naming the dims, for a column that is none of them."""
+        legal = list(dims)
+        for column in self.columns:
+            if column not in legal:
+                raise BadInput(
+                    f"{column!r} is no dim of the cases", where="classes", legal=legal or "no dim"
+                )
+
+    def group(self, cases: Mapping[Case, Mapping[str, Scalar]]) -> dict[str, list[Case]]:
+        """Return the cases of each class by its name, in the order in which classes appear.
+
+        Takes each case's dims; BadInput when a column is none of them.
+        """
+        found: dict[str, list[Case]] = {}
+        if not self.columns:
+            return found
+        for case, dims in cases.items():
+            self.check_columns(dims)
+            name = ", ".join(f"{column}={cell(dims[column])}" for column in self.columns)
+            found.setdefault(name, []).append(case)
+        return found
+
+    def common(self, dims: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """Return of a case's dims those that its whole class has."""
+        return {column: dims[column] for column in self.columns}
+
+    def target_among(self, names: Iterable[str]) -> str | None:
+        """Return the target by its full name, None without one; its columns may come in any order.
+
+        Raises BadInput, naming the classes there are, for a class that is none of them.
+        """
+        if self.target is None:
+            return None
+        legal = list(names)
+        wanted = _parts(self.target)
+        for name in legal:
+            if _parts(name) == wanted:
+                return name
+        raise BadInput(
+            f"{self.target!r} is no class",
+            where="target_class",
+            legal=legal or "classes of the baseline, by the columns that the key `classes` names",
+        )
+
+
+NO_CLASSES = Classes()
+
+
+def _parts(name: str) -> set[str]:
+    return {part.strip() for part in name.split(",")}

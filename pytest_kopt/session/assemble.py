@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_kopt.cases.seeds import fresh_session_seed
-from pytest_kopt.devices.choice import choose
+from pytest_kopt.devices.masks import choose
 from pytest_kopt.options.declare import BELOW, SERVE, WORKERINPUT
 from pytest_kopt.processes.child import HIDDEN
 from pytest_kopt.processes.parent_death import end_with_parent

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_kopt.devices.choice import interpreter_environment
+from pytest_kopt.devices.masks import interpreter_environment
 from pytest_kopt.devices.placement import ON_CPU, Placement
 from pytest_kopt.errors import BadInput
 from pytest_kopt.processes.launcher import launcher_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_kopt.devices.choice import choose, interpreter_environment
+from pytest_kopt.devices.masks import choose, interpreter_environment
 from pytest_kopt.devices.placement import EarlyLook
 from pytest_kopt.options.declare import PROCESSES, device_of
 from pytest_kopt.processes.launcher import launcher_of

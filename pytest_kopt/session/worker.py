@@ -14,12 +14,12 @@ from pytest_kopt.cases.fixture import Kopt, marked_schema, send, skip_outside
 from pytest_kopt.cases.result import LOST, NEVER, PROPERTY, CaseResult, named
 from pytest_kopt.cases.running.switches import switches_kept
 from pytest_kopt.devices import context
-from pytest_kopt.devices.choice import interpreter_environment
+from pytest_kopt.devices.masks import interpreter_environment
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import STDERR
 from pytest_kopt.processes.limit import TimeLimit
 from pytest_kopt.processes.worker_orders import WorkerOrders
-from pytest_kopt.schema.classes import Classes
+from pytest_kopt.schema.table import Classes
 from pytest_kopt.session.refusal import refusal_of
 from pytest_kopt.session.watching import watch_of
 

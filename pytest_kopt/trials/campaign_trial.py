@@ -12,8 +12,8 @@ from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.recording import record_no_idle_gpu
 from pytest_kopt.cases.collector import Collector
-from pytest_kopt.devices.choice import choose
 from pytest_kopt.devices.idle import NoIdleGpu
+from pytest_kopt.devices.masks import choose
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.paired.arms import Versions

@@ -15,8 +15,7 @@ from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.watching.watch import Watch
 from pytest_kopt.measure.wall import WallEngine
-from pytest_kopt.schema.classes import NO_CLASSES, Classes
-from pytest_kopt.schema.table import describe_header_drift
+from pytest_kopt.schema.table import NO_CLASSES, Classes, describe_header_drift
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -13,9 +16,11 @@ from pytest_kopt.cases.seeds import seed_everything
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.outputs import taken
+from pytest_kopt.honesty.work import INTERPRETER
 from pytest_kopt.numerics.compare import Comparison, compare
 from pytest_kopt.numerics.determinism import bits
 from pytest_kopt.numerics.nested import contents, flatten, storages, tensors
+from pytest_kopt.profile_hook import profile_hook
 
 #: How the name of an input that is written to begins.
 INPUT = "input "
@@ -197,6 +202,29 @@ class Candidate:
         held.data.copy_(values)
         self._drawn[name] = values
         return held
+
+
+@contextmanager
+def watch_interpreter() -> Iterator[SimpleNamespace]:
+    """Yield what is `seen` once this thread has run a frame of Triton's interpreter.
+
+    A profile hook, because the kernel may reach Triton through any wrapper, and because nothing of
+    Triton has to be patched for it.
+    """
+    watch = SimpleNamespace(seen=False)
+
+    def hook(frame: FrameType, event: str, argument: Any) -> None:
+        # torch.compile asks that module for things; a launch is a call of its executor.
+        where = frame.f_globals.get("__name__"), frame.f_code.co_name
+        if event == "call" and where == (INTERPRETER, "__call__"):
+            watch.seen = True
+            put_back()
+
+    if INTERPRETER not in sys.modules:
+        yield watch
+        return
+    with profile_hook(hook) as put_back:
+        yield watch
 
 
 def rewritten_samples(bait: tuple[float, ...]) -> list[Finding]:

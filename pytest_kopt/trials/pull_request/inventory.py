@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_kopt.cases.collector import Collector
-from pytest_kopt.devices.choice import interpreter_environment
+from pytest_kopt.devices.masks import interpreter_environment
 from pytest_kopt.errors import BadInput
 from pytest_kopt.processes.child import Child, ChildDied, collect, mover
 from pytest_kopt.processes.worker_orders import WorkerOrders

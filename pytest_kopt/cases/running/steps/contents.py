@@ -1,18 +1,26 @@
-"""Calls on other content, at the same addresses and at others, soon and after many calls."""
+"""Calls on other content, at the same addresses and at others, counted, and after many calls."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 
+from pytest_kopt.cases.groups import find_groups, has_skew
 from pytest_kopt.cases.running.checking import Checking, named
 from pytest_kopt.cases.running.execution import Candidate, judge, make_inputs
-from pytest_kopt.honesty import inputs, memory, outputs
+from pytest_kopt.cases.skew import DISTRIBUTIONS
+from pytest_kopt.errors import BadInput
+from pytest_kopt.honesty import inputs, memory, outputs, work
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.numerics.nested import fresh_copies
+from pytest_kopt.numerics.compare import InvalidReference
+from pytest_kopt.numerics.nested import fresh_copies, tensors
 
 #: A kernel that is wrong every other time is taken for one that remembers once in 1000.
 _TURNS = 5
+#: Calls on one content before its work is counted again, and the time that they may take.
+_PATIENCE, _PATIENCE_SECONDS = 48, 0.15
+_COUNTS = 2
 
 
 def same_addresses(checking: Checking) -> list[Finding]:
@@ -49,6 +57,101 @@ def few_elements(checking: Checking) -> list[Finding]:
     checking.renew(make_inputs(checking.case, seed))
     checking.call("new content at the same addresses", seed)
     return []
+
+
+def other_groups(checking: Checking) -> Iterator[Finding]:
+    """Draw the sizes of a grouped GEMM's groups anew, whatever the case draws them from.
+
+    Raises BadInput where they cannot be found, or the reference does not work with others.
+    """
+    for place, name in enumerate(DISTRIBUTIONS if has_skew(checking.case) else ()):
+        seed = checking.seeds["groups"] + place
+        given = make_inputs(checking.case, seed)
+        groups = find_groups(checking.case, given)
+        assert groups is not None
+        if name == "uniform" and groups.are_uniform:
+            # What the case draws itself has been checked.
+            checking.groups[name] = groups.sizes
+            continue
+        sizes = groups.drawn(name)
+        checking.renew(groups.replaced(given, sizes))
+        what = f"groups of {min(sizes)} to {max(sizes)} rows, {name}"
+        try:
+            checking.call(what, seed)
+        except Exception as error:
+            raise _why_not(checking, what, error) from error
+        if not all(item.passed for item in checking.comparisons):
+            yield _wrong(what, groups.are_uniform)
+        if not checking.passed:
+            return
+        checking.groups[name] = sizes
+
+
+def _why_not(checking: Checking, what: str, error: Exception) -> Exception:
+    """Say who raised for groups that were drawn: the kernel, or the reference."""
+    text = f"{type(error).__name__}: {error}".splitlines()[0]
+    try:
+        checking.truth.forward(fresh_copies(checking.given), ())
+    except Exception:
+        return BadInput(
+            f"the reference raises for {what}: {text}",
+            where=f"case {checking.case.nodeid}",
+            legal="a reference that takes any sizes; with group_multiple=N they are multiples of N",
+        )
+    if isinstance(error, InvalidReference):
+        return error
+    return RuntimeError(f"{_wrong(what, False)}: {text}")
+
+
+def _wrong(what: str, rejects: bool) -> Finding:
+    """Return the finding about a kernel that is right for the case's own group sizes only.
+
+    It `rejects` where those are uniform: that is the shortcut. Else the kernel is just wrong.
+    """
+    return Finding(
+        "uneven-groups",
+        f"not right for {what}",
+        advice="read every group's size at run time, empty ones too; if the kernel only takes "
+        "multiples of a block, declare group_multiple=N in the case",
+        rejects=rejects,
+    )
+
+
+def counted(checking: Checking) -> Iterator[Finding]:
+    """Count the work on new content, and on the same content right after."""
+    saved = []
+    for _ in range(_COUNTS):
+        checking.renew_a_little()
+        first, second = _count(checking), _count(checking)
+        saved.append(work.saves(second, first))
+        checking.work = second
+    if all(saved):
+        yield work.cached(first, second)
+    for _ in range(_COUNTS):
+        first, second = _in_the_end(checking)
+        if not work.saves(second, first):
+            break
+    else:
+        yield work.cached(first, second)
+    held = checking.candidate.held(checking.used)
+    yield from outputs.recycled(lambda: tensors(checking.call_unjudged()), held)
+
+
+def _in_the_end(checking: Checking) -> tuple[work.Work, work.Work]:
+    """Count the work on new content, and on the same content many calls later."""
+    checking.renew_a_little()
+    first = _count(checking)
+    end = time.perf_counter() + _PATIENCE_SECONDS
+    for _ in range(_PATIENCE):
+        if time.perf_counter() > end:
+            break
+        checking.call_unjudged()
+    return first, _count(checking)
+
+
+def _count(checking: Checking) -> work.Work:
+    checking.restore()
+    return work.work_of(checking.bare)
 
 
 def after_many_calls(checking: Checking) -> Iterator[Finding]:

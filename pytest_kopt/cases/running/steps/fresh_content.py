@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from pytest_kopt.cases.running.checking import Checking
-from pytest_kopt.cases.running.execution import INPUT, Pass, Run, leaves, make_inputs, pairs
-from pytest_kopt.cases.running.interpreter import watch_interpreter
-from pytest_kopt.cases.running.traffic import computing_dtype, io_bytes
+from pytest_kopt.cases.running.execution import (
+    INPUT,
+    Pass,
+    Run,
+    leaves,
+    make_inputs,
+    pairs,
+    watch_interpreter,
+)
 from pytest_kopt.cases.seeds import drawn_so_far
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty import memory, outputs, physics
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.precision import accuracy_of, least_exact
 from pytest_kopt.numerics.determinism import bits
+from pytest_kopt.numerics.gates import Gate, Snr
 from pytest_kopt.numerics.nested import fresh_copies, storages, tensors
 
+#: What a gate says of a kernel that is named after a format.
+_FORMATS = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "fp4": "float4_e2m1fn_x2"}
 #: Said of a wrong result only: what a kernel draws to round or to tune need not show in it.
 _DRAWS = Finding(
     "global-generator",
@@ -120,6 +130,45 @@ def _written(checking: Checking, run: Run, expected: Pass) -> tuple[list[torch.T
             count = out.numel() if before is None else int((bits(out) != bits(before)).sum())
             changes += count * out.element_size()
     return own, changes
+
+
+def io_bytes(
+    given: Sequence[Any],
+    outputs: Sequence[Any],
+    gradients: Iterable[torch.Tensor | None],
+    written: int = 0,
+) -> dict[str, int]:
+    """Return the compulsory bytes of a forward, and of a backward where there are gradients.
+
+    Forward: inputs read, outputs written. Backward: inputs and incoming gradients (of the outputs'
+    size) read, gradients written. A tensor counts once, an expanded dim as one element. `written`
+    bytes of memory that the caller gave count as outputs; what else is in it need not be read.
+    """
+    inputs, results = (
+        physics.written_bytes(tensors(list(given))),
+        physics.written_bytes(tensors(list(outputs))) + written,
+    )
+    found = {"forward": inputs + results}
+    made = physics.written_bytes(item for item in gradients if item is not None)
+    if made:
+        found["backward"] = inputs + results + made
+    return found
+
+
+def computing_dtype(given: Sequence[Any], gate: Gate | None) -> str | None:
+    """Return torch's name of the dtype that products are taken in, for the roofline.
+
+    That of the gate's format, as kernels that quantise wider inputs themselves have it; else the
+    one that most bytes of the floating or int8 inputs have.
+    """
+    if isinstance(gate, Snr) and gate.format in _FORMATS:
+        return _FORMATS[gate.format]
+    sizes: dict[str, int] = {}
+    for item in tensors(list(given)):
+        if item.is_floating_point() or item.dtype is torch.int8:
+            name = str(item.dtype).removeprefix("torch.")
+            sizes[name] = sizes.get(name, 0) + item.numel() * item.element_size()
+    return max(sizes, key=lambda name: sizes[name]) if sizes else None
 
 
 def _unwritten(checking: Checking, seed: int) -> Iterator[Finding]:
