@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from pytest_kopt.errors import BadInput
+from pytest_kopt.errors import BadInput, text_of
 
 #: Larger files are refused before they are parsed: no document of ours comes near it.
 MAX_BYTES = 200_000
@@ -30,22 +30,14 @@ class _Loader(yaml.SafeLoader):
         self._depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(
-                None, None, "aliases are not allowed", event.start_mark
-            )
         event = self.peek_event()  # type: ignore[no-untyped-call]
-        tag = getattr(event, "tag", None)
-        if tag is not None:
-            raise yaml.composer.ComposerError(
-                None, None, f"tags are not allowed: {tag}", event.start_mark
-            )
+        if isinstance(event, yaml.AliasEvent):
+            raise _refusal("aliases are not allowed", event)
+        if (tag := getattr(event, "tag", None)) is not None:
+            raise _refusal(f"tags are not allowed: {tag}", event)
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise yaml.composer.ComposerError(
-                None, None, f"nested more than {MAX_DEPTH} deep", event.start_mark
-            )
+            raise _refusal(f"nested more than {MAX_DEPTH} deep", event)
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
@@ -55,15 +47,15 @@ class _Loader(yaml.SafeLoader):
         seen: set[str] = set()
         for key in keys:
             if not isinstance(key, str):
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key {key!r} is no text", node.start_mark
-                )
+                raise _refusal(f"key {key!r} is no text", node)
             if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key {key!r} is given twice", node.start_mark
-                )
+                raise _refusal(f"key {key!r} is given twice", node)
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+def _refusal(what: str, at: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=what, problem_mark=at.start_mark)
 
 
 # Timestamps stay text: they are written as `YYYY-MM-DD HH:MM` and compared as such.
@@ -84,14 +76,9 @@ def load_yaml(path: Path) -> dict[str, Any]:
 
 def load_text(path: Path) -> str:
     """Read a document; BadInput for a file that is missing, too large or not UTF-8."""
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise BadInput("is too large", where=str(path), legal=f"at most {MAX_BYTES} bytes")
-        return path.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror}", where=str(path)) from None
-    except UnicodeDecodeError as error:
-        raise BadInput(f"is not UTF-8 (byte {error.start})", where=str(path)) from None
+    if path.is_file() and path.stat().st_size > MAX_BYTES:
+        raise BadInput("is too large", where=str(path), legal=f"at most {MAX_BYTES} bytes")
+    return text_of(path)
 
 
 def sections(heading: re.Pattern[str], text: str) -> list[tuple[re.Match[str], str]]:

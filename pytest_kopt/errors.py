@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 #: What the operating system says of a disk that takes no more, or takes nothing from this user.
 _STORAGE = {
@@ -29,6 +30,16 @@ class BadInput(Exception):
     def __str__(self) -> str:
         text = f"{self.where}: {self.what}" if self.where else self.what
         return f"{text} (legal: {self.legal})" if self.legal else text
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a user's file; BadInput where it is missing or not UTF-8."""
+    try:
+        return path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}", where=str(path)) from None
+    except UnicodeDecodeError as error:
+        raise BadInput(f"is not UTF-8 (byte {error.start})", where=str(path)) from None
 
 
 class KernelError(Exception):

@@ -260,7 +260,7 @@ def test_do_bench_goes_round_the_sets(monkeypatch: pytest.MonkeyPatch) -> None:
         return [1.0, 2.0, 3.0, 6.0]
 
     monkeypatch.setattr(testing, "do_bench", stand_in)
-    block = gpu.do_bench_block([lambda: used.append("a"), lambda: used.append("b")])
+    block = gpu.DoBenchBlock([lambda: used.append("a"), lambda: used.append("b")])
     used.clear()
     assert block.run() == 3.0 and block.calls == 4
     assert used == ["a", "b", "a", "b"]

@@ -249,8 +249,7 @@ def replica(seed: int = 1) -> tuple[CaseQuads, list[_Child]]:
     ]
     placement = SimpleNamespace(
         keep_strangers_off=lambda d: None,
-        read=lambda d: Reading(),
-        lock=lambda d: nullcontext(),
+        host=SimpleNamespace(read=lambda d: Reading(), lock=lambda d: nullcontext()),
     )
     made = Replica(
         cast("Any", children),

@@ -38,15 +38,12 @@ class AmdSmi:
         found = []
         for index, handle in enumerate(smi.amdsmi_get_processor_handles()):
             asic = smi.amdsmi_get_gpu_asic_info(handle)
-            found.append(
-                Device(
-                    runtime_uuid(asic["asic_serial"], index),
-                    index,
-                    asic["market_name"],
-                    asic["target_graphics_version"],
-                    smi.amdsmi_get_gpu_device_bdf(handle),
-                )
+            uuid, pci = (
+                runtime_uuid(asic["asic_serial"], index),
+                smi.amdsmi_get_gpu_device_bdf(handle),
             )
+            name, architecture = asic["market_name"], asic["target_graphics_version"]
+            found.append(Device(uuid, index, name, architecture, pci))
         return found
 
     def read(self, device: Device) -> Reading:
@@ -73,14 +70,8 @@ class AmdSmi:
     def _temperature(self, handle: Any) -> float | None:
         """Return the hot spot's temperature: Instinct cards have no edge sensor."""
         smi = self._smi
-        celsius = _number(
-            self._ask(
-                smi.amdsmi_get_temp_metric,
-                handle,
-                smi.AmdSmiTemperatureType.HOTSPOT,
-                smi.AmdSmiTemperatureMetric.CURRENT,
-            )
-        )
+        kind = smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
+        celsius = _number(self._ask(smi.amdsmi_get_temp_metric, handle, *kind))
         # Documented in thousandths of a degree, returned in degrees by most releases.
         return celsius / 1000 if celsius is not None and celsius > 1000 else celsius
 

@@ -13,37 +13,8 @@ from pytest_kopt.devices.pinning import discover, in_use
 from pytest_kopt.devices.processes import announce
 
 _MOST_SHIFTED_MIB = 64
-
-
-class _Waking:
-    """A device of this process that wakes, or is awake."""
-
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
-        self._thread: threading.Thread | None = None
-        #: Shifts later allocations by a random amount: forks have one layout of addresses, and
-        #: buffers should not land alike in each.
-        self._ballast: object = None
-
-    def begin(self) -> None:
-        self._thread = threading.Thread(target=self._wake, daemon=True)
-        self._thread.start()
-
-    def finish(self) -> None:
-        if self._thread:
-            self._thread.join()
-        if self._ballast is None:
-            self._ballast = _woken(self._kind)
-
-    def _wake(self) -> None:
-        # What fails here fails once more in `finish`, where somebody hears of it.
-        with suppress(Exception):
-            self._ballast = _woken(self._kind)
-
-
-@functools.cache
-def _waking(kind: str) -> _Waking:
-    return _Waking(kind)
+#: Held by who wakes the device.
+_WAKING = threading.Lock()
 
 
 def rouse(kind: str) -> None:
@@ -52,16 +23,28 @@ def rouse(kind: str) -> None:
     Holds the check's lock meanwhile, so that nothing is timed on the device; other processes may
     wake at the same time.
     """
-    _waking(kind).finish()
+    with _WAKING:
+        _woken(kind)
 
 
 def begin_to_rouse(kind: str) -> None:
     """Do so in a thread that `rouse` waits for, once more where it was done before."""
-    _waking.cache_clear()
-    _waking(kind).begin()
+    _woken.cache_clear()
+
+    def wake() -> None:
+        # What fails here fails once more in `rouse`, where somebody hears of it.
+        with suppress(Exception):
+            rouse(kind)
+
+    threading.Thread(target=wake, daemon=True).start()
 
 
+@functools.cache
 def _woken(kind: str) -> object:
+    """Return memory that shifts later allocations by a random amount, of a device that is awake.
+
+    Forks have one layout of addresses, and buffers should not land alike in each.
+    """
     import torch
 
     with suppress(ImportError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pytest_kopt.devices import processes
@@ -61,7 +61,9 @@ def judge(
         strangers = [pid for pid in strangers if processes.is_here(pid)]
     busy = [r.utilisation_pct for r in readings if r.utilisation_pct is not None]
     memory = [r.memory_mib for r in readings if r.memory_mib is not None]
-    reasons = [_describe(pid) for pid in strangers]
+    reasons = [
+        f"process {pid} ({processes.name_of(pid) or 'not of this container'})" for pid in strangers
+    ]
     if not shared and busy and max(busy) > MOST_UTILISATION_PCT:
         reasons.append(f"utilisation {max(busy):.0f} %")
     if not shared and memory and max(memory) - min(memory) > MOST_DRIFT_MIB:
@@ -96,8 +98,9 @@ class AvailabilityGate:
         found = []
         for device in devices:
             read = readings[device.uuid]
-            strangers = processes.foreign(_pids(read))
-            found.append(judge(device, read, strangers, shared=device.uuid in shared))
+            pids = {pid for reading in read for pid in reading.processes or ()}
+            is_shared = device.uuid in shared
+            found.append(judge(device, read, processes.foreign(pids), shared=is_shared))
         return sorted(found, key=lambda f: (not f.idle, f.shared, f.utilisation_pct, f.memory_mib))
 
     def idle(
@@ -108,8 +111,7 @@ class AvailabilityGate:
         Those that other kopt sessions use are among them only where all are. `seen` is what a look
         at them has just found, if there was one. Raises NoIdleGpu when none of them got free.
         """
-        before = [list(seen)] if seen else []
-        return self._wait(lambda: before.pop() if before else self.look(devices), minutes)
+        return self._wait(lambda: self.look(devices), minutes, seen)
 
     def free_of_strangers(self, device: Device, minutes: float) -> None:
         """Return once no process of a stranger computes on the device; NoIdleGpu after `minutes`.
@@ -124,11 +126,12 @@ class AvailabilityGate:
 
         self._wait(look, minutes)
 
-    def _wait(self, look: Callable[[], list[Finding]], minutes: float) -> list[Device]:
-        start = self.clock()
-        announced = 0
+    def _wait(
+        self, look: Callable[[], list[Finding]], minutes: float, seen: Sequence[Finding] = ()
+    ) -> list[Device]:
+        start, announced = self.clock(), 0
         while True:
-            found = look()
+            found, seen = seen or look(), ()
             idle = [finding for finding in found if finding.idle]
             free = [finding.device for finding in idle if not finding.shared]
             if idle:
@@ -147,14 +150,5 @@ class AvailabilityGate:
             self.sleep(min(POLL_SECONDS, max(0.0, (minutes - waited) * 60)))
 
 
-def _pids(readings: Iterable[Reading]) -> set[int]:
-    return {pid for reading in readings for pid in reading.processes or ()}
-
-
 def _span(minutes: float) -> str:
     return f"{minutes:.0f} minutes" if minutes >= 1 else f"{minutes * 60:.0f} s"
-
-
-def _describe(pid: int) -> str:
-    name = processes.name_of(pid)
-    return f"process {pid} ({name or 'not of this container'})"

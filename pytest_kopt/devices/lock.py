@@ -14,24 +14,17 @@ DIRECTORY = Path("/tmp/pytest-kopt")  # noqa: S108 - sticky, and nothing is read
 Waiting = Callable[[], AbstractContextManager[None]]
 
 
-@contextmanager
-def timing_lock(device: str, waiting: Waiting = nullcontext) -> Iterator[None]:
+def timing_lock(device: str, waiting: Waiting = nullcontext) -> AbstractContextManager[None]:
     """Hold the host-wide lock of a device (its UUID, or "cpu") while timing on it.
 
     The lock is the operating system's, so it goes with the process that holds it.
     """
-    with _held(device, fcntl.LOCK_EX, waiting):
-        yield
+    return _held(device, fcntl.LOCK_EX, waiting)
 
 
-@contextmanager
-def checking_lock(device: str, waiting: Waiting = nullcontext) -> Iterator[None]:
+def checking_lock(device: str, waiting: Waiting = nullcontext) -> AbstractContextManager[None]:
     """Share a GPU with other checks while nobody times on it; the CPU has room beside a timing."""
-    if device == "cpu":
-        yield
-        return
-    with _held(device, fcntl.LOCK_SH, waiting):
-        yield
+    return nullcontext() if device == "cpu" else _held(device, fcntl.LOCK_SH, waiting)
 
 
 @contextmanager

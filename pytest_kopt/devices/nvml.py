@@ -37,11 +37,6 @@ def connect() -> Nvml | None:
     return Nvml(pynvml)
 
 
-def reasons_of(bits: int) -> tuple[str, ...]:
-    """Return the names of the reasons in a bit mask."""
-    return tuple(name for bit, name in REASONS.items() if bits & bit)
-
-
 class Nvml:
     """An open connection to NVML."""
 
@@ -73,25 +68,20 @@ class Nvml:
         for instance in self._instances(whole):
             if _text(nvml.nvmlDeviceGetUUID(instance)) == device.uuid:
                 part = instance
-        memory = self._ask(lambda: nvml.nvmlDeviceGetMemoryInfo(part).used / _MIB)
-        busy = self._ask(lambda: float(nvml.nvmlDeviceGetUtilizationRates(part).gpu))
-        running = self._ask(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(part))
-        sm = self._ask(lambda: float(nvml.nvmlDeviceGetClockInfo(whole, nvml.NVML_CLOCK_SM)))
-        mem = self._ask(lambda: float(nvml.nvmlDeviceGetClockInfo(whole, nvml.NVML_CLOCK_MEM)))
-        celsius = self._ask(
-            lambda: float(nvml.nvmlDeviceGetTemperature(whole, nvml.NVML_TEMPERATURE_GPU))
-        )
-        watts = self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(whole) / 1000)
-        bits = self._ask(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(whole)))
+        ask = self._ask
+        running = ask(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(part))
+        bits = ask(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(whole))) or 0
         return Reading(
-            memory_mib=memory,
-            utilisation_pct=busy,
+            memory_mib=ask(lambda: nvml.nvmlDeviceGetMemoryInfo(part).used / _MIB),
+            utilisation_pct=ask(lambda: float(nvml.nvmlDeviceGetUtilizationRates(part).gpu)),
             processes=None if running is None else tuple(sorted({p.pid for p in running})),
-            sm_mhz=sm,
-            memory_mhz=mem,
-            temperature_c=celsius,
-            power_w=watts,
-            throttle=reasons_of(bits or 0),
+            sm_mhz=ask(lambda: float(nvml.nvmlDeviceGetClockInfo(whole, nvml.NVML_CLOCK_SM))),
+            memory_mhz=ask(lambda: float(nvml.nvmlDeviceGetClockInfo(whole, nvml.NVML_CLOCK_MEM))),
+            temperature_c=ask(
+                lambda: float(nvml.nvmlDeviceGetTemperature(whole, nvml.NVML_TEMPERATURE_GPU))
+            ),
+            power_w=ask(lambda: nvml.nvmlDeviceGetPowerUsage(whole) / 1000),
+            throttle=tuple(name for bit, name in REASONS.items() if bits & bit),
         )
 
     def _instances(self, handle: Any) -> list[Any]:

@@ -15,21 +15,17 @@ from pytest_kopt.devices.vendor import CPU, Device, Reading
 
 
 class DeviceAccess(Protocol):
-    """What is asked of a host whose devices are measured on: this one, or another."""
+    """What is asked of a host whose devices are measured on: this one (see `Host`), or another."""
 
-    def pin(self, device: Device) -> dict[str, str]:
-        """Return the variables that leave a process one device."""
+    def pin(self, device: Device) -> dict[str, str]: ...
 
-    def read(self, device: Device) -> Reading:
-        """Return a device's state."""
+    def read(self, device: Device) -> Reading: ...
 
-    def lock(self, device: Device) -> AbstractContextManager[None]:
-        """Return what holds the device's lock on that host while it is timed on."""
+    def lock(self, device: Device) -> AbstractContextManager[None]: ...
 
     def keep_strangers_off(
         self, device: Device, minutes: float, say: Callable[[str], None]
-    ) -> None:
-        """Wait until nobody else computes on a device; NoIdleGpu when it takes longer."""
+    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +46,14 @@ class Placement:
         """Return the environment of this host's `place`-th worker."""
         return self.host.pin(self.devices[place % len(self.devices)])
 
-    def pin_to(self, device: Device) -> dict[str, str]:
-        """Return the environment of a process on one device."""
-        return self.host.pin(device)
-
     def find(self, uuid: object) -> Device | None:
         """Return the device of this host that has a UUID."""
         return next((device for device in self.devices if device.uuid == uuid), None)
-
-    def read(self, device: Device) -> Reading:
-        """Return a device's state."""
-        return self.host.read(device)
 
     def keep_strangers_off(self, device: Device) -> None:
         """Wait until nobody else computes on a device; NoIdleGpu when it takes too long."""
         if self.wait_minutes is not None:
             self.host.keep_strangers_off(device, self.wait_minutes, self.say)
-
-    def lock(self, device: Device) -> AbstractContextManager[None]:
-        """Return what holds a device's lock, host-wide, while it is timed on."""
-        return self.host.lock(device)
 
     def group(self, uuids: Mapping[str, object]) -> dict[Device, list[str]]:
         """Return node ids by device, given the UUID of each one's; the most idle takes the rest."""

@@ -69,8 +69,18 @@ class RocmSmi:
 
 
 def _query(*options: str) -> dict[str, dict[str, str]]:
+    """Return what the tool prints; Unanswered when it fails."""
+    command = (_TOOL, *options, "--json")
     try:
-        found = json.loads(_ask(_TOOL, *options, "--json"))
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unanswered(f"{_TOOL}: {error}") from None
+    if done.returncode:
+        raise Unanswered(f"{_TOOL} ended with {done.returncode}: {done.stdout or done.stderr}")
+    try:
+        found = json.loads(done.stdout)
     except ValueError as error:
         raise Unanswered(f"{_TOOL} printed no JSON: {error}") from None
     if not isinstance(found, dict):
@@ -100,19 +110,6 @@ def _power(fields: dict[str, str]) -> float | None:
     names = [name for name in fields if name.endswith("Graphics Package Power (W)")]
     names = [name for name in names if not name.startswith("Max")]
     return _number(fields[names[0]]) if names else None
-
-
-def _ask(*command: str) -> str:
-    """Return what a query prints; Unanswered when it fails."""
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise Unanswered(f"{command[0]}: {error}") from None
-    if done.returncode:
-        raise Unanswered(f"{command[0]} ended with {done.returncode}: {done.stdout or done.stderr}")
-    return done.stdout
 
 
 def _number(text: str | None) -> float | None:

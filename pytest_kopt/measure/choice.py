@@ -8,7 +8,7 @@ import torch
 
 from pytest_kopt.errors import BadInput
 from pytest_kopt.measure.engine import Before, Block, Call, CaptureFailed
-from pytest_kopt.measure.gpu import do_bench_block, events_block, graph_block
+from pytest_kopt.measure.gpu import DoBenchBlock, events_block, graph_block
 from pytest_kopt.measure.wall import WallEngine, interpreted_block
 
 
@@ -43,7 +43,7 @@ def prepare(
         "graph": graph_block,
         "events": events_block,
         "wall": WallEngine(torch.cuda.synchronize).prepare,
-        "do_bench": do_bench_block,
+        "do_bench": DoBenchBlock,
     }
     if option not in engines:
         raise BadInput(f"engine {option!r} is unknown", where="--kopt-engine", legal=engines)

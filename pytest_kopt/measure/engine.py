@@ -89,6 +89,11 @@ class Block(ABC):
     calls: int
     queue_full: bool | None = None
     not_captured: str = ""
+    before: Before = None
+
+    def ready(self) -> None:
+        if self.before is not None:
+            self.before()
 
     @abstractmethod
     def run(self) -> float:

@@ -49,9 +49,7 @@ def graph_block(calls: Sequence[Call], before: Before = None) -> Block:
     # The only sign that torch gives: kernels launched on a stream outside of the capture.
     if any("graph is empty" in str(warning.message).lower() for warning in said):
         raise CaptureFailed(NOTHING)
-    block = _GraphBlock(graph, kept, len(calls), before)
-    block.calibrate()
-    return block
+    return _GraphBlock(graph, kept, len(calls), before)
 
 
 @contextmanager
@@ -80,49 +78,39 @@ class _GraphBlock(Block):
     ) -> None:
         self._graph = graph
         self.kept = kept
-        self._launches = launches
-        self._before = before
-        self._set_replays(1)
-
-    def calibrate(self) -> None:
+        self.before = before
+        self._launches = self.calls = launches
+        self._replays = 1
         self.run()
-        once = self.run() * self._launches
-        self._set_replays(max(1, math.ceil(_BLOCK_MS / max(once, 1e-4))))
+        once = self.run() * launches
+        self._replays = max(1, math.ceil(_BLOCK_MS / max(once, 1e-4)))
+        self.calls = launches * self._replays
 
     def run(self) -> float:
         """Replay once untimed, so that every block starts from the same state, then the block."""
-        self._ready()
+        self.ready()
         self._graph.replay()
-        if self._before is None:
-            spans = [_timed(self._graph.replay, self._replays)]
-        else:
-            spans = []
-            for _ in range(self._replays):
-                self._before()
-                spans.append(_timed(self._graph.replay, 1))
+        at_once = 1 if self.before else self._replays
+        spans = []
+        for _ in range(0, self._replays, at_once):
+            if self.before is not None:
+                self.before()
+            spans.append(_timed(self._graph.replay, at_once))
         torch.cuda.current_stream().synchronize()
         total: float = sum(start.elapsed_time(end) for start, end in spans)
         return total / self.calls
 
     def run_after(self, write: Callable[[], object]) -> float:
         for _ in range(self._replays):
-            self._ready()
+            self.ready()
             self._graph.replay()
         write()
-        self._ready()
+        self.ready()
         # The replay has to be queued before the device gets to it.
         _spin(_LAUNCH_MS)
         start, end = _timed(self._graph.replay, 1)
         end.synchronize()
         return float(start.elapsed_time(end)) / self._launches
-
-    def _ready(self) -> None:
-        if self._before is not None:
-            self._before()
-
-    def _set_replays(self, count: int) -> None:
-        self._replays = count
-        self.calls = self._launches * count
 
 
 def _timed(call: Callable[[], object], count: int) -> tuple[torch.cuda.Event, torch.cuda.Event]:
@@ -137,9 +125,7 @@ def _timed(call: Callable[[], object], count: int) -> tuple[torch.cuda.Event, to
 def events_block(calls: Sequence[Call], before: Before = None) -> Block:
     """Time by device events around launches that were queued up behind a spinning kernel."""
     _warm_up(calls, before)
-    block = _EventsBlock(calls, before)
-    block.calibrate()
-    return block
+    return _EventsBlock(calls, before)
 
 
 class _EventsBlock(Block):
@@ -153,18 +139,24 @@ class _EventsBlock(Block):
     def __init__(self, calls: Sequence[Call], before: Before) -> None:
         self.calls = 1
         self.queue_full = False
+        self.before = before
         self._sequence = calls
-        self._before = before
-        self._place = 0
+        self._next = cycle(calls)
         self._spin_ms = 1.0
+        self._calibrate()
 
-    def calibrate(self) -> None:
+    def _calibrate(self) -> None:
         """Find the block's size, then a spin that outlasts its launches.
 
         A call of many kernels fills CUDA's queue early; then fewer calls make a block.
         """
-        most = min(_MOST_QUEUED, len(self._sequence)) if self._before else _MOST_QUEUED
-        self._spin_ms = self._shortest_spin()
+        most = min(_MOST_QUEUED, len(self._sequence)) if self.before else _MOST_QUEUED
+        self.run()
+        if not self.queue_full:
+            self._spin_ms = _LONGEST_SPIN_MS
+            self.run()
+        # No spin where even a single call comes back only after the longest.
+        self._spin_ms = 1.0 if self.queue_full else 0.0
         self.run()
         self.calls = max(1, min(most, math.ceil(_BLOCK_MS / max(self.run(), 1e-4))))
         while self._spin_ms:
@@ -179,31 +171,18 @@ class _EventsBlock(Block):
                 return
 
     def run(self) -> float:
-        self._ready()
-        self._next()
-        self._ready()
+        self.ready()
+        next(self._next)()
+        self.ready()
         return self._queued(self.calls)
 
     def run_after(self, write: Callable[[], object]) -> float:
-        self._ready()
+        self.ready()
         for _ in range(self.calls):
-            self._next()
+            next(self._next)()
         write()
-        self._ready()
+        self.ready()
         return self._queued(min(self.calls, len(self._sequence)))
-
-    def _shortest_spin(self) -> float:
-        """Return 1 ms, or 0 where even a single call comes back only after the longest spin."""
-        self.run()
-        if self.queue_full:
-            return 1.0
-        self._spin_ms = _LONGEST_SPIN_MS
-        self.run()
-        return 1.0 if self.queue_full else 0.0
-
-    def _ready(self) -> None:
-        if self._before is not None:
-            self._before()
 
     def _queued(self, calls: int) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -212,7 +191,7 @@ class _EventsBlock(Block):
         began = perf_counter()
         start.record()
         for _ in range(calls):
-            self._next()
+            next(self._next)()
         end.record()
         # As long as the device has not passed the first event, everything is queued behind it.
         self.queue_full = not start.query()
@@ -222,24 +201,17 @@ class _EventsBlock(Block):
             self._spin_ms = min(_LONGEST_SPIN_MS, max(self._spin_ms, _HEADROOM * queued_ms))
         return float(start.elapsed_time(end)) / calls
 
-    def _next(self) -> None:
-        self._sequence[self._place]()
-        self._place = (self._place + 1) % len(self._sequence)
 
+class DoBenchBlock(Block):
+    """Launches one at a time for 100 ms and gives their mean; it clears the L2 cache itself."""
 
-def do_bench_block(calls: Sequence[Call], before: Before = None) -> Block:
-    """Launch one at a time; a block is the mean of 100 ms. do_bench clears the L2 cache itself."""
-    for call in calls:
-        call()
-    return _DoBenchBlock(calls)
-
-
-class _DoBenchBlock(Block):
     engine = "do_bench"
 
-    def __init__(self, calls: Sequence[Call]) -> None:
+    def __init__(self, calls: Sequence[Call], before: Before = None) -> None:
         self.calls = 1
         self._next = cycle(calls)
+        for call in calls:
+            call()
 
     def run(self) -> float:
         from triton.testing import do_bench

@@ -77,7 +77,7 @@ class WallBlock(Block):
         before: Before = None,
     ) -> None:
         self.calls = count
-        self._before = before
+        self.before = before
         self._calls = calls
         self._next: Iterator[Call] = cycle(calls)
         self._synchronize = synchronize
@@ -87,11 +87,10 @@ class WallBlock(Block):
 
     def _whole(self) -> float:
         assert self._synchronize is not None
-        at_once = self.calls if self._before is None else len(self._calls)
+        at_once = len(self._calls) if self.before else self.calls
         seconds = 0.0
         for done in range(0, self.calls, at_once):
-            if self._before is not None:
-                self._before()
+            self.ready()
             self._synchronize()
             start = perf_counter()
             for _ in range(min(at_once, self.calls - done)):
@@ -103,8 +102,8 @@ class WallBlock(Block):
     def _median(self) -> float:
         times = defaultdict(list)
         for _, call in zip(range(self.calls), cycle(self._calls), strict=False):
-            if self._before is not None:
-                self._before()
+            if self.before is not None:
+                self.before()
             start = perf_counter()
             call()
             times[call].append(perf_counter() - start)

@@ -26,7 +26,9 @@ def assert_deterministic(
     first: list[torch.Tensor] | None = None
     seeds: list[torch.Tensor] = []
     for repeat in range(repeats):
-        outputs, leaves = run_once(fn, given)
+        copies = fresh_copies(given)
+        outputs = tensors(fn(*copies))
+        leaves = [item for item in copies if isinstance(item, torch.Tensor) and item.requires_grad]
         if not outputs:
             raise BadInput("fn returned no tensor: nothing to compare")
         results = list(outputs)
@@ -46,15 +48,6 @@ def assert_deterministic(
                     f"{what} of repeat {repeat + 1} differs from the first in "
                     f"{int(differs.sum())} of {differs.numel()} elements"
                 )
-
-
-def run_once(
-    fn: Callable[..., Any], given: Sequence[Any]
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Call `fn` on copies of `given`; return its output tensors and the copies requiring grad."""
-    copies = fresh_copies(given)
-    leaves = [item for item in copies if isinstance(item, torch.Tensor) and item.requires_grad]
-    return tensors(fn(*copies)), leaves
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:

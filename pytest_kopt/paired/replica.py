@@ -214,7 +214,7 @@ class Replica(Children):
             if message["kind"] == "same":
                 return _same(child, message), []
         self._referee.await_loaded(nodeid)
-        with placement.lock(device):
+        with placement.host.lock(device):
             placement.keep_strangers_off(device)
             since = time.time()
             prepared = []
@@ -241,7 +241,7 @@ class Replica(Children):
                 blocks.run(arm, order.getrandbits(62))
                 child.spans.clear()
             quads, conditions = steadily(
-                lambda: _quads(blocks, order), lambda: placement.read(device)
+                lambda: _quads(blocks, order), lambda: placement.host.read(device)
             )
             spans = {arm: child.spans.pop(arm) for arm, child in arms.items()}
             waiting = [span for arm in _TRUSTED & spans.keys() for span in spans.pop(arm)]

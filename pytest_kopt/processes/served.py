@@ -26,7 +26,7 @@ from pytest_kopt.processes.isolation import isolate
 from pytest_kopt.processes.parent_death import end_with_parent
 from pytest_kopt.processes.reload import forget
 from pytest_kopt.processes.worker_orders import WorkerOrders
-from pytest_kopt.sameness.recording import Recording, to_document
+from pytest_kopt.sameness.recording import RECORDING, Recording
 
 if TYPE_CHECKING:
     from pytest_kopt.decide.verdict import Same
@@ -159,7 +159,8 @@ class Serve:
 
     def changed(self, nodeid: str, before: Recording, after: Recording, arch: str) -> None:
         """Say what the incumbent and the candidate have the device do."""
-        both = {"before": to_document(before), "after": to_document(after)}
+        recorded = {"before": before, "after": after}.items()
+        both = {name: RECORDING.dump_python(found, mode="json") for name, found in recorded}
         self._channel.send("changed", nodeid=nodeid, arch=arch, **both)
 
     def refuse(self, nodeid: str, reason: str) -> None:

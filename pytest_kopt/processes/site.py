@@ -52,7 +52,7 @@ class Site:
 
     def environment_on(self, device: Device) -> dict[str, str]:
         """Return what a process on one of its devices gets."""
-        return {**self.environment, **self.placement.pin_to(device)}
+        return {**self.environment, **self.placement.host.pin(device)}
 
 
 class Place(NamedTuple):

@@ -188,7 +188,7 @@ class _Driver:
             given.shared,
             code,
             self._arguments(function, given),
-            {what: float(self._attribute(function, n)) for what, n in _ATTRIBUTES.items()},
+            {what: self._attribute(function, n) for what, n in _ATTRIBUTES.items()},
         )
 
     def _arguments(self, function: ctypes.c_void_p, given: _KernelParameters) -> tuple[str, ...]:
@@ -210,28 +210,23 @@ class _Driver:
         # held before.
         is_structure = len(content) > _WORD
         return tuple(
-            "address"
-            if self._is_address(word) or (is_structure and self._is_of_host(word))
-            else word.hex()
-            for word in words
+            "address" if self._is_address(word, is_structure) else word.hex() for word in words
         )
 
-    def _is_of_host(self, word: bytes) -> bool:
-        value = int.from_bytes(word, "little")
-        return len(word) == _WORD and any(start <= value < end for start, end in self._mapped)
-
-    def _is_address(self, word: bytes) -> bool:
+    def _is_address(self, word: bytes, is_structure: bool) -> bool:
         if len(word) < _WORD:
             return False
-        kind = ctypes.c_uint()
-        value = ctypes.c_uint64(int.from_bytes(word, "little"))
-        asked = self._library.cuPointerGetAttribute(ctypes.byref(kind), _MEMORY_TYPE, value)
+        value = int.from_bytes(word, "little")
+        if is_structure and any(start <= value < end for start, end in self._mapped):
+            return True
+        kind, at = ctypes.c_uint(), ctypes.c_uint64(value)
+        asked = self._library.cuPointerGetAttribute(ctypes.byref(kind), _MEMORY_TYPE, at)
         return bool(asked == 0 and kind.value)
 
-    def _attribute(self, function: ctypes.c_void_p, number: int) -> int:
+    def _attribute(self, function: ctypes.c_void_p, number: int) -> float:
         value = ctypes.c_int()
         self._ask("cuFuncGetAttribute", ctypes.byref(value), ctypes.c_int(number), function)
-        return value.value
+        return float(value.value)
 
     def _ask(self, name: str, *words: Any) -> None:
         try:

@@ -14,12 +14,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pydantic import ConfigDict, TypeAdapter
 
-from pytest_kopt.decide.verdict import KernelChange
 from pytest_kopt.sameness.objects import figures
+
+if TYPE_CHECKING:
+    from pytest_kopt.decide.verdict import KernelChange
 
 _ANY = ".."
 
@@ -98,11 +100,6 @@ class Recording:
 RECORDING = TypeAdapter(Recording)
 
 
-def to_document(recording: Recording) -> Any:
-    """Return a recording as it goes from process to process."""
-    return RECORDING.dump_python(recording, mode="json")
-
-
 def differences_later(before: object, after: object, arch: str) -> Future[list[KernelChange]]:
     """Have another thread find what differs between two recordings' documents.
 
@@ -123,6 +120,8 @@ def differences(before: Recording, after: Recording, arch: str) -> list[KernelCh
     files. Nothing for recordings that only differ in their order. Where one of them was not read
     whole, only what Triton compiled is told of both.
     """
+    from pytest_kopt.decide.verdict import KernelChange
+
     if before.unread or after.unread:
         before, after = _of_objects(before), _of_objects(after)
     pairs: list[tuple[str, tuple[Launch | None, int], tuple[Launch | None, int]]] = []

@@ -10,7 +10,7 @@ import ast
 import re
 import warnings
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Any
 
 #: What shows a program its own text, names or lines. Where a file uses one, its text counts.
 _LOOKS_AT_ITSELF = frozenset(
@@ -24,9 +24,7 @@ _LOOKS_AT_ITSELF = frozenset(
 _FUNCTIONS = frozenset({"eval", "exec", "compile", "locals", "vars", "dir", "globals"})
 _DOCUMENTED = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_Comprehension = TypeVar(
-    "_Comprehension", ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp
-)
+_COMPREHENSION = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def plain_tree(source: bytes) -> ast.Module | None:
@@ -109,32 +107,15 @@ class _Numbering(ast.NodeTransformer):
         self._pinned = pinned
         self._scopes: list[dict[str, str]] = []
 
-    def visit_Name(self, node: ast.Name) -> ast.Name:
-        for scope in reversed(self._scopes):
-            if node.id in scope:
-                return ast.copy_location(ast.Name(scope[node.id], node.ctx), node)
-        return node
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        return self._function(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        return self._function(node)
-
-    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
-        return self._function(node)
-
-    def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
-        return self._comprehension(node)
-
-    def visit_SetComp(self, node: ast.SetComp) -> ast.AST:
-        return self._comprehension(node)
-
-    def visit_DictComp(self, node: ast.DictComp) -> ast.AST:
-        return self._comprehension(node)
-
-    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.AST:
-        return self._comprehension(node)
+    def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, ast.Name):
+            scope = next((found for found in reversed(self._scopes) if node.id in found), {})
+            return ast.copy_location(ast.Name(scope.get(node.id, node.id), node.ctx), node)
+        if isinstance(node, _FUNCTION):
+            return self._function(node)
+        if isinstance(node, _COMPREHENSION):
+            return self._comprehension(node)
+        return super().visit(node)
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> ast.AST:
         for name, value in ast.iter_fields(node):
@@ -152,7 +133,9 @@ class _Numbering(ast.NodeTransformer):
         self._scopes.pop()
         return node
 
-    def _comprehension(self, node: _Comprehension) -> _Comprehension:
+    def _comprehension(
+        self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+    ) -> ast.AST:
         first = node.generators[0]
         first.iter = self.visit(first.iter)
         stored = [name for part in node.generators for name in _stored(part.target)]
@@ -170,12 +153,10 @@ class _Numbering(ast.NodeTransformer):
 
     def _numbered(self, stored: list[str], own: dict[str, str], *, keep: bool) -> dict[str, str]:
         free = [name for name in dict.fromkeys(stored) if name not in own]
-        depth = len(self._scopes)
-        numbers = {
-            name: name if keep or name in self._pinned else f"<{depth}.{place}>"
+        return own | {
+            name: name if keep or name in self._pinned else f"<{len(self._scopes)}.{place}>"
             for place, name in enumerate(free)
         }
-        return numbers | own
 
 
 def _stored(node: ast.AST) -> Iterator[str]:
@@ -183,8 +164,5 @@ def _stored(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
         yield node.id
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, (*_FUNCTION, ast.ClassDef)):
-            continue
-        if isinstance(child, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
-            continue
-        yield from _stored(child)
+        if not isinstance(child, (*_FUNCTION, ast.ClassDef, *_COMPREHENSION)):
+            yield from _stored(child)

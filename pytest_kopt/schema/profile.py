@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -79,13 +80,12 @@ class Schema:
     def __post_init__(self) -> None:
         where = f"schema {self.name!r}"
         names = [column.name for column in self.columns]
-        fixed = ["label", "Check", *(self.dims or ())]
-        doubled = sorted({name for name in [*names, *fixed] if [*names, *fixed].count(name) > 1})
+        all_names = [*names, "label", "Check", *(self.dims or ())]
+        doubled = sorted({name for name in all_names if all_names.count(name) > 1})
         if doubled:
             raise BadInput(f"column {doubled[0]!r} is declared twice", where=where)
         for column in self.columns:
-            known = column.quantity in QUANTITIES or column.quantity.startswith("grad_snr:")
-            if not known:
+            if not (column.quantity in QUANTITIES or column.quantity.startswith("grad_snr:")):
                 raise BadInput(
                     f"column {column.name!r} has the unknown quantity {column.quantity!r}",
                     where=where,
@@ -136,21 +136,21 @@ class Schema:
 
 
 _OPERATORS = {
-    "==": lambda value, limit: value == limit,
-    "<=": lambda value, limit: value <= limit,
-    ">=": lambda value, limit: value >= limit,
-    "<": lambda value, limit: value < limit,
-    ">": lambda value, limit: value > limit,
+    "==": operator.eq,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
 }
 
 
 def parse_gate(gate: str) -> tuple[str, str, float]:
     """Split a gate such as `err_flydsl_ps == 0` into column, operator and number."""
-    for operator in _OPERATORS:
-        column, found, limit = gate.rpartition(f" {operator} ")
+    for sign in _OPERATORS:
+        column, found, limit = gate.rpartition(f" {sign} ")
         if found:
             try:
-                return column.strip(), operator, float(limit)
+                return column.strip(), sign, float(limit)
             except ValueError:
                 break
     raise BadInput(f"gate {gate!r} cannot be read", legal="COLUMN ==|<=|>=|<|> NUMBER")
@@ -158,8 +158,8 @@ def parse_gate(gate: str) -> tuple[str, str, float]:
 
 def gate_holds(gate: str, value: float) -> bool:
     """Say whether `value` meets the gate; NaN never does."""
-    _, operator, limit = parse_gate(gate)
-    return bool(_OPERATORS[operator](value, limit))
+    _, sign, limit = parse_gate(gate)
+    return bool(_OPERATORS[sign](value, limit))
 
 
 def fingerprint(header: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from pytest_kopt.errors import BadInput
+from pytest_kopt.errors import BadInput, text_of
 from pytest_kopt.schema.profile import Scalar
 
 CHECKS = ("PASS", "FAIL", "ERROR")
@@ -175,13 +175,7 @@ def read_csv(path: Path) -> Table:
     Raises BadInput, naming the file, when it is missing, empty, cut off, ragged, lacks `label` or
     `Check`, or holds a Check other than PASS, FAIL, ERROR or two rows with the same dims.
     """
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror}", where=str(path)) from None
-    except UnicodeDecodeError as error:
-        raise BadInput(f"is not UTF-8 (byte {error.start})", where=str(path)) from None
-    return parse_csv(text, where=str(path))
+    return parse_csv(text_of(path), where=str(path))
 
 
 def parse_csv(text: str, where: str) -> Table:
@@ -224,17 +218,12 @@ def parse_csv(text: str, where: str) -> Table:
 
 def describe_header_drift(found: Sequence[str], frozen: Sequence[str]) -> str:
     """Say in one sentence how a header differs from the frozen one."""
-    missing = [name for name in frozen if name not in found]
-    extra = [name for name in found if name not in frozen]
-    if missing and extra:
-        return f"the schema drifted: column {missing[0]!r} is gone and {extra[0]!r} is new"
-    if missing:
-        return f"the schema drifted: column {missing[0]!r} is gone"
-    if extra:
-        return f"the schema drifted: column {extra[0]!r} is new"
-    place = next(
-        i for i, (left, right) in enumerate(zip(found, frozen, strict=False)) if left != right
-    )
+    gone = [f"{name!r} is gone" for name in frozen if name not in found][:1]
+    new = [f"{name!r} is new" for name in found if name not in frozen][:1]
+    if gone or new:
+        return f"the schema drifted: column {' and '.join(gone + new)}"
+    both = zip(found, frozen, strict=False)
+    place = next(i for i, (left, right) in enumerate(both) if left != right)
     return f"the schema drifted: column {place + 1} is {found[place]!r}, not {frozen[place]!r}"
 
 

@@ -105,7 +105,7 @@ class HostMeasurements:
         placement = place(self.orders.device, self.orders.target, wait_minutes, say, early)
         self.sites.settle(placement)
         if serves_itself and not is_distributed(config):
-            os.environ.update(placement.pin_to(placement.best))
+            os.environ.update(placement.host.pin(placement.best))
 
     def measure_again(self) -> Sequence[CaseResult]:
         found: list[CaseResult] = []
