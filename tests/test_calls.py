@@ -32,7 +32,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "training": [(training_check, "_simulated")],
     "known and fresh": [(training_check, "reuse_pairs")],
     "clock": [(timing, "prepare_blocks")],
-    "samples": [(timing, "_time"), (timing, "ask")],
+    "samples": [(timing, "time_block"), (timing, "ask")],
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from subprocess import CompletedProcess, TimeoutExpired
 from types import SimpleNamespace
 from typing import Any
 
@@ -232,8 +233,14 @@ ROCM = ROCM_CARDS | {
 }
 
 
+def answering(text: str) -> SimpleNamespace:
+    """Stand in for `subprocess`, whose processes all print this."""
+    done = CompletedProcess([], 0, text, "")
+    return SimpleNamespace(run=lambda *words, **named: done, TimeoutExpired=TimeoutExpired)
+
+
 def test_rocm_smi_lists_and_reads_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rocm_smi, "_ask", lambda *command: json.dumps(ROCM))
+    monkeypatch.setattr(rocm_smi, "subprocess", answering(json.dumps(ROCM)))
     found = RocmSmi()
     assert found.devices()[0] == MI300X
     assert found.devices()[1].uuid == "1", "without a unique id its index has to do"
@@ -249,7 +256,7 @@ def test_rocm_smi_lists_and_reads_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_rocm_smi_that_prints_no_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rocm_smi, "_ask", lambda *command: "WARNING: No AMD GPUs\n")
+    monkeypatch.setattr(rocm_smi, "subprocess", answering("WARNING: No AMD GPUs\n"))
     with pytest.raises(Unanswered):
         RocmSmi().devices()
 

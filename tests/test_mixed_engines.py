@@ -168,7 +168,7 @@ def test_arms_of_one_process_come_to_one_engine(
     serve_arms(case_of(candidate), bench, order, cast("Any", commands), cast("Any", None))
     expected = "graph" if candidate is clean else "events"
     assert commands.asked[0] == expected and commands.findings == []
-    assert {arm.engine for arm in kept[0].values()} == {expected}
+    assert {block.engine for arm in kept[0].values() for block in arm} == {expected}
     assert list(commands.asked[1]) == ["the candidate's forward"] * (candidate is reads_back)
 
 

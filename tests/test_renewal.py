@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_kopt.cases.case import declare
 from pytest_kopt.cases.running.execution import make_inputs
-from pytest_kopt.cases.running.spot_checks import Keeper, Looks, Recorder, Spotted, wrong_results
+from pytest_kopt.cases.running.spot_checks import Keeper, Recorder, Spotted, wrong_results
 from pytest_kopt.cases.running.timed_calls import Forward
 from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.honesty.renewal import Renewal
@@ -60,7 +61,7 @@ def watched(
     function: Callable[[torch.Tensor], torch.Tensor],
     inputs: Callable[[], tuple[torch.Tensor]],
     reference: Callable[[torch.Tensor], torch.Tensor],
-    looks: Looks | None,
+    runs: int = 0,
 ) -> Spotted:
     """A block of nine calls of a case, each on new content."""
     case = declare(
@@ -71,12 +72,12 @@ def watched(
         reference=reference,
         dims={"n": 64},
     )
-    call = Forward(function, Held(make_inputs(case, 0), ()), ())
+    call = Forward(case, function, Held(make_inputs(case, 0), ()))
     recorder = Recorder(call)
     renewal = Renewal(call.changing, 4, restores=True)
     keeper = Keeper([recorder], renewal)
     block = WallEngine(iterations=9).prepare([recorder], keeper)
-    return Spotted(block, case, [recorder], looks, renewal, keeper)
+    return Spotted(block, case, [recorder], renewal, keeper, random.Random(5), runs)
 
 
 def test_what_is_wrong_on_timed_content_whether_timed_or_not_is_no_finding() -> None:
@@ -87,18 +88,17 @@ def test_what_is_wrong_on_timed_content_whether_timed_or_not_is_no_finding() -> 
         seen.append(content(x))
         return torch.where(x == x.round(), x, torch.nan)
 
-    spotted = watched(
-        whole, lambda: (torch.randint(1, 9, (64,)).float(),), lambda x: x, Looks(4, 4, 5)
-    )
+    spotted = watched(whole, lambda: (torch.randint(1, 9, (64,)).float(),), lambda x: x)
     seen.clear()
-    for _ in range(4):
-        spotted.run()
+    for seed in range(4):
+        spotted.run_on(seed)
+        spotted.keep(seed)
     assert len(set(seen)) == len(seen) == 4 * spotted.calls
     assert wrong_results([spotted], {}) == []
 
 
 def test_a_wrong_result_at_any_call_is_seen() -> None:
-    spotted = watched(lambda x: -x, lambda: (torch.randn(64),), lambda x: 2 * x, Looks(1, 1, 5))
+    spotted = watched(lambda x: -x, lambda: (torch.randn(64),), lambda x: 2 * x, 1)
     spotted.run()
     assert [found.check for found in wrong_results([spotted], {})] == ["timed-result"]
 
@@ -111,7 +111,7 @@ def test_a_block_meets_what_its_seed_says_whatever_was_before() -> None:
         seen.append(content(x))
         return x.clone()
 
-    spotted = watched(noting, lambda: (torch.randn(64),), lambda x: x, None)
+    spotted = watched(noting, lambda: (torch.randn(64),), lambda x: x)
     blocks: list[list[bytes]] = []
     for seed in (7, 8, 7, 8):
         seen.clear()
@@ -128,7 +128,7 @@ def test_a_block_meets_what_its_seed_says_whatever_was_before() -> None:
 
 
 def test_any_call_of_a_block_may_be_the_one_that_is_kept() -> None:
-    spotted = watched(torch.clone, lambda: (torch.randn(64),), lambda x: x, None)
+    spotted = watched(torch.clone, lambda: (torch.randn(64),), lambda x: x)
     for seed in range(200):
         spotted.run_on(seed)
         spotted.keep(seed)
@@ -142,7 +142,7 @@ def test_content_that_is_not_scaled_is_drawn_for_every_block() -> None:
         seen.append(content(x))
         return x.clone()
 
-    spotted = watched(noting, lambda: (torch.randint(1 << 30, (64,)),), lambda x: x, None)
+    spotted = watched(noting, lambda: (torch.randint(1 << 30, (64,)),), lambda x: x)
     seen.clear()
     for seed in (7, 8, 7):
         spotted.run_on(seed)
@@ -160,11 +160,10 @@ def test_the_answer_to_the_content_before_is_wrong_in_any_dtype(dtype: torch.dty
         answers.append(2 * x)
         return answers[-2] if answers[1:] else answers[0]
 
-    spotted = watched(
-        stale, lambda: (torch.randn(64).to(dtype),), lambda x: 2 * x.double(), Looks(4, 4, 5)
-    )
-    for _ in range(4):
-        spotted.run()
+    spotted = watched(stale, lambda: (torch.randn(64).to(dtype),), lambda x: 2 * x.double())
+    for seed in range(4):
+        spotted.run_on(seed)
+        spotted.keep(seed)
     assert "timed-result" in {found.check for found in wrong_results([spotted], {})}
 
 

@@ -16,7 +16,7 @@ import torch
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.order import ProfileOrder
 from pytest_kopt.cases.running.bench import Bench
-from pytest_kopt.cases.running.execution import grad_out, make_inputs, watch_interpreter
+from pytest_kopt.cases.running.execution import make_inputs, watch_interpreter
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.timed_calls import Backward, Forward
 from pytest_kopt.cases.seeds import derive
@@ -70,12 +70,10 @@ def _prepare(case: Case, bench: Bench, steps: int) -> tuple[Step, int]:
     function = case.positional(case.function)
     pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, function)
     sets = [Held(given, case.rewritten) for given in pool.sets]
-    calls = [Forward(function, held, case.weights) for held in sets]
+    calls = [Forward(case, case.function, held) for held in sets]
     back: list[Backward] = []
     if case.backward:
-        back = [
-            Backward(function, held.source, lambda out: grad_out(out, seed), case) for held in sets
-        ]
+        back = [Backward(case, case.function, held.source, seed) for held in sets]
 
     def step(number: int) -> object:
         place = number % len(calls)

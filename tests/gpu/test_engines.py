@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_kopt.cases.running.execution import grad_out
+from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.running.timed_calls import Backward
 from pytest_kopt.honesty.reuse import known_content_gain
 from pytest_kopt.measure.choice import prepare
@@ -167,6 +167,12 @@ def linear(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.gelu(x @ w)
 
 
+def case_of(function: Any, given: tuple[torch.Tensor, ...]) -> Case:
+    return declare(
+        "t", "single", function, inputs=lambda: given, reference=function, dims={"n": 4096}
+    )
+
+
 @pytest.mark.parametrize(
     ("function", "shapes"),
     [(Doubled.apply, [(4096, 4096)]), (linear, [(4096, 1024), (1024, 4096)])],
@@ -176,7 +182,7 @@ def test_a_backward_is_captured(function: Any, shapes: list[tuple[int, int]]) ->
     """On the stream of its forward, with the same gradients as eager mode."""
     given = tuple(randn(*shape, grad=True) for shape in shapes)
     with launch_stream("cuda"):
-        call = Backward(function, given, lambda out: grad_out(out, 7))
+        call = Backward(case_of(function, given), function, given, 7)
     block: Any = prepare("auto", "cuda", False, [call])
     assert block.engine == "graph", "autograd allows it here"
     block.run()
@@ -197,7 +203,7 @@ def test_a_backward_that_cannot_be_captured_is_timed_with_a_full_queue() -> None
 
     given = (randn(4096, 4096, grad=True),)
     with launch_stream("cuda"):
-        call = Backward(Syncing.apply, given, lambda out: grad_out(out, 7))
+        call = Backward(case_of(Syncing.apply, given), Syncing.apply, given, 7)
     block = prepare("auto", "cuda", False, [call])
     assert block.engine == "events" and block.run() > 0
     assert block.queue_full is False, "a call that waits for the device empties its queue"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,11 @@ from pytest_kopt.cases.running.heldout import (
     try_shape,
 )
 from pytest_kopt.cases.running.looks import floors
-from pytest_kopt.cases.running.referee import SLACK_DB, WAYS, hand_over
+from pytest_kopt.cases.running.referee import SLACK_DB, hand_over
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.spot_checks import Spotted
 from pytest_kopt.cases.running.timing import (
+    WAYS,
     engines_of,
     not_captured,
     prepare_blocks,
@@ -63,20 +64,13 @@ from pytest_kopt.versions.errors import NotLoadable, Unreached
 _TRIED, _TRYING_SECONDS = 4, 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Arm:
-    forward: Spotted
-    backward: Spotted | None
+#: The blocks of an arm: forward, and backward where there is one.
+_Arm = list[Spotted]
 
-    @property
-    def blocks(self) -> list[Spotted]:
-        """Forward, and backward where there is one."""
-        return [self.forward, *([self.backward] if self.backward else [])]
 
-    @property
-    def engine(self) -> str:
-        """What times it: `graph`, or `graph+events` with a backward."""
-        return "+".join(block.engine for block in self.blocks)
+def _engine(arm: _Arm) -> str:
+    """Return what times an arm: `graph`, or `graph+events` with a backward."""
+    return "+".join(block.engine for block in arm)
 
 
 def serve_arms(
@@ -131,7 +125,7 @@ def serve_arms(
                     block.keep(wanted.keeps)
             if not wanted.arm:
                 break
-            last = arms[wanted.arm].blocks
+            last = arms[wanted.arm]
             times = [block.run_on(wanted.seed, is_looked_at=wanted.is_looked_at) for block in last]
             commander.timed(times[0], times[1] if times[1:] else None)
         findings, threads = bench.watched(), torch.get_num_threads()
@@ -139,7 +133,7 @@ def serve_arms(
         looks = [
             hand_over(name, way, spot, commander.scratch, wanted.seed)
             for name in suspects
-            for way, block in zip(WAYS, arms[name].blocks, strict=False)
+            for way, block in zip(WAYS, arms[name], strict=False)
             for spot in block.spots
         ]
         for name in suspects:
@@ -147,7 +141,7 @@ def serve_arms(
                 Phase.BLOCKS,
                 threads=1,
                 threads_now=threads,
-                blocks=arms[name].blocks,
+                blocks=arms[name],
                 # Once a comparison is enough: it takes as long as a fifth of the blocks.
                 asks_known=order.tells_more and name == CANDIDATE,
             )
@@ -156,7 +150,7 @@ def serve_arms(
     if accuracy is not None:
         known = floors(accuracy, SLACK_DB)
         for name in suspects:
-            findings += ask(Phase.JUDGED, blocks=arms[name].blocks, floors=known)
+            findings += ask(Phase.JUDGED, blocks=arms[name], floors=known)
     commander.caught(case.nodeid, [found for found in findings if found.rejects])
 
 
@@ -227,15 +221,15 @@ def _on_one_engine(
 ) -> dict[str, _Arm]:
     """Return the arms, once more by events where one of them, here or elsewhere, is no graph."""
     arms = prepare(engines)
-    own = agreed(arm.engine for arm in arms.values())
+    own = agreed(map(_engine, arms.values()))
     reasons = [
-        not_captured(arm.forward, arm.backward, f"the {name}'s")
+        not_captured(arm, f"the {name}'s")
         for name, arm in arms.items()
         if name in (CANDIDATE, INCUMBENT)
     ]
     with bench.waiting():
         common = commander.agree(nodeid, own, {k: v for why in reasons for k, v in why.items()})
-    if {arm.engine for arm in arms.values()} == {common}:
+    if {*map(_engine, arms.values())} == {common}:
         return arms
     # Their graphs hold memory that the others may need.
     arms.clear()
@@ -253,9 +247,7 @@ def _arms(
     sets = [Held(given, case.rewritten) for given in pool.sets]
     renewal = renewal_of(sets, case, bench)
     return {
-        name: _Arm(
-            *prepare_blocks(function, case, pool, sets, bench, seed, renewal, engines=engines)
-        )
+        name: prepare_blocks(function, case, pool, sets, bench, seed, renewal, engines=engines)
         for name, function in versions.items()
     }
 

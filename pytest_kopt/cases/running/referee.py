@@ -40,6 +40,7 @@ from pytest_kopt.cases.running.timed_calls import (
     content_seed,
     drawn_gradients,
 )
+from pytest_kopt.cases.running.timing import WAYS
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.lock import checking_lock
 from pytest_kopt.honesty.finding import Finding
@@ -69,8 +70,6 @@ _CALLS = ("results", "again", "own")
 _MOST_CALLS = 1 << 12
 #: What of the inputs' domain a case excludes that need not be right on what blocks are timed on.
 _BEYOND = RENEWED.excluded_by
-#: The directions of an arm's blocks, in their order.
-WAYS = ("forward", "backward")
 
 
 class _Unjudged(Exception):
@@ -305,8 +304,8 @@ class _Content:
         if look["way"] == WAYS[0]:
             call = self._forward(look)
         else:
-            function, given = case.positional(case.function), self._set(look["arm"], look["number"])
-            call = Backward(function, given, lambda out: grad_out(out, self._seed), case)
+            given = self._set(look["arm"], look["number"])
+            call = Backward(case, case.function, given, self._seed)
             self._renew(call.changing, look)
         call.restore()
         where = {name: look[name] for name in ("seed", "number", "call")}
@@ -315,14 +314,13 @@ class _Content:
     def _forward(self, look: Mapping[str, Any]) -> Forward:
         """Return a call of the function as it is here, on the content of a look."""
         case, arm = self.case_of(look["arm"]), look["arm"]
-        function = case.positional(case.function)
         if not look["call"]:
             drawn = make_inputs(case, content_seed(look["seed"]))
             given = self._set(arm, look["number"])
             if [item.shape for item in tensors(given)] != [item.shape for item in tensors(drawn)]:
                 raise _Unjudged("its inputs have other shapes each time")
             overwrite(given, drawn, case.weights, only_activations=True)
-            return Forward(function, Held(given, case.rewritten), case.weights, case)
+            return Forward(case, case.function, Held(given, case.rewritten))
         sets = [Held(self._set(arm, i), case.rewritten) for i in range(len(self._cases(arm)))]
         given_to = [held.source for held in sets]
         content = [item for held in given_to for item in activations(held, case.weights)]
@@ -330,7 +328,7 @@ class _Content:
         begin_content(case, given_to, renewal, look["seed"])
         for _ in range(_calls(look)):
             renewal()
-        return Forward(function, sets[look["number"]], case.weights, case)
+        return Forward(case, case.function, sets[look["number"]])
 
     def _renew(self, incoming: Sequence[torch.Tensor], look: Mapping[str, Any]) -> None:
         """Write the incoming gradients of a look."""

@@ -145,15 +145,15 @@ def _time(course: _Course) -> None:
     course.watched()
     course.evidence = replace(
         course.evidence,
-        engine="+".join(t.engine for t in (timed.forward, timed.backward) if t),
+        engine="+".join(timing.engine for timing in timed.timings),
         threads=1,
         cold_cache=timed.cold_cache,
         queue_full=timed.queue_full,
         conditions=timed.conditions,
         timed=timed.interval,
-        forward_samples_ms=timed.forward.samples_ms,
-        calls_per_sample=timed.forward.calls_per_sample,
-        backward_samples_ms=timed.backward.samples_ms if timed.backward else None,
+        forward_samples_ms=timed.timings[0].samples_ms,
+        calls_per_sample=timed.timings[0].calls_per_sample,
+        backward_samples_ms=timed.timings[1].samples_ms if timed.timings[1:] else None,
     )
 
 
@@ -164,7 +164,7 @@ def _outcome(course: _Course, start: float) -> Outcome:
     if any(found.rejects for found in course.findings):
         # What a refused kernel was timed at means nothing.
         check, timed = "FAIL" if check == "PASS" else check, None
-    forward, backward = (timed.forward, timed.backward) if timed else (None, None)
+    forward, backward = (*(timed.timings if timed else ()), None, None)[:2]
     if course.findings and check != "PASS":
         diagnosis = "\n".join([*map(str, course.findings), diagnosis]).rstrip()
     evidence = replace(course.evidence, seconds=time.perf_counter() - start)

@@ -31,23 +31,6 @@ from pytest_kopt.numerics.compare import Comparison
 from pytest_kopt.numerics.nested import fresh_copies
 
 
-@dataclass(frozen=True, slots=True)
-class Looks:
-    """Which runs of a block are looked at: `count` of the first `runs`, drawn under a secret seed.
-
-    Nothing that the kernel can see tells them from the others.
-    """
-
-    runs: int
-    count: int
-    seed: int
-
-    def drawn(self) -> tuple[frozenset[int], random.Random]:
-        """Return the numbers of the runs, and the dice for everything else about them."""
-        dice = random.Random(self.seed)
-        return frozenset(dice.sample(range(self.runs), self.count)), dice
-
-
 class Recorder:
     """A call whose last result can be taken without the call's knowledge.
 
@@ -142,14 +125,16 @@ class Spotted(Block):
         inner: Block,
         case: Case,
         recorders: Sequence[Recorder],
-        looks: Looks | None,
         renewal: Renewal | None,
         keeper: Keeper | None = None,
+        dice: random.Random | None = None,
+        runs: int = 0,
     ) -> None:
         """Wrap a block of the recorders' calls; `renewal` is called before each, None: nothing.
 
-        A `keeper` belongs to a renewal. `looks` are for `run`: where another process orders the
-        blocks it is None.
+        A `keeper` belongs to a renewal. Of the first `runs` one is looked at, drawn by secret
+        `dice`: nothing that the kernel can see tells it from the others. Where another process
+        orders the blocks, that says which are.
         """
         self.engine, self.calls = inner.engine, inner.calls
         self.not_captured = inner.not_captured
@@ -158,18 +143,18 @@ class Spotted(Block):
         self._recorders = recorders
         self._renewal = renewal
         self._keeper = keeper
-        self._chosen, self._dice = looks.drawn() if looks else (frozenset(), random.SystemRandom())
-        self._run = 0
+        self._dice = dice or random.SystemRandom()
+        # Counted down to the run that is looked at.
+        self._left = self._dice.randrange(runs) if runs else -1
         self._last: _Kept | None = None
         self._kept: dict[int, _Kept] = {}
         self._spots: list[Spot] = []
 
     def run(self) -> float:
-        number, self._run = self._run, self._run + 1
-        is_looked_at = number in self._chosen
+        is_looked_at, self._left = self._left == 0, self._left - 1
         milliseconds = self.run_on(self._dice.getrandbits(62), is_looked_at=is_looked_at)
         if is_looked_at:
-            self.keep(number)
+            self.keep(0)
         return milliseconds
 
     def run_on(self, seed: int, *, is_looked_at: bool = False) -> float:

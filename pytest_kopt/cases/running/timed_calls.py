@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,9 +11,9 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.running.execution import (
     drawn_like,
+    grad_out,
     leaves,
     make_inputs,
-    results,
     results_of,
     roots,
 )
@@ -24,36 +24,23 @@ from pytest_kopt.numerics.nested import contents, fresh_copies, tensors
 
 
 class Forward:
-    """A forward call on arguments of its own, of which those at `weights` stay as they are.
+    """A forward call of one version of a case's function, on arguments of its own."""
 
-    The case, where there is one, says which of them hold results after it.
-    """
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        held: inputs.Held,
-        weights: Container[int],
-        case: Case | None = None,
-    ) -> None:
-        self._function = function
+    def __init__(self, case: Case, function: Callable[..., Any], held: inputs.Held) -> None:
+        self._function = case.positional(function)
         self._case = case
         self._held = held
         self.restore = held.restore
         self.given = held.source
         self.incoming: dict[str, torch.Tensor] | None = None
-        self.changing = inputs.activations(self.given, weights)
+        self.changing = inputs.activations(self.given, case.weights)
 
     def __call__(self) -> Any:
         return self._function(*self._held.live)
 
     def named(self, returned: Any) -> dict[str, Any]:
         """Return what a call gave."""
-        return _results(self._case, returned, self._held.live)
-
-
-def _results(case: Case | None, returned: Any, given: Sequence[Any]) -> dict[str, Any]:
-    return results_of(case, returned, given) if case else results(returned, given, ())
+        return results_of(self._case, returned, self._held.live)
 
 
 class Backward:
@@ -63,33 +50,26 @@ class Backward:
     """
 
     def __init__(
-        self,
-        function: Callable[..., Any],
-        given: Sequence[Any],
-        seeds: Any,
-        case: Case | None = None,
+        self, case: Case, function: Callable[..., Any], given: Sequence[Any], seed: int
     ) -> None:
-        """Run the forward; `seeds` makes the incoming gradient of an output.
-
-        Without a case nothing is written over.
-        """
-        rewritten = case.rewritten if case else frozenset[int]()
-        forward = inputs.Held(fresh_copies(given), rewritten)
+        """Run the forward; the incoming gradients are drawn under `seed`."""
+        forward = inputs.Held(fresh_copies(given), case.rewritten)
         self.given = forward.source
         self.leaves = list(leaves(forward.live).values())
-        self._outputs = roots(_results(case, function(*forward.live), forward.live))
-        drawn = [seeds(out) for out in self._outputs.values()]
-        consumed = range(len(drawn)) if case and case.consumes_incoming else ()
+        returned = case.positional(function)(*forward.live)
+        self._outputs = roots(results_of(case, returned, forward.live))
+        drawn = [grad_out(out, seed) for out in self._outputs.values()]
+        consumed = range(len(drawn)) if case.consumes_incoming else ()
         self._incoming = inputs.Held(drawn, consumed)
         self.changing = self._incoming.source
         self.incoming: dict[str, torch.Tensor] | None = dict(
             zip(self._outputs, self.changing, strict=True)
         )
-        self._saved = inputs.Held(forward.live, rewritten)
+        self._saved = inputs.Held(forward.live, case.rewritten)
         # torch refuses a backward over memory whose version is another than the forward's.
         self._versions = [
             _unsafe_preserve_version_counter(item)
-            for place in rewritten
+            for place in case.rewritten
             for item in tensors(forward.live[place])
         ]
 

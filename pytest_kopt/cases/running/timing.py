@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +14,9 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.evidence import ColdCache
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.check import CheckReport
-from pytest_kopt.cases.running.execution import grad_out, make_inputs
+from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.looks import floors
-from pytest_kopt.cases.running.spot_checks import Keeper, Looks, Recorder, Spotted
+from pytest_kopt.cases.running.spot_checks import Keeper, Recorder, Spotted
 from pytest_kopt.cases.running.timed_calls import Backward, Forward
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.conditions import Conditions, steadily
@@ -33,18 +34,19 @@ from pytest_kopt.numerics.nested import storages
 _OWN_SLACK_DB = 10.0
 #: Runs of a block before the samples: they do not count.
 _DISCARDED = 1
+#: The directions of an arm's blocks, in their order.
+WAYS = ("forward", "backward")
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """The timings of a case, what they were made under, and what the timed calls gave away.
+    """The timings of a case by `WAYS`, what they were made under, and what they gave away.
 
     `interval` is from when to when the device was its own, in seconds since the epoch.
     `queue_full` is whether the launcher kept ahead of the device, None where it does not matter.
     """
 
-    forward: Timing
-    backward: Timing | None
+    timings: list[Timing]
     conditions: Conditions
     cold_cache: ColdCache
     interval: tuple[float, float]
@@ -61,7 +63,6 @@ def time_case(case: Case, bench: Bench, report: CheckReport) -> Timed:
     seed = derive(bench.session_seed, case.nodeid, "time")
     call = case.positional(case.function)
     pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, call)
-    looks = Looks(_DISCARDED + bench.repeats, 1, derive(bench.session_seed, case.nodeid, "looks"))
     sets = [Held(given, case.rewritten) for given in pool.sets]
     blocks = prepare_blocks(
         case.function,
@@ -71,50 +72,43 @@ def time_case(case: Case, bench: Bench, report: CheckReport) -> Timed:
         bench,
         seed,
         None if report.interpreted else renewal_of(sets, case, bench),
-        looks,
         engines=engines_of(case, bench),
         interpreted=report.interpreted,
+        looks=derive(bench.session_seed, case.nodeid, "looks"),
     )
-    forward, backward = blocks
 
-    def measure() -> tuple[Timing, Timing | None]:
-        return _time(forward, bench), _time(backward, bench) if backward else None
+    def measure() -> list[Timing]:
+        return [time_block(block, bench.repeats, _DISCARDED) for block in blocks]
 
-    (timing, back), conditions = steadily(measure, bench.read)
-    timed = [block for block in blocks if block]
+    timings, conditions = steadily(measure, bench.read)
     known = floors(report.accuracy, _OWN_SLACK_DB)
-    findings = ask(Phase.JUDGED, blocks=timed, floors=known)
+    findings = ask(Phase.JUDGED, blocks=blocks, floors=known)
     findings += ask(
         Phase.BLOCKS,
         threads=1,
         threads_now=torch.get_num_threads(),
-        blocks=timed,
+        blocks=blocks,
         asks_known=not bench.compared,
     )
     findings += ask(
         Phase.TIMED,
-        ms=min(timing.samples_ms),
+        ms=min(timings[0].samples_ms),
         nbytes=report.written,
         flops=_flops(case),
         device=bench.device,
-        why=not_captured(forward, backward),
+        why=not_captured(blocks),
         told=not bench.expected,
         computes=lambda: _computes(case, seed),
     )
-    queues = [b.queue_full for b in (forward, backward) if b and b.queue_full is not None]
+    queues = [block.queue_full for block in blocks if block.queue_full is not None]
     return Timed(
-        timing,
-        back,
+        timings,
         conditions,
         ColdCache.of(pool),
         (since, time.time()),
         all(queues) if queues else None,
         findings,
     )
-
-
-def _time(block: Block, bench: Bench) -> Timing:
-    return time_block(block, bench.repeats, _DISCARDED)
 
 
 def engines_of(case: Case, bench: Bench) -> Sequence[str]:
@@ -128,10 +122,10 @@ def engines_of(case: Case, bench: Bench) -> Sequence[str]:
     return ["auto" if bench.engine == "auto" and name == "graph" else name for name in engines]
 
 
-def not_captured(forward: Block, backward: Block | None, whose: str = "the") -> dict[str, str]:
+def not_captured(blocks: Sequence[Block], whose: str = "the") -> dict[str, str]:
     """Return why a direction is no graph, by words for it: `the candidate's forward`."""
-    both = (("forward", forward), ("backward", backward))
-    return {f"{whose} {way}": b.not_captured for way, b in both if b and b.not_captured}
+    ways = zip(WAYS, blocks, strict=False)
+    return {f"{whose} {way}": block.not_captured for way, block in ways if block.not_captured}
 
 
 def uncaptured(why: Mapping[str, str], told: bool, computes: Callable[[], bool]) -> list[Finding]:
@@ -178,18 +172,17 @@ def prepare_blocks(
     bench: Bench,
     seed: int,
     renewal: Renewal | None,
-    looks: Looks | None = None,
     *,
     engines: Sequence[str],
     interpreted: bool = False,
-) -> tuple[Spotted, Spotted | None]:
-    """Return the forward block of one version of a case's function, and its backward block.
+    looks: int | None = None,
+) -> list[Spotted]:
+    """Return the forward block of one version of a case's function, and its backward block if any.
 
-    `sets` are the pool's, which all versions share, and `renewal` is what renews them. Without
-    `looks` whoever orders a block says whether it is looked at. Raises BadInput where an engine
-    that was asked for by name cannot time the calls.
+    `sets` are the pool's, which all versions share, and `renewal` is what renews them. One run of
+    each block is looked at, drawn under the seed `looks`; without one whoever orders a block says
+    so. Raises BadInput where an engine that was asked for by name cannot time the calls.
     """
-    function = case.positional(function)
 
     def spotted(
         engine: str, calls: Sequence[Forward | Backward], renewal: Renewal | None
@@ -215,23 +208,24 @@ def prepare_blocks(
                 where=f"case {case.nodeid}",
                 legal="engine auto, which times such a case by events, or events",
             ) from None
-        return Spotted(block, case, recorders, looks, renewal, keeper)
+        if looks is None:
+            return Spotted(block, case, recorders, renewal, keeper)
+        runs = _DISCARDED + bench.repeats
+        return Spotted(block, case, recorders, renewal, keeper, random.Random(looks), runs)
 
-    front = [Forward(function, held, case.weights, case) for held in sets]
+    front = [Forward(case, function, held) for held in sets]
     forward = spotted(engines[0], front, renewal)
     if not case.backward:
-        return forward, None
+        return [forward]
     if renewal is not None:
         # What the backward's inputs hold follows from the seed, however often calls were tried.
         renewal.begin(seed)
     # Autograd runs a backward on its forward's stream, and only there can it be captured.
     with launch_stream(bench.device):
-        back = [
-            Backward(function, held.source, lambda out: grad_out(out, seed), case) for held in sets
-        ]
+        back = [Backward(case, function, held.source, seed) for held in sets]
     incoming = [tensor for call in back for tensor in call.changing]
     of_gradients = Renewal(incoming, seed, restores=True) if renewal else None
-    return forward, spotted(engines[-1], back, of_gradients)
+    return [forward, spotted(engines[-1], back, of_gradients)]
 
 
 def renewal_of(sets: Sequence[Held], case: Case, bench: Bench) -> Renewal | None:
