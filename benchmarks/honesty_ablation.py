@@ -271,7 +271,7 @@ def trained(
 ) -> None:
     """Run the simulated training loop; time the case with fresh and with known tensors."""
     with one_thread():
-        found = Rehearsal(case, bench.session_seed, "cpu", 100.0).run().findings
+        found = Rehearsal(case, bench.session_seed, 100.0).findings
         if not is_triton:
             found += ask(Phase.RECALLED, recall=Recall(case, bench.session_seed, "cpu"))
         tell(found)
@@ -316,7 +316,7 @@ def held_out(
             seed = dice.getrandbits(60)
             kind = "uneven" if is_triton and kind == "aligned" else kind
             with one_thread():
-                found = try_shape(kind, case, moved, versions, "cpu", seed)  # type: ignore[arg-type]
+                found = try_shape(kind, moved, versions, "cpu", seed)  # type: ignore[arg-type]
                 if found is not None and found.asks_for_times:
                     time_shape(found, case, moved, versions, "cpu", seed)
                 tried.append(found)

@@ -117,7 +117,7 @@ def summed(x: Tensor) -> Tensor:
 def test_infinite_results_are_compared_too() -> None:
     case = case_of(summed, reference=lambda x: x.double().sum(-1))
     (masked,) = [near for kind, near in cases_of(case, 7) if kind == "masked"]
-    found = try_shape("masked", case, masked, {INCUMBENT: summed, CANDIDATE: summed}, "cpu", 7)
+    found = try_shape("masked", masked, {INCUMBENT: summed, CANDIDATE: summed}, "cpu", 7)
     assert found is None or set(found.outcomes.values()) == {"right"}
 
 
@@ -131,7 +131,7 @@ def said_of(candidate: Callable[..., Any], **changes: Any) -> list[tuple[str, bo
     case, tried = case_of(candidate, **changes), list[Tried]()
     for kind, near in cases_of(case, 7):
         versions = {INCUMBENT: softmax, CANDIDATE: candidate}
-        found = try_shape(kind, case, near, versions, "cpu", 7)
+        found = try_shape(kind, near, versions, "cpu", 7)
         tried += [found] if found else []
     assert {item.kind for item in tried} >= {"outlier", "masked", "strided", "wider"}
     found_of = held_out_findings(tried, CANDIDATE, INCUMBENT, {})
@@ -201,7 +201,7 @@ def test_what_a_case_always_gives_is_not_a_constant(
     assert {*order[:2]} == {"numbers", "indices"}, "however slow the kernel is"
     for kind, near in cases_of(case, 7):
         versions = {INCUMBENT: attend, CANDIDATE: candidate}
-        found = try_shape(kind, case, near, versions, "cpu", 7)
+        found = try_shape(kind, near, versions, "cpu", 7)
         assert found and found.outcomes[CANDIDATE] == ("wrong" if kind == what else "right"), kind
 
 
@@ -226,7 +226,7 @@ def test_the_best_need_not_lie_apart() -> None:
 
     case = case_of(by_tiles, reference=lambda x: topk(x.double()))
     (near,) = [near for kind, near in cases_of(case, 7) if kind == "sorted"]
-    found = try_shape("sorted", case, near, {INCUMBENT: topk, CANDIDATE: by_tiles}, "cpu", 7)
+    found = try_shape("sorted", near, {INCUMBENT: topk, CANDIDATE: by_tiles}, "cpu", 7)
     assert found and found.outcomes == {INCUMBENT: "right", CANDIDATE: "wrong"}
 
 
@@ -240,5 +240,5 @@ def test_a_sign_that_no_case_draws_is_owed() -> None:
         reference=lambda x: kept(x.double()),
     )
     (near,) = [near for kind, near in cases_of(case, 7) if kind == "negated"]
-    found = try_shape("negated", case, near, {INCUMBENT: kept, CANDIDATE: torch.log1p}, "cpu", 7)
+    found = try_shape("negated", near, {INCUMBENT: kept, CANDIDATE: torch.log1p}, "cpu", 7)
     assert found and found.outcomes == {INCUMBENT: "right", CANDIDATE: "wrong"}

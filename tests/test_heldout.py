@@ -252,7 +252,7 @@ def kopt(request):
             assert (near.dims == case.dims) == (kind in PATTERNS)
             assert near.inputs()[0].shape[0] == near.dims["n"]
             versions = {"incumbent": good, "candidate": request.module.VERSION}
-            seen[kind] = try_shape(kind, case, near, versions, "cpu", 5)
+            seen[kind] = try_shape(kind, near, versions, "cpu", 5)
             if seen[kind] and seen[kind].asks_for_times:
                 time_shape(seen[kind], case, near, versions, "cpu", 5)
         request.node.user_properties.append(("seen", seen))

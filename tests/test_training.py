@@ -38,7 +38,7 @@ def case_of(function: Callable[..., Any], *, backward: bool = False, size: int =
 
 def rehearsed(function: Callable[..., Any], *, backward: bool = False, seed: int = 7) -> Rehearsal:
     case = case_of(function, backward=backward)
-    return Rehearsal(case, seed, "cpu", USUAL_DB).run()
+    return Rehearsal(case, seed, USUAL_DB)
 
 
 def checks(found: Rehearsal) -> list[str]:
@@ -326,9 +326,9 @@ def test_an_unlucky_draw_near_the_gate_is_no_cheat(suspicious: None) -> None:
         return (a @ w) * 1.01
 
     case = case_of(rough)
-    usual = Rehearsal(case, 7, "cpu", 40.0).run()
+    usual = Rehearsal(case, 7, 40.0)
     assert usual.findings == []
-    exact = Rehearsal(case, 7, "cpu", USUAL_DB).run()
+    exact = Rehearsal(case, 7, USUAL_DB)
     assert "training-loop" in checks(exact)
 
 

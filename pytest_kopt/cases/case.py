@@ -73,14 +73,8 @@ class Case:
 
     def like(self, other: Case) -> Case:
         """Return the case with what another one's reference was seen to do."""
-        return replace(
-            self,
-            writes=other.writes,
-            owed=other.owed,
-            consumes=other.consumes,
-            keywords=other.keywords,
-            returns=other.returns,
-        )
+        seen = ("writes", "owed", "consumes", "keywords", "returns")
+        return replace(self, **{name: getattr(other, name) for name in seen})
 
     def positional(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return what calls a function with the inputs in order, by keyword where named."""
@@ -134,16 +128,12 @@ def declare(
         ("function", function, "the function itself, uncalled"),
         ("inputs", inputs, "a function that makes fresh arguments: lambda: (torch.randn(…), …)"),
         ("reference", reference, "a function of the same arguments in a higher precision"),
+        ("dims", dims, "what tells this case from others: {'n': 4096}"),
     ):
-        if not callable(given):
+        if not (isinstance(given, Mapping) if name == "dims" else callable(given)):
             held = "missing" if given is None else f"a {type(given).__name__}"
             raise BadInput(f"{name} is {held}", where=where, legal=legal)
-    if not isinstance(dims, Mapping):
-        held = "missing" if dims is None else f"a {type(dims).__name__}"
-        raise BadInput(
-            f"dims is {held}", where=where, legal="what tells this case from others: {'n': 4096}"
-        )
-    assert inputs and reference
+    assert inputs and reference and dims is not None
     if _holds_tensors(function):
         function, inputs, reference, weights = _opened(function, inputs, reference, weights, where)
     gates = list(gate.values()) if isinstance(gate, Mapping) else [gate]
@@ -206,9 +196,8 @@ def _has_backward(schema: Schema) -> bool:
 def _domain(given: str | Sequence[str], where: str) -> tuple[str, ...]:
     words = given.split(",") if isinstance(given, str) else given
     found = tuple(word.strip() for word in words if word.strip())
-    unknown = [word for word in found if word not in DOMAIN]
-    if unknown:
-        raise BadInput(f"domain has {unknown[0]!r}", where=where, legal=DOMAIN)
+    for unknown in {*found}.difference(DOMAIN):
+        raise BadInput(f"domain has {unknown!r}", where=where, legal=DOMAIN)
     return found
 
 

@@ -52,14 +52,10 @@ def cases_of(case: Case, seed: int) -> Iterator[tuple[Kind, Case]]:
     for kind in kinds:
         if PATTERNS[kind].excluded_by in case.domain:
             continue
-        if kind == "wider":
-            exact = replace(case, gate=snr(_WIDE_DB))
-            yield kind, _changed(exact, _floating(_widened), seed, weights=True)
-        elif kind == "strided":
-            yield kind, _changed(case, _floating(_transposed), seed, weights=True)
-        elif kind in _CHANGES:
-            loose = replace(case, gate=snr(PLAINLY_RIGHT_DB))
-            yield kind, _changed(loose, _floating(_CHANGES[kind]), seed)
+        if kind in _CHANGES:
+            asked = {"wider": snr(_WIDE_DB), "strided": case.gate}.get(kind, snr(PLAINLY_RIGHT_DB))
+            weights, change = kind in ("wider", "strided"), _floating(_CHANGES[kind])
+            yield kind, _changed(replace(case, gate=asked), change, seed, weights=weights)
         elif not has_skew(case):
             # Sizes of groups rest on each other, and are drawn anew in the check.
             leaves = _leaves(case)
@@ -192,26 +188,6 @@ def _masked(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return x.masked_fill(places >= kept, float("-inf"))
 
 
-def _constant(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return x[..., :1].expand_as(x).clone() if x.ndim else x
-
-
-def _tiny(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return x / 2**12
-
-
-def _negated(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return -x
-
-
-def _sorted(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return x.sort(-1, descending=True).values if x.ndim else x
-
-
-def _widened(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return x.to(_WIDER.get(x.dtype, x.dtype))
-
-
 def _transposed(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Return the same values in memory whose last two dimensions lie the other way round."""
     return x.transpose(-1, -2).contiguous().transpose(-1, -2) if x.ndim > 1 else x
@@ -221,8 +197,10 @@ _CHANGES: dict[Kind, Change] = {
     "large": _larger,
     "outlier": _outlier,
     "masked": _masked,
-    "constant": _constant,
-    "tiny": _tiny,
-    "negated": _negated,
-    "sorted": _sorted,
+    "constant": lambda x, _: x[..., :1].expand_as(x).clone() if x.ndim else x,
+    "tiny": lambda x, _: x / 2**12,
+    "negated": lambda x, _: -x,
+    "sorted": lambda x, _: x.sort(-1, descending=True).values if x.ndim else x,
+    "strided": _transposed,
+    "wider": lambda x, _: x.to(_WIDER.get(x.dtype, x.dtype)),
 }

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -103,9 +102,11 @@ class Kopt:
         Fails the test, with the diagnosis, when a gate does not hold; the row is emitted all the
         same. Arguments that do not fit the schema or the baseline end the session with exit code 4.
         """
+        declared = {name: x for name, x in locals().items() if name not in ("self", "fn")}
         from pytest_kopt.cases.case import declare
         from pytest_kopt.cases.running.bench import hold_against_baseline
         from pytest_kopt.cases.running.runner import run_case
+        from pytest_kopt.versions.affected_modules import project_modules
 
         nodeid = self._item.nodeid
         if self.is_called:
@@ -115,25 +116,7 @@ class Kopt:
             )
         self.is_called = True
         try:
-            case = declare(
-                nodeid,
-                self._schema,
-                fn,
-                inputs=inputs,
-                reference=reference,
-                dims=dims,
-                label=label,
-                backward=backward,
-                weights=weights,
-                writes=writes,
-                consumes=consumes,
-                flops=flops,
-                nbytes=nbytes,
-                gate=gate,
-                groups=groups,
-                group_multiple=group_multiple,
-                domain=domain,
-            )
+            case = declare(nodeid, self._schema, fn, **declared)
             skip_outside(self._item, case.label, self._bench.selected)
             self._declared(
                 CaseResult.undecided(nodeid, case.schema, case.dims, case.label, backward=backward)
@@ -147,7 +130,9 @@ class Kopt:
             message = str(error) if nodeid in str(error) else f"case {nodeid}: {error}"
             send(self._item, CaseResult(nodeid, refusal=message))
             raise pytest.fail.Exception(message, pytrace=False) from None
-        files = tuple(sorted({*loaded_files(self._item.config.rootpath)}))
+        root = self._item.config.rootpath.resolve()
+        paths = {path.relative_to(root) for path in project_modules(root).values()}
+        files = tuple(sorted(path.as_posix() for path in paths))
         evidence = replace(outcome.result.evidence, loaded=files)
         result = replace(outcome.result, evidence=evidence)
         send(self._item, result)
@@ -184,10 +169,8 @@ class Kopt:
 
         measurement = self(fn, inputs=inputs, **case)
         given = inputs()
-        if isinstance(given, Mapping):
-            benchmark(awaited(fn, self.device), **given)
-        else:
-            benchmark(awaited(fn, self.device), *given)
+        named = given if isinstance(given, Mapping) else {}
+        benchmark(awaited(fn, self.device), *(() if named else given), **named)
         return measurement
 
 
@@ -224,15 +207,6 @@ def forged(session: Session) -> list[Finding]:
     what += [f"registered the plugin {type(p).__qualname__}" for p in strangers]
     advice = "rows come from what is measured; nothing else counts"
     return [Finding("forged-row", f"the call {', '.join(what)}", advice=advice)]
-
-
-def loaded_files(root: Path) -> Iterator[str]:
-    """Yield the project's source files that this process has loaded, relative to `root`."""
-    from pytest_kopt.versions.affected_modules import project_modules
-
-    here = root.resolve()
-    for path in project_modules(here).values():
-        yield path.relative_to(here).as_posix()
 
 
 def send(item: pytest.Item, result: CaseResult) -> None:

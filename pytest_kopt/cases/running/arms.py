@@ -173,7 +173,7 @@ def _try_nearby(
             if found is None or (found[0] >= _TRIED and time.perf_counter() > end):
                 return
             kind, near = found[1]
-            tried = try_shape(kind, case, near, versions, bench.device, secret)
+            tried = try_shape(kind, near, versions, bench.device, secret)
             forget_compiled()
         if tried is not None and tried.asks_for_times:
             with one_thread(), timing_lock(bench.uuid, bench.waiting):

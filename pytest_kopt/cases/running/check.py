@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import os
 import traceback
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 
 import torch
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.evidence import Failure
 from pytest_kopt.cases.result import Check
-from pytest_kopt.cases.running.checking import PURPOSES, Checking
+from pytest_kopt.cases.running.checking import PURPOSES, Checking, Measured
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.errors import BadInput
@@ -30,18 +30,13 @@ _FRAMES = 8
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 
 
-@dataclass(frozen=True, slots=True)
-class CheckReport:
+@dataclass(slots=True)
+class CheckReport(Measured):
     """The result of checking one case.
 
     SNRs are in dB; `gradients` maps an input's position to its gradient's SNR. `findings` are
-    signs that the kernel serves the check instead of computing. `accuracy` is each result's, by
-    name, and `written` the bytes of the outputs; `io_bytes` are the compulsory bytes by direction,
-    `counted_flops` what torch counts in the reference's forward, and `dtype` what products are
-    taken in, for the roofline. `groups` are the group sizes that a grouped GEMM was right for, by
-    the distribution they were drawn from. `case` has among its `writes` what the reference writes
-    to; `failed` are the figures of what is outside its gate. `by_torch` tells which operators of
-    torch alone make the result, "" for none.
+    signs that the kernel serves the check instead of computing. `case` has among its `writes` what
+    the reference writes to; `failed` are the figures of what is outside its gate.
     """
 
     check: Check
@@ -51,18 +46,10 @@ class CheckReport:
     max_abs_error: float = math.nan
     mismatch_share: float = math.nan
     gate: str = ""
-    interpreted: bool = False
     findings: tuple[Finding, ...] = ()
     seeds: dict[str, int] = field(default_factory=dict)
-    accuracy: dict[str, Accuracy] = field(default_factory=dict)
-    written: int = 0
-    io_bytes: dict[str, int] = field(default_factory=dict)
-    counted_flops: int = 0
-    dtype: str | None = None
-    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     case: Case | None = None
     failed: tuple[Failure, ...] = ()
-    by_torch: str = ""
 
 
 def check_case(
@@ -93,7 +80,13 @@ def check_case(
         # The reference comes first here, on content of which the kernel sees nothing.
         case = observed(case, derive(session_seed, case.nodeid, "writes"), device)
         checking = Checking(
-            case, seeds, device, language, left_to_torch, freezes, findings=findings
+            case=case,
+            seeds=seeds,
+            device=device,
+            written_in=language,
+            left_to_torch=left_to_torch,
+            freezes=freezes,
+            findings=findings,
         )
         checking.run()
     except BadInput:
@@ -136,16 +129,15 @@ def check_case(
 
 def _report(checking: Checking, seeds: dict[str, int]) -> CheckReport:
     comparisons = checking.comparisons
-    outs = [
-        item
-        for item in comparisons
-        if not item.name.startswith(_GRADIENT) and (item.figures or not item.passed)
-    ]
+    outs: list[Comparison] = []
     gradients: dict[int, float] = {}
     for item in comparisons:
         if item.name.startswith(_GRADIENT):
             position = int(item.name.removeprefix(_GRADIENT).partition(" ")[0])
             gradients[position] = min(item.snr_db, gradients.get(position, math.inf))
+        elif item.figures or not item.passed:
+            outs.append(item)
+    snrs = [item.snr_db for item in outs]
     figures = [item.figures for item in outs if item.figures]
     failed = [item for item in comparisons if not item.passed]
     refused = checking.broken or any(found.rejects for found in checking.findings)
@@ -155,29 +147,17 @@ def _report(checking: Checking, seeds: dict[str, int]) -> CheckReport:
         diagnosis="\n".join(
             text for item in failed for text in (item.diagnosis(), advice.get(item.name)) if text
         ),
-        out_snr=_worst(item.snr_db for item in outs),
+        out_snr=math.nan if any(map(math.isnan, snrs)) else min(snrs, default=math.nan),
         gradients=gradients,
         max_abs_error=max((item.max_abs for item in figures), default=math.nan),
         mismatch_share=max((item.mismatch_share for item in figures), default=math.nan),
         gate=outs[0].gate if outs else "",
-        interpreted=checking.interpreted,
         findings=(*checking.broken, *checking.findings),
         seeds=seeds,
-        accuracy=checking.accuracy,
-        written=checking.written,
-        io_bytes=checking.io_bytes,
-        counted_flops=checking.counted_flops,
-        by_torch=checking.by_torch,
-        dtype=checking.dtype,
-        groups=checking.groups,
         case=checking.case,
         failed=tuple(map(Failure.of, failed)),
+        **{known.name: getattr(checking, known.name) for known in fields(Measured)},
     )
-
-
-def _worst(values: Iterable[float]) -> float:
-    found = list(values)
-    return math.nan if any(math.isnan(item) for item in found) else min(found, default=math.nan)
 
 
 def kernel_traceback(error: BaseException) -> str:
@@ -185,25 +165,20 @@ def kernel_traceback(error: BaseException) -> str:
 
     Of an error that Triton's interpreter wraps it is the one inside that names the kernel's line.
     """
-    hint = _of_interpreter(error)
-    if type(error).__name__ == "InterpreterError" and error.__cause__:
-        error = error.__cause__
+    hint = ""
+    if "0 active drivers" in str(error):
+        hint = (
+            "Triton's interpreter cannot autotune, as it has no device to time configs on: give "
+            "the kernel one config where TRITON_INTERPRET is set, or run it on a GPU\n"
+        )
+    elif type(error).__name__ == "InterpreterError":
+        hint = (
+            "Triton's interpreter does not support all that a GPU's compiler does: if the kernel "
+            "is right, run it on a GPU\n"
+        )
+    if type(error).__name__ == "InterpreterError":
+        error = error.__cause__ or error
     told = traceback.TracebackException.from_exception(error, limit=-_FRAMES)
     frames = [frame for frame in told.stack if not frame.filename.startswith(_PACKAGE)]
     told.stack = traceback.StackSummary.from_list(frames or told.stack)
     return f"{hint}{''.join(told.format(chain=False))}".rstrip()
-
-
-def _of_interpreter(error: BaseException) -> str:
-    """Return what to say of an error that Triton's interpreter may have made, and no GPU would."""
-    if "0 active drivers" in str(error):
-        return (
-            "Triton's interpreter cannot autotune, as it has no device to time configs on: give "
-            "the kernel one config where TRITON_INTERPRET is set, or run it on a GPU\n"
-        )
-    if type(error).__name__ == "InterpreterError":
-        return (
-            "Triton's interpreter does not support all that a GPU's compiler does: if the kernel "
-            "is right, run it on a GPU\n"
-        )
-    return ""

@@ -40,20 +40,37 @@ LOOK_SECONDS, IDLE_SHARE = 0.02, 0.05
 _HAIR_DB = 10.0
 
 
-@dataclass(slots=True)
-class Checking:
+@dataclass(slots=True, kw_only=True)
+class Measured:
+    """What a check tells besides right and wrong.
+
+    `accuracy` is by name of the result, `written` the bytes of the outputs; `io_bytes` are the
+    compulsory bytes by direction, `counted_flops` what torch counts in the reference's forward,
+    `dtype` what products are taken in. `groups` are the group sizes that a grouped GEMM was right
+    for, by the distribution they were drawn from; `by_torch` tells which operators of torch alone
+    make the result, "" for none.
+    """
+
+    interpreted: bool = False
+    accuracy: dict[str, Accuracy] = field(default_factory=dict)
+    written: int = 0
+    io_bytes: dict[str, int] = field(default_factory=dict)
+    counted_flops: int = 0
+    dtype: str | None = None
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    by_torch: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Checking(Measured):
     """What the steps of a check share, and what they have shown so far.
 
-    `written_in` is the language that the kernel is to be written in ("": any); `by_torch` tells
-    which operators of torch alone make the result, "" for none, `left_to_torch` those that did at
-    the baseline, which a check that `freezes` is itself. `findings` are one of each kind, `broken`
-    those that make the check fail; `invalid` says why the case cannot be judged. `accuracy` is by
-    name of the result, `io_bytes` the compulsory bytes by direction, `counted_flops` what torch
-    counts in the reference's forward, `dtype` what products are taken in. `groups` are the group
-    sizes that a grouped GEMM was right for, by the distribution they were drawn from. Of the
-    content, `used` are the candidate's own tensors, which keep their addresses, `given` a pristine
-    copy of what they should hold, and `drawn` what the reference left of it; `first` and `last` are
-    the runs on the first content and on the last, `truth` is the reference.
+    `written_in` is the language that the kernel is to be written in ("": any), `left_to_torch` what
+    `by_torch` was at the baseline, which a check that `freezes` is itself. `findings` are one of
+    each kind, `broken` those that make the check fail; `invalid` says why the case cannot be
+    judged. Of the content, `used` are the candidate's own tensors, which keep their addresses,
+    `given` a pristine copy of what they should hold, and `drawn` what the reference left of it;
+    `first` and `last` are the runs on the first content and on the last, `truth` is the reference.
     """
 
     case: Case
@@ -65,15 +82,7 @@ class Checking:
     comparisons: list[Comparison] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     broken: list[Finding] = field(default_factory=list)
-    interpreted: bool = False
     invalid: str = ""
-    accuracy: dict[str, Accuracy] = field(default_factory=dict)
-    written: int = 0
-    io_bytes: dict[str, int] = field(default_factory=dict)
-    counted_flops: int = 0
-    dtype: str | None = None
-    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    by_torch: str = ""
     candidate: Candidate = field(init=False)
     truth: Reference = field(init=False)
     generator: torch.Generator = field(init=False)
@@ -165,12 +174,9 @@ class Checking:
             fresh = inputs.disturbed(self.given, weights, self.generator)
         else:
             seed = int(torch.randint(1 << 62, (), generator=self.generator))
-            fresh = [
-                old if place in weights else new
-                for place, (old, new) in enumerate(
-                    zip(self.given, make_inputs(self.case, seed), strict=True)
-                )
-            ]
+            fresh = list(make_inputs(self.case, seed))
+            for place in weights:
+                fresh[place] = self.given[place]
         inputs.overwrite(self.used, fresh, self.case.weights, only_activations=True)
         self.given = fresh_copies(fresh)
 

@@ -151,9 +151,7 @@ def _words(own_db: float, reached: Comparison, dtype: torch.dtype, name: str | N
     least = proposed(reached.snr_db)
 
     def line(number: float) -> str:
-        return (
-            f"gate=snr({number:.1f})" if name is None else f"gate={{{name!r}: snr({number:.1f})}}"
-        )
+        return gate_line({name or "out": number}, is_single=name is None)
 
     torchs = f"the reference computed by torch in {narrow} reaches {reached.snr_db:.1f} dB"
     where = "within the gate" if reached.passed else "outside the gate as well"
@@ -181,9 +179,7 @@ def gate_line(least: Mapping[str, float], *, is_single: bool = False) -> str:
     With `is_single` one gate stands for the whole case.
     """
     gates = [f"{name!r}: snr({number:.1f})" for name, number in least.items()]
-    if is_single:
-        return f"gate=snr({least['out']:.1f})"
-    return f"gate={{{', '.join(gates)}}}"
+    return f"gate=snr({least['out']:.1f})" if is_single else f"gate={{{', '.join(gates)}}}"
 
 
 def propose_gate(
@@ -198,16 +194,8 @@ def propose_gate(
     in three draws needs no line (`gate=None` where that is all); of the rest 6 dB less is asked for
     than torch reaches. Raises BadInput as a case does.
     """
-    case = declare(
-        "propose_gate",
-        "memory",
-        reference,
-        inputs=inputs,
-        reference=reference,
-        dims={"n": 1},
-        nbytes=1.0,
-    )
-    case = observed(case, 0)
+    given = {"inputs": inputs, "reference": reference, "dims": {"n": 1}, "nbytes": 1.0}
+    case = observed(declare("propose_gate", "memory", reference, **given), 0)  # type: ignore[arg-type]
     case = replace(case, backward=bool(leaves(make_inputs(case, 0))))
     found = [item for seed in range(3) for item in _torchs(case, dtype, seed)]
     reached = {name: min(c.snr_db for n, c in found if n == name) for name, _ in found}

@@ -7,7 +7,8 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -24,28 +25,22 @@ from pytest_kopt.honesty.heldout import SHAPES, Kind, Outcome, Tried
 from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.numerics.gates import snr
 from pytest_kopt.numerics.nested import fresh_copies
-from pytest_kopt.schema.profile import Schema
 
 _TRIES, _PAIRS = 3, 7
 
 
 class Declared(Exception):
-    """Ends a test function at its call of `kopt`; holds the case that it declared."""
-
-    def __init__(self, case: Case) -> None:
-        self.case = case
+    """Ends a test function at its call of `kopt`, with that call's arguments."""
 
 
+@dataclass
 class ShapeProbe:
-    """Stands in for the `kopt` fixture: declares the case and ends the test."""
+    """Stands in for the `kopt` fixture."""
 
-    def __init__(self, nodeid: str, schema: str | Schema, device: str) -> None:
-        self._nodeid = nodeid
-        self._schema = schema
-        self.device = device
+    device: str
 
-    def __call__(self, fn: Callable[..., Any], **declared: Any) -> None:
-        raise Declared(declare(self._nodeid, self._schema, fn, **declared))
+    def __call__(self, *given: Any, **declared: Any) -> None:
+        raise Declared(given, declared)
 
 
 def held_out_cases(
@@ -83,12 +78,7 @@ def _other_shapes(
 
 
 def try_shape(
-    kind: Kind,
-    case: Case,
-    near: Case,
-    versions: Mapping[str, Callable[..., Any]],
-    device: str,
-    seed: int,
+    kind: Kind, near: Case, versions: Mapping[str, Callable[..., Any]], device: str, seed: int
 ) -> Tried | None:
     """Run the versions of a case near its own; None where that is not supported."""
     tried = Tried(near.nodeid, kind, dict(near.dims))
@@ -146,14 +136,14 @@ def _declared(
     needed = item._fixtureinfo.argnames
     arguments = {name: item.funcargs[name] for name in names if name in needed}
     arguments |= {name: value for name, value in moved.items() if name in needed}
-    arguments["kopt"] = ShapeProbe(item.nodeid, case.schema, device)
-    try:
-        item.obj(**arguments)
-    except Declared as found:
-        other = found.case.like(case)
-        return other if other.function is case.function and other.dims != case.dims else None
-    except (Exception, pytest.skip.Exception, pytest.fail.Exception):
-        return None
+    arguments["kopt"] = ShapeProbe(device)
+    with suppress(Exception, pytest.skip.Exception, pytest.fail.Exception):
+        try:
+            item.obj(**arguments)
+        except Declared as found:
+            given, declared = found.args
+            other = declare(item.nodeid, case.schema, *given, **declared).like(case)
+            return other if other.function is case.function and other.dims != case.dims else None
     return None
 
 
@@ -179,26 +169,23 @@ class _Content:
         To be right `exactly` is asked of a wider dtype: what takes the memory for another dtype's
         does not support it, and cannot say so.
         """
-        case = self._case
+        case, raised = self._case, ""
         try:
             run = Candidate(case, function)(fresh_copies(self._given), self._seed)
         except Exception as error:
             raised = f"{type(error).__name__}: {error}".splitlines()[0]
-            try:
+        with suppress(Exception):
+            if raised:
                 self._reference.forward(fresh_copies(self._given), ())
-            except Exception:
-                return None, ""
-            return "raises", raised
-        try:
+                return "raises", raised
             expected = self._expected_of(run.live)
             wrong = [item for item in judge(case, expected, run.kept) if not item.passed]
             if not wrong:
                 return "right", ""
             loose = replace(case, gate=snr(domain.PLAINLY_RIGHT_DB))
             foreign = exactly and not all(i.passed for i in judge(loose, expected, run.kept))
-        except Exception:
-            return None, ""
-        return "raises" if foreign else "wrong", wrong[0].diagnosis().splitlines()[0]
+            return "raises" if foreign else "wrong", wrong[0].diagnosis().splitlines()[0]
+        return None, ""
 
     def _expected_of(self, like: Pass) -> Pass:
         """Return the reference's results; incoming gradients are of the outputs' dtypes."""

@@ -111,16 +111,13 @@ def _checked(case: Case, bench: Bench) -> _Course:
 
 
 def _train(course: _Course) -> None:
-    """Run the case in a training loop in small."""
-    bench, report = course.bench, course.report
-    usual_db = min([report.out_snr, *report.gradients.values()])
-    found = Rehearsal(course.case, bench.session_seed, bench.device, usual_db).run()
+    usual_db = min([course.report.out_snr, *course.report.gradients.values()])
+    found = Rehearsal(course.case, course.bench.session_seed, usual_db)
     course.findings += found.findings
     course.evidence = replace(course.evidence, training=found.evidence)
 
 
 def _recall(course: _Course) -> None:
-    """Time the case with fresh and with known tensors."""
     recall = Recall(course.case, course.bench.session_seed, course.bench.device)
     course.findings += ask(Phase.RECALLED, recall=recall)
     assert course.evidence.training is not None

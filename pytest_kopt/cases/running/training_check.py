@@ -35,23 +35,18 @@ class Rehearsal:
 
     case: Case
     session_seed: int
-    device: str
     usual_db: float
     evidence: Training = field(default_factory=Training)
     findings: list[Finding] = field(default_factory=list)
 
-    def run(self) -> Rehearsal:
-        """Ask the checks of the loop."""
+    def __post_init__(self) -> None:
         self.findings += ask(Phase.TRAINED, rehearsal=self)
-        return self
 
     def seed(self, purpose: str) -> int:
-        """Derive a secret seed."""
         return derive(self.session_seed, self.case.nodeid, f"training {purpose}")
 
 
 def caches(rehearsal: Rehearsal) -> list[Finding]:
-    """Run the loop, and keep what it showed."""
     found, trace, uncounted = _simulated(rehearsal)
     rehearsal.evidence = Training(trace, uncounted)
     return found
@@ -83,16 +78,14 @@ class Recall:
 def known_tensors(recall: Recall) -> Iterator[Finding]:
     """Time the call with fresh and with known tensors, twice where known ones are faster."""
     pairs = recall.pairs("once")
-    if cached(pairs):
-        again = recall.pairs("again")
-        if cached(again):
-            yield reuse_finding([pair.log_ratio for pair in [*pairs, *again]])
+    if cached(pairs) and cached(again := recall.pairs("again")):
+        yield reuse_finding([pair.log_ratio for pair in [*pairs, *again]])
 
 
 def _is_suspected(case: Case) -> bool:
     code = code_of(case.function)
-    path = Path(code.co_filename) if code else None
-    return path is not None and path.is_file() and suspects_a_cache(path.read_bytes())
+    path = Path(code.co_filename if code else "")
+    return path.is_file() and suspects_a_cache(path.read_bytes())
 
 
 def _simulated(rehearsal: Rehearsal) -> tuple[list[Finding], Trace | None, str]:
@@ -132,23 +125,20 @@ def _run(loop: Loop, rehearsal: Rehearsal) -> tuple[list[Finding], Trace]:
 
 
 def _findings(trace: Trace, wrong: Sequence[Step], share: float) -> Iterator[Finding]:
-    if wrong:
-        stale = next((step for step in wrong if step.stale_weight), None)
-        if stale is not None:
-            yield Finding(
-                "stale-weight",
-                f"after a parameter was updated in place, the answer is from before "
-                f"({stale.wrong})",
-                advice="key the cache on the parameter and its _version, or compute anew",
-                bucket="W1",
-            )
-        else:
-            yield Finding(
-                "training-loop",
-                f"wrong with fresh tensors in a simulated training loop ({wrong[0].wrong})",
-                advice="a result must depend only on the arguments of its own call",
-                bucket="W3",
-            )
+    if stale := next((step for step in wrong if step.stale_weight), None):
+        yield Finding(
+            "stale-weight",
+            f"after a parameter was updated in place, the answer is from before ({stale.wrong})",
+            advice="key the cache on the parameter and its _version, or compute anew",
+            bucket="W1",
+        )
+    elif wrong:
+        yield Finding(
+            "training-loop",
+            f"wrong with fresh tensors in a simulated training loop ({wrong[0].wrong})",
+            advice="a result must depend only on the arguments of its own call",
+            bucket="W3",
+        )
     if ACTIVATION in trace.cached:
         memo = share < 0.1
         yield Finding(
