@@ -245,7 +245,7 @@ def _opened(
     def exact(*items: Any) -> Any:
         held = reference.state_dict()
         width = next(item.dtype for item in held.values() if item.is_floating_point())
-        wide = [x.to(width) if _is_floating(x) else x for x in items]
+        wide = [x.to(width) if is_floating(x) else x for x in items]
         return functional_call(
             reference, dict(zip(names, wide[count:], strict=True)), tuple(wide[:count])
         )
@@ -258,7 +258,7 @@ def _opened(
     return layer, drawn, same, (*weights, *own)
 
 
-def _is_floating(item: Any) -> bool:
+def is_floating(item: Any) -> bool:
     return getattr(item, "is_floating_point", bool)()
 
 

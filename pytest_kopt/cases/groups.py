@@ -86,15 +86,17 @@ def find_groups(case: Case, given: Sequence[Any]) -> Groups | None:
                 legal="groups=POSITION names the one that is",
             )
         reading = next(iter(named.values()), None)
-        if reading is not None:
-            return _checked(
-                Groups(
-                    {place: layout for place, (layout, s) in found.items() if s == reading[1]},
-                    reading[1],
-                    case.group_multiple,
-                ),
-                where,
+        if reading is None:
+            continue
+        sizes = reading[1]
+        if odd := [size for size in sizes if size % case.group_multiple]:
+            raise BadInput(
+                f"a group has {odd[0]} rows, and group_multiple is {case.group_multiple}",
+                where=where,
+                legal="a number that divides every group's size",
             )
+        layouts = {place: layout for place, (layout, s) in found.items() if s == sizes}
+        return Groups(layouts, sizes, case.group_multiple)
     what = "no input holds" if case.groups is None else f"input {case.groups} does not hold"
     raise BadInput(
         f"{what} the sizes of {count} groups, so that a gain under skew cannot be judged",
@@ -134,17 +136,6 @@ def uneven_cases(case: Case) -> list[Case]:
 def has_skew(case: Case) -> bool:
     """Say whether there are groups among which rows can be spread unevenly."""
     return case.is_grouped and case.dims.get("G") != 1
-
-
-def _checked(groups: Groups, where: str) -> Groups:
-    odd = [size for size in groups.sizes if size % groups.multiple]
-    if odd:
-        raise BadInput(
-            f"a group has {odd[0]} rows, and group_multiple is {groups.multiple}",
-            where=where,
-            legal="a number that divides every group's size",
-        )
-    return groups
 
 
 def _read(

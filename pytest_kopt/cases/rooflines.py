@@ -33,16 +33,12 @@ def rooflines(results: Sequence[CaseResult], workspace: Path) -> list[Roofline]:
             known[device] = ceilings.known(workspace, device)
         engine = (evidence.engine or "").split("+")[0]
         moved = evidence.nbytes or [*(evidence.io_bytes or {}).values(), 0.0]
-        limits = limits_of(known[device], str(evidence.dtype), engine, moved[0])
+        rate = known[device].rate(str(evidence.dtype))
+        bandwidth, launch = known[device].bandwidth_for(moved[0]), known[device].launch_us
+        sources = rate.source, bandwidth.source
+        limits = Limits(rate.value, bandwidth.value, launch.get(engine, 0.0), sources)
         found += of_evidence(result.label, evidence, limits)
     return found
-
-
-def limits_of(known: Ceilings, dtype: str, engine: str, nbytes: float) -> Limits:
-    """Return what bounds a case whose inputs are of a dtype, timed by an engine."""
-    rate, bandwidth = known.rate(dtype), known.bandwidth_for(nbytes)
-    launch = known.launch_us.get(engine, 0.0)
-    return Limits(rate.value, bandwidth.value, launch, (rate.source, bandwidth.source))
 
 
 def of_evidence(label: str, evidence: CaseEvidence, limits: Limits) -> list[Roofline]:

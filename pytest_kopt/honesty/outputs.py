@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -55,13 +54,13 @@ def _oddities(outputs: Sequence[Any], expected: Sequence[Any], given: Sequence[A
     return odd
 
 
-def layout(out: object, given: Sequence[Any]) -> str:
-    """Return how a result lies in memory, "" for what is no tensor: `IN_ORDER`, or what it is else.
+def layout(out: object, given: Sequence[Any]) -> str | None:
+    """Return how a result lies in memory: `IN_ORDER`, or what it is else; None for no tensor.
 
     A lazy copy lies in its original's memory until one of them is written to.
     """
     if not isinstance(out, torch.Tensor) or out.layout is not torch.strided or not out.numel():
-        return ""
+        return None
     if _start(out) in {_start(item) for item in tensors(given) if item.layout is torch.strided}:
         return "in memory of an input"
     steps = [step for step, size in zip(out.stride(), out.shape, strict=True) if size > 1]
@@ -80,27 +79,24 @@ def layouts(accuracy: Mapping[str, Accuracy], baseline: Mapping[str, Accuracy]) 
     """Return findings for results that lie in memory otherwise than the baseline's, by name."""
     findings = []
     for name, found in accuracy.items():
-        before = baseline[name].layout if name in baseline else ""
-        if found.layout in (None, "", IN_ORDER, before) or before not in (IN_ORDER, ANOTHER_ORDER):
+        before = baseline[name].layout if name in baseline else None
+        if found.layout in (None, IN_ORDER, before) or before not in (IN_ORDER, ANOTHER_ORDER):
             continue
         if found.layout == ANOTHER_ORDER:
-            text = "in a comparison the copy into the baseline's order is timed as well"
-            findings.append(Finding("output-order", f"{name} lies {found.layout}", advice=text))
-            continue
-        findings.append(
-            Finding(
-                "output-layout",
-                f"{name} is {found.layout}, the baseline's has memory of its own",
-                advice="return a copy: who uses the result may write to it, or to the input",
-            )
-        )
-    return [replace(finding, rejects=False) for finding in findings]
+            check, what = "output-order", f"{name} lies {found.layout}"
+            advice = "in a comparison the copy into the baseline's order is timed as well"
+        else:
+            check = "output-layout"
+            what = f"{name} is {found.layout}, the baseline's has memory of its own"
+            advice = "return a copy: who uses the result may write to it, or to the input"
+        findings.append(Finding(check, what, advice=advice, rejects=False))
+    return findings
 
 
 def in_order(function: Callable[..., Any], like: Any, found: Any) -> Callable[..., Any]:
     """Return a function that delivers results such as `found` in order, as others (`like`) lie."""
     both = zip(tensors(like), tensors(found), strict=False)
-    if all(layout(one, ()) != IN_ORDER or layout(out, ()) in ("", IN_ORDER) for one, out in both):
+    if all(layout(one, ()) != IN_ORDER or layout(out, ()) in (None, IN_ORDER) for one, out in both):
         return function
 
     def delivered(*arguments: Any, **named: Any) -> Any:
@@ -108,7 +104,7 @@ def in_order(function: Callable[..., Any], like: Any, found: Any) -> Callable[..
             function(*arguments, **named),
             lambda out: (
                 torch.clone(out, memory_format=torch.contiguous_format)
-                if layout(out, ()) not in ("", IN_ORDER)
+                if layout(out, ()) not in (None, IN_ORDER)
                 else out
             ),
         )

@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from pytest_kopt.cases.case import Case, declare
+from pytest_kopt.cases.case import Case, declare, is_floating
 from pytest_kopt.cases.running.execution import Pass, leaves, make_inputs, pairs
 from pytest_kopt.cases.running.reference import Reference, observed
 from pytest_kopt.numerics.compare import Comparison, compare
@@ -115,7 +115,7 @@ def advised(
                 "write it as well, or the reference work on a copy"
             )
             continue
-        if not _is_floating(out):
+        if not is_floating(out):
             continue
         if out.dtype not in narrow:
             narrow[out.dtype] = _computed_in(out.dtype, expected, given, reference)
@@ -209,7 +209,7 @@ def _torchs(case: Case, dtype: torch.dtype, seed: int) -> Iterator[tuple[str, Co
     """Compare what torch gives in a dtype with the reference, each result by its own gate."""
     given, called = fresh_copies(make_inputs(case, seed)), Reference(case)
     known = called.forward(fresh_copies(given), ()).outputs
-    like = Pass({n: out.to(dtype) if _is_floating(out) else out for n, out in known.items()}, {})
+    like = Pass({n: out.to(dtype) if is_floating(out) else out for n, out in known.items()}, {})
 
     def run(arguments: Sequence[Any]) -> Pass:
         return called(fresh_copies(arguments), like, seed)
@@ -217,9 +217,5 @@ def _torchs(case: Case, dtype: torch.dtype, seed: int) -> Iterator[tuple[str, Co
     expected = run(given)
     narrow = _computed_in(dtype, expected, given, run)
     for name, ref, _ in pairs(expected, expected):
-        if _is_floating(ref):
+        if is_floating(ref):
             yield name, compare(ref, narrow.get(name, ref).to(dtype))
-
-
-def _is_floating(item: Any) -> bool:
-    return isinstance(item, torch.Tensor) and item.is_floating_point()

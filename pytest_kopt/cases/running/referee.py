@@ -192,19 +192,14 @@ def serve_referee(case: Case, bench: Bench, order: ArmsOrder, commander: Command
                 if wanted["confirms"]:
                     names = {told["name"] for look in wanted["looks"] for told in look["results"]}
                     known |= {name: max(known.get(name, _SAME_DB), _SAME_DB) for name in names}
-                commander.judged(case.nodeid, *_ruling(content, wanted, known))
-
-
-def _ruling(
-    content: _Content, wanted: Mapping[str, Any], floors: Mapping[str, float]
-) -> tuple[list[Finding], str]:
-    """Return what is wrong, and why that cannot be told."""
-    try:
-        return _wrong(content, wanted, floors), ""
-    except _Unjudged as reason:
-        return [], str(reason)
-    except Exception as error:
-        return [_amiss(f"cannot be judged ({type(error).__name__}: {error})")], ""
+                found, why_not = list[Finding](), ""
+                try:
+                    found = _wrong(content, wanted, known)
+                except _Unjudged as reason:
+                    why_not = str(reason)
+                except Exception as error:
+                    found = [_amiss(f"cannot be judged ({type(error).__name__}: {error})")]
+                commander.judged(case.nodeid, found, why_not)
 
 
 def _check_tree(order: ArmsOrder) -> None:
@@ -256,11 +251,12 @@ def _judged(look: Mapping[str, Any], secret: int) -> Drawn:
     return drawn
 
 
-def _calls(look: Mapping[str, Any]) -> int:
-    """Return how many calls of its block came up to a look's."""
+def _go_on(renewal: Renewal, look: Mapping[str, Any]) -> None:
+    """Renew content as often as calls of its block came up to a look's."""
     if not 0 < look["call"] <= _MOST_CALLS:
         raise ValueError(f"no block has a call {look['call']}")
-    return int(look["call"])
+    for _ in range(look["call"]):
+        renewal()
 
 
 def _amiss(what: str) -> Finding:
@@ -326,8 +322,7 @@ class _Content:
         content = [item for held in given_to for item in activations(held, case.weights)]
         renewal = Renewal(content, 0)
         begin_content(case, given_to, renewal, look["seed"])
-        for _ in range(_calls(look)):
-            renewal()
+        _go_on(renewal, look)
         return Forward(case, case.function, sets[look["number"]])
 
     def _renew(self, incoming: Sequence[torch.Tensor], look: Mapping[str, Any]) -> None:
@@ -339,8 +334,7 @@ class _Content:
             return
         renewal = Renewal(incoming, 0)
         renewal.begin(look["seed"])
-        for _ in range(_calls(look)):
-            renewal()
+        _go_on(renewal, look)
 
     def _set(self, arm: str, number: int) -> Sequence[Any]:
         if (arm, number) not in self._sets:

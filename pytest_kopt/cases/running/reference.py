@@ -78,14 +78,15 @@ def observed(case: Case, seed: int, device: str = "") -> Case:
 
 
 def _check_positions(case: Case, given: Sequence[Any]) -> None:
+    legal = [i for i, item in enumerate(given) if contents(item)]
     for name, places in (("writes", case.writes), ("consumes", case.consumes)):
         for place in places:
-            if place >= len(given) or not contents(given[place]):
-                held = f"{type(given[place]).__name__}" if place < len(given) else "not there"
+            if place not in legal:
+                held = type(given[place]).__name__ if place < len(given) else "not there"
                 raise BadInput(
                     f"{name} has {place}, and input {place} is {held}",
                     where=f"case {case.nodeid}",
-                    legal=[f"{i}" for i, item in enumerate(given) if contents(item)],
+                    legal=map(str, legal),
                 )
 
 
@@ -185,16 +186,13 @@ class Reference:
         found = self.forward(given, list(like.outputs))
         if not self._case.backward:
             return found
+        known, own = like.outputs, roots(like.outputs)
         # The candidate's rounding of grad_out is part of its input, not of its error.
-        known = like.outputs
         incoming = {
-            name: grad_out(
-                out if isinstance(out, torch.Tensor) and is_shaped(out, ref) else ref, seed
-            )
+            name: grad_out(known[name] if is_shaped(known.get(name), ref) else ref, seed)
             for name, ref in roots(found.outputs).items()
-            for out in [like.outputs.get(name)]
             # Of an input that was written to, only where the candidate has a gradient for it.
-            if not name.startswith(INPUT) or name in roots(known)
+            if not name.startswith(INPUT) or name in own
         }
         return replace(found, gradients=_gradients(found.outputs, wanted, incoming))
 
@@ -284,10 +282,7 @@ def _gradients(
     incoming: Mapping[str, torch.Tensor],
 ) -> dict[int, torch.Tensor | None]:
     starts = [outputs[name] for name in incoming]
-    seeds = [
-        grad.to(device=out.device, dtype=out.dtype)
-        for out, grad in zip(starts, incoming.values(), strict=True)
-    ]
+    seeds = [incoming[name].to(outputs[name]) for name in incoming]
     found = torch.autograd.grad(starts, list(wanted.values()), seeds, allow_unused=True)
     return dict(zip(wanted, found, strict=True))
 

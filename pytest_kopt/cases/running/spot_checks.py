@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from pytest_kopt.cases.case import Case
@@ -67,13 +67,8 @@ class Recorder:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """What one call of a block gave: the `call`-th of the block with this seed."""
-
-    seed: int
-    call: int
-    results: Mapping[str, Any]
+#: What one call of a block gave: the block's seed, which of its calls it was, and its results.
+_Kept = tuple[int, int, Mapping[str, Any]]
 
 
 class Keeper:
@@ -100,8 +95,8 @@ class Keeper:
         """End a block; return what was kept of it."""
         self._settle()
         self._is_on = False
-        (call, results), self._kept = self._kept, (0, {})
-        return _Kept(seed, call, results)
+        kept, self._kept = self._kept, (0, {})
+        return seed, *kept
 
     def __call__(self) -> None:
         self._settle()
@@ -212,15 +207,16 @@ class Spotted(Block):
 
     def _spot(self, kept: _Kept) -> Spot:
         assert self._renewal is not None
-        number = (kept.call - 1) % len(self._recorders)
+        seed, call, results = kept
+        number = (call - 1) % len(self._recorders)
         recorder = self._recorders[number]
-        self._begin(kept.seed)
-        for _ in range(kept.call):
+        self._begin(seed)
+        for _ in range(call):
             self._renewal()
-        spot = recorder.spot(kept.results, kept.seed, number, kept.call)
+        spot = recorder.spot(results, seed, number, call)
         again = _results_now(recorder)
-        new_content(self._case, recorder.call, content_seed(kept.seed))()
-        own = recorder.spot({}, kept.seed, number)
+        new_content(self._case, recorder.call, content_seed(seed))()
+        own = recorder.spot({}, seed, number)
         return replace(spot, again=again, own=replace(own, results=_results_now(recorder)))
 
     def _undisturbed(self) -> float:
@@ -228,12 +224,11 @@ class Spotted(Block):
         was_on = gc.isenabled()
         gc.disable()
         try:
-            milliseconds = self._inner.run()
+            return self._inner.run()
         finally:
             if was_on:
                 gc.enable()
-        self.queue_full = self._inner.queue_full
-        return milliseconds
+            self.queue_full = self._inner.queue_full
 
 
 def _results_now(recorder: Recorder) -> Mapping[str, Any]:

@@ -81,18 +81,12 @@ def switches_kept() -> Iterator[None]:
     finally:
         for name in environment.keys() | os.environ.keys():
             if environment.get(name) != os.environ.get(name) and not name.startswith("PYTEST_"):
-                _set_variable(name, environment.get(name))
+                os.environ.pop(name, None)
+                os.environ.update({name: environment[name]} if name in environment else {})
         for name, value in before.items():
             # Read anew each time: setting one may have changed another.
             if read_switches((name,)).get(name, _UNREAD) != value:
                 write_switch(name, value)
-
-
-def _set_variable(name: str, value: str | None) -> None:
-    if value is None:
-        del os.environ[name]
-    else:
-        os.environ[name] = value
 
 
 _UNREAD = object()

@@ -27,7 +27,15 @@ from pytest_kopt.honesty.inputs import Held, activations
 from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import InputPool, input_pool, launch_stream
-from pytest_kopt.measure.engine import NOTHING, Block, CaptureFailed, Timing, by_events, time_block
+from pytest_kopt.measure.engine import (
+    NOTHING,
+    Before,
+    Block,
+    CaptureFailed,
+    Timing,
+    by_events,
+    time_block,
+)
 from pytest_kopt.numerics.nested import storages
 
 #: How far below its SNR in the check a timed result may lie, in dB, before it is plainly wrong.
@@ -94,7 +102,8 @@ def time_case(case: Case, bench: Bench, report: CheckReport) -> Timed:
         Phase.TIMED,
         ms=min(timings[0].samples_ms),
         nbytes=report.written,
-        flops=_flops(case),
+        # What a forward cannot save: the FLOPs of a dense product.
+        flops=case.work[0] if case.work and case.schema.name == "gemm" else 0.0,
         device=bench.device,
         why=not_captured(blocks),
         told=not bench.expected,
@@ -188,7 +197,7 @@ def prepare_blocks(
         engine: str, calls: Sequence[Forward | Backward], renewal: Renewal | None
     ) -> Spotted:
         recorders = [Recorder(call) for call in calls]
-        before = renewal or pool.flush
+        before: Before = renewal or pool.flush
         if case.rewritten or case.consumes_incoming:
             if engine == "do_bench":
                 raise BadInput(
@@ -196,7 +205,14 @@ def prepare_blocks(
                     where="--kopt-engine",
                     legal="auto, graph, events or wall",
                 )
-            before = _restored(calls, renewal, pool)
+            # What calls write over is brought back, untimed; a GPU's cache is flushed then.
+            steps = [renewal, *(call.restore for call in calls), pool.flusher()]
+            due = [step for step in steps if step is not None]
+
+            def before() -> None:
+                for step in due:
+                    step()
+
         keeper = Keeper(recorders, before) if renewal is not None and before else None
         try:
             block = prepare(
@@ -234,25 +250,3 @@ def renewal_of(sets: Sequence[Held], case: Case, bench: Bench) -> Renewal | None
         return None
     tensors = [item for held in sets for item in activations(held.source, case.weights)]
     return Renewal(tensors, bench.session_seed, restores=True)
-
-
-def _restored(
-    calls: Sequence[Forward | Backward], renewal: Renewal | None, pool: InputPool
-) -> Callable[[], object]:
-    """Return what brings back, untimed, what calls write over; a GPU's cache is flushed then."""
-    flush = pool.flusher()
-
-    def before() -> None:
-        if renewal is not None:
-            renewal()
-        for call in calls:
-            call.restore()
-        if flush is not None:
-            flush()
-
-    return before
-
-
-def _flops(case: Case) -> float:
-    """Return the FLOPs that a forward cannot save: those of a dense product."""
-    return case.work[0] if case.work and case.schema.name == "gemm" else 0.0

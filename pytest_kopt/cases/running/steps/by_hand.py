@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from pytest_kopt.cases.running.checking import Checking
 from pytest_kopt.cases.running.execution import Pass, judge, make_inputs, results_of
@@ -67,18 +67,17 @@ def _computed_by_torch(
     _, operators = operators_of(lambda: call(earlier))
     foreign = _foreign(operators, earlier)
     before = [bits(tensor).clone() for tensor in foreign]
-    fresh = tree_map(lambda item: item.clone() if _is_tensor(item) else item, list(given))
+    fresh = tree_map_only(torch.Tensor, torch.Tensor.clone, list(given))
     returned, operators = operators_of(lambda: call(given))
-    known = {
-        id(item): copy for item, copy in zip(tree_leaves(given), tree_leaves(fresh), strict=True)
-    }
+    both = zip(tree_leaves(given), tree_leaves(fresh), strict=True)
+    known = {id(item): copy for item, copy in both}
     for tensor, held in zip(foreign, before, strict=True):
         same = bool((bits(tensor) == held).all())
         known[id(tensor)] = tensor.clone() if same else _spoiled(tensor)
     with torch.no_grad(), poisoned_allocations():
         for operator in operators:
             _replay(operator, known)
-    if not all(id(item) in known for item in tree_leaves(returned) if _is_tensor(item)):
+    if not all(id(item) in known for item in _tensors(returned)):
         return None
     names = " ".join(str(operator.function) for operator in operators)
     digest = hashlib.sha256(names.encode()).hexdigest()[:16]
@@ -90,8 +89,8 @@ def _foreign(operators: Sequence[Operator], given: Sequence[Any]) -> list[torch.
     made = {id(item) for item in tree_leaves(given)}
     found = {}
     for operator in operators:
-        for item in tree_leaves((operator.args, operator.kwargs)):
-            if _is_tensor(item) and id(item) not in made:
+        for item in _tensors((operator.args, operator.kwargs)):
+            if id(item) not in made:
                 found[id(item)] = item
         made |= {id(item) for item in tree_leaves(operator.result)}
     return list(found.values())
@@ -100,17 +99,15 @@ def _foreign(operators: Sequence[Operator], given: Sequence[Any]) -> list[torch.
 def _replay(operator: Operator, known: dict[int, torch.Tensor]) -> None:
     """Run an operator on what stands for its tensors; note what stands for its results."""
     if operator.function.namespace in _TORCHS:
-        args, kwargs = tree_map(
-            lambda item: known.get(id(item), _spoiled(item)) if _is_tensor(item) else item,
-            (operator.args, operator.kwargs),
+        given = operator.args, operator.kwargs
+        args, kwargs = tree_map_only(
+            torch.Tensor, lambda item: known.get(id(item), _spoiled(item)), given
         )
         result = operator.function(*args, **kwargs)
     else:
-        result = tree_map(
-            lambda item: _spoiled(item) if _is_tensor(item) else item, operator.result
-        )
+        result = tree_map_only(torch.Tensor, _spoiled, operator.result)
     both = zip(tree_leaves(operator.result), tree_leaves(result), strict=True)
-    known.update({id(old): new for old, new in both if _is_tensor(old)})
+    known.update({id(old): new for old, new in both if isinstance(old, torch.Tensor)})
 
 
 def _spoiled(tensor: torch.Tensor) -> torch.Tensor:
@@ -118,5 +115,5 @@ def _spoiled(tensor: torch.Tensor) -> torch.Tensor:
     return torch.full_like(tensor, filling)
 
 
-def _is_tensor(item: Any) -> bool:
-    return isinstance(item, torch.Tensor)
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [item for item in tree_leaves(tree) if isinstance(item, torch.Tensor)]

@@ -99,7 +99,9 @@ def _refuse_gradients_of_nothing(checking: Checking) -> None:
         )
 
 
-def _measure(checking: Checking, run: Run, expected: Pass, layouts: Mapping[str, str]) -> None:
+def _measure(
+    checking: Checking, run: Run, expected: Pass, layouts: Mapping[str, str | None]
+) -> None:
     """Keep how exact a right result is and how it lies, and what the call has to read and write."""
     case, given = checking.case, checking.given
     computed_in = least_exact(list(expected.outputs.values()))
@@ -144,15 +146,9 @@ def io_bytes(
     size) read, gradients written. A tensor counts once, an expanded dim as one element. `written`
     bytes of memory that the caller gave count as outputs; what else is in it need not be read.
     """
-    inputs, results = (
-        physics.written_bytes(tensors(list(given))),
-        physics.written_bytes(tensors(list(outputs))) + written,
-    )
-    found = {"forward": inputs + results}
+    moved = written + sum(physics.written_bytes(tensors(list(x))) for x in (given, outputs))
     made = physics.written_bytes(item for item in gradients if item is not None)
-    if made:
-        found["backward"] = inputs + results + made
-    return found
+    return {"forward": moved} | ({"backward": moved + made} if made else {})
 
 
 def computing_dtype(given: Sequence[Any], gate: Gate | None) -> str | None:
