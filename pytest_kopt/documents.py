@@ -66,11 +66,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML mapping.
-
-    Raises BadInput, naming file and line, for a missing, oversized or broken file, anything but a
-    mapping, a doubled key, an alias or an object tag.
-    """
+    """Read a YAML mapping; BadInput, with file and line, for any that is broken, or not plain."""
     return parse_yaml(load_text(path), where=str(path))
 
 
@@ -107,7 +103,6 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
 
 
 def _has(value: Any, first: str, last: str) -> bool:
-    """Say whether a document holds a character from `first` to `last`."""
     if isinstance(value, str):
         return any(first <= character <= last for character in value)
     if isinstance(value, dict):
@@ -116,15 +111,11 @@ def _has(value: Any, first: str, last: str) -> bool:
 
 
 def dump_yaml(document: dict[str, Any]) -> str:
-    """Return the YAML text of a mapping, keys in their order."""
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
 
 
 def validate(model: type[Model], document: dict[str, Any], where: str) -> Model:
-    """Return the model of a document.
-
-    Raises BadInput naming every offending key with its value and what would be legal.
-    """
+    """Return the model of a document; BadInput names every key that is wrong, and what is legal."""
     try:
         return model.model_validate(document)
     except ValidationError as error:
@@ -134,10 +125,7 @@ def validate(model: type[Model], document: dict[str, Any], where: str) -> Model:
 def usable(
     model: type[Model], document: dict[str, Any], stand_ins: dict[str, Any]
 ) -> tuple[Model, list[str]]:
-    """Return the model of a document's legal keys, and what is wrong with the others.
-
-    `stand_ins` are values of the required keys, for where theirs is missing or not legal.
-    """
+    """Return the model of a document's legal keys, `stand_ins` for others, and what is wrong."""
     try:
         return model.model_validate(document), []
     except ValidationError as error:
@@ -147,10 +135,7 @@ def usable(
 
 
 def quoting(message: str) -> str:
-    """Return a validator's message as one line: it may quote the document, which may hold anything.
-
-    As in a Python literal, what cannot be printed is escaped.
-    """
+    """Return a message as one line, escaped like a literal: it may quote anything."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
 
 

@@ -88,17 +88,14 @@ class Case:
 
     @property
     def work(self) -> tuple[float, float] | None:
-        """What the schema's rates count, None where it has no rate."""
         return {"flops": self.flops, "nbytes": self.nbytes, None: None}[self.schema.work]
 
     @property
     def rewritten(self) -> frozenset[int]:
-        """Positions of the inputs that a call need not leave as they are."""
         return frozenset(self.writes + self.consumes)
 
     @property
     def header(self) -> tuple[str, ...]:
-        """The CSV header of this case."""
         return self.schema.header(tuple(self.dims))
 
 
@@ -215,10 +212,7 @@ def _opened(
     weights: Sequence[int],
     where: str,
 ) -> tuple[Callable[..., Any], Callable[[], Any], Callable[..., Any], tuple[int, ...]]:
-    """Return a module as a function of what it holds: behind its inputs, in state_dict's order.
-
-    The reference takes the same, or is a module with such state: then in the dtype of its own.
-    """
+    """Return a module as a function of its inputs and its state; the reference likewise."""
     from torch.func import functional_call
 
     module = getattr(function, "__self__", function)
@@ -272,7 +266,6 @@ def _positions(name: str, given: Sequence[Any], where: str) -> tuple[int, ...]:
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """Return the name people know the function by."""
     return getattr(function, "__qualname__", type(function).__name__)
 
 

@@ -42,7 +42,6 @@ class Collector:
     refusals: list[str] = field(default_factory=list)
 
     def collected(self, ids: list[str]) -> None:
-        """Take over the node ids of a collection; every worker's is the same."""
         known = set(self.order)
         self.order += [nodeid for nodeid in ids if nodeid not in known]
 
@@ -68,7 +67,6 @@ class Collector:
         self.undecided[result.nodeid] = result
 
     def add_collect_error(self, report: pytest.CollectReport) -> None:
-        """Keep a file that could not be imported."""
         self.collect_errors[report.nodeid] = report.longreprtext
 
     def died(self, nodeid: str | None, how: str, times: int, limit: int) -> None:
@@ -92,7 +90,6 @@ class Collector:
         return [text for text in self.lost if not text.startswith(dead)]
 
     def never_called(self) -> list[Finding]:
-        """Return what there is to say of marked tests that never called their fixture."""
         return ask(Phase.COLLECTED, silent=self.silent)
 
     def take_over(self, other: Collector) -> None:
@@ -102,18 +99,13 @@ class Collector:
         self.collect_errors, self.startup_death = other.collect_errors, other.startup_death
 
     def table(self) -> Table | None:
-        """Return the rows in declaration order, None when there is none.
-
-        Raises BadInput when two cases have different headers or the same dims.
-        """
+        """Return the rows in declaration order, None without any; BadInput where two do not fit."""
         return table_of(self.in_order())
 
     def passed(self) -> list[str]:
-        """Return the node ids of the cases that passed their checks, in declaration order."""
         return [result.nodeid for result in self.in_order() if result.check == "PASS"]
 
     def in_order(self) -> list[CaseResult]:
-        """Return the results that have a row, in declaration order."""
         place = {nodeid: i for i, nodeid in enumerate(self.order)}
         found = [result for result in self.results.values() if result.header]
         return sorted(found, key=lambda result: place.get(result.nodeid, len(place)))
@@ -138,7 +130,6 @@ class Collector:
 
 
 def never_called(silent: Iterable[str]) -> list[Finding]:
-    """Return a note about each of these node ids."""
     what = "a test marked kopt never called kopt(): nothing of it was checked"
     advice = "call kopt() in it, or remove the marker"
     return [

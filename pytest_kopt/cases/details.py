@@ -20,10 +20,7 @@ _PYTEST_PLACE = re.compile(r"^(\S[^:\n]*\.py):(\d+): ", re.MULTILINE)
 def with_details(
     verdict: Verdict, results: Sequence[CaseResult], number: int | None = None
 ) -> Verdict:
-    """Return the verdict with what is next, and what is known of every case that has a result.
-
-    `number` is that of the round, which the verdict does not have before it is recorded.
-    """
+    """Return the verdict of a round with what is next, and what is known of its cases."""
     shapes = [_detailed(shape, result) for shape, result in of_shapes(verdict.shapes, results)]
     return verdict.model_copy(update={"shapes": shapes, "next_action": verdict.action(number)})
 
@@ -31,10 +28,7 @@ def with_details(
 def of_shapes(
     shapes: Iterable[Shape], results: Sequence[CaseResult]
 ) -> Iterator[tuple[Shape, CaseResult | None]]:
-    """Yield each case of a verdict with its result, None where it has none.
-
-    Cases of a campaign differ in their dims; a pull request may have two functions with the same.
-    """
+    """Yield each case of a verdict with its result; a pull request may have dims twice."""
     known = {(name, case.key): case for case in results for name in ("", case.label, case.nodeid)}
     for shape in shapes:
         key = tuple(cell(value) for value in shape.dims.values())

@@ -1,8 +1,7 @@
 """Shapes and inputs that a case does not draw, which the candidate has to support as well.
 
-A test's parameters are moved a step, and inputs are drawn from a small grammar of layouts, dtypes
-and value patterns. What the incumbent cannot do says
-nothing, and a case may declare that its kernel supports less.
+A test's parameters are moved a step, and inputs drawn from a small grammar of layouts, dtypes and
+value patterns. What the incumbent cannot do says nothing.
 """
 
 from __future__ import annotations
@@ -41,10 +40,8 @@ Change = Callable[[Any, torch.Generator], Any]
 def cases_of(case: Case, seed: int) -> Iterator[tuple[Kind, Case]]:
     """Yield the case with other content, layouts and dtypes, but for those that it excludes.
 
-    What a case tells by numbers, masks and places comes first, the others in an order drawn under
-    the seed: where time is short not all are tried.
-
-    Weights have other content in no kind, and another layout or dtype like all tensors.
+    Numbers, masks and places come first, the others in an order drawn under the seed: where time is
+    short not all are tried. Weights keep their content.
     """
     kinds = list(PATTERNS)
     random.Random(seed).shuffle(kinds)
@@ -82,10 +79,8 @@ def perturbed(
 ) -> dict[str, Any] | None:
     """Return a test's parameters with some of its sizes moved, None where it has none.
 
-    Sizes are integers above 1, alone or anywhere in tuples, lists, dicts and dataclasses, that are
-    values of the case's dims.
-    Equal sizes move together: they may have to be equal. Each size is moved with probability 1/2,
-    and one at least.
+    Sizes are integers above 1, wherever in the parameters, that are values of the case's dims. Each
+    is moved with probability 1/2, and one at least; equal ones together, as they may have to be.
     """
     held = {value for value in flatten(parameters, "").values() if _is_size(value)}
     movable = sorted(held & {value for value in dims.values() if _is_size(value)})
@@ -146,10 +141,7 @@ def _renumbered(sizes: Container[Any]) -> Change:
 
 
 def _reordered(x: Any, generator: torch.Generator) -> Any:
-    """Return masks with other columns, and integers in another order.
-
-    What rises may be offsets, whose order means something; what rises by ones are places.
-    """
+    """Return masks with other columns, and integers in another order, but for likely offsets."""
     if not isinstance(x, torch.Tensor) or x.is_floating_point() or x.is_complex():
         return x
     if not x.ndim or x.shape[-1] < 2:
@@ -172,7 +164,6 @@ def _larger(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _outlier(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return the same with one element of every row far above the others."""
     rows = x.reshape(-1, x.shape[-1]).clone() if x.ndim else x.reshape(1, 1).clone()
     place = torch.randint(rows.shape[1], (len(rows),), generator=generator).to(x.device)
     rows[torch.arange(len(rows), device=x.device), place] = 8 * LARGER
@@ -189,7 +180,6 @@ def _masked(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _transposed(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return the same values in memory whose last two dimensions lie the other way round."""
     return x.transpose(-1, -2).contiguous().transpose(-1, -2) if x.ndim > 1 else x
 
 

@@ -30,7 +30,6 @@ class Failure:
 
     @classmethod
     def of(cls, found: Comparison) -> Failure:
-        """Return the figures of a comparison that failed."""
         named = cls(found.name, found.reason, found.gate)
         if found.figures is None:
             return named
@@ -50,7 +49,6 @@ class ColdCache:
 
     @classmethod
     def of(cls, pool: InputPool) -> ColdCache:
-        """Return how a pool kept its inputs out of the cache."""
         return cls(len(pool.sets), pool.set_bytes, pool.l2_bytes, pool.flush is not None)
 
 
@@ -119,6 +117,5 @@ class CaseEvidence:
     note: str | None = None
 
     def samples_ms(self, way: str) -> tuple[float, ...]:
-        """Return the samples of a direction, none where it was not timed."""
         found = self.forward_samples_ms if way == "forward" else self.backward_samples_ms
         return found or ()

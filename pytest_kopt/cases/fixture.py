@@ -191,10 +191,7 @@ class Session:
 
 
 def forged(session: Session) -> list[Finding]:
-    """Look for traces that a kernel left in its test's report and in pytest.
-
-    Entries under our name are taken away: only the row that this module sends counts.
-    """
+    """Look for traces that a kernel left in pytest, and take them out of its test's report."""
     item, manager = session.item, session.item.config.pluginmanager
     properties = item.user_properties[session.properties :]
     del item.user_properties[session.properties :]
@@ -210,15 +207,11 @@ def forged(session: Session) -> list[Finding]:
 
 
 def send(item: pytest.Item, result: CaseResult) -> None:
-    """Attach a result to the item's reports, one JSON string per result."""
     item.user_properties.append((PROPERTY, result.to_json()))
 
 
 def marked_schema(item: pytest.Item) -> str | Schema:
-    """Return the schema of the item's `kopt` marker ("single" when it names none).
-
-    Raises BadInput for a positional argument or an unknown keyword.
-    """
+    """Return the schema of the item's `kopt` marker, "single" by default; or raise BadInput."""
     marker = item.get_closest_marker("kopt")
     if marker is None:
         return "single"

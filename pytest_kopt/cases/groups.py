@@ -27,10 +27,7 @@ _WAY_ON = (
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Where the inputs of a case hold group sizes, and which: `sizes`, one a group.
-
-    `layouts` maps positions of inputs that all say the same to how they say it.
-    """
+    """The group sizes in inputs of a case, and how those at some positions say them (`layouts`)."""
 
     layouts: dict[int, str]
     sizes: tuple[int, ...]
@@ -38,7 +35,6 @@ class Groups:
 
     @property
     def are_uniform(self) -> bool:
-        """Whether no group has more than one row more than another."""
         return max(self.sizes) - min(self.sizes) <= 1
 
     def drawn(self, distribution: str) -> tuple[int, ...]:
@@ -48,7 +44,6 @@ class Groups:
         return tuple(self.multiple * size for size in found.tolist())
 
     def replaced(self, given: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
-        """Return the inputs with these sizes in the place of their own, all else as it is."""
         result = list(given)
         for place, layout in self.layouts.items():
             result[place] = _like(given[place], _WRITERS[layout](sizes))
@@ -58,7 +53,7 @@ class Groups:
 def find_groups(case: Case, given: Sequence[Any]) -> Groups | None:
     """Return the group sizes among inputs of a case, None where it is no grouped GEMM.
 
-    Raises BadInput where none, or several that differ, are found, saying what to declare.
+    Raises BadInput, saying what to declare, where there are none, or several that differ.
     """
     if not case.is_grouped:
         return None
@@ -106,8 +101,6 @@ def find_groups(case: Case, given: Sequence[Any]) -> Groups | None:
 
 
 def redrawn(case: Case, distribution: str) -> Case:
-    """Return a grouped case whose inputs have group sizes of a distribution."""
-
     def inputs() -> Sequence[Any]:
         given = case.arguments()
         groups = find_groups(case, given)
@@ -118,10 +111,7 @@ def redrawn(case: Case, distribution: str) -> Case:
 
 
 def with_steady_groups(case: Case) -> Case:
-    """Return a grouped case whose input sets keep their sizes, as weights are kept.
-
-    What a timed call costs depends on them.
-    """
+    """Return a grouped case whose inputs keep their sizes, on which a call's time depends."""
     groups = find_groups(case, case.arguments())
     assert groups is not None
     return replace(case, weights=(*case.weights, *groups.layouts))
@@ -172,7 +162,6 @@ def _steps(ends: Sequence[int]) -> tuple[int, ...]:
 
 
 def _like(item: Any, values: list[int]) -> Any:
-    """Return these values as a tensor or list such as the item."""
     if not isinstance(item, torch.Tensor):
         return type(item)(values)
     return torch.tensor(values, dtype=item.dtype, device=item.device).reshape(item.shape)

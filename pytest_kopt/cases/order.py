@@ -80,10 +80,7 @@ class BlockOrder:
 
 
 class Commander(Protocol):
-    """The other side: announces what is ready and says which block to run.
-
-    What is handed over lies in `scratch`; `seed` is the running case's own, None: the session's.
-    """
+    """The other side; its files lie in `scratch`, `seed` is the case's own, None: the session's."""
 
     scratch: Path
     seed: int | None
@@ -115,10 +112,7 @@ class Commander(Protocol):
     def kept(
         self, nodeid: str, looks: Sequence[Mapping[str, Any]]
     ) -> Mapping[str, Accuracy] | None:
-        """Hand over what was looked at; return None where it was found right.
-
-        Else this process judges it, by the accuracy of the baseline's results.
-        """
+        """Hand over what was looked at; None where it was right, else the baseline's accuracy."""
 
     def judged(self, nodeid: str, findings: Sequence[Finding], why_not: str) -> None:
         """Say what a referee found, or why it cannot judge."""

@@ -55,18 +55,15 @@ class CaseResult:
     refusal: str = ""
 
     def row(self) -> Row:
-        """Return the case's CSV row."""
         values = {"label": self.label, **self.dims, "Check": self.check, **self.cells}
         return make_row(self.header, values)
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The dims' values as they stand in the CSV."""
         return tuple(cell(value) for value in self.dims.values())
 
     @property
     def schema(self) -> str:
-        """The name of its schema, "" where it is not known."""
         return self.evidence.schema or ""
 
     @property
@@ -75,7 +72,6 @@ class CaseResult:
         return self.evidence.training.trace if self.evidence.training else None
 
     def to_document(self) -> dict[str, Any]:
-        """Return the JSON form; evidence that is None is left out."""
         return wire.known(self)
 
     def to_json(self) -> str:
@@ -84,10 +80,7 @@ class CaseResult:
 
     @classmethod
     def from_json(cls, text: str) -> CaseResult:
-        """Read the wire form; ValueError for another version or another shape.
-
-        Evidence that only another version of the package knows is left out.
-        """
+        """Read the wire form, unknown evidence aside; ValueError for another version or shape."""
         document = json.loads(text)
         if not isinstance(document, dict) or document.pop("v", None) != WIRE_VERSION:
             raise ValueError("a kopt result of another version")
@@ -104,10 +97,7 @@ class CaseResult:
         backward: bool = False,
         guessed: bool = False,
     ) -> CaseResult:
-        """Return the ERROR result of a case that has not been checked yet.
-
-        `dims` are complete and in column order; they are `guessed` before the test declares them.
-        """
+        """Return the ERROR result of a case not checked yet; its dims may be `guessed`."""
         return cls(
             nodeid=nodeid,
             label=label,
@@ -131,10 +121,7 @@ class CaseResult:
 
 
 def table_of(results: Sequence[CaseResult], where: str = "this session") -> Table | None:
-    """Return the rows of these results, None when there are none.
-
-    Raises BadInput when two of them have different headers or the same dims.
-    """
+    """Return the rows of these results, None without any; BadInput where two do not fit."""
     if not results:
         return None
     header = results[0].header
@@ -197,7 +184,6 @@ class ExpectedCase:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The dims' values as they stand in the CSV."""
         return tuple(cell(value) for value in self.dims.values())
 
     @property
@@ -213,7 +199,6 @@ class ExpectedCase:
 
     @classmethod
     def of(cls, result: CaseResult) -> ExpectedCase:
-        """Freeze a baseline result."""
         names = result.header[result.header.index("Check") + 1 :]
         empty = tuple(name for name in names if result.cells.get(name) is None)
         return cls(

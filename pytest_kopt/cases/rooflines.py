@@ -18,10 +18,7 @@ _BYTES_SLACK, _FLOPS_SLACK = 1.05, 1.25
 
 
 def rooflines(results: Sequence[CaseResult], workspace: Path) -> list[Roofline]:
-    """Return the rooflines of the cases that were timed, forward and backward.
-
-    BadInput when a file of ceilings cannot be used. Times of Triton's interpreter have none.
-    """
+    """Return the rooflines of the timed cases; BadInput for a file of ceilings that is none."""
     known: dict[str, Ceilings] = {}
     found = []
     for result in results:
@@ -44,8 +41,7 @@ def rooflines(results: Sequence[CaseResult], workspace: Path) -> list[Roofline]:
 def of_evidence(label: str, evidence: CaseEvidence, limits: Limits) -> list[Roofline]:
     """Return the rooflines of a measured case, one a direction, from the evidence in its result.
 
-    Bytes are the declared ones, or the sizes of inputs, outputs and gradients as they were where
-    these are less; a roofline says where flops or nbytes is over-declared.
+    The bytes are the declared ones, or those of its tensors where they are less.
     """
     ways: tuple[Way, Way] = ("forward", "backward")
     return [

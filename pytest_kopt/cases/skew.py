@@ -60,10 +60,7 @@ def skewed_groups(
 
 
 def filled_groups(groups: int, rows: int, distribution: str) -> torch.Tensor:
-    """Return sizes of any number of groups that add up to `rows`: int64, shape (groups,).
-
-    Of two groups one has all rows in every skewed distribution, a single group has them anyhow.
-    """
+    """Return sizes of any number of groups that add up to `rows`: int64, shape (groups,)."""
     import torch
 
     experts = DISTRIBUTIONS[distribution][0]

@@ -30,7 +30,6 @@ class AmdSmi:
     stages = AMD
 
     def __init__(self, amdsmi: Any) -> None:
-        """Use the module `amdsmi`, or what stands in for it."""
         self._smi = amdsmi
 
     def devices(self) -> list[Device]:
@@ -90,10 +89,7 @@ class AmdSmi:
 
 
 def runtime_uuid(unique_id: str, index: int) -> str:
-    """Return what ROCR_VISIBLE_DEVICES takes: GPU- and the 16 digits of the ASIC's unique id.
-
-    A card without a unique id is named by its index.
-    """
+    """Return what ROCR_VISIBLE_DEVICES takes: GPU- and the ASIC's unique id, else the index."""
     try:
         return f"GPU-{int(unique_id, 16):016x}"
     except ValueError:

@@ -31,7 +31,6 @@ class Conditions:
     @computed_field  # type: ignore[prop-decorator]
     @property
     def flags(self) -> tuple[str, ...]:
-        """What is wrong with the conditions, in words."""
         reasons = dict.fromkeys([*self.before.throttled, *self.after.throttled])
         return (*([f"throttled: {', '.join(reasons)}"] if reasons else []), *self._drift)
 
@@ -57,15 +56,11 @@ class Conditions:
         return (first, last) if first and last else None
 
     def to_document(self) -> dict[str, Any]:
-        """Return the JSON form."""
         return wire.known(self)
 
 
 def by_kind(flags: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the flags of cases as lines: one for all cases of a kind, with an example.
-
-    `flags` holds every case by its label, also those without a flag.
-    """
+    """Return cases' flags, by label, as lines: one for all cases of a kind, with an example."""
     kinds: dict[str, dict[str, str]] = {}
     for label, texts in flags.items():
         for text in texts:
@@ -84,10 +79,7 @@ def by_kind(flags: Mapping[str, Sequence[str]]) -> list[str]:
 def steadily(
     measure: Callable[[], _T], read: Callable[[], Reading], extra: int = EXTRA_MEASUREMENTS
 ) -> tuple[_T, Conditions]:
-    """Measure, and again up to `extra` times while the conditions promise better.
-
-    Returns the last measurement with its conditions. The device should be warm when this begins.
-    """
+    """Measure, and again while conditions promise better; return the last, with its conditions."""
     for number in range(1, extra + 2):
         before = read()
         found = measure()

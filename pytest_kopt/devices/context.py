@@ -20,8 +20,7 @@ _WAKING = threading.Lock()
 def rouse(kind: str) -> None:
     """Do what the first case would wait for, once: import torch, Triton and the matrix libraries.
 
-    Holds the check's lock meanwhile, so that nothing is timed on the device; other processes may
-    wake at the same time.
+    Holds the check's lock meanwhile, so that nothing is timed on the device.
     """
     with _WAKING:
         _woken(kind)
@@ -41,10 +40,7 @@ def begin_to_rouse(kind: str) -> None:
 
 @functools.cache
 def _woken(kind: str) -> object:
-    """Return memory that shifts later allocations by a random amount, of a device that is awake.
-
-    Forks have one layout of addresses, and buffers should not land alike in each.
-    """
+    """Wake a device; return memory of random size, so that forks' buffers do not land alike."""
     import torch
 
     with suppress(ImportError):
@@ -62,11 +58,7 @@ def _woken(kind: str) -> object:
 
 
 def is_lost(kind: str) -> bool:
-    """Say whether the GPU answers nothing but errors; asked after a case that failed.
-
-    An illegal access takes the context along: every later call of the process fails with the same
-    error, so only a fresh process helps.
-    """
+    """Say whether the GPU answers nothing but errors, as after an illegal access: for good."""
     torch = sys.modules.get("torch")
     if kind != "cuda" or torch is None or not torch.cuda.is_initialized():
         return False

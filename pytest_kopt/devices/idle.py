@@ -43,7 +43,6 @@ class Finding:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody uses the device."""
         return not self.reasons
 
     def __str__(self) -> str:
@@ -74,10 +73,7 @@ def judge(
 
 @dataclass(frozen=True, slots=True)
 class AvailabilityGate:
-    """Looks at devices and waits for idle ones.
-
-    `say` takes the progress lines; `sleep` and `clock` (both in seconds) are the time's.
-    """
+    """Looks at devices and waits for idle ones; `say` takes the progress lines."""
 
     vendor: Vendor
     say: Callable[[str], None]
@@ -114,10 +110,9 @@ class AvailabilityGate:
         return self._wait(lambda: self.look(devices), minutes, seen)
 
     def free_of_strangers(self, device: Device, minutes: float) -> None:
-        """Return once no process of a stranger computes on the device; NoIdleGpu after `minutes`.
+        """Return once no stranger computes on the device; NoIdleGpu after `minutes`.
 
-        For use between measurements, when utilisation tells of one's own work. Pids of another
-        namespace may be one's own there, and do not count.
+        For use between measurements. Pids of another namespace may be one's own, and do not count.
         """
 
         def look() -> list[Finding]:

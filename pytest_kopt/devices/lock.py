@@ -15,10 +15,7 @@ Waiting = Callable[[], AbstractContextManager[None]]
 
 
 def timing_lock(device: str, waiting: Waiting = nullcontext) -> AbstractContextManager[None]:
-    """Hold the host-wide lock of a device (its UUID, or "cpu") while timing on it.
-
-    The lock is the operating system's, so it goes with the process that holds it.
-    """
+    """Hold the host-wide lock of a device (its UUID, or "cpu") while timing on it."""
     return _held(device, fcntl.LOCK_EX, waiting)
 
 
@@ -49,10 +46,7 @@ def _held(name: str, how: int, waiting: Waiting) -> Iterator[None]:
 
 
 def open_lock(name: str, *, create: bool = True) -> int:
-    """Return a descriptor of a lock file that every user of the host can lock; OSError if absent.
-
-    With `create` it is made where it is absent.
-    """
+    """Return a descriptor of a lock file for every user of the host; OSError where it is absent."""
     path, flags = DIRECTORY / f"{name}.lock", os.O_RDONLY | os.O_NOFOLLOW
     # O_CREAT on a file of another user is refused in a sticky directory.
     try:

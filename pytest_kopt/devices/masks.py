@@ -32,11 +32,10 @@ def choose(
     *,
     target: str | None = None,
 ) -> str:
-    """Return "cpu" or "cuda" for the option auto, cpu or cuda.
+    """Return "cpu" or "cuda", which AMD's GPUs are for torch, for the option auto, cpu or cuda.
 
     auto is cpu for a campaign whose `target` is the CPU, else cuda where a GPU's device node exists
     and the caller's mask does not hide every GPU.
-    torch's HIP build calls an AMD GPU "cuda" as well.
     """
     if option != "auto":
         return option
@@ -48,10 +47,7 @@ def choose(
 
 
 def interpreter_environment(device: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return what has to be set before Triton is imported: its interpreter where there is no GPU.
-
-    A value that the user has set already is left as it is.
-    """
+    """Return what has to be set before Triton is imported: its interpreter without a GPU."""
     if device == "cpu" and "TRITON_INTERPRET" not in environ:
         return {"TRITON_INTERPRET": "1"}
     return {}

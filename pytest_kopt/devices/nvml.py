@@ -44,7 +44,6 @@ class Nvml:
     stages = NVIDIA
 
     def __init__(self, nvml: Any) -> None:
-        """Use the module `pynvml`, or what stands in for it."""
         self._nvml = nvml
 
     def devices(self) -> list[Device]:
@@ -85,7 +84,6 @@ class Nvml:
         )
 
     def _instances(self, handle: Any) -> list[Any]:
-        """Return the MIG instances of a GPU; none where it is not divided."""
         nvml = self._nvml
         mode = self._ask(lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
         if not mode:

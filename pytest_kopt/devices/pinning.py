@@ -26,15 +26,12 @@ class Host:
     devices: tuple[Device, ...]
 
     def pin(self, device: Device) -> dict[str, str]:
-        """Return the variables that leave a process one device."""
         return pin(device, self.vendor.stages) if self.vendor else {}
 
     def read(self, device: Device) -> Reading:
-        """Return a device's state; nothing is known of the CPU's."""
         return self.vendor.read(device) if self.vendor else Reading()
 
     def lock(self, device: Device) -> AbstractContextManager[None]:
-        """Return what holds the device's lock while it is timed on."""
         return timing_lock(device.uuid)
 
     def keep_strangers_off(
@@ -46,10 +43,7 @@ class Host:
 
 
 def find_vendor() -> Vendor | None:
-    """Return the first tool that finds a GPU on this host, None where there is none.
-
-    NVML through `pynvml`; amdsmi, else rocm-smi.
-    """
+    """Return the first tool that finds a GPU on this host: NVML, amdsmi or rocm-smi."""
     for connect in (nvml.connect, amd_smi.connect, rocm_smi.connect):
         vendor: Vendor | None = connect()
         if vendor is not None and vendor.devices():
@@ -69,10 +63,7 @@ def discover(
     environ: Mapping[str, str] = os.environ,
     connect: Callable[[], Vendor | None] = find_vendor,
 ) -> Host:
-    """Return the usable devices of a kind, "cpu" or "cuda" (the GPUs of every vendor).
-
-    Raises BadInput where GPUs are asked for and none can be listed or none is visible.
-    """
+    """Return the devices of a kind, "cpu" or "cuda" (every vendor's); BadInput without any."""
     if kind == "cpu":
         return Host(None, (CPU,))
     vendor = connect()
@@ -95,10 +86,7 @@ def discover(
 
 
 def for_target(host: Host, target: str | None) -> Host:
-    """Return the host with the devices that a campaign is for: "cpu", sm_90, gfx942; None for any.
-
-    Raises BadInput where it has none of them. A device whose vendor does not say what it is counts.
-    """
+    """Return the host with a campaign's devices, "cpu", sm_90 or gfx942; BadInput without any."""
     if target is None:
         return host
     names = {device.uuid: _target_of(device) for device in host.devices}
@@ -121,8 +109,7 @@ def _target_of(device: Device) -> str:
 def in_use(host: Host) -> Device:
     """Return the device that torch's "cuda" is in this process; imports torch on a GPU host.
 
-    That is the first usable one, unless something initialised CUDA before the process was pinned:
-    then the mask of that moment holds.
+    The first usable one, unless something initialised CUDA before the process was pinned.
     """
     first = host.devices[0]
     if host.vendor is None:

@@ -43,15 +43,12 @@ class Placement:
     wait_minutes: float | None = None
 
     def pin(self, place: int) -> dict[str, str]:
-        """Return the environment of this host's `place`-th worker."""
         return self.host.pin(self.devices[place % len(self.devices)])
 
     def find(self, uuid: object) -> Device | None:
-        """Return the device of this host that has a UUID."""
         return next((device for device in self.devices if device.uuid == uuid), None)
 
     def keep_strangers_off(self, device: Device) -> None:
-        """Wait until nobody else computes on a device; NoIdleGpu when it takes too long."""
         if self.wait_minutes is not None:
             self.host.keep_strangers_off(device, self.wait_minutes, self.say)
 
@@ -80,11 +77,7 @@ class EarlyLook:
                 self._findings = AvailabilityGate(host.vendor, print).look(host.devices)
 
     def of(self, devices: Sequence[Device]) -> list[Finding]:
-        """Return what was found on these devices, the most idle first, if nobody used any of them.
-
-        Else [], as one that the last session has just left may be by now. Waits until the look is
-        over.
-        """
+        """Wait for the look; return what it found on these devices if nobody used any, else []."""
         self._thread.join()
         found = [finding for finding in self._findings if finding.device in devices]
         unused = [finding for finding in found if finding.idle and not finding.shared]
@@ -104,8 +97,7 @@ def place(
 ) -> Placement:
     """Find the devices of a kind, "cpu" or "cuda"; with `wait_minutes` only idle ones.
 
-    `target` is what a campaign is for, None for any; `early` counts as the first look. Raises
-    BadInput where there is none, NoIdleGpu where none gets idle.
+    BadInput where there is none for `target`, NoIdleGpu where none gets idle; `early` looks first.
     """
     host = for_target(discover(kind), target)
     if host.vendor is None:

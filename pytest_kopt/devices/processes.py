@@ -65,10 +65,7 @@ def _is_held(name: str, how: int) -> bool:
 
 
 def foreign(pids: Iterable[int], root: int | None = None) -> list[int]:
-    """Return those pids that are neither below `root` (this process) nor a kopt session's.
-
-    A kopt session's processes time under the device's lock, so they are in nobody's way.
-    """
+    """Return those pids that are neither below `root` (this process) nor a kopt session's."""
     asked = set(pids)
     ours = descendants(os.getpid() if root is None else root) if asked else set()
     return sorted(pid for pid in asked - ours if not is_announced(pid))
@@ -88,7 +85,6 @@ def name_of(pid: int) -> str:
 
 
 def descendants(root: int) -> set[int]:
-    """Return a process and everything it started that is still below it."""
     children: dict[int, list[int]] = {}
     for entry in _PROC.iterdir():
         if entry.name.isdecimal():

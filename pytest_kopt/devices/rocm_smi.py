@@ -94,10 +94,7 @@ def _cards(answer: dict[str, dict[str, str]]) -> list[dict[str, str]]:
 
 
 def _processes(system: dict[str, str]) -> tuple[int, ...]:
-    """Return the pids that use a GPU; the tool does not say which, so any of them may be meant.
-
-    A line is `PID<n>: name, number of GPUs, VRAM, SDMA, occupancy`.
-    """
+    """Return the pids of lines `PID<n>: name, number of GPUs, …`; any GPU may be meant."""
     found = []
     for key, text in system.items():
         parts = text.split(", ")

@@ -1,7 +1,4 @@
-"""What the vendors' tools have in common: a device, its state, and how to ask for them.
-
-Everything here reads. No vendor's module offers a way to change a setting of a card.
-"""
+"""What the vendors' tools have in common: a device, its state, and how to ask. All only read."""
 
 from __future__ import annotations
 

@@ -36,13 +36,11 @@ class InputPool:
 
     @property
     def flush(self) -> Callable[[], object] | None:
-        """What to call before a round, None where the round itself is enough."""
         if len(self.sets) * self.set_bytes >= CACHES * self.l2_bytes:
             return None
         return self.flusher()
 
     def flusher(self) -> Callable[[], object] | None:
-        """Return what pushes everything out of a GPU's cache, None on the CPU."""
         return flusher(CACHES * self.l2_bytes) if self.l2_bytes else None
 
 
@@ -95,7 +93,6 @@ def launch_stream(device: str) -> Iterator[None]:
 
 @functools.cache
 def capture_stream() -> torch.cuda.Stream:
-    """Return this process's stream for captures."""
     return torch.cuda.Stream()
 
 

@@ -60,12 +60,10 @@ class Timing:
 
     @property
     def mean_ms(self) -> float:
-        """Mean of the samples."""
         return statistics.fmean(self.samples_ms)
 
     @property
     def stddev_ms(self) -> float:
-        """Population standard deviation of the samples (0.0 for one)."""
         return statistics.pstdev(self.samples_ms)
 
     def rate(self, work: float, unit: str) -> tuple[float, float]:

@@ -37,7 +37,6 @@ class Comparison:
 
     @property
     def snr_db(self) -> float:
-        """SNR in dB, NaN where nothing could be compared."""
         return self.figures.snr_db if self.figures else math.nan
 
     def diagnosis(self) -> str:
@@ -144,10 +143,7 @@ def measure(ref: torch.Tensor, out: torch.Tensor, gate: Gate) -> Figures:
 
 
 def _index(place: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the index of the element at a place in row-major order.
-
-    Torch's own way imports its symbolic shapes first: two seconds of every process on a GPU host.
-    """
+    """Return an element's index by its place; torch's way takes seconds to import."""
     found = []
     for size in reversed(shape):
         place, digit = divmod(place, size)
@@ -156,7 +152,6 @@ def _index(place: int, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _bitwise_equal(ref: torch.Tensor, out: torch.Tensor) -> bool:
-    """Compare in the tensors' own dtype where they share one: float64 cannot hold every int64."""
     if ref.dtype != out.dtype:
         return torch.equal(wide(ref), wide(out).to(ref.device))
     return torch.equal(ref.detach(), out.detach().to(ref.device))

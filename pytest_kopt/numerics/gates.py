@@ -130,10 +130,7 @@ def get_tolerances(dtype: torch.dtype) -> dict[str, float]:
 
 
 def default_gate(dtype: torch.dtype) -> Gate:
-    """Return the gate of an output dtype.
-
-    allclose; the SNR of the format for fp8 and fp4; equality for integers and booleans.
-    """
+    """Return a dtype's gate: allclose, the format's SNR for fp8 and fp4, equality for integers."""
     if not dtype.is_floating_point and not dtype.is_complex:
         return Bitwise()
     name = _name(dtype)

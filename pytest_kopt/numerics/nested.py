@@ -23,10 +23,7 @@ def members(item: Any) -> dict[str, Any] | None:
 
 
 def flatten(item: Any, name: str) -> dict[str, Any]:
-    """Return what an item holds in the end, by name: `out['loss']`, `out[1].logits`, `input 2`.
-
-    A list or tuple of one is that one.
-    """
+    """Return what an item holds in the end, by name: `out['loss']`, `out[1].logits`, `input 2`."""
     while isinstance(item, list | tuple) and len(item) == 1:
         (item,) = item
     return dict(_leaves(item, name))
@@ -42,7 +39,6 @@ def _leaves(item: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def tensors(item: Any) -> list[torch.Tensor]:
-    """Return the tensors in an item, in order."""
     return [leaf for _, leaf in _leaves(item, "") if isinstance(leaf, torch.Tensor)]
 
 
@@ -103,7 +99,6 @@ def fresh_copies(given: Sequence[Any]) -> list[Any]:
 
 
 def fresh_copy(item: Any) -> Any:
-    """Return an argument's own copy; see `fresh_copies`."""
     return fresh_copies([item])[0]
 
 

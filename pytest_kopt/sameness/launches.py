@@ -105,7 +105,6 @@ def _captured(call: Callable[[], object]) -> Any:
 
 
 def _mapped() -> list[tuple[int, int]]:
-    """Return where this process has memory of its own."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
@@ -151,7 +150,6 @@ class _Driver:
         return kind.value
 
     def extent(self, node: int, kind: int) -> tuple[str, ...]:
-        """Return what a copy or a fill is about, without its addresses."""
         name = "cuGraphMemcpyNodeGetParams" if kind == _MEMCPY else "cuGraphMemsetNodeGetParams"
         words = (ctypes.c_uint64 * 32)()
         self._ask(name, ctypes.c_void_p(node), words)

@@ -117,7 +117,6 @@ def module_of(path: str, content: bytes | None) -> Module | None:
 
 
 def _split(node: ast.stmt) -> Sequence[ast.stmt]:
-    """Return an import statement as one for each name."""
     if isinstance(node, ast.Import):
         return [ast.Import([alias]) for alias in node.names]
     if isinstance(node, ast.ImportFrom):
@@ -156,7 +155,6 @@ def _binds(node: ast.stmt) -> set[str]:
 
 
 def _at_once(node: ast.stmt) -> set[str]:
-    """Return the names that a statement of the top level reads when it runs."""
     return {
         item.id
         for item in _outside_functions(node)
@@ -165,7 +163,6 @@ def _at_once(node: ast.stmt) -> set[str]:
 
 
 def _at_definition(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.AST]:
-    """Return what of a function is evaluated where it is defined."""
     return [*node.decorator_list, node.args, *([node.returns] if node.returns else [])]
 
 

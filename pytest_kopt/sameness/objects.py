@@ -103,10 +103,7 @@ def figures(content: bytes, threads: int, shared: int, arch: str) -> Mapping[str
 
 
 def occupancy(registers: int, threads: int, shared: int, arch: str) -> float | None:
-    """Return which share of a multiprocessor's warps a kernel can have there at a time, in percent.
-
-    None where the spec files do not know the architecture's limits.
-    """
+    """Return which share of a multiprocessor's warps fits there, in percent; None: unknown."""
     from pytest_kopt.knowledge.facts import Facts
 
     names = ("warp_size", "max_warps_per_sm", "max_blocks_per_sm", "registers_per_sm")
@@ -122,7 +119,6 @@ def occupancy(registers: int, threads: int, shared: int, arch: str) -> float | N
 
 
 def _mix(text: str) -> Mapping[str, float]:
-    """Return how many instructions of each kind a listing holds."""
     pattern = next((p for p in (_SASS, _AMD, _PTX) if p.search(text)), _PTX)
     found = Counter(
         next((name for name, kind in _KINDS if kind.match(word)), "others")

@@ -97,7 +97,6 @@ class Program:
         return found
 
     def lacks(self, path: str) -> bool:
-        """Say whether a file is not there."""
         return self._sources.get(path) is None
 
     def is_helpers(self, path: str) -> bool:
@@ -158,7 +157,6 @@ class Program:
         return name if self._count[name] == 1 else f"{path}:{name}"
 
     def _form(self, module: Module, node: ast.FunctionDef) -> str:
-        """Return a function as it compares, with what its global names mean."""
         names = sorted(names_in(node) & {*module.bound})
         return f"{ast.dump(node)} {[(name, self._token(module, name)) for name in names]}"
 
@@ -195,10 +193,7 @@ class Program:
         return all(self._function_behind(module, name) for name, _ in imported(node))
 
     def _may_move(self, module: Module, node: ast.Import | ast.ImportFrom) -> bool:
-        """Say whether an import may change places with others: it runs no code of the project's.
-
-        Nor does one of a function beside, from a file that only holds functions.
-        """
+        """Say whether an import may change places with others: it runs no code of the project's."""
         return all(
             name in module.imports
             and not is_future(node)

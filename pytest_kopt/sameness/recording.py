@@ -44,7 +44,6 @@ class Launch:
     needs: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     def is_same(self, other: Launch) -> bool:
-        """Say whether it is another version's launch as well."""
         return replace(self, arguments=()) == replace(other, arguments=()) and (
             len(self.arguments) == len(other.arguments)
             and all(map(_agree, self.arguments, other.arguments))
@@ -77,10 +76,7 @@ def _bytes(word: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What a call launches, and the compiled objects of it that are at hand, by digest.
-
-    `unread` says why it is not all that the call does, "" where it is.
-    """
+    """What a call launches, and its objects by digest; `unread` says why it is not all."""
 
     __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
@@ -89,7 +85,6 @@ class Recording:
     unread: str = ""
 
     def is_same(self, other: Recording) -> bool:
-        """Say whether the device does the same for both; never in doubt."""
         return (
             not (self.unread or other.unread)
             and len(self.launches) == len(other.launches)
@@ -101,11 +96,7 @@ RECORDING = TypeAdapter(Recording)
 
 
 def differences_later(before: object, after: object, arch: str) -> Future[list[KernelChange]]:
-    """Have another thread find what differs between two recordings' documents.
-
-    A disassembler takes a second: meanwhile versions are timed. Raises ValidationError for what is
-    no document of a recording.
-    """
+    """Have another thread find what differs between two documents; ValidationError for none."""
     old, new = map(RECORDING.validate_python, (before, after))
     pool = ThreadPoolExecutor(1)
     found = pool.submit(differences, old, new, arch)

@@ -48,7 +48,6 @@ def plain_tree(source: bytes) -> ast.Module | None:
 
 
 def names_in(node: ast.AST) -> set[str]:
-    """Return the names that are read or written anywhere in a tree."""
     return {item.id for item in ast.walk(node) if isinstance(item, ast.Name)}
 
 

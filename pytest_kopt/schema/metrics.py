@@ -23,7 +23,6 @@ class Metric:
 
     @property
     def unit(self) -> str:
-        """The rate unit in the name, or the name itself."""
         return next((unit for unit in RATE_UNITS if self.name.endswith(unit)), self.name)
 
     @property
@@ -52,7 +51,6 @@ def direction(column: str, declared: Mapping[str, Better]) -> Better:
 
 
 def has_backward(row: Row) -> bool:
-    """Say whether the row holds a backward rate."""
     rates = [n for n in row.cells if n.startswith("Backward ") and n.endswith(RATE_UNITS)]
     return any(row.number(name) is not None for name in rates)
 
@@ -131,7 +129,6 @@ def improvement(candidate: float, incumbent: float, metric: Metric) -> float:
 
 
 def geomean(values: Iterable[float]) -> float:
-    """Return the geometric mean of positive values; NaN when there is none."""
     logs = [math.log(item) for item in values]
     return math.exp(math.fsum(logs) / len(logs)) if logs else math.nan
 

@@ -51,12 +51,10 @@ class Column:
 
     @property
     def is_time(self) -> bool:
-        """Whether the column comes from timing: a time, a rate, or their spread."""
         return self.quantity.startswith(("forward_", "backward_"))
 
     @property
     def is_backward(self) -> bool:
-        """Whether the column stays empty for a case that has no backward."""
         return self.quantity.startswith(_BACKWARD)
 
 
@@ -131,7 +129,6 @@ class Schema:
         return full
 
     def header(self, dims: Sequence[str]) -> tuple[str, ...]:
-        """Return the CSV header for a case with these dims."""
         return ("label", *dims, "Check", *(column.name for column in self.columns))
 
 
@@ -157,7 +154,6 @@ def parse_gate(gate: str) -> tuple[str, str, float]:
 
 
 def gate_holds(gate: str, value: float) -> bool:
-    """Say whether `value` meets the gate; NaN never does."""
     _, sign, limit = parse_gate(gate)
     return bool(_OPERATORS[sign](value, limit))
 

@@ -35,17 +35,14 @@ class Row:
 
     @property
     def label(self) -> str:
-        """The case's name, for people; rows are matched by `key`."""
         return self.cells["label"]
 
     @property
     def check(self) -> str:
-        """PASS, FAIL or ERROR."""
         return self.cells["Check"]
 
     @property
     def key(self) -> Key:
-        """The dims' values in column order: what identifies a case."""
         return tuple(self.dims.values())
 
     @property
@@ -77,25 +74,20 @@ class Table:
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """The dim columns: those between `label` and `Check`."""
         return self.header[1 : self.header.index("Check")]
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The columns after `Check`."""
         return self.header[self.header.index("Check") + 1 :]
 
     def by_key(self) -> dict[Key, Row]:
-        """Return the rows by their dims."""
         return {row.key: row for row in self.rows}
 
     def only(self, keys: Collection[Key]) -> Table:
-        """Return the table of the rows with these dims."""
         rows = tuple(row for row in self.rows if row.key in keys)
         return Table(self.header, rows, self.source)
 
     def check_unique(self, where: str) -> None:
-        """Raise BadInput when two rows have the same dims."""
         seen: dict[Key, Row] = {}
         for row in self.rows:
             if row.key in seen:
@@ -129,7 +121,6 @@ def _typed(text: str) -> Scalar:
 
 
 def make_row(header: Sequence[str], values: Mapping[str, Scalar | None]) -> Row:
-    """Build a row with every column of `header`; a column without a value is empty."""
     cells = {name: cell(values.get(name)) for name in header}
     dims = header[1 : header.index("Check")]
     return Row(cells, {name: cells[name] for name in dims})
@@ -262,7 +253,6 @@ class Classes:
         return found
 
     def common(self, dims: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """Return of a case's dims those that its whole class has."""
         return {column: dims[column] for column in self.columns}
 
     def target_among(self, names: Iterable[str]) -> str | None:

@@ -76,11 +76,7 @@ def _engine(arm: _Arm) -> str:
 def serve_arms(
     case: Case, bench: Bench, order: ArmsOrder, commander: Commander, item: pytest.Function
 ) -> None:
-    """Load and prepare the arms of a case, then run blocks until the other side is done.
-
-    Where nearby shapes are to be tried instead, `item` is the test that declared the case, and
-    asked for them.
-    """
+    """Load and prepare a case's arms, then run blocks, or try shapes near that of `item`."""
     seed = derive(bench.session_seed, case.nodeid, "pairs")
     try:
         # Loading is no timing: others may check meanwhile, and the device is asked for after it.
@@ -190,10 +186,7 @@ def _tell_machine_code(
     versions: Mapping[str, Callable[..., Any]],
     seed: int,
 ) -> bool:
-    """Tell what the versions have a GPU do otherwise; return whether that is nothing at all.
-
-    Only what a device does is the same then: where the host is timed too, the clock decides.
-    """
+    """Tell what the versions have a GPU do; say whether it is the same, and all that counts."""
     if bench.device != "cuda" or not (order.tells_more and order.changed):
         return False
     if not {CANDIDATE, INCUMBENT} <= versions.keys():
@@ -304,7 +297,7 @@ def _versions(case: Case, order: ArmsOrder, seed: int) -> Mapping[str, Callable[
 def _in_order(
     functions: Mapping[str, Callable[..., Any]], case: Case, given: Sequence[Any]
 ) -> Mapping[str, Callable[..., Any]]:
-    """Return the versions, with a copy for results that lie otherwise than the incumbent's.
+    """Return the versions, with a copy for results in another order than the incumbent's.
 
     Else what a version leaves to its callers, a transposition say, would be a gain.
     """
@@ -323,10 +316,7 @@ def _in_order(
 def _runs_no_change(
     case: Case, given: Sequence[Any], changed: Sequence[str], root: Path, tree: Path
 ) -> bool:
-    """Say whether a case's function provably runs none of the functions that differ in two trees.
-
-    It is told from the sources; the call only shows that they tell the truth.
-    """
+    """Say whether the sources, and a call, show that a case runs none of the changed functions."""
     if not all(
         path.endswith(".py") and (root / path).is_file() and (tree / path).is_file()
         for path in changed

@@ -54,17 +54,14 @@ class Bench:
         return not self.check_only and (is_recorded or not interpreted)
 
     def accuracy(self, nodeid: str) -> dict[str, Accuracy]:
-        """Return what the baseline's results of a case reached, by name."""
         frozen = (self.expected or {}).get(nodeid)
         return frozen.accuracy if frozen else {}
 
     def left_to_torch(self, nodeid: str) -> str:
-        """Return which operators of torch alone made a case's result at the baseline."""
         frozen = (self.expected or {}).get(nodeid)
         return frozen.by_torch if frozen else ""
 
     def watched(self) -> list[Finding]:
-        """Return what the watch of this process has to tell."""
         return self.watch.findings() if self.watch else []
 
 

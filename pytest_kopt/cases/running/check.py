@@ -64,13 +64,9 @@ def check_case(
 ) -> CheckReport:
     """Check the candidate step by step; see `Checking`.
 
-    `language` is the one that the kernel is to be written in ("": any), `left_to_torch` tells which
-    operators of torch alone made the baseline's results, `baseline` the accuracy that it reached,
-    by name of the result. A check that `freezes` a case for a campaign is the baseline's: it also
-    sees to it that the case can tell right from wrong.
-
-    Raises BadInput when the case itself cannot be checked (no input requires grad, a dtype without
-    a gate, inputs that are no tuple).
+    `language` is the one that the kernel is to be written in ("": any), `left_to_torch` and
+    `baseline` are the baseline's, which a check that `freezes` is itself. Raises BadInput where the
+    case cannot be checked (no input requires grad, a dtype without a gate).
     """
     seeds = {purpose: derive(session_seed, case.nodeid, purpose) for purpose in PURPOSES}
     findings: list[Finding] = []
@@ -161,10 +157,7 @@ def _report(checking: Checking, seeds: dict[str, int]) -> CheckReport:
 
 
 def kernel_traceback(error: BaseException) -> str:
-    """Return the innermost frames of an error that kernel code raised, without those of ours.
-
-    Of an error that Triton's interpreter wraps it is the one inside that names the kernel's line.
-    """
+    """Return the innermost frames of an error in kernel code, as Triton's interpreter wraps it."""
     hint = ""
     if "0 active drivers" in str(error):
         hint = (

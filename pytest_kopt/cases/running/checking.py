@@ -118,7 +118,6 @@ class Checking(Measured):
 
     @property
     def is_in_a_language(self) -> bool:
-        """Whether the kernel is to be written in a language that is not torch's operators."""
         return self.written_in not in ("", "TORCH")
 
     @property
@@ -138,7 +137,6 @@ class Checking(Measured):
                 return
 
     def found(self, findings: Iterable[Finding]) -> None:
-        """Add findings as they come, one of each kind."""
         for finding in findings:
             if finding.check in REPAIRS:
                 self.broken += [finding] if finding not in self.broken else []
@@ -146,7 +144,6 @@ class Checking(Measured):
                 self.findings.append(finding)
 
     def advice(self) -> dict[str, str]:
-        """Return what to do about results outside their gates, by name of the comparison."""
         return advised(self.case, self.comparisons, self.last.kept, self.given, self.expected_of)
 
     def expected_of(self, given: Sequence[Any]) -> Pass:
@@ -154,12 +151,10 @@ class Checking(Measured):
         return self.truth(fresh_copies(given), self.last.kept, self.seeds["check"])
 
     def expect(self, run: Run, seed: int) -> Pass:
-        """Return what a run on the content should have given."""
         self.drawn = fresh_copies(self.given)
         return self.truth(self.drawn, run.live, seed)
 
     def renew(self, fresh: Sequence[Any]) -> None:
-        """Write new content into the candidate's own tensors."""
         inputs.overwrite(self.used, fresh, self.case.weights)
         # Sizes in a list are content as well.
         self.used = [
@@ -168,7 +163,7 @@ class Checking(Measured):
         self.given = fresh_copies(fresh)
 
     def renew_a_little(self) -> None:
-        """Write new activations; weights are left as they are, as between two steps of training."""
+        """Write new activations and leave the weights, as between two steps of training."""
         weights = self.case.weights
         if self.is_disturbable:
             fresh = inputs.disturbed(self.given, weights, self.generator)
@@ -181,11 +176,9 @@ class Checking(Measured):
         self.given = fresh_copies(fresh)
 
     def restore(self) -> None:
-        """Bring back what calls wrote over."""
         inputs.restore(self.used, self.given, self.case.rewritten)
 
     def call(self, what: str, seed: int) -> None:
-        """Call the candidate on its tensors and judge what it returned."""
         memory.poison_freed(self.last.kept.results)
         start = time.perf_counter()
         run = self.candidate(self.used, seed)
@@ -209,7 +202,6 @@ class Checking(Measured):
         return self.bare()
 
     def bare(self) -> object:
-        """Do so on what its tensors hold."""
         if self.case.backward:
             return self.candidate(self.used, self.seeds["disturb"]).live.outputs
         return self.case.positional(self.case.function)(*self.used)
@@ -217,10 +209,7 @@ class Checking(Measured):
     def judge(
         self, run: Run, expected: Pass, what: str, earlier: tuple[Run, Pass] | None = None
     ) -> None:
-        """Compare what was there at the return, and look at the call; keep it as the last one.
-
-        `earlier` is the run before it, with what that should have given.
-        """
+        """Compare what was there at the return, and look at the call; keep it as the last one."""
         self.expected = expected
         found = self.judged(run)
         self.comparisons += [named(item, what) for item in found]
@@ -251,7 +240,6 @@ class Checking(Measured):
         self.last = run
 
     def judged(self, run: Run) -> list[Comparison]:
-        """Return how a run compares with what is expected now."""
         if elsewhere := self.elsewhere(run):
             return elsewhere
         return [self._fairly(item) for item in judge(self.case, self.expected, run.kept)]
@@ -291,5 +279,4 @@ def seconds_of_others() -> float:
 
 
 def named(comparison: Comparison, what: str) -> Comparison:
-    """Return a comparison whose name says of which call it is."""
     return replace(comparison, name=f"{comparison.name} ({what})") if what else comparison

@@ -48,16 +48,12 @@ class Pass:
 
     @property
     def results(self) -> list[torch.Tensor]:
-        """The tensors among them."""
         return tensors(self.all)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run of the candidate: what it returned, and copies made in the moment it returned.
-
-    The copies are what counts; `bait` is what became of the list that lay in the frame above it.
-    """
+    """A run of the candidate: what it returned, copies made in that moment, its caller's list."""
 
     live: Pass
     kept: Pass
@@ -71,10 +67,7 @@ def make_inputs(case: Case, seed: int) -> tuple[Any, ...]:
 
 
 def draw_inputs(case: Case, seed: int) -> Sequence[Any] | Mapping[str, Any]:
-    """Return them as `inputs()` does, by name where it names them.
-
-    Generators among them are in a state of the seed: what is drawn from them is content as well.
-    """
+    """Return them as `inputs()` does; what is drawn from generators there is content as well."""
     seed_everything(seed)
     given = case.inputs()
     if not isinstance(given, tuple | list | Mapping):
@@ -98,11 +91,7 @@ def results(returned: Any, given: Sequence[Any], writes: Iterable[int]) -> dict[
 
 
 def results_of(case: Case, returned: Any, given: Sequence[Any]) -> dict[str, Any]:
-    """Return what a call of a case's function gave.
-
-    A written input that it returns as well is one result and not two, where the reference returns
-    nothing else under that name: `return out.copy_(…)`.
-    """
+    """Return what a call gave; a written input that it returns as well is one result, not two."""
     found = results(returned, given, case.writes)
     doubles = aliases(found).difference(found if case.returns is None else case.returns)
     return {name: item for name, item in found.items() if name not in doubles}
@@ -117,7 +106,6 @@ def aliases(found: Mapping[str, Any]) -> frozenset[str]:
 
 
 def leaves(given: Sequence[Any]) -> dict[int, torch.Tensor]:
-    """Return the inputs that require grad, by position."""
     return {
         i: item
         for i, item in enumerate(given)
@@ -128,14 +116,12 @@ def leaves(given: Sequence[Any]) -> dict[int, torch.Tensor]:
 def grad_out(out: torch.Tensor, seed: int) -> torch.Tensor:
     """Return the incoming gradient of an output: standard normal in float32, then out's dtype.
 
-    Drawn from a generator of its own so that candidate and reference get the same values whatever
-    they did to the global one, and where the output lies: a processor draws 100 million in seconds.
+    Where the output lies, and whatever was done to the global generator.
     """
     return drawn_like(out, torch.Generator(out.device).manual_seed(seed))
 
 
 def drawn_like(out: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return a tensor of an output's shape, dtype and device, standard normal in float32."""
     values = torch.randn(
         out.shape, generator=generator, device=generator.device, dtype=torch.float32
     )
@@ -145,8 +131,7 @@ def drawn_like(out: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 class Candidate:
     """A version of a case's function as it is checked: called on tensors that stay where they are.
 
-    The incoming gradients lie at the same addresses in every call as well, so that a cache keyed on
-    them is met with new content.
+    So do the incoming gradients: a cache keyed on them is met with new content.
     """
 
     def __init__(self, case: Case, function: Callable[..., Any]) -> None:
@@ -179,14 +164,10 @@ class Candidate:
         )
 
     def held(self, given: Sequence[Any]) -> frozenset[int]:
-        """Return the memory a result may lie in: the inputs' and the incoming gradients'.
-
-        A sum hands the gradient that it was given on to both of its inputs.
-        """
+        """Return the memory a result may lie in: the inputs', and what a sum hands on."""
         return storages([*given, *self._incoming.values()])
 
     def incoming(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Return the last incoming gradients, and what was drawn into them."""
         return [self._incoming[name] for name in self._drawn], [*self._drawn.values()]
 
     def _baited(self, given: Sequence[Any]) -> tuple[Any, tuple[float, ...]]:
@@ -206,11 +187,7 @@ class Candidate:
 
 @contextmanager
 def watch_interpreter() -> Iterator[SimpleNamespace]:
-    """Yield what is `seen` once this thread has run a frame of Triton's interpreter.
-
-    A profile hook, because the kernel may reach Triton through any wrapper, and because nothing of
-    Triton has to be patched for it.
-    """
+    """Yield what is `seen` once this thread has run a frame of Triton's interpreter."""
     watch = SimpleNamespace(seen=False)
 
     def hook(frame: FrameType, event: str, argument: Any) -> None:
@@ -228,7 +205,6 @@ def watch_interpreter() -> Iterator[SimpleNamespace]:
 
 
 def rewritten_samples(bait: tuple[float, ...]) -> list[Finding]:
-    """Return a finding when a call changed numbers of its caller's."""
     if bait == _BAIT:
         return []
     return [
@@ -241,7 +217,6 @@ def rewritten_samples(bait: tuple[float, ...]) -> list[Finding]:
 
 
 def judge(case: Case, expected: Pass, run: Pass) -> list[Comparison]:
-    """Judge every output and gradient of a run against the reference's."""
     if expected.outputs.keys() != run.outputs.keys():
         reason = f"gives {_listed(run.outputs)}, the reference {_listed(expected.outputs)}"
         if not run.outputs:
@@ -286,7 +261,6 @@ def pairs(expected: Pass, run: Pass) -> Iterable[tuple[str, Any, Any]]:
 
 
 def roots(outputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Return the outputs that a backward can start from, by name."""
     return {
         name: out
         for name, out in outputs.items()

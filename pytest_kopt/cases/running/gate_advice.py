@@ -29,10 +29,7 @@ SLACK_DB = 6.0
 
 
 class ComputingIn(TorchDispatchMode):
-    """Has every operation take and give a dtype where it would take or give a wider one.
-
-    Formats of 8 bits and fewer hold results and are not computed in: nothing is changed for them.
-    """
+    """Has every operation take and give a dtype, of more than 8 bits, in place of a wider one."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -75,10 +72,7 @@ class ComputingIn(TorchDispatchMode):
 
 
 def proposed(reached_db: float) -> float | None:
-    """Return the SNR in dB that a gate may ask for where torch reaches so much.
-
-    None where no number is told: a result that is exact, or wrong.
-    """
+    """Return the SNR in dB that a gate may ask for where torch reaches so much; None: none."""
     return math.floor(reached_db - SLACK_DB) if math.isfinite(reached_db) else None
 
 
@@ -89,11 +83,7 @@ def advised(
     given: Sequence[Any],
     reference: Run,
 ) -> dict[str, str]:
-    """Return what to do about results that are outside their gates, by name.
-
-    `outputs` are the kernel's on pristine arguments `given`. Nothing is said of what holds NaN or
-    has another shape: no gate lets that pass.
-    """
+    """Return what to do about results outside their gates, by name; none may let NaN pass."""
     wrong = {
         item.name.partition(" (")[0]: item
         for item in comparisons
@@ -174,10 +164,7 @@ def _words(own_db: float, reached: Comparison, dtype: torch.dtype, name: str | N
 
 
 def gate_line(least: Mapping[str, float], *, is_single: bool = False) -> str:
-    """Return the argument of a case that asks for these SNRs in dB, by name of the result.
-
-    With `is_single` one gate stands for the whole case.
-    """
+    """Return the argument of a case that asks for these SNRs in dB, by result or for all."""
     gates = [f"{name!r}: snr({number:.1f})" for name, number in least.items()]
     return f"gate=snr({least['out']:.1f})" if is_single else f"gate={{{', '.join(gates)}}}"
 

@@ -46,11 +46,7 @@ class ShapeProbe:
 def held_out_cases(
     item: pytest.Function, case: Case, device: str, seed: int
 ) -> Iterator[tuple[Kind, Case]]:
-    """Yield the case at a nearby shape of each kind, and with every other kind of inputs.
-
-    For a shape the test function is called again with some of its parameters moved, where it has
-    any that are sizes; fixtures stay as they are.
-    """
+    """Yield the case at a nearby shape of each kind, and with every other kind of inputs."""
     if "declared shapes" not in case.domain:
         yield from _other_shapes(item, case, device, seed)
     yield from domain.cases_of(case, seed)
@@ -107,10 +103,7 @@ def time_shape(
     device: str,
     seed: int,
 ) -> None:
-    """Time the versions at an aligned shape that all are right at, and at the case's own.
-
-    Both in the same way: launching is in both times or in neither.
-    """
+    """Time the versions at a shape that all are right at, and in the same way at the case's own."""
     timed = {name: versions[name] for name in tried.outcomes}
     here, declared = _seconds((near, case), timed, device, seed)
     tried.seconds.update(here)
@@ -118,10 +111,7 @@ def time_shape(
 
 
 def forget_compiled() -> None:
-    """Have torch.compile forget what it made: of one function it makes eight versions, no more.
-
-    What was tried must not use them up, neither for the next try nor for the declared cases.
-    """
+    """Have torch.compile forget what it made: of one function it makes eight versions, no more."""
     if dynamo := sys.modules.get("torch._dynamo"):
         dynamo.reset()
 
@@ -209,11 +199,7 @@ def _leave_if_broken(device: str) -> None:
 def _seconds(
     cases: Sequence[Case], versions: Mapping[str, Callable[..., Any]], device: str, seed: int
 ) -> list[dict[str, float]]:
-    """Return each version's least time of a forward call, by case.
-
-    All take turns: whatever else the machine does, which is in some of the times, is in all of
-    theirs.
-    """
+    """Return each version's least time of a forward call, by case; all take turns."""
     given = [Held(make_inputs(c, derive(seed, c.nodeid, "speed")), c.rewritten) for c in cases]
     turns = [(place, name) for name in versions for place in range(len(cases))]
     times: dict[tuple[int, str], list[float]] = {turn: [] for turn in turns}

@@ -48,16 +48,11 @@ class Spot:
 def plainly_wrong(
     case: Case, spot: Spot, floors: Mapping[str, float], drawn: Drawn = lambda _, item: item
 ) -> Comparison | None:
-    """Return a result that is plainly wrong: below its floor, an SNR in dB by name of the result.
-
-    The gate itself was asked in the check. `drawn` takes from an expected result, by the name of
-    what was given for it, the part of it that the spot has.
-    """
+    """Return a result below its floor, an SNR in dB by name; `drawn` takes what is judged."""
     return _below(_judged(case, spot, drawn), floors)
 
 
 def _below(found: Iterable[Comparison], floors: Mapping[str, float]) -> Comparison | None:
-    """Return the first that misses its gate, and its floor."""
     missed = (item for item in found if not item.passed)
     return next((i for i in missed if not i.snr_db >= floors.get(i.name, _WRONG_DB)), None)
 
@@ -112,7 +107,6 @@ def _judged(case: Case, spot: Spot, drawn: Drawn) -> list[Comparison]:
 
 
 def wrong_result(item: Comparison) -> Finding:
-    """Return the finding about a timed call's result."""
     return Finding(
         "timed-result",
         f"wrong in a timed block, on content that it had not seen: {item.name} {item.reason}, "

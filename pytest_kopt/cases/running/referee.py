@@ -79,8 +79,8 @@ class _Unjudged(Exception):
 def hand_over(arm: str, way: str, spot: Spot, folder: Path, secret: int) -> dict[str, Any]:
     """Write what a looked-at call gave into a file in a folder; return how to read it.
 
-    Which elements of it are drawn under a `secret` that nobody knew when it was called. What is
-    neither a plain tensor nor a number, text or None has its type named, nothing else.
+    Of what is large, elements drawn under a `secret` that nobody knew when it was called; of what
+    is no plain tensor, number, text or None, its type.
     """
     descriptor, name = tempfile.mkstemp(dir=folder)
     with os.fdopen(descriptor, "wb") as file:
@@ -108,7 +108,6 @@ def _written(item: Any, file: BinaryIO, secret: int) -> dict[str, Any]:
 
 
 def _drawn(tensor: torch.Tensor, secret: int) -> torch.Tensor:
-    """Return the elements that are judged: all as they are, or so many in one dimension."""
     if tensor.numel() <= _JUDGED:
         return tensor
     # On the host, whatever holds them: a reference may compute there.
@@ -124,7 +123,6 @@ def _told(tensor: torch.Tensor) -> dict[str, Any]:
 
 
 def _like(told: Mapping[str, Any]) -> torch.Tensor:
-    """Return a tensor such as the one that was told of, whatever it holds."""
     return torch.empty(told["shape"], dtype=getattr(torch, told["dtype"]), device=told["device"])
 
 
@@ -142,7 +140,6 @@ def _read(look: Mapping[str, Any]) -> Iterator[dict[str, Any] | None]:
 def _results(
     data: Any, start: int, written: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], int]:
-    """Return results by name, and where they end in a file's bytes."""
     found: dict[str, Any] = {}
     for told in written:
         if "type" in told:
@@ -159,10 +156,7 @@ def _results(
 
 
 def serve_referee(case: Case, bench: Bench, order: ArmsOrder, commander: Commander) -> None:
-    """Load a case of the incumbent's tree; judge what a runner handed over.
-
-    Asked for answers, it calls its own function on that content, and hands these over.
-    """
+    """Load a case of the incumbent's tree; judge what a runner handed over, or answer it."""
     try:
         with one_thread(), checking_lock(bench.uuid, bench.waiting):
             case = observed(case, derive(bench.session_seed, case.nodeid, "referee"))
@@ -273,7 +267,6 @@ class _Content:
         self.ways = WAYS if case.backward else WAYS[:1]
 
     def case_of(self, arm: str) -> Case:
-        """Return the case that an arm is timed on."""
         return self._cases(arm)[0]
 
     def spot(self, look: Mapping[str, Any]) -> Spot:
@@ -308,7 +301,6 @@ class _Content:
         return Spot(call.given, call.incoming, call.named(call()), **where)
 
     def _forward(self, look: Mapping[str, Any]) -> Forward:
-        """Return a call of the function as it is here, on the content of a look."""
         case, arm = self.case_of(look["arm"]), look["arm"]
         if not look["call"]:
             drawn = make_inputs(case, content_seed(look["seed"]))
@@ -326,7 +318,6 @@ class _Content:
         return Forward(case, case.function, sets[look["number"]])
 
     def _renew(self, incoming: Sequence[torch.Tensor], look: Mapping[str, Any]) -> None:
-        """Write the incoming gradients of a look."""
         if not look["call"]:
             drawn = drawn_gradients(incoming, content_seed(look["seed"]))
             for old, new in zip(incoming, drawn, strict=True):

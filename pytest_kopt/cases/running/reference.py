@@ -102,7 +102,6 @@ def _check_device(case: Case, drawn: Sequence[Any] | Mapping[str, Any], device: 
 
 
 def _check_freshness(case: Case, drawn: Sequence[Any], again: Sequence[Any]) -> None:
-    """Raise BadInput for an `inputs` that returns what it returned before."""
     before, now = (
         [x for x in activations(items, case.weights) if x.is_floating_point() and x.numel()]
         for items in (drawn, again)
@@ -119,7 +118,6 @@ def _check_freshness(case: Case, drawn: Sequence[Any], again: Sequence[Any]) -> 
 def _check_arguments(
     case: Case, name: str, function: Callable[..., Any], given: Sequence[Any]
 ) -> None:
-    """Raise BadInput where a function does not take what `inputs` returns."""
     try:
         # What a decorator takes counts, not what it wraps.
         signature = inspect.signature(function, follow_wrapped=False)
@@ -197,7 +195,7 @@ class Reference:
         return replace(found, gradients=_gradients(found.outputs, wanted, incoming))
 
     def forward(self, given: Sequence[Any], names: Sequence[str]) -> Pass:
-        """Run on pristine inputs without a backward; `names` are those of the candidate's outputs.
+        """Run on pristine inputs without a backward; `names` are the candidate's outputs'.
 
         Raises InvalidReference where it writes to inputs in some calls only.
         """
@@ -237,15 +235,13 @@ class Reference:
     def backward(
         self, given: Sequence[Any], names: Sequence[str], incoming: Mapping[str, torch.Tensor]
     ) -> dict[int, torch.Tensor | None]:
-        """Return the gradients of the inputs, by position, for incoming gradients by name."""
         wanted = leaves(given)
         return _gradients(self.forward(given, names).outputs, wanted, incoming)
 
     def called(self, code: frozenset[CodeType], run: Pass, expected: Pass) -> list[Finding]:
         """Return a finding when a call, which ran this code, let the reference do the work.
 
-        That is: it ran the reference itself, or project code that makes the reference's result, and
-        got its very bits. Code of the kernel's own that the reference is made of does not count.
+        It ran the reference, or foreign code that makes its result, and got its very bits.
         """
         own = code_of(self._case.function)
         home = own.co_filename if own else ""
@@ -288,11 +284,7 @@ def _gradients(
 
 
 def _fitted(returned: dict[str, Any], owed: list[str], names: Sequence[str]) -> dict[str, Any]:
-    """Return the reference's results under the names of the candidate's.
-
-    What the reference does not write itself (`owed`) it returns: behind what the function returns,
-    or as that where the function returns what it writes.
-    """
+    """Return the reference's results under the candidate's names; what is `owed` comes last."""
     own = [name for name in names if not name.startswith(INPUT)]
     if not owed or len(returned) not in (max(len(own), len(owed)), len(own) + len(owed)):
         return returned

@@ -53,16 +53,13 @@ class _Course:
 
     @property
     def goes_on(self) -> bool:
-        """Whether nothing speaks against the case yet."""
         return self.check == "PASS" and not any(found.rejects for found in self.findings)
 
     @property
     def is_timed(self) -> bool:
-        """Whether the case is timed where nothing speaks against it."""
         return self.bench.times(self.report.interpreted)
 
     def watched(self) -> None:
-        """Take over what the watch of this process has to tell by now."""
         self.findings += [new for new in self.bench.watched() if new not in self.findings]
 
 
@@ -204,7 +201,6 @@ def _failed_gate(case: Case, figures: dict[str, float], *, is_timed: bool) -> st
 def figures_of(
     case: Case, report: CheckReport, forward: Timing | None, backward: Timing | None
 ) -> dict[str, float]:
-    """Return those of `QUANTITIES` that were measured; a direction's need its timing."""
     figures = {
         "out_snr": report.out_snr,
         "max_abs_error": report.max_abs_error,

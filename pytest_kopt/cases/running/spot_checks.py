@@ -32,10 +32,7 @@ from pytest_kopt.numerics.nested import fresh_copies
 
 
 class Recorder:
-    """A call whose last result can be taken without the call's knowledge.
-
-    A graph's replays write to the memory that the captured call returned.
-    """
+    """A call whose last result can be taken without its knowledge; replays write to that memory."""
 
     __slots__ = ("call", "has_run", "result")
 
@@ -50,12 +47,10 @@ class Recorder:
         return result
 
     def take(self) -> dict[str, Any]:
-        """Return a copy of what the last call gave, by name."""
         found = self.call.named(self.result)
         return dict(zip(found, taken(list(found.values())), strict=True))
 
     def spot(self, results: Mapping[str, Any], seed: int, number: int, call: int = 0) -> Spot:
-        """Return results with a copy of what the call finds now."""
         incoming = self.call.incoming
         return Spot(
             fresh_copies(self.call.given),
@@ -74,8 +69,7 @@ _Kept = tuple[int, int, Mapping[str, Any]]
 class Keeper:
     """Stands in front of every call on the CPU, and keeps the result of one call of each block.
 
-    Whether a result is kept is drawn, untimed, when its call has returned: until then nothing in
-    the process tells it from the others.
+    Which is drawn, untimed, when the call has returned: nothing tells it from the others before.
     """
 
     def __init__(self, recorders: Sequence[Recorder], before: Callable[[], object]) -> None:
@@ -86,13 +80,11 @@ class Keeper:
         self._kept: tuple[int, dict[str, Any]] = (0, {})
 
     def begin(self) -> None:
-        """Begin a block."""
         for recorder in self._recorders:
             recorder.has_run, recorder.result = False, None
         self._count, self._is_on = 0, True
 
     def end(self, seed: int) -> _Kept:
-        """End a block; return what was kept of it."""
         self._settle()
         self._is_on = False
         kept, self._kept = self._kept, (0, {})
@@ -153,11 +145,7 @@ class Spotted(Block):
         return milliseconds
 
     def run_on(self, seed: int, *, is_looked_at: bool = False) -> float:
-        """Run on content drawn under a seed.
-
-        On the CPU a result of every block may be kept afterwards (`keep`); on a GPU, of one that is
-        looked at, a call gets content of its own, and its result is judged.
-        """
+        """Run on content drawn under a seed; on a GPU a call that is looked at gets its own."""
         if self._keeper is None:
             return self._on_new_content(seed) if is_looked_at else self._undisturbed()
         self._begin(seed)
@@ -242,10 +230,8 @@ def _results_now(recorder: Recorder) -> Mapping[str, Any]:
 
 
 def wrong_results(blocks: Sequence[Spotted], floors: Mapping[str, float]) -> list[Finding]:
-    """Return a finding for each block with a timed call whose result was plainly wrong."""
     return [wrong_result(item) for block in blocks if (item := block.plainly_wrong(floors))]
 
 
 def known_content(blocks: Sequence[Spotted]) -> list[Finding]:
-    """Return a finding for each block whose calls are only fast for content that they know."""
     return [reuse_finding([gain]) for block in blocks if (gain := block.known_gain())]

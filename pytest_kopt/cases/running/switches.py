@@ -1,9 +1,7 @@
 """What a case may set in code for the whole process, and the next case finds reset.
 
-That is torch's switches and the environment, by which libraries choose their backends.
-
-What a kernel does to the process while it is checked is judged elsewhere (`honesty.state`), before
-anything is put back here.
+torch's switches, and the environment. What a kernel does to the process in its check is judged
+before (`honesty.state`).
 """
 
 from __future__ import annotations
@@ -57,10 +55,7 @@ _ATTRIBUTES = (
 
 
 def compile_here() -> None:
-    """Have torch compile in this process; called before the first case of it runs.
-
-    Its pool of compilers would be importing torch for seconds, beside cases that are timed.
-    """
+    """Have torch compile in this process: a pool of compilers would start beside timed cases."""
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     # Whoever imported it has the old setting.
     config: Any = sys.modules.get("torch._inductor.config")
@@ -70,11 +65,7 @@ def compile_here() -> None:
 
 @contextmanager
 def switches_kept() -> Iterator[None]:
-    """Put switches and environment back as they were on entry; torch is not imported for that.
-
-    What a version of torch does not have, or cannot tell now, is left alone, as is what pytest
-    itself keeps in the environment.
-    """
+    """Put switches and environment, but for pytest's, back as they were; imports no torch."""
     before, environment = read_switches(), dict(os.environ)
     try:
         yield

@@ -39,15 +39,11 @@ class Forward:
         return self._function(*self._held.live)
 
     def named(self, returned: Any) -> dict[str, Any]:
-        """Return what a call gave."""
         return results_of(self._case, returned, self._held.live)
 
 
 class Backward:
-    """One backward over a graph that was built once, on inputs of its own.
-
-    It finds what it writes over as the forward left it.
-    """
+    """One backward over a graph that was built once, on inputs as the forward left them."""
 
     def __init__(
         self, case: Case, function: Callable[..., Any], given: Sequence[Any], seed: int
@@ -84,21 +80,19 @@ class Backward:
         return found
 
     def restore(self) -> None:
-        """Bring what a call has to find."""
         self._saved.restore()
         self._incoming.restore()
         for version in self._versions:
             version.__exit__(None, None, None)
 
     def named(self, returned: Any) -> dict[str, Any]:
-        """Return the gradients."""
         return {str(place): gradient for place, gradient in enumerate(returned)}
 
 
 def begin_content(case: Case, sets: Sequence[Sequence[Any]], renewal: Renewal, seed: int) -> None:
     """Write what the first call of a block meets, but for the renewal before every call.
 
-    Where a renewal does not change all that is content (integers, generators), the case draws it.
+    A case draws what a renewal does not change (integers, generators).
     """
     renewal.begin(seed)
     if len(sets) == 1 and not all(
@@ -112,7 +106,6 @@ def begin_content(case: Case, sets: Sequence[Sequence[Any]], renewal: Renewal, s
 
 
 def content_seed(seed: int) -> int:
-    """Return the seed of what a call that is looked at meets, by that of its block."""
     return derive(seed, "", "looked at")
 
 
@@ -131,6 +124,5 @@ def new_content(case: Case, call: Forward | Backward, seed: int) -> Callable[[],
 
 
 def drawn_gradients(like: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
-    """Return incoming gradients like others, drawn where the first of these lies."""
     generator = torch.Generator(like[0].device).manual_seed(seed)
     return [drawn_like(item, generator) for item in like]

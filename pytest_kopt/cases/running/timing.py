@@ -63,10 +63,7 @@ class Timed:
 
 
 def time_case(case: Case, bench: Bench, report: CheckReport) -> Timed:
-    """Time forward, and backward where the case has one, on fresh inputs; look at what they do.
-
-    Once more, up to twice, while the device is throttled or drifts.
-    """
+    """Time each direction on fresh inputs, up to three times while the device drifts; look on."""
     since = time.time()
     seed = derive(bench.session_seed, case.nodeid, "time")
     call = case.positional(case.function)
@@ -121,11 +118,7 @@ def time_case(case: Case, bench: Bench, report: CheckReport) -> Timed:
 
 
 def engines_of(case: Case, bench: Bench) -> Sequence[str]:
-    """Return the engines that a case's forward and backward are to be timed by.
-
-    Those of the baseline; where it chose a graph by itself, what cannot be captured now is timed by
-    events.
-    """
+    """Return the engines of a case's directions, the baseline's; a graph it chose may now fail."""
     frozen = (bench.expected or {}).get(case.nodeid)
     engines = frozen.engine.split("+") if frozen and frozen.engine else [bench.engine]
     return ["auto" if bench.engine == "auto" and name == "graph" else name for name in engines]
@@ -140,9 +133,8 @@ def not_captured(blocks: Sequence[Block], whose: str = "the") -> dict[str, str]:
 def uncaptured(why: Mapping[str, str], told: bool, computes: Callable[[], bool]) -> list[Finding]:
     """Return what it means that calls cannot be captured, `why` by words for them.
 
-    As a rule nothing but a note that they are timed by events, where that is to be `told`. But the
-    driver also says when streams go on by themselves after the call, or when nothing is launched by
-    a call that `computes` its results.
+    Mostly a note, where that is to be `told`; but streams may go on by themselves, or nothing be
+    launched by a call that `computes` its results.
     """
     said = " ".join(why.values())
     if "unjoined" in said:
@@ -167,7 +159,6 @@ _EMPTY = Finding(
 
 
 def _computes(case: Case, seed: int) -> bool:
-    """Say whether a call returns more than its inputs and views of them."""
     given = make_inputs(case, seed)
     made = case.positional(case.function)(*given)
     return not storages(made) <= storages(given)

@@ -28,10 +28,7 @@ LEAST_HIT_RATE = 0.5
 
 @dataclass(slots=True)
 class Rehearsal:
-    """A case that passed its check in a training loop, and what that has shown.
-
-    `usual_db` is the smallest SNR of its check.
-    """
+    """A case that passed its check, with `usual_db` at least, in a training loop."""
 
     case: Case
     session_seed: int
@@ -54,10 +51,7 @@ def caches(rehearsal: Rehearsal) -> list[Finding]:
 
 @dataclass(slots=True)
 class Recall:
-    """A case to be timed with fresh and with known tensors, alone on its device.
-
-    `log_gains` are what known ones gain, as log-ratios, once that was timed.
-    """
+    """A case to be timed with fresh and known tensors; `log_gains` is what known ones gain."""
 
     case: Case
     session_seed: int
@@ -65,7 +59,6 @@ class Recall:
     log_gains: list[float] = field(default_factory=list)
 
     def pairs(self, purpose: str) -> list[Pair]:
-        """Time pairs of calls."""
         case = self.case
         given = make_inputs(case, derive(self.session_seed, case.nodeid, f"recall {purpose}"))
         synchronize = torch.cuda.synchronize if self.device == "cuda" else lambda: None
@@ -76,7 +69,6 @@ class Recall:
 
 
 def known_tensors(recall: Recall) -> Iterator[Finding]:
-    """Time the call with fresh and with known tensors, twice where known ones are faster."""
     pairs = recall.pairs("once")
     if cached(pairs) and cached(again := recall.pairs("again")):
         yield reuse_finding([pair.log_ratio for pair in [*pairs, *again]])
@@ -92,8 +84,7 @@ def _simulated(rehearsal: Rehearsal) -> tuple[list[Finding], Trace | None, str]:
     """Run the loop where a short probe suspects a cache, or the audit notes one.
 
     Returns what was found, the last steps' trace (None where the loop did not run), and why work
-    could not be counted: then only results were held against the reference, and what the kernel
-    raises there is the caller's.
+    could not be counted: then only results were held against the reference.
     """
     case, usual_db = rehearsal.case, rehearsal.usual_db
     # It lives as long as the loop runs: no parameter there takes the identity of one of these,

@@ -1,8 +1,7 @@
 """A simulated training loop: what a cache in the kernel gains when every tensor is new.
 
-In a real step activations and incoming gradients are fresh and parameters are long-lived but
-updated in place. A step here is two micro-batches, forward and backward, before the parameters are
-updated. Work is counted call by call: the same tensors once more must not cost less, except for a
+A step is two micro-batches, forward and backward, of fresh activations and gradients, then an
+update of the parameters in place. The same tensors once more must not cost less work, but for a
 parameter that has not changed.
 """
 
@@ -77,11 +76,7 @@ class _Call:
 
 
 class Loop:
-    """A case in the loop: the parameters, which live on, and their content one update ago.
-
-    `usual_db` is the smallest SNR of the check that the kernel passed. Work is not counted where
-    the kernel cannot run under a counter.
-    """
+    """A case in the loop, whose check gave `usual_db` at least; work is counted where it can be."""
 
     def __init__(self, case: Case, usual_db: float, *, counts: bool = True) -> None:
         self._case = case
@@ -177,10 +172,7 @@ class Loop:
             batch.used[i], batch.pristine[i] = parameter, fresh_copy(parameter)
 
     def _update(self, batch: _Batch, *, sparsely: bool = False) -> None:
-        """Give the parameters, in place, the content that these inputs have in their places.
-
-        With `sparsely` a few of their own elements change places instead, where there is room.
-        """
+        """Give the parameters these inputs' content in place, or `sparsely` a few new elements."""
         self._before = {i: fresh_copy(item) for i, item in self._parameters.items()}
         content = {i: batch.pristine[i] for i in self._parameters}
         large = [
@@ -231,13 +223,11 @@ class Loop:
         return dict(zip(call.leaves, taken(found), strict=True)), work
 
     def _reuse_saves(self, call: _Call) -> bool:
-        """Say whether a backward costs less for grad_outs that it has seen than for fresh ones."""
         grads = [torch.randn_like(out) for out in call.roots]
         fresh, *known = (self._backward(call, 0, grads)[1] for _ in range(3))
         return any(saves(work, fresh) for work in known)
 
     def _wrong(self, call: _Call, gradients: dict[int, Any], batch: _Batch) -> str:
-        """Return what is far worse than usual, "" where nothing is."""
         problem, found_db = self._judged(call, gradients, batch.pristine, batch.seed)
         if problem and not found_db > self._usual_db - _WORSE_DB:
             return problem.splitlines()[0]
@@ -246,7 +236,6 @@ class Loop:
     def _judged(
         self, call: _Call, gradients: dict[int, Any], given: Sequence[Any], seed: int
     ) -> tuple[str, float]:
-        """Return what the reference on these inputs shows as wrong, and the smallest SNR in dB."""
         run = Pass(call.kept, gradients)
         found = judge(self._case, self._reference(fresh_copies(given), run, seed), run)
         problem = "\n".join(item.diagnosis() for item in found if not item.passed)

@@ -48,10 +48,7 @@ def aftermath(checking: Checking) -> Iterator[Finding]:
 
 
 def read_late(call: Callable[[], Sequence[torch.Tensor]]) -> list[Finding]:
-    """Return a finding when the first reader of a CPU result does the call's work.
-
-    Pages can be handed out that fill themselves when they are touched.
-    """
+    """Return a finding when the first reader of a CPU result, page by page, does the work."""
     called, late = [], []
     for _ in range(_READS):
         begin = perf_counter()
@@ -77,8 +74,7 @@ def read_late(call: Callable[[], Sequence[torch.Tensor]]) -> list[Finding]:
 def still_busy(call: Callable[[], object]) -> list[Finding]:
     """Return a finding when the process or its children compute on while nobody calls the kernel.
 
-    Torch's own pool runs dry within milliseconds of a call, a compiler's workers when they are done
-    with what they were given. A thread or process that is merely there is none of our business.
+    Torch's own pool, and a compiler's workers, run dry soon after a call.
     """
     call()
     shares: list[float] = []
@@ -109,7 +105,6 @@ def _busy_share() -> float:
 
 
 def children() -> frozenset[int]:
-    """Return the live child processes of this one; empty where /proc does not tell."""
     found: set[int] = set()
     for listing in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -118,7 +113,6 @@ def children() -> frozenset[int]:
 
 
 def _seconds_of(processes: Iterable[int]) -> float:
-    """Return the CPU time of processes so far; those that are gone count nothing."""
     total = 0.0
     for number in processes:
         with contextlib.suppress(OSError, IndexError):

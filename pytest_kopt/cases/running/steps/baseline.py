@@ -46,7 +46,6 @@ def controls(checking: Checking) -> list[Finding]:
 
 
 def count_flops(checking: Checking) -> list[Finding]:
-    """Count the reference's FLOPs, where the case declares some."""
     if checking.case.flops:
         like = checking.first[1].kept
         checking.counted_flops = checking.truth.flops(fresh_copies(checking.given), like)
@@ -61,8 +60,7 @@ def passing_controls(
 ) -> list[str]:
     """Return the wrong answers that a gate lets pass for an output of `dtype`.
 
-    `expected` is the reference's output. A control that happens to be right (zeros where the answer
-    is zero, the input where nothing has to change) says nothing and is left out.
+    One that happens to be right, zeros where the reference has zeros, says nothing.
     """
     return [
         name

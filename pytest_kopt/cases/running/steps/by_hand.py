@@ -56,13 +56,11 @@ def by_hand(checking: Checking) -> Iterator[Finding]:
 def _computed_by_torch(
     call: Callable[[Sequence[Any]], Any], earlier: Sequence[Any], given: Sequence[Any]
 ) -> tuple[Any, list[Any], str] | None:
-    """Return what torch's operators alone make of a call on `given`, and the inputs after it.
-
-    The last of the three tells these operators from others.
+    """Return torch's operators' own result of a call on `given`, the inputs after it, and a digest.
 
     The call is run twice, first on `earlier` inputs: a tensor from outside whose content changes
     from one to the other is memory that the kernel writes to, and NaN in the replay. None where a
-    result comes from somewhere else than torch's operators.
+    result comes from somewhere else.
     """
     _, operators = operators_of(lambda: call(earlier))
     foreign = _foreign(operators, earlier)

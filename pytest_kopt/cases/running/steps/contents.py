@@ -24,7 +24,6 @@ _COUNTS = 2
 
 
 def same_addresses(checking: Checking) -> list[Finding]:
-    """Write new content into the very tensors the candidate has seen."""
     checking.renew(make_inputs(checking.case, checking.seeds["again"]))
     checking.call("new content at the same addresses", checking.seeds["again"])
     checking.is_settled = True
@@ -34,8 +33,8 @@ def same_addresses(checking: Checking) -> list[Finding]:
 def few_elements(checking: Checking) -> list[Finding]:
     """Change a few elements only; a kernel that is right about one such content is about two.
 
-    Content that the kernel has never seen comes first: where it (or the reference) cannot work
-    with elements that changed places, because their order means something, nothing follows.
+    First content in another order: where kernel or reference cannot work with that, because order
+    means something, nothing follows.
     """
     seed, weights = checking.seeds["disturb"], checking.case.weights
     before = list(checking.comparisons), list(checking.findings)
@@ -60,10 +59,7 @@ def few_elements(checking: Checking) -> list[Finding]:
 
 
 def other_groups(checking: Checking) -> Iterator[Finding]:
-    """Draw the sizes of a grouped GEMM's groups anew, whatever the case draws them from.
-
-    Raises BadInput where they cannot be found, or the reference does not work with others.
-    """
+    """Draw the sizes of a grouped GEMM's groups anew; BadInput where nothing works with others."""
     for place, name in enumerate(DISTRIBUTIONS if has_skew(checking.case) else ()):
         seed = checking.seeds["groups"] + place
         given = make_inputs(checking.case, seed)
@@ -88,7 +84,6 @@ def other_groups(checking: Checking) -> Iterator[Finding]:
 
 
 def _why_not(checking: Checking, what: str, error: Exception) -> Exception:
-    """Say who raised for groups that were drawn: the kernel, or the reference."""
     text = f"{type(error).__name__}: {error}".splitlines()[0]
     try:
         checking.truth.forward(fresh_copies(checking.given), ())
@@ -104,10 +99,7 @@ def _why_not(checking: Checking, what: str, error: Exception) -> Exception:
 
 
 def _wrong(what: str, rejects: bool) -> Finding:
-    """Return the finding about a kernel that is right for the case's own group sizes only.
-
-    It `rejects` where those are uniform: that is the shortcut. Else the kernel is just wrong.
-    """
+    """Return the finding about a kernel that is right for its own groups only."""
     return Finding(
         "uneven-groups",
         f"not right for {what}",
@@ -118,7 +110,6 @@ def _wrong(what: str, rejects: bool) -> Finding:
 
 
 def counted(checking: Checking) -> Iterator[Finding]:
-    """Count the work on new content, and on the same content right after."""
     saved = []
     for _ in range(_COUNTS):
         checking.renew_a_little()
@@ -138,7 +129,6 @@ def counted(checking: Checking) -> Iterator[Finding]:
 
 
 def _in_the_end(checking: Checking) -> tuple[work.Work, work.Work]:
-    """Count the work on new content, and on the same content many calls later."""
     checking.renew_a_little()
     first = _count(checking)
     end = time.perf_counter() + _PATIENCE_SECONDS
@@ -155,10 +145,7 @@ def _count(checking: Checking) -> work.Work:
 
 
 def after_many_calls(checking: Checking) -> Iterator[Finding]:
-    """Be right after dozens of calls as well, on content much like the first.
-
-    The first content is the one that a kernel could have foreseen from the session's seeds.
-    """
+    """Be right after dozens of calls as well, on content much like the first, foreseeable one."""
     given, first, expected = checking.first
     if checking.is_disturbable:
         fresh = inputs.disturbed(given, checking.case.weights, checking.generator)
@@ -191,10 +178,7 @@ def other_addresses(checking: Checking) -> Iterator[Finding]:
 
 
 def remembered(checking: Checking) -> Iterator[Finding]:
-    """Say of a wrong result whether it is right for the same content in tensors never seen.
-
-    Asked in turns and often, so that a kernel that is wrong now and then is none of this.
-    """
+    """Say whether a wrong result is right, again and again, for that content in other tensors."""
     seed, unseen, case = checking.seeds["again"], [], checking.case
     expected = checking.expect(checking.last, seed)
     with suppress(Exception):

@@ -41,10 +41,7 @@ _DRAWS = Finding(
 
 
 def fresh_content(checking: Checking) -> Iterator[Finding]:
-    """Call the candidate before the reference, on copies of its own, in poisoned memory.
-
-    Neither the reference's result nor a changed input can help it.
-    """
+    """Call the candidate before the reference, on copies of its own, in poisoned memory."""
     seed = checking.seeds["check"]
     # Copies, as all that follows: they are laid out alike.
     checking.given = fresh_copies(make_inputs(checking.case, seed))
@@ -143,8 +140,7 @@ def io_bytes(
     """Return the compulsory bytes of a forward, and of a backward where there are gradients.
 
     Forward: inputs read, outputs written. Backward: inputs and incoming gradients (of the outputs'
-    size) read, gradients written. A tensor counts once, an expanded dim as one element. `written`
-    bytes of memory that the caller gave count as outputs; what else is in it need not be read.
+    size) read, gradients written. Of memory that the caller gave only `written` bytes count.
     """
     moved = written + sum(physics.written_bytes(tensors(list(x))) for x in (given, outputs))
     made = physics.written_bytes(item for item in gradients if item is not None)
@@ -152,11 +148,7 @@ def io_bytes(
 
 
 def computing_dtype(given: Sequence[Any], gate: Gate | None) -> str | None:
-    """Return torch's name of the dtype that products are taken in, for the roofline.
-
-    That of the gate's format, as kernels that quantise wider inputs themselves have it; else the
-    one that most bytes of the floating or int8 inputs have.
-    """
+    """Return the dtype of products for the roofline: the gate's, else that of most input bytes."""
     if isinstance(gate, Snr) and gate.format in _FORMATS:
         return _FORMATS[gate.format]
     sizes: dict[str, int] = {}
