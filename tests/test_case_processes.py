@@ -56,7 +56,9 @@ class Child:
 
     def kill(self) -> None:
         self.ended = True
-        self._theirs.close()
+        # Two threads may end it at once.
+        with suppress(OSError):
+            self._theirs.close()
 
     def _send(self, kind: str, **fields: Any) -> None:
         # One that was ended says nothing.
