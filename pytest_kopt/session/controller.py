@@ -99,9 +99,8 @@ class Controller:
         if self.settings.active:
             self.progress.checking(len(ids))
         # Only now: contexts that wake on a device at once are there at the same time, late.
-        versions = self.trial.versions() if self.trial else None
-        if versions is not None:
-            self.measurements.get_ahead(ids, versions)
+        if self.trial:
+            self.trial.get_ahead(ids, self.measurements)
         return ids
 
     def pytest_report_header(self) -> list[str]:

@@ -38,10 +38,12 @@ if TYPE_CHECKING:
     from pytest_kopt.devices.vendor import Device
     from pytest_kopt.paired.arms import Versions
     from pytest_kopt.paired.comparison import Comparison
-    from pytest_kopt.paired.remeasure import Rerun
+    from pytest_kopt.paired.remeasure import Rerun, SideBySide
     from pytest_kopt.processes.profiler import Profiler
     from pytest_kopt.processes.remote_host import RemoteHost
     from pytest_kopt.profiling.table import CaseProfile
+
+    _Asked = tuple[Sequence[tuple[Path, Path]], Sequence[str], dict[str, Any]]
 
 
 class HostMeasurements:
@@ -71,6 +73,8 @@ class HostMeasurements:
         self.sites = Sites(config, orders.device, own)
         self._root = config.rootpath.resolve()
         self._opened: tuple[Versions, Comparison] | None = None
+        #: What was asked for ahead, and what runs of it.
+        self._running: tuple[_Asked, SideBySide] | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -108,6 +112,8 @@ class HostMeasurements:
             os.environ.update(placement.host.pin(placement.best))
 
     def measure_again(self) -> Sequence[CaseResult]:
+        if self._running is not None:
+            self._running[1].wait()
         found: list[CaseResult] = []
         measured = [nodeid for nodeid in self._collector.order if nodeid in self._collector.results]
         for site, device, ids in self._lanes(measured):
@@ -158,22 +164,43 @@ class HostMeasurements:
         phase: str = "",
         **changes: Any,
     ) -> list[Collector]:
+        begun, asked = self._running, (copies, ids, changes)
+        if begun is None or begun[0] != asked:
+            begun = asked, self._side_by_side(copies, ids, changes)
+        else:
+            self._running = None
+        several = len(copies) > 1
+        if phase:
+            self.progress.entering(phase, len(copies) if several else 0)
+        found = begun[1].wait(self.progress.checked)
+        for number, there in enumerate(found):
+            if several and any(NO_MEMORY in text for text in there.failures.values()):
+                (found[number],) = self._side_by_side([copies[number]], ids, changes).wait()
+        return found
+
+    def begin_in(
+        self, copies: Sequence[tuple[Path, Path]], ids: Sequence[str], **changes: Any
+    ) -> None:
+        site = self.sites.here
+        if has_local_workers(self._config) and (site.kind == "cuda" or site.cores > 1):
+            self._running = (copies, ids, changes), self._side_by_side(copies, ids, changes)
+
+    def _side_by_side(
+        self,
+        copies: Sequence[tuple[Path, Path]],
+        ids: Sequence[str],
+        changes: Mapping[str, Any],
+    ) -> SideBySide:
         from pytest_kopt.paired.remeasure import SideBySide
 
         site, devices = self.sites.first, self._devices
         room = max(1, site.cores // _CORES_OF_A_CHECK[site.kind])
         most = max(1, min(self.checkers, room // len(copies)))
         runs = [
-            partial(self._rerun, site, device, ids, site.copy(*copy), most=most, **changes)
+            self._rerun(site, device, ids, site.copy(*copy), most=most, **changes)
             for copy, device in zip(copies, cycle(devices), strict=False)
         ]
-        if phase:
-            self.progress.entering(phase, len(runs) if len(runs) > 1 else 0)
-        found = SideBySide([run() for run in runs], room).wait(self.progress.checked)
-        for number, there in enumerate(found):
-            if len(runs) > 1 and any(NO_MEMORY in text for text in there.failures.values()):
-                found[number] = runs[number]().run()
-        return found
+        return SideBySide(runs, room)
 
     @property
     def _devices(self) -> Sequence[Device]:
@@ -306,5 +333,7 @@ class HostMeasurements:
     def end(self) -> None:
         if self._opened is not None:
             self._opened[1].close()
+        if self._running is not None:
+            self._running[1].end()
         launcher_of(self._config).end()
         self.sites.end()

@@ -16,7 +16,6 @@ from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.devices.masks import choose
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings
-from pytest_kopt.paired.arms import Versions
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.show.files import projections
 from pytest_kopt.show.standing import Closing
@@ -33,8 +32,8 @@ class Question:
     `open` raises BadInput where it cannot be asked now; `prepare` does what has to be done to the
     campaign, once it is held, before anything is measured; `preface` is what is to be read before
     that; `collected` looks at the collection; `close` gathers, judges and records. `opponent` is
-    what the tree's version meets then, None for nothing. Where it `checks_only` the session's cases
-    are not timed.
+    what the tree's version meets then, None for nothing; `copies` of the project are those whose
+    cases are checked as well. Where it `checks_only` the session's cases are not timed.
     """
 
     open: Callable[[Asked], Opened]
@@ -43,6 +42,7 @@ class Question:
     preface: Callable[[Opened], Sequence[str]] = lambda opened: ()
     collected: Callable[[Begun, Sequence[str], Collector], Begun] = lambda begun, ids, found: begun
     opponent: Callable[[Campaign], KernelVersion | None] = lambda campaign: None
+    copies: Callable[[Begun], Sequence[tuple[Path, Path]]] = lambda begun: ()
     runs_benchmark: bool = True
     checks_only: bool = False
 
@@ -84,13 +84,16 @@ class CampaignTrial:
     def environment(self) -> Mapping[str, str]:
         return self._asked.campaign.manifest.env
 
-    def versions(self) -> Versions | None:
-        campaign, opponent = self._asked.campaign, self._question.opponent(self._asked.campaign)
-        paired = self._asked.settings.compare != "stored" and not campaign.manifest.rebuild_command
-        if opponent is None or not paired:
-            return None
-        assert self._begun is not None
-        return self._begun.beside(opponent)
+    def get_ahead(self, ids: Sequence[str], measurements: Measurements) -> None:
+        begun, campaign = self._begun, self._asked.campaign
+        assert begun is not None
+        if copies := self._question.copies(begun):
+            measurements.begin_in(copies, list(self._opened.expected), check_only=True)
+        opponent = self._question.opponent(campaign)
+        # A build is left for when the cases have passed.
+        is_built = self._asked.settings.compare == "stored" or campaign.manifest.rebuild_command
+        if opponent is not None and not is_built:
+            measurements.get_ahead(ids, begun.beside(opponent))
 
     def orders(self, session: WorkerOrders) -> WorkerOrders:
         """Return the orders of the workers; nothing is expected before the baseline."""

@@ -2,7 +2,9 @@
 
 Every accepted round carries a small error, and they add up along the chain; a paired comparison of
 both ends does not have it. A round that turned out to serve the benchmark alone is taken back
-first. Nothing else is committed or restored. For a workspace campaign `integration` asks it.
+first. Nothing else is committed or restored. A workspace's best kernel meets
+upstream's own, upstream, with upstream's cases and test_command: only this accepts, and a failure
+puts upstream back.
 """
 
 from __future__ import annotations
@@ -19,15 +21,16 @@ from pytest_kopt.campaign.history.final_report import compose
 from pytest_kopt.campaign.history.trend import chain_of_best
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.recording import record_final
+from pytest_kopt.campaign.workspace.upstream import UpstreamCampaign
 from pytest_kopt.cases.details import with_details
-from pytest_kopt.decide.verdict import Decision
+from pytest_kopt.decide.verdict import Applied, Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
 from pytest_kopt.paired.arms import CandidateDied
 from pytest_kopt.show.files import final_report, performance_log, projections
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.campaign_trial import Question
+from pytest_kopt.trials.campaign_trial import Question, carry_out
 from pytest_kopt.trials.comparing import compare_paired
 from pytest_kopt.trials.gathering import frozen_cases, gather
 from pytest_kopt.trials.rounds.common import evidence
@@ -42,6 +45,15 @@ _NEXT = {
     "was rolled back",
     Decision.ROLLED_BACK: "the chain does not hold: look for the round that lost it; nothing was "
     "rolled back",
+}
+
+_NEXT_UPSTREAM = {
+    Decision.ACCEPTED: "upstream takes it: review the branch and merge it",
+    Decision.ACCEPTED_WITH_NOTE: "upstream takes it: mind the slower case, review and merge",
+    Decision.INCONCLUSIVE: "no gain can be shown upstream: go on in the workspace",
+    Decision.SPLIT: "one class pays for another's gain upstream: specialise and dispatch in the "
+    "workspace",
+    Decision.ROLLED_BACK: "upstream it is slower: look for what the workspace lacks",
 }
 
 
@@ -79,7 +91,7 @@ def what_was_taken_back(opened: Opened) -> list[str]:
     if withdrawn is None:
         return []
     return [
-        f"round {withdrawn.found.round} is REJECT-as-overfit: {withdrawn.found.why}",
+        f"round {withdrawn.rounds[0]} is REJECT-as-overfit: {withdrawn.why}",
         f"it is taken back, with every round accepted after it: {withdrawn}",
     ]
 
@@ -94,15 +106,15 @@ def take_back(asked: Asked, lineage: Campaign) -> Withdrawn | None:
         return None
     if not asked.settings.apply:
         raise BadInput(
-            f"round {found.round} has to be taken back first: {found.why}",
+            f"round {found.rounds[0]} has to be taken back first: {found.why}",
             where="--kopt-no-apply",
             legal="a final round that may restore the kernel files",
         )
-    withdrawn = withdraw(lineage, found)
+    withdraw(lineage, found)
     lineage.settle(beside=projections.performance)
     projections.refresh(lineage)
     asked.campaign.read_again()
-    return withdrawn
+    return found
 
 
 def _prepare(opened: Opened, held: ExitStack) -> Opened:
@@ -161,7 +173,7 @@ def _judge(gathered: Gathered, next_steps: Mapping[Decision, str]) -> Judged:
         where = " over the representative cases" if chain.level == "quick" else ""
         flags.append(f"the rounds' gains multiply to {changed(chain.change.step_pct)}{where}")
     if opened.withdrawn:
-        flags.append(f"withdrawn: {opened.withdrawn} ({opened.withdrawn.found.why})")
+        flags.append(f"withdrawn: {opened.withdrawn} ({opened.withdrawn.why})")
     next_step = next_steps.get(verdict.decision, verdict.next_step)
     return judged.saying(next_step=next_step, flags=flags)
 
@@ -208,3 +220,43 @@ def original(campaign: Campaign) -> KernelVersion | None:
 
 
 FINAL = Question(open_final, close_final, _prepare, what_was_taken_back, opponent=original)
+
+
+def open_integration(asked: Asked, withdrawn: Withdrawn | None = None) -> Opened:
+    """Return the integration as it can be run now; BadInput where it cannot.
+
+    That upstream's files are those that were extracted is known by now: no harness is watched.
+    """
+    opened, name = open_best(asked, withdrawn), asked.campaign.name
+    title = f"campaign {name}, integration of round {opened.number} (best) upstream"
+    return replace(opened, title=title)
+
+
+def _put_in(opened: Opened, held: ExitStack) -> Opened:
+    """Take back what the workspace should not have kept, and put the best version upstream."""
+    campaign = opened.campaign
+    assert isinstance(campaign, UpstreamCampaign)
+    workspace = Campaign(campaign.layout, campaign.layout.directory)
+    withdrawn = take_back(opened.asked, workspace)
+    if withdrawn:
+        opened = open_integration(opened.asked, withdrawn)
+    # What stops the session from here on, short of a kill, puts upstream back.
+    held.callback(campaign.settle)
+    campaign.put_in()
+    return opened
+
+
+def close_integration(ran: Ran) -> Closing:
+    """Judge and record as a final comparison, then commit upstream or put it back."""
+    closing = close_final(ran, _NEXT_UPSTREAM, integration=True)
+    campaign = ran.opened.campaign
+    carry_out(campaign, ran.opened.asked.settings)
+    done = campaign.state.integrated
+    assert done is not None
+    applied = Applied(git_commit=done.git_commit, restored=done.restored)
+    return replace(closing, verdict=closing.verdict.model_copy(update={"applied": applied}))
+
+
+INTEGRATION = Question(
+    open_integration, close_integration, _put_in, what_was_taken_back, opponent=original
+)

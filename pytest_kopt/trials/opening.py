@@ -14,9 +14,8 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.options.settings import Settings
 from pytest_kopt.show.files import projections
 from pytest_kopt.trials.campaign_trial import CampaignTrial, Question, carry_out
-from pytest_kopt.trials.final import FINAL
+from pytest_kopt.trials.final import FINAL, INTEGRATION
 from pytest_kopt.trials.harness import HarnessWatch, PytestSetup
-from pytest_kopt.trials.integration import INTEGRATION
 from pytest_kopt.trials.rounds.baseline import BASELINE
 from pytest_kopt.trials.rounds.candidate import CANDIDATE
 from pytest_kopt.trials.rounds.race import RACE

@@ -43,6 +43,11 @@ class Measurements(Protocol):
         session's orders that are other ones there.
         """
 
+    def begin_in(
+        self, copies: Sequence[tuple[Path, Path]], ids: Sequence[str], **orders: Any
+    ) -> None:
+        """Have begun what `run_in` will be asked for, where that disturbs none."""
+
     def get_ahead(self, ids: Sequence[str], versions: Versions) -> None:
         """Have what compares these cases wake while they are checked, where that disturbs none."""
 
@@ -99,9 +104,9 @@ class Trial(Protocol):
         """Whether the verdict is known without running anything: both versions are the same."""
         return False
 
-    def versions(self) -> Versions | None:
-        """Return what closing will compare, None where that cannot be told before the cases ran."""
-        return None
+    def get_ahead(self, ids: Sequence[str], measurements: Measurements) -> None:
+        """Begin what closing will measure, as far as that can be told before these cases ran."""
+        return
 
     def orders(self, session: WorkerOrders) -> WorkerOrders:
         """Return the orders of the workers, made from those of a session that judges nothing."""

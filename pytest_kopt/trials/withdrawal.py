@@ -17,18 +17,13 @@ from pytest_kopt.honesty.transfer import OVERFIT
 
 
 @dataclass(frozen=True, slots=True)
-class Overfit:
-    """An accepted round whose transfer check says REJECT-as-overfit, and why."""
-
-    round: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """The overfit round that was taken back, and all that went with it, in order."""
+    """Accepted rounds to take back, in order: REJECT-as-overfit is the first, for what `why` says.
 
-    found: Overfit
+    The others were built on it.
+    """
+
+    why: str
     rounds: tuple[int, ...]
 
     def __str__(self) -> str:
@@ -36,37 +31,33 @@ class Withdrawn:
         return f"rounds {numbers}" if len(self.rounds) > 1 else f"round {numbers}"
 
 
-def overfit(campaign: Campaign) -> Overfit | None:
-    """Return the first accepted round that is REJECT-as-overfit by its notes."""
-    for item in campaign.state.kept_rounds()[1:]:
-        bucket = item.notes.bucket
-        if bucket in OVERFIT:
-            return Overfit(
-                item.number, f"its notes put the gain into {bucket}, which no real step has"
-            )
+def overfit(campaign: Campaign) -> Withdrawn | None:
+    """Return the rounds from the first accepted one on that its notes call overfit, if any do."""
+    kept = campaign.state.kept_rounds()[1:]
+    for place, item in enumerate(kept):
+        if (bucket := item.notes.bucket) in OVERFIT:
+            why = f"its notes put the gain into {bucket}, which no real step has"
+            return Withdrawn(why, tuple(later.number for later in kept[place:]))
     return None
 
 
-def withdraw(campaign: Campaign, found: Overfit) -> Withdrawn:
-    """Decide this round and every later accepted one anew, the last first.
+def withdraw(campaign: Campaign, found: Withdrawn) -> None:
+    """Decide these rounds anew, the last first.
 
     A kill in between leaves a chain that is shorter by the rounds done, whose first is found again.
     """
-    kept = campaign.state.kept_rounds()
-    numbers = tuple(item.number for item in kept if item.number >= found.round)
-    for number in reversed(numbers):
+    for number in reversed(found.rounds):
         _decide_anew(campaign, campaign.state.rounds[number], found)
-    return Withdrawn(found, numbers)
 
 
-def _decide_anew(campaign: Campaign, item: Round, found: Overfit) -> None:
-    own = item.number == found.round
+def _decide_anew(campaign: Campaign, item: Round, found: Withdrawn) -> None:
+    own = item.number == found.rounds[0]
     decided, verdict = item.verdict, campaign.verdict(item)
     assert decided is not None and verdict is not None
     reason = (
         f"withdrawn: {found.why}"
         if own
-        else f"withdrawn with round {found.round}, which it was built on: {found.why}"
+        else f"withdrawn with round {found.rounds[0]}, which it was built on: {found.why}"
     )
     step = (
         "only gains that a real step has are kept"

@@ -267,6 +267,9 @@ def test_while_candidates_are_checked_side_by_side(
     known = ledger.read_text()
     with live(compared, "--kopt-round", "next", *race, *words, **variables) as session:
         session.until(lambda: any((folder / name).exists() for name in "abc"))
+        # They begin while the incumbent's cases are checked, whose end is waited for here.
+        running = compared.root / "agent/workspace/c/running.json"
+        session.until(lambda: "checking candidate" in running.read_text())
         interrupt(session)
         session.finish(30)
         session.is_gone()

@@ -21,8 +21,11 @@ CRASHES = kernel(FASTER, "crashes") + "\nimport os\n\nos.abort()\n"
 class Races:
     """A campaign whose baseline is measured, in a project with a scripted clock."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, baseline: str = "") -> None:
         self.project = project_at(root)
+        if baseline:
+            self.project.write(PLAIN, baseline)
+            self.project.commit_all("Another baseline")
         self._variables = Gate(self.project).variables()
         words = ("--op", "plain", "--kernel", PLAIN, "--backend", "TORCH", "--gpu", "cpu")
         done = self.project.kopt("init", NAME, *words, **self._variables)
@@ -87,6 +90,34 @@ def test_the_best_of_a_field_is_the_rounds_candidate(races: Races) -> None:
         own = kept / "candidates" / str(item["place"])
         assert (own / "kernel_snapshot" / PLAIN).is_file()
     assert "candidate 2, candidates/faster: ROLLED_BACK" in found.out
+
+
+WAITS = """
+import os
+import time
+from pathlib import Path
+
+SEEN = Path(os.environ["TRACE_CACHE_DIR"], "seen")
+
+
+def waited():
+    while SEEN.with_name("armed").exists() and not SEEN.exists():
+        time.sleep(0.1)
+"""
+
+
+def test_candidates_are_checked_while_the_incumbents_cases_are(tmp_path: Path) -> None:
+    """The incumbent waits for one of them, which would be in vain if it came first."""
+    waits = kernel(imports=WAITS).replace("spend(COST_MS,", "spend(waited() or COST_MS,")
+    races = Races(tmp_path / "project", waits)
+    Gate(races.project).private.joinpath("armed").touch()
+    tells = WAITS.partition("\n\n\n")[0] + "\nSEEN.touch()"
+    found = races.race(
+        races.candidate("faster", kernel(FASTER, "faster", imports=tells)),
+        words=("--kopt-timeout=30",),
+    )
+    assert found.code == 0, found.text
+    assert races.verdict["decision"] == "ACCEPTED"
 
 
 def test_where_nobody_is_faster_the_incumbent_stays(races: Races) -> None:

@@ -31,8 +31,7 @@ from pytest_kopt.sameness.program import differing
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.show.words import gate_outcome
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.pull_request.base import Base
-from pytest_kopt.trials.pull_request.inventory import Inventory, removed, take_inventory
+from pytest_kopt.trials.pull_request.base import Base, Inventory, removed, take_inventory
 from pytest_kopt.trials.trees import trees_of, why_not_in_place
 from pytest_kopt.trials.trial import Measurements, Trial
 from pytest_kopt.versions.affected_modules import DATA_SUFFIXES, NATIVE_SUFFIXES
@@ -213,9 +212,10 @@ class PullRequestGate(Gate):
                     legal="a base whose cases import",
                 )
 
-    def versions(self) -> Versions | None:
-        is_built = self._unbuilt or self.settings.rebuild_command
-        return None if is_built or not self._changed else self._beside()
+    def get_ahead(self, ids: Sequence[str], measurements: Measurements) -> None:
+        # A build is left for when the cases have passed.
+        if self._changed and not (self._unbuilt or self.settings.rebuild_command):
+            measurements.get_ahead(ids, self._beside())
 
     def close(
         self, collector: Collector, measurements: Measurements, interrupted: str = ""

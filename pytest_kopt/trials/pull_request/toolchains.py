@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from pytest_kopt.cases.collector import Collector
@@ -37,8 +39,8 @@ class Toolchains(Gate):
         """Nothing has to be built or held."""
         return ""
 
-    def versions(self) -> Versions:
-        return self._versions
+    def get_ahead(self, ids: Sequence[str], measurements: Measurements) -> None:
+        measurements.get_ahead(ids, self._versions)
 
     def close(
         self, collector: Collector, measurements: Measurements, interrupted: str = ""

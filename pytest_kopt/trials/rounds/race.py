@@ -21,6 +21,7 @@ from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.pairing import PairedMetric
 from pytest_kopt.paired.race import Raced, run_race
+from pytest_kopt.processes.child import NO_MEMORY
 from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
@@ -33,8 +34,7 @@ from pytest_kopt.trials.rounds.candidate import (
     record,
 )
 from pytest_kopt.trials.rounds.examination import Examination
-from pytest_kopt.trials.stages import Asked, Gathered, Judged, Opened, RacedCandidate, Ran
-from pytest_kopt.trials.trees import TreesOf, trees_of
+from pytest_kopt.trials.stages import Asked, Begun, Gathered, Judged, Opened, RacedCandidate, Ran
 
 _OPTION = "--kopt-candidates"
 #: What the best of a race may turn out to be, and the next best is judged in its place.
@@ -81,12 +81,12 @@ class _Trees:
     by_name: Mapping[str, Path]
 
     @classmethod
-    def of(cls, ran: Ran, trees: TreesOf) -> _Trees:
-        versions = {item.name: item.kernel for item in ran.opened.candidates}
-        every = {"": ran.begun.kernel, **versions}
+    def of(cls, begun: Begun) -> _Trees:
+        versions = {item.name: item.kernel for item in begun.opened.candidates}
+        every = {"": begun.kernel, **versions}
         changed = sorted({path for version in every.values() for path in version.files})
         made = {
-            name: trees({path: version.sources.get(path) for path in changed})
+            name: begun.trees({path: version.sources.get(path) for path in changed})
             for name, version in every.items()
         }
         found = {name: each.trees[0] for name, each in made.items()}
@@ -94,6 +94,10 @@ class _Trees:
 
     def copy_of(self, name: str) -> tuple[Path, Path]:
         return self.root, self.by_name[name]
+
+    @property
+    def copies(self) -> list[tuple[Path, Path]]:
+        return [*map(self.copy_of, self.by_name)]
 
     def together(self, names: Sequence[str]) -> Versions:
         trees = (self.incumbent, *(self.by_name[name] for name in names))
@@ -127,34 +131,38 @@ def close_race(ran: Ran) -> Closing:
 
     One that is found out there takes nobody with it: the next best follows.
     """
+    collector = ran.collector
+    if not ran.interrupted and any(NO_MEMORY in text for text in collector.failures.values()):
+        # The candidates held it, whose checks went on meanwhile.
+        collector.results |= {item.nodeid: item for item in ran.measurements.measure_again()}
+        collector.failures.clear()
     gathered = gather(ran)
     broken = _broken(gathered)
     if broken:
         return record(Judged(gathered, broken), begun_at=ran.opened.level)
     root, incumbent = ran.opened.campaign.root, ran.begun.kernel
-    with ExitStack() as held:
-        trees = _Trees.of(ran, trees_of(root.resolve(), held))
-        racers, out = _raced(gathered, trees)
-        while True:
-            first, *others = [*racers, *out]
-            kernel = first.candidate.kernel
-            kernel.restore(root, over=incumbent)
-            try:
-                raced = tuple(item.at(place) for place, item in enumerate([first, *others], 1))
-                judged = _judged(ran, first, raced, trees)
-                verdict = judged.verdict
-                closing = None
-                if len(racers) < 2 or verdict.decision not in _FOUND_OUT:
-                    closing = record(judged, begun_at=ran.opened.level)
-            except BaseException:
-                incumbent.restore(root, over=kernel)
-                raise
-            if closing is None or closing.verdict.decision is Decision.INCOMPLETE:
-                incumbent.restore(root, over=kernel)
-            if closing is not None:
-                return closing
-            racers.remove(first)
-            out.insert(0, replace(first, decision=verdict.decision, reason=verdict.reason))
+    trees = _Trees.of(ran.begun)
+    racers, out = _raced(gathered, trees)
+    while True:
+        first, *others = [*racers, *out]
+        kernel = first.candidate.kernel
+        kernel.restore(root, over=incumbent)
+        try:
+            raced = tuple(item.at(place) for place, item in enumerate([first, *others], 1))
+            judged = _judged(ran, first, raced, trees)
+            verdict = judged.verdict
+            closing = None
+            if len(racers) < 2 or verdict.decision not in _FOUND_OUT:
+                closing = record(judged, begun_at=ran.opened.level)
+        except BaseException:
+            incumbent.restore(root, over=kernel)
+            raise
+        if closing is None or closing.verdict.decision is Decision.INCOMPLETE:
+            incumbent.restore(root, over=kernel)
+        if closing is not None:
+            return closing
+        racers.remove(first)
+        out.insert(0, replace(first, decision=verdict.decision, reason=verdict.reason))
 
 
 def _judged(ran: Ran, first: _Entry, raced: tuple[RacedCandidate, ...], trees: _Trees) -> Judged:
@@ -190,7 +198,7 @@ def _raced(gathered: Gathered, trees: _Trees) -> tuple[list[_Entry], list[_Entry
     """Return the candidates that passed their checks, the best first, and the others."""
     ran, candidates = gathered.ran, gathered.opened.candidates
     found = ran.measurements.run_in(
-        [trees.copy_of(candidate.name) for candidate in candidates],
+        trees.copies,
         list(ran.opened.expected),
         phase="checking candidate",
         check_only=True,
@@ -269,5 +277,10 @@ def _race(gathered: Gathered, passed: Sequence[Candidate], trees: _Trees) -> Rac
 
 
 RACE = Question(
-    open_race, close_race, prepare=put_incumbent_back, runs_benchmark=False, checks_only=True
+    open_race,
+    close_race,
+    prepare=put_incumbent_back,
+    copies=lambda begun: _Trees.of(begun).copies,
+    runs_benchmark=False,
+    checks_only=True,
 )
