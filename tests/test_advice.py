@@ -120,7 +120,7 @@ def test_roll_backs_in_a_row_climb_the_ladder(stuck: Campaign, more: int, action
 
 def test_the_review_stands_below_the_round_that_made_it_due(stuck: Campaign) -> None:
     def below() -> list[str]:
-        return list(standing.lines(stuck, policies.load("primus")))
+        return list(standing.closing_lines(stuck, policies.load("primus")))
 
     assert below() == [], "one roll-back"
     record(stuck, 4, Decision.REPAIR)

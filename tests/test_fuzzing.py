@@ -20,7 +20,7 @@ from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.documents import dump_yaml
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.table import format_csv, read_csv
-from pytest_kopt.show.status import lines
+from pytest_kopt.show.standing import status_lines as lines
 
 from .builders import gemm_table, manifest_document
 from .campaigns import campaign_at, record

@@ -17,7 +17,7 @@ from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.roofline import Roofline
 from pytest_kopt.show.files import projections
-from pytest_kopt.show.status import lines
+from pytest_kopt.show.standing import status_lines as lines
 from tests.builders import NOW, attempt_events, few_examples
 from tests.campaigns import campaign_at, record
 

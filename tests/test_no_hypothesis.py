@@ -12,7 +12,7 @@ import pytest
 from pytest_kopt.campaign import running
 from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.errors import KernelError
-from pytest_kopt.show.status import lines
+from pytest_kopt.show.standing import status_lines as lines
 from tests.crash import Steps
 from tests.driven_campaign import CASES, DrivenCampaign, Ran, files_below
 from tests.model_campaign import OUTCOMES

@@ -13,7 +13,7 @@ from pytest_kopt.campaign.recording import record_no_idle_gpu
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.show.files import projections
-from pytest_kopt.show.status import lines
+from pytest_kopt.show.standing import status_lines as lines
 from tests.campaigns import campaign_at, record
 from tests.crash import Steps
 from tests.driven_campaign import DrivenCampaign

@@ -15,7 +15,7 @@ from pytest_kopt.campaign.state import fold
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.show.files import projections
-from pytest_kopt.show.standing import lines as standing
+from pytest_kopt.show.standing import closing_lines as standing
 from tests.campaigns import campaign_at, record
 
 WRITTEN = """\

@@ -12,7 +12,7 @@ from pytest_kopt.campaign.outlook.status import status
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.roofline import Roofline
 from pytest_kopt.show.files import projections
-from pytest_kopt.show.status import lines
+from pytest_kopt.show.standing import status_lines as lines
 from tests.campaigns import KERNEL, campaign_at, record
 
 COLUMNS = (

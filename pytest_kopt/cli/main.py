@@ -11,7 +11,6 @@ from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import version
 from typing import TextIO
 
-from pytest_kopt.cli import memory, tips
 from pytest_kopt.cli.agents.mcp import mcp
 from pytest_kopt.cli.bisect import bisect
 from pytest_kopt.cli.calibrate import calibrate
@@ -19,6 +18,7 @@ from pytest_kopt.cli.campaigns import abandon, discard, note, restore, retry, st
 from pytest_kopt.cli.decide import decide
 from pytest_kopt.cli.demo import demo
 from pytest_kopt.cli.init import init
+from pytest_kopt.cli.learned import MEMORY, TIPS
 from pytest_kopt.cli.outlook import advise, status
 from pytest_kopt.cli.report import export, report
 from pytest_kopt.errors import BadInput
@@ -28,7 +28,7 @@ from pytest_kopt.show.words import visible
 _PACKAGE = "pytest-kopt"
 _COMMANDS = (
     *(demo, init, status, advise, note, decide, report, export, calibrate, bisect),
-    *(tips.COMMAND, memory.COMMAND, restore, retry, discard, stop, abandon, mcp),
+    *(TIPS, MEMORY, restore, retry, discard, stop, abandon, mcp),
 )
 
 

@@ -1,9 +1,10 @@
-"""What a verdict means for the campaign: whether it ends here, and which review is due."""
+"""Where a campaign stands and what is next, as text: after a verdict, and for `kopt status`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import counters, stops
@@ -12,7 +13,8 @@ from pytest_kopt.campaign.history.memory import unmasked_rounds
 from pytest_kopt.campaign.history.stops import Stop
 from pytest_kopt.campaign.outlook.next_action import going_on_lines
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.figures import changed, changed_within, figure
 from pytest_kopt.profiling.table import CaseProfile
 
 
@@ -29,7 +31,7 @@ class Closing:
     outlook: tuple[str, ...] = ()
 
 
-def lines(campaign: Campaign, policy: Policy) -> Iterator[str]:
+def closing_lines(campaign: Campaign, policy: Policy) -> Iterator[str]:
     """Yield the Termination Check where a condition holds, else the review that is due.
 
     A round that is still open asks for no review.
@@ -57,3 +59,103 @@ def review_lines(review: Review | None, name: str) -> Iterator[str]:
     yield f"stagnation: {lost} rounds in a row were not kept; this does not end the campaign."
     yield f"now: {review.action}"
     yield f"at least {NEW_DIRECTIONS} new directions first: `kopt advise {name}` names untried ones"
+
+
+def status_lines(document: dict[str, Any]) -> Iterator[str]:
+    yield (
+        f"{document['campaign']}: {document['op']} ({document['backend']}) on {document['gpu']}, "
+        f"branch {document['branch']}"
+    )
+    yield f"kernel: {', '.join(document['kernel'])}"
+    yield f"runs in {document['root']}"
+    for item in document["rounds"]:
+        tries = f", attempt {item['attempts']}" if item["attempts"] > 1 else ""
+        tries += ", quick" if item["level"] == "quick" else ""
+        change = f" {changed(item['change_pct'])}" if item["change_pct"] is not None else ""
+        mark = " <- incumbent" if item["round"] == document["incumbent_round"] else ""
+        yield f"  round {item['round']}{tries}: {item['decision']}{change}{mark}"
+        yield f"      {item['reason'].splitlines()[0]}"
+        yield from (f"      {text}" for text in _story(item["notes"]))
+    if document["same_code"]:
+        yield f"of the last round {document['same_code']}"
+    if document["final"]:
+        yield from _final_text(document["final"])
+    yield from (f"the chain is broken: {text}" for text in document["chain_breaks"])
+    if document["quick"]["shapes"]:
+        since = document["quick"]["frozen_since_round"]
+        how = f"frozen since round {since}" if since else "edit manifest.yaml before the first"
+        yield f"quick rounds measure {', '.join(document['quick']['shapes'])} ({how})"
+    if document["masked"]:
+        yield f"masked, not shown: {', '.join(document['masked'])} (v0 is round 1)"
+    if document["unapplied"]:
+        yield (
+            f"round {document['unapplied']} is decided but not carried out: the next session "
+            "does that"
+        )
+    if document["edited"]:
+        what = ": the next round measures it"
+        if document["next_action"]["action"] == "change_kernel":
+            what = ", but runs the same code, which no round measures"
+        yield (
+            f"in the tree, {', '.join(document['edited'])} is not as round "
+            f"{document['incumbent_round']} had it{what}"
+        )
+    if document["measured_elsewhere"]:
+        yield (
+            f"the last accepted round was measured on {document['measured_elsewhere']}: paired "
+            "rounds still hold, as both versions are measured here; stored ones do not"
+        )
+    if document["integration"]:
+        yield document["integration"]
+    yield from _counter_text(document)
+    yield from review_lines(
+        Review(**document["stagnation"]) if document["stagnation"] else None,
+        document["campaign"],
+    )
+    yield from termination_lines(
+        [
+            Stop(**{key: text for key, text in stop.items() if key != "title"})
+            for stop in document["termination_check"]
+        ]
+    )
+    yield "allowed next:"
+    yield from (f"  {command}" for command in document["allowed"])
+    yield f"next: {document['next']}"
+
+
+def _story(notes: dict[str, Any]) -> Iterator[str]:
+    """Yield what a round tried and what it taught, as far as its author said."""
+    tried = notes.get("change") or notes.get("hypothesis") or notes.get("summary")
+    learned = notes.get("lesson") or notes.get("root_cause") or notes.get("key_finding")
+    if tried:
+        yield f"tried: {str(tried).splitlines()[0]}"
+    if learned:
+        yield f"learned: {str(learned).splitlines()[0]}"
+
+
+def _final_text(found: Mapping[str, Any]) -> Iterator[str]:
+    total = found["aggregate"] or {}
+    change = changed_within(*(total.get(name) for name in ("change_pct", "low_pct", "high_pct")))
+    yield f"final: round {found['best']} against the baseline: {found['decision']} {change}"
+    yield from (f"    {line}" for line in found["reason"].splitlines()[:1])
+
+
+def _counter_text(document: dict[str, Any]) -> Iterator[str]:
+    counters = document["counters"]
+    lost = [
+        f"{count} {name.replace('_', ' ').lower()}"
+        for name, count in counters["by_decision"].items()
+        if not Decision(name).keeps
+    ]
+    yield (
+        f"rounds: {counters['accepted']} accepted, {', '.join(lost) or 'none rolled back'}; "
+        f"roll-backs in a row: {counters['rollbacks_in_a_row']}; "
+        f"measured regressions in a row: {counters['regressions_in_a_row']} of "
+        f"{counters['max_regressions']}"
+    )
+    for item in document["recent_regressions"]:
+        yield (
+            f"  round {item['round']}: {item['metric']} {figure(item['incumbent'])} -> "
+            f"{figure(item['candidate'])} ({changed(item['change_pct'])}): "
+            f"{item['hypothesis'] or 'no hypothesis stated'}"
+        )

@@ -27,7 +27,7 @@ from pytest_kopt.decide.verdict import Applied, Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
 from pytest_kopt.paired.arms import CandidateDied
-from pytest_kopt.show.files import final_report, performance_log, projections
+from pytest_kopt.show.files import optimize_log, performance_log, projections
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import Question, carry_out
@@ -132,7 +132,7 @@ def close_final(ran: Ran, next_steps: Mapping[Decision, str] = _NEXT, **facts: A
     report = compose(campaign)
     verdict = record_final(campaign, evidence(judged, **facts), judged.verdict, report)
     projections.refresh(campaign)
-    outlook = tuple(final_report.outlook(report))
+    outlook = tuple(optimize_log.outlook(report))
     return Closing(verdict, judged.detail or ran.begun.blocked, outlook=outlook)
 
 

@@ -1,7 +1,7 @@
-"""The campaign's own README.md: its static configuration, unknown fields as TBD.
+"""The campaign's own README.md, its static configuration with unknown fields as TBD; baseline.md.
 
-Written before anything is measured. What the baseline tells is filled in where the file still says
-that it is to come, so that nobody's edits are lost.
+README.md is written before anything is measured; what the baseline tells is filled in where it says
+that this is to come, so that nobody's edits are lost. Then baseline.md tells what round 1 measured.
 """
 
 from __future__ import annotations
@@ -9,11 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.manifest import Manifest
+from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.policy import Policy
+from pytest_kopt.figures import figure
 from pytest_kopt.knowledge.facts import Fact, product_facts
-from pytest_kopt.roofline import TARGET_PCT, Roofline
-from pytest_kopt.show.rooflines import target_table
+from pytest_kopt.roofline import TARGET_PCT, Roofline, efficiency
+from pytest_kopt.schema.table import Table
+from pytest_kopt.show.rooflines import target_cells, target_table
+from pytest_kopt.show.words import bullets, markdown_table, page
 
 
 def campaign_readme(manifest: Manifest, policy: Policy) -> str:
@@ -117,3 +122,69 @@ def _ridges(facts: Sequence[Fact]) -> Iterator[str]:
 
 def _listed(lines: Sequence[str]) -> str:
     return "\n".join(f"- {line}" for line in lines) or "TBD"
+
+
+def baseline_report(campaign: Campaign, table: Table) -> str:
+    """Return the text of baseline.md; the baseline is decided."""
+    verdict = campaign.verdict(campaign.state.rounds[1])
+    assert verdict is not None
+    results = campaign.results(1)
+    session = campaign.baseline_session()
+    rows = [[row.cells[name] for name in table.header] for row in table.rows]
+    return page(
+        f"Baseline of {campaign.name}",
+        [
+            ("Measured", _measured(campaign, results, session)),
+            ("Cases", markdown_table(table.header, rows)),
+            ("Roofline", _rooflines_found(verdict.rooflines, results)),
+        ],
+    )
+
+
+def _measured(campaign: Campaign, results: Sequence[CaseResult], session: dict[str, object]) -> str:
+    def seen(name: str) -> str:
+        found = {text for result in results if (text := getattr(result.evidence, name))}
+        return ", ".join(sorted(found)) or "not recorded"
+
+    def said(key: str) -> object:
+        return session.get(key, "not recorded")
+
+    frozen = campaign.manifest.csv_schema
+    told = {
+        "Time": f"{said('started')} to {said('ended')}, host {said('host')}",
+        "Device": f"{seen('device_model')} ({seen('device')})",
+        "Engine": seen("engine"),
+        "Versions": f"Python {said('python')}, torch {seen('torch')}, "
+        f"pytest-kopt {said('pytest_kopt')}",
+        "Schema": f"`{frozen.header}`" if frozen else "not frozen",
+        "Evidence": "`rounds/round-1/artifacts/`",
+    }
+    return bullets(told.items())
+
+
+def _rooflines_found(found: Sequence[Roofline], results: Sequence[CaseResult]) -> str:
+    if not found:
+        interpreted = any(result.evidence.interpreted for result in results)
+        why = "Triton's interpreter ran the cases: their times mean nothing."
+        return why if interpreted else "No case declares FLOPs or bytes."
+    header = (
+        *("Case", "Direction", "FLOP/byte", "Ridge", "Bound", "Attainable", "Achieved", "Of it"),
+        *("Target TFLOPS", "Target GB/s", "Target µs"),
+    )
+    rows = [
+        [
+            item.label,
+            item.way,
+            figure(item.intensity),
+            figure(item.ridge),
+            item.bound,
+            f"{figure(item.attainable, 'UNKNOWN')} {item.unit}",
+            figure(item.achieved),
+            "-" if item.achieved_pct is None else f"{item.achieved_pct:.1f} %",
+            *target_cells(item),
+        ]
+        for item in found
+    ]
+    sources = sorted({text for item in found for text in item.sources})
+    lines = [markdown_table(header, rows), "", f"Hardware efficiency (T2): {efficiency(found).why}"]
+    return "\n".join([*lines, *(f"- {text}" for text in sources)])

@@ -16,8 +16,7 @@ from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.schema.table import Table, read_csv, write_atomically
 from pytest_kopt.show.exports.benchmark_json import benchmark_json
 from pytest_kopt.show.files import optimize_log, performance_log, trend
-from pytest_kopt.show.files.baseline_report import baseline_report
-from pytest_kopt.show.files.campaign_readme import with_baseline
+from pytest_kopt.show.files.campaign_readme import baseline_report, with_baseline
 from pytest_kopt.show.files.summary import summary
 from pytest_kopt.show.profiles import read_profiles
 from pytest_kopt.show.terminal import result_lines

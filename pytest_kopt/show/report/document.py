@@ -14,7 +14,7 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed, interval
-from pytest_kopt.show.files import final_report
+from pytest_kopt.show.files.optimize_log import outlook
 from pytest_kopt.show.words import (
     CANDIDATES,
     CASES,
@@ -73,7 +73,7 @@ def _final(campaign: Campaign) -> dict[str, Any] | None:
     return {
         "time": final.time,
         "best": final.best,
-        "outlook": final_report.outlook(report),
+        "outlook": outlook(report),
         "audit": [
             {
                 "round": item.round,

@@ -96,7 +96,7 @@ def record_round(
     carry_out(campaign, asked.settings)
     final = campaign.verdict(campaign.state.rounds[opened.number])
     assert final is not None and final.attempt == attempt.number
-    outlook = tuple(standing.lines(campaign, asked.policy))
+    outlook = tuple(standing.closing_lines(campaign, asked.policy))
     return Closing(final, judged.detail or begun.blocked, judged.profiles, outlook)
 
 
