@@ -36,23 +36,14 @@ class Evidence:
     candidates: Sequence[tuple[KernelVersion, Table | None]] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """What was written: SHA-256 by path below the campaign, the verdict's apart."""
-
-    evidence: dict[str, str]
-    verdict_path: str
-    verdict_sha256: str
-
-
 class Archive:
     """Reads raise BadInput for a file that is gone or is not the one the ledger names."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
-    def keep(self, directory: Path, evidence: Evidence, verdict: Verdict) -> Kept:
-        """Write evidence and verdict into a directory of their own."""
+    def keep(self, directory: Path, evidence: Evidence, verdict: Verdict) -> dict[str, str]:
+        """Write evidence and verdict; return SHA-256 by path below the campaign, its last."""
         _set_aside(directory)
         evidence.kernel.write(directory / "kernel_snapshot")
         document = {
@@ -74,8 +65,7 @@ class Archive:
             if text:
                 write_atomically(directory / name, text)
                 hashes[self._key(directory / name)] = _sha256(text.encode())
-        path = self._key(directory / "verdict.json")
-        return Kept(hashes, path, hashes.pop(path))
+        return hashes
 
     def kernel(self, number: int, attempt: Attempt) -> KernelVersion:
         assert attempt.decided is not None
@@ -91,8 +81,7 @@ class Archive:
         return parse_csv(self._read(attempt, path).decode(), where=str(path))
 
     def session(self, number: int, attempt: Attempt) -> dict[str, Any]:
-        session: dict[str, Any] = self._document(number, attempt)["session"]
-        return session
+        return dict(self._document(number, attempt)["session"])
 
     def results(self, number: int, attempt: Attempt) -> list[CaseResult]:
         return [CaseResult.from_json(text) for text in self._document(number, attempt)["results"]]
@@ -141,8 +130,7 @@ class Archive:
 
     def _document(self, number: int, attempt: Attempt) -> dict[str, Any]:
         path = self._layout.attempt(number, attempt.number) / "evidence.json"
-        document: dict[str, Any] = json.loads(self._read(attempt, path))
-        return document
+        return dict(json.loads(self._read(attempt, path)))
 
     def _read(self, attempt: Attempt, path: Path, key: str | None = None) -> bytes:
         content = _content(path)

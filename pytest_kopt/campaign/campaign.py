@@ -140,15 +140,13 @@ class Campaign:
     def expected_cases(self) -> dict[str, ExpectedCase]:
         """Return the cases that the baseline froze, by node id, in declaration order."""
         lately = {result.nodeid: result.evidence for result in self.archive.results(*self._best)}
-        never = CaseEvidence()
-        return {
-            result.nodeid: replace(
-                ExpectedCase.of(result),
-                seconds=lately.get(result.nodeid, never).seconds or 0.0,
-                device=lately.get(result.nodeid, never).device or "",
-            )
-            for result in self.results(1)
-        }
+        cases = {}
+        for result in self.results(1):
+            own = lately.get(result.nodeid, CaseEvidence())
+            case = ExpectedCase.of(result)
+            seconds, device = own.seconds or 0.0, own.device or ""
+            cases[result.nodeid] = replace(case, seconds=seconds, device=device)
+        return cases
 
     def skipped_at_baseline(self) -> list[str]:
         """Return the node ids that the baseline skipped: they are no part of the case set."""
@@ -245,15 +243,13 @@ class Campaign:
         """
         measured = {n: i for n, i in self.state.rounds.items() if i.verdict is not None}
         if number not in measured:
-            raise BadInput(
-                f"round {number} has no recorded version", where=self.name, legal=map(str, measured)
-            )
+            what = f"round {number} has no recorded version"
+            raise BadInput(what, where=self.name, legal=map(str, measured))
         attempt, here = measured[number].last, self.candidate()
         self.archive.kernel(number, attempt)
         here.write(self.layout.replaced(len(self.state.restores) + 1))
-        self.append(
-            ledger.Restoring(time=now(), round=number, attempt=attempt.number, replaced=here.hashes)
-        )
+        common: dict[str, Any] = {"round": number, "attempt": attempt.number}
+        self.append(ledger.Restoring(time=now(), replaced=here.hashes, **common))
         return self._finish_restoring()
 
     def _finish_restoring(self) -> list[str]:
@@ -263,9 +259,8 @@ class Campaign:
             return []
         kept = self.layout.replaced(len(self.state.restores))
         replaced = KernelVersion.load(kept, wanted.replaced)
-        version = self.archive.kernel(
-            wanted.round, self.state.rounds[wanted.round].attempts[wanted.attempt]
-        )
+        attempt = self.state.rounds[wanted.round].attempts[wanted.attempt]
+        version = self.archive.kernel(wanted.round, attempt)
         files = version.restore(self.root, over=replaced, inside=self._bounds)
         common: dict[str, Any] = {"round": wanted.round, "attempt": wanted.attempt}
         self.append(ledger.Restored(time=now(), files=files, **common))
@@ -308,10 +303,10 @@ class Campaign:
             return None
         attempt = item.attempts[decided.attempt]
         verdict = self.archive.verdict(item.number, attempt)
-        if attempt.applied is None:
+        if (done := attempt.applied) is None:
             return verdict
-        done = Applied(git_commit=attempt.applied.git_commit, restored=attempt.applied.restored)
-        return verdict.model_copy(update={"applied": done})
+        applied = Applied(git_commit=done.git_commit, restored=done.restored)
+        return verdict.model_copy(update={"applied": applied})
 
     def note(self, number: int, notes: Notes) -> None:
         """Add notes to a round that was run, or to the next one; BadInput for any other.
@@ -320,31 +315,25 @@ class Campaign:
         """
         legal = sorted({*self.state.rounds, self.state.next_round})
         if number not in legal:
-            raise BadInput(
-                f"round {number} does not exist", where="kopt note", legal=map(str, legal)
-            )
+            what = f"round {number} does not exist"
+            raise BadInput(what, where="kopt note", legal=map(str, legal))
         known = self.state.rounds.get(number, Round(number))
         tips.check(notes, known, f"round {number}")
-        if notes.target_class not in (None, known.notes.target_class) and not known.is_open:
-            raise BadInput(
-                f"round {number} is decided; its target was "
-                f"{known.notes.target_class or 'all cases'}",
-                where="target_class",
-                legal="target_class in the notes of an open round",
-            )
+        target = known.notes.target_class
+        if notes.target_class not in (None, target) and not known.is_open:
+            what = f"round {number} is decided; its target was {target or 'all cases'}"
+            place = "target_class in the notes of an open round"
+            raise BadInput(what, where="target_class", legal=place)
         self.append(ledger.Note(time=now(), round=number, notes=notes))
 
     def mask(
         self, versions: Sequence[int], *, masked: bool, reason: str = "", seed: int | None = None
     ) -> None:
-        self.append(
-            ledger.Masking(
-                time=now(), versions=sorted(versions), masked=masked, reason=reason, seed=seed
-            )
-        )
+        told: dict[str, Any] = {"masked": masked, "reason": reason, "seed": seed}
+        self.append(ledger.Masking(time=now(), versions=sorted(versions), **told))
 
-    def end(self, how: str) -> None:
-        self.append(ledger.Ended(time=now(), how=how))  # type: ignore[arg-type]
+    def end(self, how: Literal["stopped", "abandoned"]) -> None:
+        self.append(ledger.Ended(time=now(), how=how))
 
     def append(self, *events: ledger.Event) -> None:
         """Add events to the ledger, the last of them as the commit point."""
@@ -365,10 +354,9 @@ class Campaign:
         return number, attempt
 
     def _baseline_attempt(self) -> Attempt:
-        baseline = self.state.baseline
-        if baseline is None:
+        if self.state.baseline is None:
             raise BadInput("there is no baseline yet", where=self.name)
-        return baseline.last
+        return self.state.baseline.last
 
 
 def _action(

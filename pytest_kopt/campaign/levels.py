@@ -32,20 +32,16 @@ def choose(asked: str | None, count: int, shapes: Sequence[str] | None) -> Level
     if shapes:
         return "quick"
     if asked == "quick":
-        raise BadInput(
-            "no representative shapes are set",
-            where="--kopt-level quick",
-            legal=f"--kopt-level full, or 3 to 5 labels in the manifest's key {KEY}",
-        )
+        legal = f"--kopt-level full, or 3 to 5 labels in the manifest's key {KEY}"
+        raise BadInput("no representative shapes are set", where="--kopt-level quick", legal=legal)
     return "full"
 
 
 def always_full(asked: str | None, what: str) -> None:
     """Raise BadInput when anything but full is asked for where all cases have to be measured."""
     if asked == "quick":
-        raise BadInput(
-            f"{what} measures every case", where="--kopt-level quick", legal="--kopt-level full"
-        )
+        what = f"{what} measures every case"
+        raise BadInput(what, where="--kopt-level quick", legal="--kopt-level full")
 
 
 def names(cases: Iterable[CaseResult | ExpectedCase]) -> dict[str, str]:
@@ -121,8 +117,8 @@ def propose(table: Table) -> tuple[Row, ...]:
     count = min(len(rows), MOST, max(LEAST, len(rows) // _EACH_FOR))
     by_size = sorted(rows, key=_size)
     chosen = [_most_varying(band, smallest=i == 0) for i, band in enumerate(_bands(by_size, count))]
-    skewed = [row for row in by_size if _is_skewed(row)]
-    if skewed and not any(map(_is_skewed, chosen)):
+    skewed = [row for row in by_size if row.dims.get("distribution", "uniform") != "uniform"]
+    if skewed and not any(row in skewed for row in chosen):
         instead = _most_varying(skewed)
         place = next(i for i, band in enumerate(_bands(by_size, count)) if instead in band)
         chosen[place] = instead
@@ -137,29 +133,18 @@ def _bands(rows: Sequence[Row], count: int) -> list[Sequence[Row]]:
 
 
 def _most_varying(band: Sequence[Row], *, smallest: bool = False) -> Row:
-    outermost = band if smallest else band[::-1]
-    return max(outermost, key=_variation)
+    return max(band if smallest else band[::-1], key=_variation)
 
 
 def _size(row: Row) -> int:
-    return math.prod(
-        value
-        for value in row.typed_dims.values()
-        if isinstance(value, int) and not isinstance(value, bool)
-    )
+    return math.prod(value for value in row.typed_dims.values() if type(value) is int)
 
 
 def _variation(row: Row) -> float:
     """Return the largest relative standard deviation among a row's metrics; 0 where none tells."""
     found = [0.0]
-    for column in row.cells:
-        if not column.endswith(_STDDEV):
-            continue
+    for column in (name for name in row.cells if name.endswith(_STDDEV)):
         spread, mean = row.number(column), row.number(column.removesuffix(_STDDEV))
         if spread is not None and mean and math.isfinite(spread / mean):
             found.append(abs(spread / mean))
     return max(found)
-
-
-def _is_skewed(row: Row) -> bool:
-    return row.dims.get("distribution", "uniform") != "uniform"

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pytest_kopt.documents import NUL, load_text, parse_yaml, validate
+from pytest_kopt.documents import NUL, load_text, parse_yaml, sections, validate
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.transfer import NO_CACHE_KEY, UNSTATED, Claim
 from pytest_kopt.models import Document
@@ -117,16 +117,13 @@ def _sections(text: str, where: str) -> dict[str, str]:
 def _split(pattern: re.Pattern[str], text: str) -> list[tuple[str, str]]:
     """Return what follows each match outside of fenced code, with the match's name."""
     fenced = [found.span() for found in _FENCED.finditer(text)]
-    starts = [
-        start
-        for start in pattern.finditer(text)
-        if not any(low < start.start() < high for low, high in fenced)
-    ]
-    ends = [start.start() for start in starts[1:]] + [len(text)]
-    return [
-        (start[1], text[start.end() : end].strip())
-        for start, end in zip(starts, ends, strict=False)
-    ]
+    found: list[tuple[str, str]] = []
+    for heading, body in sections(pattern, text):
+        if not any(low < heading.start() < high for low, high in fenced):
+            found.append((heading[1], body))
+        elif found:
+            found[-1] = (found[-1][0], f"{found[-1][1]}{heading[0]}{body}")
+    return [(name, body.strip()) for name, body in found]
 
 
 def _key(title: str) -> str:

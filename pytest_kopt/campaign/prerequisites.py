@@ -24,6 +24,8 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.profiling import ncu, rocprof
 
 _COMPILED = {".cu", ".cpp", ".cc", ".cxx", ".hip", ".c"}
+_EDITABLE = "install the project editable (pip install -e .)"
+_ON_PATH = 'put the tree on the path through pytest\'s own settings (pythonpath = ["."])'
 _PROBE = "from pytest_kopt.session.probe import main; main()"
 
 
@@ -155,13 +157,10 @@ def tree_gaps(given: Manifest, root: Path, repository: Repository | None) -> lis
     """Return what of the tree's state keeps a campaign from beginning here."""
     if repository is None or not given.git_commit:
         return []
-    found = []
     busy = repository.operation_in_progress()
-    if busy:
-        found.append(f"git: {busy} is in progress; finish or abort it")
+    found = [f"git: {busy} is in progress; finish or abort it"] if busy else []
     if repository.head is None:
-        found.append("git: the repository has no commit yet")
-        return found
+        return [*found, "git: the repository has no commit yet"]
     inside = [
         repository.relative(root, source)
         for source in given.kernel_source
@@ -200,24 +199,14 @@ def _test_gaps(
         path = (root / source).resolve()
         if path.suffix != ".py" or str(path) in seen.modules:
             continue
-        elsewhere = [
-            file
-            for file in seen.modules
-            if Path(file).name == path.name
-            and {"site-packages", "dist-packages"} & set(Path(file).parts)
-        ]
-        if elsewhere:
-            found.append(
-                f"kernel {source!r} is imported from {elsewhere[0]}, not from this tree: "
-                "install the project editable (pip install -e .)"
-            )
-        if repository is None:
-            continue
-        others = [counterpart(root, tree.path, repository) / source for tree in repository.trees]
+        installed = {"site-packages", "dist-packages"}
+        same_name = [file for file in map(Path, seen.modules) if file.name == path.name]
+        wrong = [(f, _EDITABLE) for f in same_name if installed & set(f.parts)][:1]
+        if repository:
+            others = (counterpart(root, t.path, repository) / source for t in repository.trees)
+            wrong += [(other, _ON_PATH) for other in others if str(other) in seen.modules]
         found += [
-            f"kernel {source!r} is imported from {other}, not from this tree: put the tree on the "
-            'path through pytest\'s own settings (pythonpath = ["."])'
-            for other in others
-            if str(other) in seen.modules
+            f"kernel {source!r} is imported from {file}, not from this tree: {legal}"
+            for file, legal in wrong
         ]
     return found

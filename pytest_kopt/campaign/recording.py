@@ -55,13 +55,14 @@ def record_attempt(
     common: dict[str, Any] = {"round": round, "attempt": number}
     verdict = verdict.model_copy(update={"campaign": campaign.name, **common})
     kept = campaign.archive.keep(directory, evidence, verdict)
+    _, verdict_sha256 = kept.popitem()
     if verdict.decision is Decision.BASELINE and evidence.table:
         _freeze(campaign, evidence.table.header, representative)
     policy = policy or campaign.policy()
     before = [
         *_changes(campaign, policy),
         ledger.Opened(time=started, level=level, **common),
-        ledger.Measured(time=now(), evidence=kept.evidence, **common),
+        ledger.Measured(time=now(), evidence=kept, **common),
     ]
     decided = ledger.Decided(
         time=now(),
@@ -70,7 +71,7 @@ def record_attempt(
         performance_log=policy.performance_log,
         notes=notes,
         kernel=evidence.kernel.hashes,
-        verdict_sha256=kept.verdict_sha256,
+        verdict_sha256=verdict_sha256,
         **told,
         **common,
     )
@@ -90,7 +91,7 @@ def record_final(
             time=now(),
             best=campaign.state.incumbent_round or 1,
             **{name: getattr(verdict, name) for name in ("decision", "reason", "aggregate")},
-            evidence={**kept.evidence, kept.verdict_path: kept.verdict_sha256},
+            evidence=kept,
             report=report,
         )
     )

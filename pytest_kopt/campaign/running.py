@@ -78,10 +78,8 @@ def end(file: Path, exit_code: int | None, error: Exception | None = None, **kno
     """
     if is_anothers(file):
         return
-    told = None
-    if error is not None:
-        path, line = place_of(str(error)) or (None, None)
-        told = {"text": str(error), "file": path, "line": line}
+    path, line = (place_of(str(error)) if error else None) or (None, None)
+    told = {"text": str(error), "file": path, "line": line} if error else None
     write(file, **known, phase=ENDED, exit_code=exit_code, error=told)
 
 

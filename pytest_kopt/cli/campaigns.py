@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 from pytest_kopt.campaign import notes
 from pytest_kopt.campaign.campaign import Campaign
@@ -112,7 +113,7 @@ def abandon(arguments: argparse.Namespace) -> None:
     _end(arguments, "abandoned")
 
 
-def _end(arguments: argparse.Namespace, how: str) -> None:
+def _end(arguments: argparse.Namespace, how: Literal["stopped", "abandoned"]) -> None:
     with changing(arguments.name) as campaign:
         if campaign.state.ended:
             raise BadInput(f"the campaign was {campaign.state.ended} already", where=campaign.name)

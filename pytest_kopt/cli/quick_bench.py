@@ -47,8 +47,7 @@ def main(directory: Path, words: Sequence[str]) -> int:
     )
     given = parser.parse_args(words)
     try:
-        campaign = _campaign(directory)
-        cases = _cases(campaign)
+        campaign, cases = _campaign_and_cases(directory)
     except BadInput as error:
         print(f"ERROR: {error}", file=sys.stderr)
         return ExitCode.USAGE
@@ -63,7 +62,8 @@ def main(directory: Path, words: Sequence[str]) -> int:
     return int(pytest.main([*named, *cases]))
 
 
-def _campaign(directory: Path) -> Campaign:
+def _campaign_and_cases(directory: Path) -> tuple[Campaign, list[str]]:
+    """Return pytest's arguments too: the quick level's node ids, before the baseline all tests."""
     project = Project.here()
     if project.workspace.resolve() != directory.parent:
         raise BadInput(
@@ -71,13 +71,9 @@ def _campaign(directory: Path) -> Campaign:
             where="quick_test_bench.py",
             legal=f"a folder of the project around {directory.parent}",
         )
-    return project.campaign(directory.name)
-
-
-def _cases(campaign: Campaign) -> list[str]:
-    """Return pytest's arguments: the quick level's node ids, before the baseline all tests."""
+    campaign = project.campaign(directory.name)
     if campaign.state.baseline is None:
-        return shlex.split(campaign.manifest.tests)
+        return campaign, shlex.split(campaign.manifest.tests)
     cases = levels.names(campaign.expected_cases().values())
     ids = levels.quick_ids(campaign.manifest, cases)
-    return [str(campaign.root / nodeid) for nodeid in ids]
+    return campaign, [str(campaign.root / nodeid) for nodeid in ids]

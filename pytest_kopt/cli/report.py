@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.cli.commands import EXAMPLE, argument, command
 from pytest_kopt.errors import BadInput
 from pytest_kopt.options.project import Project
@@ -104,16 +103,12 @@ def write(
 
 
 def _watch(project: Project, names: Sequence[str | None], output: Path | None) -> None:
-    campaigns = [project.campaign(name) for name in names]
+    ledgers = [project.campaign(name).layout.ledger for name in names]
     seen: list[int] = []
     while True:
-        now = [_length(campaign) for campaign in campaigns]
+        # A ledger only ever grows.
+        now = [path.stat().st_size if path.exists() else 0 for path in ledgers]
         if now != seen:
             write(project, names, output, live=True)
             seen = now
         time.sleep(_PAUSE)
-
-
-def _length(campaign: Campaign) -> int:
-    path = campaign.layout.ledger
-    return path.stat().st_size if path.exists() else 0

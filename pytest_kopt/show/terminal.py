@@ -69,11 +69,9 @@ def result_lines(
         yield from _case_table(list(members), verdict, verbosity)
     if verbosity >= 0:
         yield from roofline_lines(rooflines)
-    for result in results:
-        if result.evidence.interpreted:
-            text = "Triton's interpreter ran these cases: a time from there means nothing."
-            yield Line(text, yellow=True)
-            break
+    if any(result.evidence.interpreted for result in results):
+        text = "Triton's interpreter ran these cases: a time from there means nothing."
+        yield Line(text, yellow=True)
     yield from sorted({note for result in results if (note := result.evidence.note)})
     if closing:
         yield from profile_lines(closing.profiles)
@@ -98,8 +96,8 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
     for found in verdict.classes:
         about = " (target)" if found.name == verdict.target_class else ""
         yield f"class {found.name}{about}: {_shown(found)}"
-    if verdict.aggregate is not None and verdict.aggregate.confidence is not None:
-        level = f"{verdict.aggregate.confidence:.2%}".rstrip("%0").rstrip(".")
+    if verdict.aggregate and (sure := verdict.aggregate.confidence) is not None:
+        level = f"{sure:.2%}".rstrip("%0").rstrip(".")
         yield f"the interval of the whole is sure to {level} %, that of a case to 95 %"
     if verdict.remeasured_pct:
         yield f"re-measured: {', '.join(map(changed, verdict.remeasured_pct))}"
@@ -176,7 +174,9 @@ def _columns(
     columns = {"check": [str(result.check) for result in results]}
     for name in results[0].cells:
         if verbosity > 0 or _is_shown(name, compared, short=verbosity < 0):
-            columns[_short(name)] = [_cell(result.cells.get(name)) for result in results]
+            short = name.replace("Forward", "fwd").replace("Backward", "bwd")
+            cells = [_cell(result.cells.get(name)) for result in results]
+            columns[short.replace("Time (ms)", "ms")] = cells
     if not compared:
         return columns
     columns["change"] = [
@@ -212,11 +212,6 @@ def _is_shown(column: str, compared: bool, *, short: bool) -> bool:
         return False
     is_rate = column.startswith(("Forward", "Backward")) and not column.endswith("Time (ms)")
     return not (short and is_rate)
-
-
-def _short(column: str) -> str:
-    short = column.replace("Forward", "fwd").replace("Backward", "bwd")
-    return short.replace("Time (ms)", "ms")
 
 
 def _cell(value: Scalar | None) -> str:

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
         Verdict,
     )
 
+#: A figure of a kernel: its name, before, after.
+_Figure = tuple[str, str, str]
 #: Characters from which on a failure's text is not told for every case.
 _LONG = 160
+_OTHER = "other instructions or arguments"
 CANDIDATES = ("Place", "Candidate", "Decision", "vs incumbent", "Interval", "Reason")
 CASES = ("Case", "Dims", "Check", "vs incumbent", "Interval", "Status")
 CLASSES = ("Class", "Cases", "Incumbent", "Candidate", "vs incumbent", "Interval", "Status")
@@ -40,9 +43,8 @@ def gate_outcome(verdict: Verdict) -> str:
     decision = str(verdict.decision)
     if verdict.removed:
         return "refused"
-    total = verdict.aggregate
-    is_faster = total is not None and total.low_pct is not None and total.low_pct > 0
-    kept = "faster" if is_faster else "not slower"
+    low = verdict.aggregate.low_pct if verdict.aggregate else None
+    kept = "faster" if (low or 0) > 0 else "not slower"
     return {
         "ACCEPTED": kept,
         "ACCEPTED_WITH_NOTE": f"{kept}, with a note",
@@ -59,11 +61,9 @@ def kernel_lines(verdict: Verdict) -> list[str]:
     """Return what changed in the machine code, a line for each kernel."""
     found = []
     for kernel, rows in _kernel_figures(verdict):
-        what = "" if kernel.before else "added, "
-        what = what if kernel.after else "gone, "
+        what = "gone, " if not kernel.after else "" if kernel.before else "added, "
         text = ", ".join(f"{name} {before} -> {after}" for name, before, after in rows)
-        text = text or "other instructions or arguments"
-        found.append(f"{kernel.kernel}: {what}{text} (first in {kernel.case})")
+        found.append(f"{kernel.kernel}: {what}{text or _OTHER} (first in {kernel.case})")
     return found
 
 
@@ -72,13 +72,11 @@ def kernel_rows(verdict: Verdict) -> list[list[str]]:
     return [
         [kernel.kernel, kernel.case, *row]
         for kernel, rows in _kernel_figures(verdict)
-        for row in rows or [("other instructions or arguments", "", "")]
+        for row in rows or [(_OTHER, "", "")]
     ]
 
 
-def _kernel_figures(
-    verdict: Verdict,
-) -> Iterator[tuple[KernelChange, list[tuple[str, str, str]]]]:
+def _kernel_figures(verdict: Verdict) -> Iterator[tuple[KernelChange, list[_Figure]]]:
     """Yield each kernel with the figures that differ, before and after; once for equal ones.
 
     Of cases that differ in their number of blocks only, the first stands for all. Of a kernel that
@@ -87,10 +85,8 @@ def _kernel_figures(
     seen = set()
     for kernel in verdict.kernels:
         names = {**kernel.before, **kernel.after} if kernel.after else ["launches"]
-        both = [
-            (name, f"{kernel.before.get(name, 0):g}", f"{kernel.after.get(name, 0):g}")
-            for name in names
-        ]
+        old, new = kernel.before, kernel.after
+        both = [(name, f"{old.get(name, 0):g}", f"{new.get(name, 0):g}") for name in names]
         rows = [row for row in both if row[1] != row[2]]
         key = (kernel.kernel, *(row for row in rows if row[0] != "blocks"))
         if key not in seen:
@@ -127,14 +123,8 @@ def said(dims: Mapping[str, object]) -> str:
 
 def candidate_rows(verdict: Verdict) -> list[list[str]]:
     return [
-        [
-            str(raced.place),
-            raced.name,
-            str(raced.decision),
-            *bounds(raced),
-            raced.reason,
-        ]
-        for raced in verdict.candidates
+        [str(each.place), each.name, str(each.decision), *bounds(each), each.reason]
+        for each in verdict.candidates
     ]
 
 

@@ -25,12 +25,13 @@ def check_branch(name: str, root: Path, repository: Repository, state: CampaignS
     History may have been rewritten or cut off, as long as it ends in what was accepted.
     """
     attempt = state.incumbent
-    if attempt is None or attempt.decided is None or attempt.applied is None:
+    commit = attempt.applied.git_commit if attempt and attempt.applied else None
+    if attempt is None or attempt.decided is None or commit is None or repository.holds(commit):
         return
-    commit = attempt.applied.git_commit
-    if commit is None or repository.holds(commit):
-        return
-    if _holds_kernel(root, repository, attempt.decided.kernel):
+    # Git keeps no ignored files.
+    hashes = {repository.relative(root, p): sha256 for p, sha256 in attempt.decided.kernel.items()}
+    kept = repository.committed(hashes)
+    if all(hashlib.sha256(kept[path]).hexdigest() == hashes[path] for path in kept):
         return
     raise BadInput(
         f"the tree's branch lacks commit {commit[:12]} of round "
@@ -50,13 +51,6 @@ def edited(root: Path, manifest: Manifest, state: CampaignState) -> list[str]:
     known = [path for path in manifest.kernel_source if (root / path).exists()]
     found = KernelVersion.take(root, known).hashes
     return [path for path in sorted({*accepted, *found}) if accepted.get(path) != found.get(path)]
-
-
-def _holds_kernel(root: Path, repository: Repository, kernel: Mapping[str, str]) -> bool:
-    """Say whether HEAD holds the kernel files as they were accepted; git keeps no ignored ones."""
-    paths = {repository.relative(root, path): sha256 for path, sha256 in kernel.items()}
-    kept = repository.committed(paths)
-    return all(hashlib.sha256(content).hexdigest() == paths[path] for path, content in kept.items())
 
 
 #: Files to commit by their path in the project; None where one goes.

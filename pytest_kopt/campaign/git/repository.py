@@ -37,7 +37,7 @@ _ABSENT, _SUBMODULE = "000000", "160000"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A path (relative to the work tree) that differs from a commit, and whether it was there."""
+    """A path in the work tree that differs from a commit, and whether it was there."""
 
     path: str
     existed: bool
@@ -98,11 +98,11 @@ class Repository:
         """The work trees that this repository has on disk, the main one first where it has one."""
         found = []
         for block in self._repo.git.worktree("list", "--porcelain").split("\n\n"):
-            fields = dict(line.partition(" ")[::2] for line in block.splitlines())
-            path = Path(fields.get("worktree", ""))
+            told = dict(line.partition(" ")[::2] for line in block.splitlines())
+            path = Path(told.get("worktree", ""))
             # For a submodule git names the folder of its database, which is no tree.
-            if "bare" not in fields and "prunable" not in fields and (path / ".git").exists():
-                branch = fields.get("branch", "").removeprefix("refs/heads/")
+            if {"bare", "prunable"}.isdisjoint(told) and (path / ".git").exists():
+                branch = told.get("branch", "").removeprefix("refs/heads/")
                 found.append(Tree(path, branch or None))
         return found
 
@@ -182,8 +182,7 @@ class Repository:
     def blobs(self, commit: str) -> dict[str, str]:
         """Return the paths of a commit, each with what git calls its content and mode."""
         listing = self._repo.git.ls_tree("-r", "-z", "--full-tree", commit).split("\0")
-        entries = (entry.partition("\t") for entry in listing if entry)
-        return {path: described for described, _, path in entries}
+        return {path: told for told, _, path in (e.partition("\t") for e in listing if e)}
 
     def content(self, commit: str, path: str) -> bytes:
         """Return a file as a check-out of a commit would have it."""
@@ -305,11 +304,10 @@ class Repository:
             if source is None:
                 words += ["--force-remove", path]
                 continue
+            known = git.ls_tree("HEAD", "--", path) if self.head and not trusts_modes else ""
             is_executable = trusts_modes and source.stat().st_mode & stat.S_IXUSR
-            if not trusts_modes and self.head:
-                is_executable = git.ls_tree("HEAD", "--", path).startswith("100755")
+            mode = "100755" if is_executable or known.startswith("100755") else "100644"
             content = git.hash_object("-w", f"--path={path}", "--", str(source.resolve()))
-            mode = "100755" if is_executable else "100644"
             words += ["--add", "--cacheinfo", f"{mode},{content},{path}"]
         return words
 
@@ -341,10 +339,6 @@ class Repository:
         """Return the identity that git lacks here: author and committer each, if unset."""
         if self._repo.git.config("user.email", with_exceptions=False):
             return {}
-        fallback = {"NAME": "pytest-kopt", "EMAIL": "pytest-kopt@localhost"}
-        return {
-            f"GIT_{who}_{what}": value
-            for who in ("AUTHOR", "COMMITTER")
-            for what, value in fallback.items()
-            if f"GIT_{who}_{what}" not in os.environ
-        }
+        ours = dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "pytest-kopt")
+        mail = dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), "pytest-kopt@localhost")
+        return {name: value for name, value in (ours | mail).items() if name not in os.environ}

@@ -24,9 +24,8 @@ def keeper(root: Path) -> Path:
 
     Git is only asked where `.git` is a file: a linked tree's, or a submodule's.
     """
-    marker = next(
-        (place / ".git" for place in (root, *root.parents) if (place / ".git").exists()), None
-    )
+    markers = (place / ".git" for place in (root, *root.parents) if (place / ".git").exists())
+    marker = next(markers, None)
     if marker is None or marker.is_dir():
         return root
     repository = Repository.around(root)
@@ -100,18 +99,15 @@ def choose_campaign(named: str | None, root: Path, workspace: Path) -> str:
         return branch.removeprefix("optimize/")
     if len(known) == 1:
         return known[0]
+    what = f"{len(known)} exist, and none is named"
+    legal = f"NAME or --kopt-campaign NAME: {', '.join(known)}"
     if not known:
-        raise BadInput(
-            f"none exists yet in {root}",
-            where="campaign",
-            legal="`kopt init` begins one. Write options with a path outside of the project with "
-            "an equals sign, or pytest looks for the project there",
+        what = f"none exists yet in {root}"
+        legal = (
+            "`kopt init` begins one. Write options with a path outside of the project with "
+            "an equals sign, or pytest looks for the project there"
         )
-    raise BadInput(
-        f"{len(known)} exist, and none is named",
-        where="campaign",
-        legal=f"NAME or --kopt-campaign NAME: {', '.join(known)}",
-    )
+    raise BadInput(what, where="campaign", legal=legal)
 
 
 @contextmanager

@@ -134,9 +134,8 @@ def _hardware(target: PerformanceTarget | None, best: Decided | None) -> Stop:
 def _iterations(name: str, state: CampaignState, limit: int | None) -> Stop:
     if limit is None:
         return Stop("T3", False, "no max_iterations is set")
-    go_on = f"raise max_iterations in manifest.yaml (at most {MOST_ITERATIONS})"
-    if limit >= MOST_ITERATIONS:
-        go_on = _ANEW.format(name=name)
+    more = f"raise max_iterations in manifest.yaml (at most {MOST_ITERATIONS})"
+    go_on = more if limit < MOST_ITERATIONS else _ANEW.format(name=name)
     # The baseline is no iteration.
     done = max(state.next_round - 2, 0)
     return Stop("T3", done >= limit, f"{done} of {limit} rounds after the baseline", go_on)

@@ -15,14 +15,11 @@ from pytest_kopt.cases.result import device_model_of
 from pytest_kopt.cases.rooflines import rooflines
 from pytest_kopt.knowledge.facts import product_facts
 from pytest_kopt.knowledge.routing import Route
-from pytest_kopt.roofline import Band, Roofline, band, efficiency
+from pytest_kopt.roofline import Band, band, efficiency
 
 ADVICE_VERSION = 1
 
-
 _LESSONS = 5
-
-
 #: What an agent or a person types next. README and SKILL.md name the same.
 COMMANDS = {
     "kopt status": "where the campaign stands, and what is next",
@@ -49,7 +46,12 @@ def advice(campaign: Campaign) -> dict[str, Any]:
     manifest = campaign.manifest
     found = route_of(manifest)
     rounds = [item for item in unmasked_rounds(campaign.state) if item.number > 1]
-    measured = _rooflines(campaign)
+    number = campaign.state.incumbent_round
+    results = campaign.results(number) if number else []
+    # Under the ceilings that are known by now.
+    measured = rooflines(results, campaign.layout.workspace) if number else []
+    device = device_model_of(results) if number else ""
+    about, facts = product_facts(manifest.target_gpu, manifest.target_model, device)
     reached = efficiency(measured)
     share = band(reached.pct) if reached.pct is not None else None
     tips_file = tips.path_of(campaign.home, manifest)
@@ -71,7 +73,7 @@ def advice(campaign: Campaign) -> dict[str, Any]:
             {"path": str(found.root / item.path), "page": item.path, "why": item.why}
             for item in found.readings
         ],
-        "facts": _facts(campaign),
+        "facts": [f"{about}{':' if facts else ''}", *(fact.citation() for fact in facts)],
         "rooflines": [item.model_dump() for item in measured],
         "efficiency_pct": reached.pct,
         "efficiency": reached.why,
@@ -81,21 +83,6 @@ def advice(campaign: Campaign) -> dict[str, Any]:
         "stagnation": _stagnation(rounds, found),
         "commands": COMMANDS,
     }
-
-
-def _rooflines(campaign: Campaign) -> list[Roofline]:
-    """Return the rooflines of the incumbent, under the ceilings that are known by now."""
-    number = campaign.state.incumbent_round
-    workspace = campaign.layout.workspace
-    return rooflines(campaign.results(number), workspace) if number else []
-
-
-def _facts(campaign: Campaign) -> list[str]:
-    """Return the facts of the very model, those of its architecture where no model is known."""
-    manifest, number = campaign.manifest, campaign.state.incumbent_round
-    device = device_model_of(campaign.results(number)) if number else ""
-    about, facts = product_facts(manifest.target_gpu, manifest.target_model, device)
-    return [f"{about}{':' if facts else ''}", *(fact.citation() for fact in facts)]
 
 
 def _lesson(item: Round) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ def status(
     """
     away = here is not None and here.resolve() != campaign.root.resolve()
     way = f"cd {shlex.quote(str(campaign.root))} && " if away else ""
-    obstacle = _obstacle(campaign)
+    obstacle = _refusal(_check_state, campaign)
     state, manifest = campaign.state, campaign.manifest
     policy = campaign.policy()
     counted = counters.count(state, policy)
@@ -55,11 +55,11 @@ def status(
     pending = state.pending
     session = _session(campaign)
     refused = session["error"]["text"] if session and session["phase"] == running.ENDED else None
-    broken = None if obstacle else _broken(campaign) or refused
+    broken = None if obstacle else _refusal(hypothesis.check_parses, campaign) or refused
     clear = not (obstacle or harness or broken or pending or stops.holding(ends))
-    same = _nothing_to_measure(campaign) if clear else None
+    same = _refusal(_check_measurable, campaign) if clear else None
     found = InTheWay(obstacle, harness or {}, broken, same)
-    verdict = _last_verdict(campaign)
+    verdict, decided = _last_verdict(campaign), state.decided_rounds()
     action = next_action(campaign, found, ends, way)
     return {
         "schema_version": STATUS_VERSION,
@@ -84,11 +84,9 @@ def status(
         "chain_breaks": chain_breaks(state, policy.chain_noise_pct),
         "counters": {
             "accepted": len(state.kept_rounds()) - bool(state.baseline),
-            "rolled_back": len(state.decided_rounds()) - len(state.kept_rounds()),
+            "rolled_back": len(decided) - len(state.kept_rounds()),
             "by_decision": dict(
-                Counter(
-                    str(item.verdict.decision) for item in state.decided_rounds() if item.verdict
-                )
+                Counter(str(each.verdict.decision) for each in decided if each.verdict)
             ),
             "rollbacks_in_a_row": counters.rollbacks_in_a_row(looked_at),
             "regressions_in_a_row": counted.regressions,
@@ -102,7 +100,10 @@ def status(
         "running": session,
         "next_action": action.model_dump(mode="json"),
         "next": sentence(action, campaign, found, ends, way),
-        "quick": _quick(campaign),
+        "quick": {
+            "shapes": manifest.representative_shapes or [],
+            "frozen_since_round": state.first_quick_round,
+        },
         "candidates": [raced.model_dump(mode="json") for raced in verdict.candidates]
         if verdict
         else [],
@@ -110,13 +111,6 @@ def status(
         "masked": [f"v{version}" for version in sorted(state.masked)],
         "rounds": rounds,
         "same_code": verdict.same_code if verdict else "",
-    }
-
-
-def _quick(campaign: Campaign) -> dict[str, Any]:
-    return {
-        "shapes": campaign.manifest.representative_shapes or [],
-        "frozen_since_round": campaign.state.first_quick_round,
     }
 
 
@@ -146,35 +140,27 @@ def _last_verdict(campaign: Campaign) -> Verdict | None:
         return None
 
 
-def _obstacle(campaign: Campaign) -> str | None:
-    """Return why the tree, or what is kept of the campaign, is in no state for a round."""
+def _refusal(check: Callable[[Campaign], object], campaign: Campaign) -> str | None:
+    """Return why a check refuses a campaign, None where it does not."""
     try:
-        campaign.check_ready()
-        campaign.check_policy(campaign.policy())
-        if campaign.state.baseline:
-            campaign.incumbent()
-    except BadInput as error:
+        check(campaign)
+    except (BadInput, KernelError) as error:
         return str(error)
     return None
 
 
-def _broken(campaign: Campaign) -> str | None:
-    """Return where the kernel does not parse, None where it does."""
-    try:
-        hypothesis.check_parses(campaign)
-    except KernelError as error:
-        return str(error)
-    return None
+def _check_state(campaign: Campaign) -> None:
+    """Raise BadInput where the tree, or what is kept, is in no state for a round."""
+    campaign.check_ready()
+    campaign.check_policy(campaign.policy())
+    if campaign.state.baseline:
+        campaign.incumbent()
 
 
-def _nothing_to_measure(campaign: Campaign) -> str | None:
-    """Return why the kernel in the tree needs no round, None where it does."""
+def _check_measurable(campaign: Campaign) -> None:
+    """Raise BadInput where the kernel in the tree needs no round."""
     notes = campaign.state.rounds.get(campaign.state.next_round, Round(1)).notes
-    try:
-        hypothesis.check_differs(campaign, notes.extra_benefit)
-    except BadInput as error:
-        return str(error)
-    return None
+    hypothesis.check_differs(campaign, notes.extra_benefit)
 
 
 def _integration(campaign: Campaign) -> str | None:

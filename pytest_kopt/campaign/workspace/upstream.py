@@ -37,14 +37,11 @@ class UpstreamCampaign(Campaign):
     def check_place(self) -> None:
         """Raise BadInput when upstream has moved on, or the workspace has not finished."""
         self.check_not_integrated()
-        pending = self.state.pending
-        if pending is not None:
-            raise BadInput(
-                f"round {pending[0].number} is decided but not carried out",
-                where=self.name,
-                legal=f"a session in the workspace first, which carries it out (cd "
-                f"{self.layout.directory})",
-            )
+        if pending := self.state.pending:
+            what = f"round {pending[0].number} is decided but not carried out"
+            way = f"which carries it out (cd {self.layout.directory})"
+            legal = f"a session in the workspace first, {way}"
+            raise BadInput(what, where=self.name, legal=legal)
         moved = [file.path for file in self._upstream.files.values() if self._has_moved(file.path)]
         if moved:
             commit = self._upstream.commit
@@ -72,12 +69,9 @@ class UpstreamCampaign(Campaign):
 
     def expected_cases(self) -> dict[str, ExpectedCase]:
         """Return the baseline's cases by the names they have upstream."""
-        cases = super().expected_cases().values()
-        return {
-            nodeid: replace(case, nodeid=nodeid)
-            for case in cases
-            if (nodeid := self._path(case.nodeid))
-        }
+        cases = super().expected_cases().items()
+        moved = {self._path(nodeid): case for nodeid, case in cases}
+        return {nodeid: replace(case, nodeid=nodeid) for nodeid, case in moved.items()}
 
     def skipped_at_baseline(self) -> list[str]:
         """Return what the baseline skipped, by the names it has upstream."""

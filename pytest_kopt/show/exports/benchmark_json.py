@@ -25,29 +25,20 @@ def benchmark_json(results: Sequence[CaseResult], when: str, commit: str | None 
     `when` is the time as it is to stand there, `commit` the one of the tree that was measured.
     """
     uname = platform.uname()
-    return (
-        json.dumps(
-            {
-                "machine_info": {
-                    "node": uname.node,
-                    "processor": uname.processor,
-                    "machine": uname.machine,
-                    "python_implementation": platform.python_implementation(),
-                    "python_version": platform.python_version(),
-                    "system": uname.system,
-                    "release": uname.release,
-                    "cpu": {},
-                },
-                "commit_info": {"id": commit or "unversioned"},
-                "benchmarks": [entry for result in results for entry in _entries(result)],
-                "datetime": when,
-                "version": FORMAT,
-            },
-            indent=1,
-            allow_nan=False,
-        )
-        + "\n"
-    )
+    document = {
+        "machine_info": {
+            **{name: getattr(uname, name) for name in ("node", "processor", "machine")},
+            "python_implementation": platform.python_implementation(),
+            "python_version": platform.python_version(),
+            **{name: getattr(uname, name) for name in ("system", "release")},
+            "cpu": {},
+        },
+        "commit_info": {"id": commit or "unversioned"},
+        "benchmarks": [entry for result in results for entry in _entries(result)],
+        "datetime": when,
+        "version": FORMAT,
+    }
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
 def _entries(result: CaseResult) -> Iterator[dict[str, Any]]:
@@ -69,10 +60,7 @@ def _entries(result: CaseResult) -> Iterator[dict[str, Any]]:
             "param": None,
             "extra_info": {"label": result.label, "check": result.check, **cells},
             "options": {"timer": result.evidence.engine or ""},
-            "stats": _stats(
-                [sample / 1e3 for sample in samples],
-                result.evidence.calls_per_sample or 1,
-            ),
+            "stats": _stats([ms / 1e3 for ms in samples], result.evidence.calls_per_sample or 1),
         }
 
 

@@ -46,11 +46,9 @@ def annotation_lines(
     """
     if environ.get("GITHUB_ACTIONS") != "true":
         return
-    rejects = verdict.decision is Decision.REJECTED_OVERFIT
+    level = "error" if verdict.decision is Decision.REJECTED_OVERFIT else "warning"
     for flag in verdict.flags:
-        place = _PLACE.search(flag)
-        if place:
-            level = "error" if rejects else "warning"
+        if place := _PLACE.search(flag):
             yield _command(level, flag, file=place[1], line=place[2], title="kopt")
     files = {result.label: result.nodeid.partition("::")[0] for result in results}
     for result in results:

@@ -40,9 +40,8 @@ def refresh(campaign: Campaign) -> None:
     if first is not None and table is not None:
         write_atomically(campaign.layout.baseline_report, baseline_report(campaign, table))
         _complete_readme(campaign, first)
-    for item in campaign.state.decided_rounds():
-        if item in news:
-            _memory(campaign, item)
+    for item in (each for each in campaign.state.decided_rounds() if each in news):
+        _memory(campaign, item)
     append_logs(campaign)
     if are_behind(campaign):
         write_atomically(campaign.layout.shown, f"{campaign.state.events}\n")
@@ -56,13 +55,11 @@ def are_behind(campaign: Campaign) -> bool:
 def _complete_readme(campaign: Campaign, baseline: Round) -> None:
     """Fill in what the baseline tells, where the campaign's README says that it is to come."""
     path, verdict = campaign.layout.readme, campaign.verdict(baseline)
-    if not path.is_file() or verdict is None:
-        return
-    device = device_model_of(campaign.results(1))
-    text = path.read_text()
-    known = with_baseline(text, campaign.manifest, device, verdict.rooflines)
-    if known != text:
-        write_atomically(path, known)
+    if path.is_file() and verdict is not None:
+        device, text = device_model_of(campaign.results(1)), path.read_text()
+        known = with_baseline(text, campaign.manifest, device, verdict.rooflines)
+        if known != text:
+            write_atomically(path, known)
 
 
 def _shown(campaign: Campaign) -> int:
@@ -77,9 +74,8 @@ def append_logs(campaign: Campaign) -> None:
     """Append to tips, trend, optimize.md and performance.md what they lack."""
     path = tips.path_of(campaign.home, campaign.manifest)
     is_new = not path.exists()
-    append(
-        path, lambda text: tips.missing_text(text, campaign.name, campaign.manifest, campaign.state)
-    )
+    given = (campaign.name, campaign.manifest, campaign.state)
+    append(path, lambda text: tips.missing_text(text, *given))
     if is_new and path.exists() and campaign.repository:
         # Nobody asked for a file in the repository; `git add -f` shares it.
         campaign.repository.exclude(path.parent)

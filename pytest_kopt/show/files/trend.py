@@ -17,19 +17,11 @@ DECISION = "Decision"
 
 
 def header(unit: str) -> str:
-    columns = [
-        "Round",
-        "Status",
-        "Description",
-        f"Fwd Avg {unit}",
-        f"Fwd Peak {unit}",
-        f"Bwd Avg {unit}",
-        f"Bwd Peak {unit}",
-        f"Combined Step {unit}",
-        "vs Baseline",
-        "Key Finding",
-        DECISION,
-    ]
+    figures = (*("Fwd Avg", "Fwd Peak", "Bwd Avg", "Bwd Peak"), "Combined Step")
+    columns = (
+        *("Round", "Status", "Description", *(f"{name} {unit}" for name in figures)),
+        *("vs Baseline", "Key Finding", DECISION),
+    )
     rule = "|".join("-" * (len(column) + 2) for column in columns)
     return f"| {' | '.join(columns)} |\n|{rule}|\n"
 
@@ -54,11 +46,8 @@ def row(
         str(item.number),
         status(decided.decision),
         (described or ("Baseline" if is_baseline else "not described")) + mark(decided.level),
-        frozen(found.forward_average),
-        frozen(found.forward_peak),
-        frozen(found.backward_average),
-        frozen(found.backward_peak),
-        frozen(found.combined),
+        *map(frozen, (found.forward_average, found.forward_peak)),
+        *map(frozen, (found.backward_average, found.backward_peak, found.combined)),
         "—" if is_baseline else (chained(chain) if chain else versus(found, start)),
         notes.key_finding or decided.reason,
         *([str(decided.decision)] if tells_decision else []),
@@ -79,17 +68,19 @@ def status(decision: Decision) -> str:
 
 def versus(found: ledger.Trend, baseline: ledger.Trend) -> str:
     """Return `step ±X%, fwd ±Y%, bwd ±Z%` against round 1; positive is better."""
-    better = "higher" if found.unit in RATE_UNITS else direction_of(found.unit)
+    # A trend without a rate has a column of its own for its unit.
+    is_rate = found.unit.endswith(RATE_UNITS)
+    better = "higher" if is_rate else direction(found.unit, {})
 
     def change(new: float | None, old: float | None) -> str:
         if new is None or old is None or not new > 0 or not old > 0:
             return "—"
         return frozen_change(((new / old if better == "higher" else old / new) - 1) * 100)
 
-    return (
-        f"step {change(found.combined, baseline.combined)}, "
-        f"fwd {change(found.forward_average, baseline.forward_average)}, "
-        f"bwd {change(found.backward_average, baseline.backward_average)}"
+    columns = {"step": "combined", "fwd": "forward_average", "bwd": "backward_average"}
+    return ", ".join(
+        f"{name} {change(getattr(found, column), getattr(baseline, column))}"
+        for name, column in columns.items()
     )
 
 
@@ -100,11 +91,6 @@ def chained(chain: Chain) -> str:
         f"step {frozen_change(change.step_pct)}, fwd {frozen_change(change.forward_pct)}, "
         f"bwd {frozen_change(change.backward_pct)}{mark(chain.level)}"
     )
-
-
-def direction_of(column: str) -> str:
-    """Return the direction of a trend whose unit is a column of its own."""
-    return direction(column, {column: "higher"} if column.endswith(RATE_UNITS) else {})
 
 
 def missing_text(text: str, state: CampaignState) -> str:
