@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import math
 import statistics
 from collections import defaultdict
@@ -51,12 +50,12 @@ class WallEngine:
         )
 
 
-@functools.cache
 def keep_freed_memory() -> None:
     """Have the process keep what it frees, up to 32 MiB a piece, where its libc is glibc.
 
     By default it depends on what a process allocated before whether a temporary of some MiB is
     memory that it has, or new pages from the system, a fault each: ten times the time of a call.
+    Said again before every timing: a kernel may have said otherwise.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -20,6 +20,7 @@ from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.honesty.watching.audit_hook import Bounds
+from pytest_kopt.measure.wall import keep_freed_memory
 from pytest_kopt.options.declare import SERVE
 from pytest_kopt.processes.channel import Channel, Message
 from pytest_kopt.processes.isolation import isolate
@@ -264,6 +265,8 @@ def serve(reader: int, writer: int, scratch: Path) -> NoReturn:
     if hello.get("hidden") is not None:
         # Before anything else begins a thread, which would not be bound.
         bounds = isolate(scratch, [*map(Path, hello.pop("hidden"))])
+    # A reference's temporaries, and those of each comparison with it, else cost a fault a page.
+    keep_freed_memory()
     serving = Serve(channel, orders, hello["args"], bounds, scratch, hello["from_manifest"])
     while True:
         sys.path[:] = hello["sys_path"]
