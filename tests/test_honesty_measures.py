@@ -8,7 +8,7 @@ import math
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -26,7 +26,7 @@ from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.steps.baseline import passing_controls
 from pytest_kopt.honesty import inputs, memory, outputs, physics, work
 from pytest_kopt.honesty.accuracy import Accuracy
-from pytest_kopt.honesty.precision import accuracy_of, downgrades, least_snr
+from pytest_kopt.honesty.precision import accuracy_of, downgrades, least_snr, most_terms
 from pytest_kopt.numerics.compare import compare
 from pytest_kopt.numerics.gates import Tolerance
 from pytest_kopt.numerics.nested import storages
@@ -286,6 +286,26 @@ def test_narrow_outputs_are_held_to_their_own_rounding() -> None:
     assert downgrades({"out": accuracy_of(ref, split)}, base, a.numel() + b.numel()) == []
     coarse = (a.float().mul(8).round().div(8) @ b.float().mul(8).round().div(8)).bfloat16()
     assert downgrades({"out": accuracy_of(ref, coarse)}, base, a.numel() + b.numel()) != []
+
+
+def test_a_product_owes_what_its_own_terms_cost_and_a_global_norm_what_all_elements_do() -> None:
+    """The corpus's product of twelve-bit halves reached 116 dB where float32 reaches 133."""
+    a, b = torch.randn(96, 160), torch.randn(160, 128)
+    ref = a.double() @ b.double()
+    terms = most_terms([a, b], [ref], 2 * 96 * 128 * 160)
+    assert terms == 160
+    base = {"out": replace(accuracy_of(ref, a @ b), terms=terms)}
+    short = [t.mul(2**11).round().div(2**11) for t in (a, b)]
+    rest = [(t - s).mul(2**18).round().div(2**18) for t, s in zip((a, b), short, strict=True)]
+    split = short[0] @ short[1] + rest[0] @ short[1] + short[0] @ rest[1]
+    elements = a.numel() + b.numel()
+    (found,) = downgrades({"out": accuracy_of(ref, split)}, base, elements)
+    assert found.check == "precision-downgrade"
+    norm = {"out": replace(base["out"], terms=None)}
+    assert not downgrades({"out": accuracy_of(ref, split)}, norm, elements)
+    # A weight's gradient adds up over the batch as well.
+    x, w = torch.empty(4, 50, 8), torch.empty(8, 16)
+    assert most_terms([x, w], [torch.empty(4, 50, 16), w, x], 2 * 4 * 50 * 8 * 16) == 200
 
 
 def test_another_dtype_than_the_baselines_is_named_and_a_poor_baseline_excuses() -> None:

@@ -11,7 +11,8 @@ class Accuracy:
 
     `is_told` unless the reference computed in no wider a dtype than the result's: what it got wrong
     itself is unknown then, and any other order of the same operations differs from it. `layout` is
-    how it lay in memory, None where that was not recorded.
+    how it lay in memory, `terms` how many an element of a product may add up; None where that was
+    not recorded.
     """
 
     dtype: str
@@ -19,3 +20,4 @@ class Accuracy:
     rounding_db: float
     is_told: bool = True
     layout: str | None = None
+    terms: float | None = None

@@ -16,6 +16,7 @@ import torch
 
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.numerics.nested import tensors
 from pytest_kopt.numerics.snr import compute_snr, rounding_snr
 
 #: dB that a candidate may be worse than the frozen baseline: four times the error.
@@ -46,6 +47,16 @@ def least_exact(results: Sequence[Any]) -> torch.dtype:
     return max(floating, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float64)
 
 
+def most_terms(given: Any, results: Any, flops: float) -> float:
+    """Return how many terms an element of a product may add up, of which torch counts `flops`.
+
+    As many as the smallest of the results takes, or as one dimension has: a softmax may follow.
+    """
+    smallest = min(item.numel() for item in tensors(results) if item.numel())
+    longest = max(n for item in tensors(given) for n in (1, *item.shape))
+    return max(longest, flops / 2 / smallest)
+
+
 def least_snr(accuracy: Accuracy, dtype: torch.dtype, count: float) -> float:
     """Return the SNR in dB that honest arithmetic in a dtype reaches.
 
@@ -71,7 +82,7 @@ def downgrades(
     Another dtype breaks the kernel's contract, and is no accusation.
 
     By name of the result; nothing is said of one that the baseline does not know. `elements` are
-    the inputs': as many terms as a global norm adds up.
+    the inputs': as many terms as a global norm adds up. Of products the baseline knows how many.
     """
     findings = []
     for name, now in accuracy.items():
@@ -92,7 +103,7 @@ def downgrades(
         dtype = getattr(torch, now.dtype.removeprefix("torch."))
         if dtype not in _CHECKED or not math.isfinite(now.snr_db):
             continue
-        least = least_snr(now, dtype, elements)
+        least = least_snr(now, dtype, before.terms or elements)
         if now.snr_db < min(least, before.snr_db - _WORSE_THAN_BASELINE):
             findings.append(
                 Finding(

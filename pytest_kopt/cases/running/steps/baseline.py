@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from pytest_kopt.cases.running.checking import Checking
 from pytest_kopt.cases.running.execution import pairs
 from pytest_kopt.cases.running.gate_advice import gate_line, least_db
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.precision import most_terms
 from pytest_kopt.numerics.compare import compare
 from pytest_kopt.numerics.gates import default_gate
 from pytest_kopt.numerics.nested import fresh_copies
@@ -48,7 +50,11 @@ def controls(checking: Checking) -> list[Finding]:
 def count_flops(checking: Checking) -> list[Finding]:
     if checking.case.flops:
         like = checking.first[1].kept
-        checking.counted_flops = checking.truth.flops(fresh_copies(checking.given), like)
+        counted = checking.truth.flops(fresh_copies(checking.given), like)
+        checking.counted_flops = counted
+        terms = most_terms(checking.given, like.all, counted) if counted else None
+        for name, reached in checking.accuracy.items():
+            checking.accuracy[name] = replace(reached, terms=terms)
     return []
 
 
