@@ -180,6 +180,7 @@ def test_a_gain_that_is_gone_near_one_shape_is_a_note(
     ("others", "rejects"),
     [
         ((3.0, 0.5), True),
+        ((3.0, 0.85), True),
         # A fast path and the incumbent's own way for the rest: dispatching by shape is honest.
         ((3.0, 1.0), False),
         ((3.0, 2.0), False),

@@ -7,6 +7,7 @@ nothing.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
@@ -69,8 +70,9 @@ DOMAIN = ("declared shapes", *dict.fromkeys(each.excluded_by for each in PATTERN
 Outcome = Literal["right", "wrong", "raises"]
 #: A speed-up at the declared shape from this on is expected nearby: half of it, as a logarithm.
 _SPEEDUP = 1.1
-#: Below this the candidate is slower than what it replaces, whatever the noise of a few calls.
-_SLOWER = 0.8
+#: Below this in the mean, and nowhere above the second, the candidate is slower than what it
+#: replaces, whatever the noise of a few calls.
+_SLOWER, _AS_FAST = 0.8, 0.95
 #: So many cases have to be slower nearby, and none that is not, before it is no coincidence.
 _CASES = 2
 
@@ -160,7 +162,9 @@ def _only_fast_as_declared(
 ) -> bool:
     measured = [item.speedups(candidate, incumbent, gains) for item in tried]
     nearby = [near for declared, near in filter(None, measured) if declared >= _SPEEDUP]
-    return len(nearby) >= _CASES and max(nearby) < _SLOWER
+    if len(nearby) < _CASES:
+        return False
+    return statistics.geometric_mean(nearby) < _SLOWER and max(nearby) < _AS_FAST
 
 
 def merged(tried: Iterable[Tried]) -> list[Tried]:
