@@ -461,6 +461,21 @@ def test_the_reference_is_not_the_kernels_to_call() -> None:
     assert names(check(kernel)) == {"reference-called"}
 
 
+@pytest.mark.parametrize(
+    ("text", "found"), [("x * w", {"reference-called"}), ("(x * w).sum()", set())]
+)
+def test_a_loss_from_shared_code_may_have_the_references_bits(text: str, found: set[str]) -> None:
+    """A baseline and its reference may share a helper; a single number agrees by chance."""
+    shared: dict[str, Any] = {}
+    exec(compile(f"def made(x, w): return {text}", "helpers.py", "exec"), shared)
+    made = shared["made"]
+    report = check(
+        lambda x, w: made(x.double(), w.double()).float(),
+        reference=lambda x, w: made(x.double(), w.double()),
+    )
+    assert names(report) == found
+
+
 def test_a_reference_made_of_the_kernel_in_higher_precision_is_a_reference() -> None:
     report = check(honest, reference=lambda x, w: honest(x.double(), w.double()))
     assert (report.check, names(report)) == ("PASS", set())
