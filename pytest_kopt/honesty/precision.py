@@ -54,7 +54,7 @@ def most_terms(given: Any, results: Any, flops: float) -> float:
     """
     smallest = min(item.numel() for item in tensors(results) if item.numel())
     longest = max(n for item in tensors(given) for n in (1, *item.shape))
-    return max(longest, flops / 2 / smallest)
+    return float(max(longest, flops / 2 / smallest))
 
 
 def least_snr(accuracy: Accuracy, dtype: torch.dtype, count: float) -> float:
