@@ -165,25 +165,41 @@ class HostMeasurements:
         **changes: Any,
     ) -> list[Collector]:
         begun, asked = self._running, (copies, ids, changes)
+        several = crowded = len(copies) > 1
         if begun is None or begun[0] != asked:
+            self._end_running()
             begun = asked, self._side_by_side(copies, ids, changes)
         else:
-            self._running = None
-        several = len(copies) > 1
+            crowded = True
+        self._running = None
         if phase:
             self.progress.entering(phase, len(copies) if several else 0)
         found = begun[1].wait(self.progress.checked)
         for number, there in enumerate(found):
-            if several and any(NO_MEMORY in text for text in there.failures.values()):
+            if crowded and any(NO_MEMORY in text for text in there.failures.values()):
                 (found[number],) = self._side_by_side([copies[number]], ids, changes).wait()
         return found
 
     def begin_in(
-        self, copies: Sequence[tuple[Path, Path]], ids: Sequence[str], **changes: Any
+        self,
+        copies: Sequence[tuple[Path, Path]],
+        ids: Sequence[str],
+        *,
+        beside_timing: bool = False,
+        **changes: Any,
     ) -> None:
-        site = self.sites.here
-        if has_local_workers(self._config) and (site.kind == "cuda" or site.cores > 1):
-            self._running = (copies, ids, changes), self._side_by_side(copies, ids, changes)
+        site, asked = self.sites.here, (copies, ids, changes)
+        has_room = site.kind == "cuda" or (site.cores > 1 and not beside_timing)
+        if not (has_room and has_local_workers(self._config)):
+            return
+        if self._running is None or self._running[0] != asked:
+            self._end_running()
+            self._running = asked, self._side_by_side(*asked)
+
+    def _end_running(self) -> None:
+        if self._running is not None:
+            self._running[1].end()
+            self._running = None
 
     def _side_by_side(
         self,
@@ -333,7 +349,6 @@ class HostMeasurements:
     def end(self) -> None:
         if self._opened is not None:
             self._opened[1].close()
-        if self._running is not None:
-            self._running[1].end()
+        self._end_running()
         launcher_of(self._config).end()
         self.sites.end()

@@ -44,9 +44,17 @@ class Measurements(Protocol):
         """
 
     def begin_in(
-        self, copies: Sequence[tuple[Path, Path]], ids: Sequence[str], **orders: Any
+        self,
+        copies: Sequence[tuple[Path, Path]],
+        ids: Sequence[str],
+        *,
+        beside_timing: bool = False,
+        **orders: Any,
     ) -> None:
-        """Have begun what `run_in` will be asked for, where that disturbs none."""
+        """Begin what `run_in` will be asked for, where that disturbs nothing, in place of another.
+
+        A CPU has no room for it beside what is timed.
+        """
 
     def get_ahead(self, ids: Sequence[str], versions: Versions) -> None:
         """Have what compares these cases wake while they are checked, where that disturbs none."""

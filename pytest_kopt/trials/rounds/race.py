@@ -253,10 +253,10 @@ def _race(gathered: Gathered, passed: Sequence[Candidate], trees: _Trees) -> Rac
     opened, results, policy = gathered.opened, gathered.results, gathered.policy
     campaign = opened.campaign
     metric = parse_primary(campaign.manifest.primary_metric, gathered.rows, policy.directions)[0]
-    ids = [result.nodeid for result in results]
+    ids, measurements = [result.nodeid for result in results], gathered.ran.measurements
 
     def compare(names: Sequence[str], most: int) -> Comparison:
-        return gathered.ran.measurements.compare(ids, trees.together(names), most, "racing")
+        return measurements.compare(ids, trees.together(names), most, "racing")
 
     try:
         return run_race(
@@ -267,6 +267,9 @@ def _race(gathered: Gathered, passed: Sequence[Candidate], trees: _Trees) -> Rac
             policy,
             Known.here(opened.asked.settings.workspace, results, campaign),
             opened.core,
+            leads=lambda name: measurements.begin_in(
+                [trees.copy_of(name)], [*opened.expected], beside_timing=True, check_only=False
+            ),
         )
     except NotComparable as error:
         raise BadInput(
