@@ -78,10 +78,7 @@ class Journal:
 
 @dataclass
 class Bisection:
-    """Walks `commits` (GOOD first, BAD last) with `words` as pytest's arguments.
-
-    `compared` does one comparison: base, commit, and where the output goes. `say` is told of each.
-    """
+    """Walks `commits`, GOOD first, by what `compared` answers; `say` is told of each session."""
 
     commits: Sequence[Commit]
     journal: Journal
@@ -100,10 +97,7 @@ class Bisection:
             self._known.setdefault((base, commit), []).append(answer)
 
     def run(self) -> Culprit | None:
-        """Walk; return the first slower version, None where there is none.
-
-        Raises BadInput where BAD itself cannot be compared.
-        """
+        """Walk to the first slower version, if any; BadInput where BAD cannot be compared."""
         if len(self.versions) == 1:
             return None
         walk = self.history.walk()
@@ -159,10 +153,7 @@ class Bisection:
 
 @contextmanager
 def other_tree(repository: Repository, commit: str) -> Iterator[Repository]:
-    """Yield a work tree of the repository for these sessions, gone afterwards.
-
-    Trees of processes that were killed before they could remove theirs are removed first.
-    """
+    """Yield a work tree of the repository, gone afterwards; those that kills left go first."""
     for tree in repository.trees:
         owner = tree.path.parent.name.removeprefix(_PREFIX).partition("-")[0]
         if tree.path.parent.name.startswith(_PREFIX) and not Path("/proc", owner).exists():
@@ -183,10 +174,7 @@ def other_tree(repository: Repository, commit: str) -> Iterator[Repository]:
 def sessions_in(
     tree: Repository, root: Path, words: Sequence[str]
 ) -> Iterator[Callable[[Commit, Commit, Path], Answer]]:
-    """Yield what compares two commits by a session in another tree of the project.
-
-    While one session runs, the process of the next one wakes.
-    """
+    """Yield what compares two commits in another tree; the next process wakes meanwhile."""
     ready: list[Step] = []
 
     def compared(base: Commit, commit: Commit, output: Path) -> Answer:

@@ -16,10 +16,7 @@ from pytest_kopt.show import words
 
 
 def report(bisection: Bisection, found: Culprit | None) -> dict[str, Any]:
-    """Return the answer: `first_slower` or null, its interval, and every commit's standing.
-
-    Changes are in percent of speed, positive is faster; intervals hold at three standard errors.
-    """
+    """Return the answer; changes in percent of speed, intervals at three standard errors."""
     commits, bad = bisection.commits, bisection.history.change(bisection.history.last)
     return {
         "schema_version": 1,

@@ -67,17 +67,10 @@ class Answer:
 
 
 class Step:
-    """A process that has imported what takes long, and waits for the two commits to compare.
-
-    It can be started while the one before it is busy.
-    """
+    """A process that has imported what takes long, and waits for the two commits to compare."""
 
     def __init__(self, root: Path, tree: Path, words: Sequence[str]) -> None:
-        """Start it for sessions in another work tree, with pytest's `words`.
-
-        `root` is the repository's root and `tree` that of the other work tree; the session runs in
-        the counterpart of the current folder.
-        """
+        """Start it for sessions in `tree`, another work tree of `root`, with pytest's `words`."""
         reading, writing = os.pipe()
         self._orders = os.fdopen(writing, "w")
         self._process = subprocess.Popen(
@@ -205,10 +198,7 @@ def _environment(root: Path, tree: Path) -> dict[str, str]:
 
 
 def _editable() -> Iterator[str]:
-    """Yield the folders from which packages are imported that were installed as editable.
-
-    Their importers need no entry in sys.path, but give way to one.
-    """
+    """Yield the folders of packages that were installed as editable: a path entry comes first."""
     for distribution in metadata.distributions():
         if '"editable": true' not in (distribution.read_text("direct_url.json") or ""):
             continue

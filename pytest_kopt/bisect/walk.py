@@ -63,10 +63,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """The first slower version, and the last one before it that was measured and is not slower.
-
-    It is `confirmed` where the two were compared with each other as well.
-    """
+    """The first slower version, and the last one before; `confirmed` if compared directly."""
 
     version: int
     before: int

@@ -120,10 +120,7 @@ def checked_shape(row: Row, check: str = "", status: str = "") -> Shape:
 def metrics_verdict(
     table: Table, metrics: Sequence[Metric], policy: Policy, incumbent: Table | None = None
 ) -> Verdict | None:
-    """Return a roll-back when a PASS row lacks a usable metric or misses a gate column (B4).
-
-    A row without a backward where the incumbent has one lacks a metric too.
-    """
+    """Return a roll-back when a PASS row lacks a metric, a backward or a gate column (B4)."""
     before = incumbent.by_key() if incumbent else {}
     for row in (row for row in table.rows if row.check == "PASS"):
         for gate in policy.gates:

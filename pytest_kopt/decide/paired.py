@@ -136,10 +136,7 @@ def _decide(judged: JudgedLook, evidence: PairedEvidence, policy: Policy) -> Ver
 
 
 def _is_futile(judged: JudgedLook, evidence: PairedEvidence, policy: Policy) -> bool:
-    """Say whether even a mean one standard error away would decide nothing at the last look.
-
-    Errors shrink with the square root of the processes and the level is laxer then.
-    """
+    """Say whether even a mean one standard error away would decide nothing at the last look."""
     if evidence.gate == "no-regression" or judged.open_shapes or judged.open_classes:
         return False
     goal = judged.goal
@@ -179,10 +176,7 @@ def decide_equal(evidence: PairedEvidence, policy: Policy, benefit: str) -> Verd
 
 
 def open_alone(evidences: Sequence[PairedEvidence], policy: Policy) -> frozenset[str]:
-    """Return the cases that alone keep a look from a verdict, where all the rest is clear.
-
-    None where every case is open, where a class is, or where more than cases is to be shown.
-    """
+    """Return the cases that alone keep a look from a verdict; none where more is open."""
     found: set[str] = set()
     for evidence in evidences:
         judged = judge_look(evidence, policy, LOOKS[evidence.replicas])

@@ -92,10 +92,7 @@ class PairedEvidence:
         )
 
     def prior(self, cases: Sequence[PairedCase]) -> Prior | None:
-        """Return what was known before of the scatter of these cases' mean.
-
-        A case that is not timed adds nothing to it.
-        """
+        """Return the prior of these cases' mean; a case that is not timed adds nothing to it."""
         timed = [case.name for case in cases if case.is_timed]
         if self.noise is None or not timed:
             return None

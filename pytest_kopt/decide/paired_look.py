@@ -35,10 +35,7 @@ Status = Literal["improved", "unchanged", "regressed"]
 
 
 def slower_by(pct: float) -> float:
-    """Return the log-ratio of a version that takes so many percent longer.
-
-    That is log(incumbent / candidate) = -log(1 + x) of the times.
-    """
+    """Return log(incumbent / candidate) of a version that takes so many percent longer."""
     return -log_ratio(pct)
 
 
@@ -80,10 +77,7 @@ def judge_look(evidence: PairedEvidence, policy: Policy, level: float) -> Judged
 
 @dataclass(frozen=True, slots=True)
 class JudgedLook:
-    """A look's estimates: total, by case and class, and which are shown to be what.
-
-    `regressed` holds the cases that roll a round back.
-    """
+    """A look's estimates; `regressed` holds the cases that roll a round back."""
 
     evidence: PairedEvidence
     policy: Policy
@@ -152,11 +146,7 @@ class JudgedLook:
         return next(case.label for case in self.evidence.cases if case.name == name)
 
     def placebo_fails(self) -> str:
-        """Return why the machine is not fit: the incumbent differs from its own copy.
-
-        It is judged at the level of the look: where the copy seems to have gained, so could a
-        candidate.
-        """
+        """Return why the machine is not fit: the incumbent differs from its own copy."""
         cases = self.evidence.cases
         if not all(case.placebo for case in cases):
             return ""

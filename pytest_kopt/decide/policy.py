@@ -68,10 +68,7 @@ class Policy(Document):
         return gates
 
     def differences(self, recorded: Mapping[str, Any]) -> list[str]:
-        """Return what is not as recorded, as `key: old -> new`; name and stop limits may differ.
-
-        A key that only one of the two has comes from another version of this package.
-        """
+        """Return what is not as recorded, `key: old -> new`; name and stop limits may differ."""
         old, new = _flat(recorded), _flat(self.model_dump(mode="json"))
         compared = [key for key in old if key in new and key not in ("name", *STOP_LIMITS)]
         return [f"{key}: {old[key]} -> {new[key]}" for key in compared if old[key] != new[key]]

@@ -29,10 +29,7 @@ TIE_PCT = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A candidate at a look: its verdict against the incumbent, and why it is out ("": it is not).
-
-    The verdict is None where nothing is decided yet.
-    """
+    """A candidate at a look: its verdict, None if undecided yet, and why it is "out"."""
 
     verdict: Verdict | None
     mean: float

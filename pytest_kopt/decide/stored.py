@@ -109,12 +109,7 @@ class StoredEvidence:
 
 
 def decide_stored(evidence: StoredEvidence, policy: Policy) -> Verdict:
-    """Compare the candidate's table with the incumbent's by the seeds' rule.
-
-    Raises BadInput when schema or case set drifted and for a class that there is none of. The
-    result is INCOMPLETE when cases are missing or a small gain has not been re-measured often
-    enough.
-    """
+    """Compare two tables by the seeds' rule; BadInput where schema or case set drifted."""
     candidate, incumbent = evidence.candidate, evidence.incumbent
     tables = (candidate, *evidence.remeasurements)
     for row in incumbent.rows:
@@ -380,10 +375,7 @@ def remeasurements_needed(verdict: Verdict, policy: Policy) -> int:
 
 
 def asks_for_full(level: Level, verdict: Verdict, policy: Policy) -> bool:
-    """Say whether a verdict is a gain, seen at the quick level, that is too small to stand alone.
-
-    A stored gain that waits for its re-measurements is one too: they are made at the full level.
-    """
+    """Say whether a gain, seen at the quick level, is too small to stand alone."""
     change = verdict.aggregate.change_pct if verdict.aggregate else None
     if level == "full" or change is None:
         return False

@@ -92,10 +92,7 @@ class Arms:
 
     @property
     def asks_more(self) -> bool:
-        """Whether more is asked than times: shapes nearby, the incumbent alone.
-
-        A race's winner is asked later, and a bisection only for the times.
-        """
+        """Whether more is asked than times; of a race's winner later, in a bisection never."""
         return not (self._versions.raced or self.config.pluginmanager.has_plugin(STEP))
 
     def race(self, names: Collection[str]) -> None:

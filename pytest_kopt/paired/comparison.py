@@ -115,10 +115,7 @@ class Comparison:
             lane.ahead = max(1, min(AT_ONCE_ON_GPU, room)) if site.kind == "cuda" else 1
 
     def get_ahead(self) -> None:
-        """Start the first replicas now, so that they wait when the first look asks for them.
-
-        On the CPU, where they would disturb who is timed in a check, shapes nearby alone are tried.
-        """
+        """Start the first replicas; on the CPU, where they disturb, only try shapes nearby."""
         for lane in self._lanes:
             lane.try_nearby()
             if lane.place.site.kind != "cpu":
@@ -141,11 +138,7 @@ class Comparison:
         self._arms.race(names)
 
     def in_company(self) -> dict[str, CaseQuads]:
-        """Time the incumbent beside the candidate against itself in a process of its own, once.
-
-        Raises Refused where that cannot be: the versions are in two processes anyhow, or the
-        incumbent does not run in its own tree.
-        """
+        """Time the incumbent in company against itself alone; Refused where that cannot be."""
         if self._arms.how == TWO_PROCESSES:
             raise Refused("each version has a process of its own")
         measured = self._in_all_lanes(lambda lane: lane.in_company())

@@ -32,10 +32,7 @@ _GAIN_PCT = 1.0
 
 
 class _BesideAlone:
-    """The incumbent timed alone beside a replica, once there is a gain: what is kept asks for it.
-
-    It is taken from the first `replica` that is started after one with a gain was measured.
-    """
+    """The incumbent timed alone beside the first replica that starts after one with a gain."""
 
     def __init__(self) -> None:
         self.replica: Replica | None = None
@@ -231,10 +228,7 @@ class Lane:
         return max(1, min(self._room, self.ahead, self._most - self._measured))
 
     def _start(self) -> Replica:
-        """Start the next replica: two in processes of their own, then two that load anew there.
-
-        So at least half of them, at whatever look, are the first of their process.
-        """
+        """Start the next replica: two in processes of their own, then two that load anew there."""
         number = self._measured + len(self._started)
         if self._living and number % (LOADS * _ABREAST) >= _ABREAST:
             replica = self._living.pop(0)
@@ -269,10 +263,7 @@ class Lane:
             )
 
     def _await_nearby(self) -> None:
-        """Wait for what is tried near the declared shapes, where anything differs.
-
-        The declared ones decide: what ends a process close by is only told.
-        """
+        """Wait for what is tried near the declared shapes; what ends it there is only told."""
         if self._same.keys() >= {*self.place.ids}:
             self._drop_nearby()
             return

@@ -17,10 +17,7 @@ class Nearby(Children):
     """Processes that try cases at shapes near the declared ones, one case after the other."""
 
     def __init__(self, children: Sequence[Child], how: str, ids: Sequence[str], seed: int) -> None:
-        """Have started processes try these cases, on content drawn under a seed.
-
-        `how` says in how many processes the versions are.
-        """
+        """Have processes, which hold the versions by `how`, try these cases under a seed."""
         super().__init__(children)
         self.how = how
         self._ids = ids

@@ -85,10 +85,7 @@ class _Heats(ExitStack):
         self._running: Comparison | None = None
 
     def run(self, names: Sequence[str], count: int, most: int) -> tuple[_Replicas, dict[str, str]]:
-        """Return replicas of all that can be measured together, and why the others cannot.
-
-        `most` is how many there can be with those of later looks.
-        """
+        """Return replicas of who can be measured together, and why others cannot; `most` in all."""
         if self._running is None:
             self._running = self.enter_context(self._compare(names, most))
         self._running.race(names)

@@ -34,10 +34,7 @@ class Looks:
 
 
 class Referee(Children):
-    """A process of the incumbent's tree, which loads the cases of a device one after the other.
-
-    One that cannot judge a case says in `why_not` why, and is not asked about it again.
-    """
+    """A process of the incumbent's tree, which loads one case after the other and judges it."""
 
     def __init__(self, start: Callable[[], Child], broken: str = "") -> None:
         """Start it, but where it is `broken` from the start."""

@@ -60,10 +60,7 @@ class SideBySide:
         self._futures = [self._pool.submit(each.run) for each in runs]
 
     def wait(self, done: Callable[[], None] = lambda: None) -> list[Collector]:
-        """Return what arrived of each; `done` is told of every end.
-
-        What still runs is ended where one fails or this thread is interrupted.
-        """
+        """Return what arrived of each; `done` hears of every end. A failure ends all."""
         try:
             for future in self._futures:
                 future.add_done_callback(lambda _: done())

@@ -93,11 +93,7 @@ class Refused(Exception):
 
 
 class Died(Refused):
-    """A process ended in the middle of it.
-
-    `case` is the node id that ran in it, where it held the candidate and no other version; None
-    where it may be either's doing.
-    """
+    """A process ended; `case` ran in it, where it held the candidate and no other version."""
 
     def __init__(self, death: ChildDied, case: str | None = None) -> None:
         super().__init__(f"a replica died: {death}")
@@ -114,10 +110,7 @@ class Caught(Exception):
 
 
 class Replica(Children):
-    """The processes of one replica, which of them holds which arm, how long they had the device.
-
-    `how` says in how many processes the versions are, `loads` how often they have loaded all.
-    """
+    """The processes of one replica; `how` they hold the versions, how often they loaded all."""
 
     def __init__(
         self,
@@ -192,10 +185,7 @@ class Replica(Children):
         return found
 
     def _ask(self, nodeid: str) -> None:
-        """Have a case loaded, on content that comes in no other process: answers could be passed.
-
-        Its seed is told no sooner than this.
-        """
+        """Have a case loaded on content that comes nowhere else: answers could be passed."""
         self._asked, self._seed = nodeid, secrets.randbits(62)
         for child in self.children:
             child.ask(nodeid, None, self._seed)
@@ -275,10 +265,7 @@ class Replica(Children):
         return case, [] if inside else looks
 
     def _judge(self, looks: Looks) -> bool:
-        """Have the referee judge what was looked at; say whether it can.
-
-        Raises Caught where it is found wrong, Refused where that may be another load's doing.
-        """
+        """Say whether the referee can judge what was looked at; Caught or Refused if wrong."""
         wrong = self._referee.judge(looks)
         if not wrong:
             return wrong is not None
@@ -358,10 +345,7 @@ def _quads(blocks: _Blocks, order: random.Random) -> dict[Kind, list[Quad]]:
 
 
 def _lap(blocks: _Blocks, arms: Sequence[str], order: random.Random) -> Callable[[str], Quad]:
-    """Run all arms in an order that the dice say, and back; return what makes an arm's quad.
-
-    What drifts meets each arm as much as the incumbent, whose blocks they share.
-    """
+    """Run all arms in a drawn order and back: what drifts meets all alike; return an arm's quad."""
     there = order.sample(arms, len(arms))
     first, second = order.getrandbits(62), order.getrandbits(62)
     ran = [(arm, blocks.run(arm, first)) for arm in there]

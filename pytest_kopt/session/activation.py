@@ -29,10 +29,7 @@ class Activation:
                 assemble(self._config)
 
     def pytest_pycollect_makemodule(self, module_path: Path) -> None:
-        """Set up Triton's interpreter before a test file that uses kopt imports Triton.
-
-        Only for such files: elsewhere, TRITON_INTERPRET would change what others' tests mean.
-        """
+        """Set up Triton's interpreter before a test file that uses kopt imports Triton."""
         if b"kopt" in module_path.read_bytes():
             from pytest_kopt.session.worker import worker_of
 
@@ -68,11 +65,7 @@ class Activation:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Have the session closed when everything has run.
-
-        Here the exit status still reaches the summary, and a controller that turned up while the
-        loop ran is found as well.
-        """
+        """Have the session closed here, where the exit status still reaches the summary."""
         try:
             result = yield
         except (KeyboardInterrupt, session.Failed) as stop:

@@ -14,10 +14,7 @@ NARROWED: pytest.StashKey[bool] = pytest.StashKey()
 
 
 def take_from_manifest(config: pytest.Config, args: list[str]) -> None:
-    """Put the campaign's test arguments first, so that pytest parses them as its own.
-
-    What cannot be read is left for the configuration to complain about.
-    """
+    """Put the campaign's test arguments first; what cannot be read is complained of later."""
     known = config.known_args_namespace
     narrowed = [known.file_or_dir, known.keyword, known.markexpr, known.deselect]
     config.stash[NARROWED] = any([*narrowed, getattr(known, "lf", False)])

@@ -286,10 +286,7 @@ class Controller:
 
 @contextmanager
 def told(consequence: str, controller: Controller | None = None) -> Iterator[None]:
-    """Turn what a user can mend into pytest's own ways of ending with a message and a code.
-
-    The controller puts the end down.
-    """
+    """Turn what a user can mend into pytest's own ways of ending with a message and a code."""
     try:
         with storage_told():
             yield

@@ -23,11 +23,7 @@ def proxies_of(config: pytest.Config) -> dict[str, Any]:
 
 
 def host_of(spec: Any, proxies: dict[str, Any]) -> str:
-    """Return what reaches the host that a worker's spec names, "" for this host.
-
-    That is an address, or the command in front of Python (srun, docker exec), which may lead to any
-    host.
-    """
+    """Return the address, or the command, that reaches the host of a worker, "" for this host."""
     via = proxies.get(spec.via or spec.installvia or "")
     if via is not None:
         return host_of(via, {})
@@ -38,10 +34,7 @@ def host_of(spec: Any, proxies: dict[str, Any]) -> str:
 
 
 def connection_of(spec: Any, proxies: dict[str, Any]) -> str:
-    """Return the spec of another connection to the host of a worker; BadInput where there is none.
-
-    It starts in the same folder.
-    """
+    """Return the spec of another connection to a worker's host; BadInput where there is none."""
     way = proxies.get(spec.via or "", spec)
     if spec.socket or spec.installvia or way.socket:
         raise BadInput(

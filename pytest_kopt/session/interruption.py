@@ -19,10 +19,7 @@ class Interruption:
         self._former: dict[signal.Signals, object] = {}
 
     def take_over(self) -> None:
-        """Have the signals that would end the process at once leave as little behind as Ctrl-C.
-
-        One that is ignored stays so: under nohup a closed terminal ends nothing.
-        """
+        """Have signals end the process as Ctrl-C does; one that is ignored (nohup) stays so."""
         if threading.current_thread() is threading.main_thread():
             for number in _AS_CTRL_C:
                 if signal.getsignal(number) not in (None, signal.SIG_IGN):

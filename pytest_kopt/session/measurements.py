@@ -47,11 +47,7 @@ if TYPE_CHECKING:
 
 
 class HostMeasurements:
-    """Measures what is asked for by a session's orders, each case on the device it is at home on.
-
-    `common_environment` is what every process that runs kernel code gets, on whatever host. The
-    orders grow by the cases that are checked later.
-    """
+    """Measures by a session's orders, which grow, each case on the device that it is at home on."""
 
     def __init__(
         self,
@@ -270,10 +266,7 @@ class HostMeasurements:
     def reach(
         self, name: str, connect: Callable[[], RemoteHost], best: str, wait_minutes: float | None
     ) -> None:
-        """Connect to another host, once and in the background; it begins to warm up.
-
-        `best` is the UUID of a device that a worker there has.
-        """
+        """Connect to another host, once, in the background; `best` is a worker's device."""
 
         def opened() -> Site:
             remote = connect()

@@ -17,10 +17,7 @@ from pytest_kopt.session.distribution import has_local_workers
 
 
 class Sites:
-    """The host of this process (`here`) and those that workers were started on.
-
-    `homes` are the names of the other hosts that measured a case, by its node id.
-    """
+    """The host of this process (`here`) and others; `homes` are their names by node id."""
 
     def __init__(self, config: pytest.Config, kind: str, environment: Mapping[str, str]) -> None:
         """Begin without devices; `environment` is what every process gets on whatever host."""
@@ -47,11 +44,7 @@ class Sites:
             self._remotes[name] = self._connecting.submit(open_site)
 
     def lanes(self, uuids: Mapping[str, object], *, measured: bool) -> list[Place]:
-        """Return node ids by host and device, given the UUID of the device of each.
-
-        Where they were not `measured` in this session, others do as well; BadInput where they were
-        and the device is out of reach.
-        """
+        """Return node ids by host and device; BadInput where what `measured` one is gone."""
         by_site: dict[int, tuple[Site, dict[str, object]]] = {}
         for nodeid, uuid in uuids.items():
             site = self._home_of(nodeid, uuid)

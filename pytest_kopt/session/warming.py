@@ -18,11 +18,7 @@ def begin_to_warm(config: pytest.Config) -> None:
 
 
 def warm_up(config: pytest.Config) -> None:
-    """Start it in the environment that the session will most likely have, by now.
-
-    Little is read and nothing checked yet: where it turns out otherwise, another parent is started
-    in its place.
-    """
+    """Start it in the environment that the session most likely has; another replaces it if not."""
     known = config.known_args_namespace
     if known.collectonly or (config.getini("kopt_processes") or PROCESSES[0]) != PROCESSES[0]:
         launcher_of(config).end()

@@ -36,10 +36,7 @@ def watch_of(config: pytest.Config) -> Watch:
 
 
 def runs_cases_of_a_trial(config: pytest.Config) -> bool:
-    """Say, before the conftest files are read, whether this process will run kernels for a verdict.
-
-    It is a child of ours, or an xdist worker, of a session that judges.
-    """
+    """Say, before conftest files are read, whether this process will run kernels for a verdict."""
     serve = config.pluginmanager.get_plugin(SERVE)
     if serve is not None:
         return bool(serve.orders.cases_only)

@@ -70,11 +70,7 @@ class Worker:
 
     @pytest.fixture(autouse=True)
     def _switches_kept(self, request: pytest.FixtureRequest) -> Generator[None, None, None]:
-        """Give torch's switches back as a case found them: what it selects is for itself.
-
-        Before any other fixture of a test's own, behind those of wider scope: what they select
-        stays.
-        """
+        """Give torch's switches back as a test's own fixtures and its case found them."""
         with switches_kept() if is_marked(request.node) else nullcontext():
             yield
 

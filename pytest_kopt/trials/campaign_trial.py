@@ -175,10 +175,7 @@ class CampaignTrial:
 
 
 def engine_of(opened: Opened) -> str:
-    """Return the engine that times the cases: the option's, else the manifest's.
-
-    BadInput for an option that is not what the baseline's cases were timed by.
-    """
+    """Return the option's engine, else the manifest's; BadInput where the baseline had another."""
     option = opened.asked.settings.engine
     frozen = {name for case in opened.frozen.values() for name in case.engine.split("+") if name}
     if option != "auto" and frozen and option not in frozen:

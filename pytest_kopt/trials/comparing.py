@@ -27,11 +27,7 @@ from pytest_kopt.trials.stages import Gathered, Judged, Opened
 
 
 def compare_paired(gathered: Gathered, other: KernelVersion) -> Judged:
-    """Compare the tree's kernel with another version of it in fresh processes.
-
-    Raises BadInput where they cannot be measured together, CandidateDied when the candidate ends
-    its processes.
-    """
+    """Compare with another version in fresh processes; BadInput where they cannot be together."""
     opened, results, policy = gathered.opened, gathered.results, gathered.policy
     campaign, table = opened.campaign, gathered.rows
     metrics = parse_primary(campaign.manifest.primary_metric, table, policy.directions)
@@ -67,10 +63,7 @@ def compare_paired(gathered: Gathered, other: KernelVersion) -> Judged:
 
 
 def compare_stored(gathered: Gathered) -> Verdict:
-    """Compare the candidate's figures with those that the incumbent had when it was accepted.
-
-    A gain is measured again as often as the policy says.
-    """
+    """Compare with the incumbent's stored figures; a gain is measured again as the policy says."""
     opened, results, table = gathered.opened, gathered.results, gathered.rows
     collector, measurements = gathered.ran.collector, gathered.ran.measurements
     campaign, policy, core = opened.campaign, gathered.policy, opened.core

@@ -97,10 +97,7 @@ def what_was_taken_back(opened: Opened) -> list[str]:
 
 
 def take_back(asked: Asked, lineage: Campaign) -> Withdrawn | None:
-    """Take back what the campaign should not have kept, and carry that out; None for nothing.
-
-    `lineage` is the campaign with the tree that its rounds ran in.
-    """
+    """Take back what `lineage`, the campaign where it ran, should not have kept."""
     found = overfit(lineage)
     if found is None:
         return None
@@ -223,10 +220,7 @@ FINAL = Question(open_final, close_final, _prepare, what_was_taken_back, opponen
 
 
 def open_integration(asked: Asked, withdrawn: Withdrawn | None = None) -> Opened:
-    """Return the integration as it can be run now; BadInput where it cannot.
-
-    That upstream's files are those that were extracted is known by now: no harness is watched.
-    """
+    """Return the integration as it can be run now; upstream's files are known by now."""
     opened, name = open_best(asked, withdrawn), asked.campaign.name
     title = f"campaign {name}, integration of round {opened.number} (best) upstream"
     return replace(opened, title=title)

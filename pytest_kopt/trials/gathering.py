@@ -30,10 +30,7 @@ def frozen_cases(campaign: Campaign) -> dict[str, ExpectedCase]:
 
 
 def gather(ran: Ran) -> Gathered:
-    """Return what the cases came to, and what became of the harness: kernel code has run meanwhile.
-
-    Raises BadInput for drifted input.
-    """
+    """Return what the cases and the harness came to, as kernel code has run; BadInput for drift."""
     opened, collector = ran.opened, ran.collector
     judging.refuse(collector.refusals)
     add_error_rows(collector, opened.expected)

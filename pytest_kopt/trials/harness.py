@@ -140,10 +140,7 @@ class HarnessWatch:
 
 
 def edited_harness(campaign: Campaign) -> dict[str, Any] | None:
-    """Return why a session is refused for its harness and which files to put back; None if not.
-
-    As far as files tell it. A setting that was edited is in no list of files.
-    """
+    """Return why a session is refused for its harness, as far as files tell, and which ones."""
     if campaign.state.baseline is None:
         return None
     watch = HarnessWatch(campaign, PytestSetup.at(campaign.root))
@@ -182,10 +179,7 @@ def pytest_section(path: Path | None) -> dict[str, Any]:
 
 
 def _plain(value: Any, root: Path) -> Any:
-    """Return a setting as JSON can hold it, paths in and beside the root relative to it.
-
-    A project is found under other paths on another machine; what lies far from it is not.
-    """
+    """Return a setting as JSON holds it, paths near the root relative to it: projects move."""
     if isinstance(value, list | tuple):
         return [_plain(item, root) for item in value]
     if isinstance(value, dict):

@@ -57,10 +57,7 @@ def shapes(
     ids: Collection[str],
     same: Mapping[str, Same] = MappingProxyType({}),
 ) -> list[Shape]:
-    """Return some of the cases as they stand in a verdict that does not compare them.
-
-    Both versions run the same code of those in `same`.
-    """
+    """Return some cases as they stand without a comparison; those in `same` run the same code."""
     return [
         checked_shape(r.row()).model_copy(update={"nodeid": r.nodeid, "same": same.get(r.nodeid)})
         for r in results
@@ -84,10 +81,7 @@ def check_some(ids: Sequence[str], collector: Collector, where: str, how: str = 
 def cut_off(
     collector: Collector, wanted: Sequence[str] | None, interrupted: str, policy: Policy
 ) -> Verdict | None:
-    """Return INCOMPLETE when not every case of `wanted` has spoken, None when all have.
-
-    None are all that were collected and not skipped.
-    """
+    """Return INCOMPLETE when not every wanted case (None: every one not skipped) has spoken."""
     if wanted is None:
         wanted = [nodeid for nodeid in collector.order if nodeid not in collector.skipped]
     if interrupted:

@@ -129,10 +129,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """The session's cases have run; `interrupted` says what cut it off, "" for nothing.
-
-    `measurements` are what can still be measured, in fresh processes.
-    """
+    """The cases have run, unless `interrupted`; `measurements` are what can still be measured."""
 
     begun: Begun
     collector: Collector

@@ -60,10 +60,7 @@ def overlays(
 
 
 def _builds_inline(sources: Mapping[str, bytes]) -> bool:
-    """Say whether a version has torch build text that stands in it, and no files.
-
-    Files lie elsewhere in each tree, and would be built anew in turns.
-    """
+    """Say whether a version builds text that stands in it: files lie elsewhere in each tree."""
     text = b"".join(sources.values())
     return b"load_inline" in text and b"cpp_extension.load(" not in text
 

@@ -51,10 +51,7 @@ class Measurements(Protocol):
         beside_timing: bool = False,
         **orders: Any,
     ) -> None:
-        """Begin what `run_in` will be asked for, where that disturbs nothing, in place of another.
-
-        A CPU has no room for it beside what is timed.
-        """
+        """Begin what `run_in` will be asked, in place of another; not `beside_timing` on a CPU."""
 
     def get_ahead(self, ids: Sequence[str], versions: Versions) -> None:
         """Have what compares these cases wake while they are checked, where that disturbs none."""
@@ -76,17 +73,11 @@ class Measurements(Protocol):
         """Return profiles of the cases by torch and, if asked for, by the vendor's tool."""
 
     def profile_pairs(self, ids: Sequence[str], copy: tuple[Path, Path]) -> list[ProfilePair]:
-        """Return profiles of the candidate and of the version in `copy`, in turns.
-
-        `copy` is the project's root and the copy of it.
-        """
+        """Return profiles of the candidate and of the version in `copy`, in turns."""
 
 
 class Trial(Protocol):
-    """Something to be judged at the end of the session.
-
-    What has a body here is so for one that has no campaign: nothing is recorded, nothing is held.
-    """
+    """Something to be judged at the end of the session; what has a body needs no campaign."""
 
     @property
     def title(self) -> str:
@@ -120,10 +111,7 @@ class Trial(Protocol):
         """Return the orders of the workers, made from those of a session that judges nothing."""
 
     def begin(self) -> str:
-        """Take what the trial needs; return why nothing can be measured, else "".
-
-        Raises BadInput, with nothing changed, when it cannot begin.
-        """
+        """Take what the trial needs, else BadInput; return why nothing can be measured."""
 
     def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
         """Raise BadInput when these cases cannot be judged."""

@@ -18,10 +18,7 @@ from pytest_kopt.honesty.transfer import OVERFIT
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """Accepted rounds to take back, in order: REJECT-as-overfit is the first, for what `why` says.
-
-    The others were built on it.
-    """
+    """Accepted rounds to take back: the first for what `why` says, the rest as built on it."""
 
     why: str
     rounds: tuple[int, ...]
@@ -42,10 +39,7 @@ def overfit(campaign: Campaign) -> Withdrawn | None:
 
 
 def withdraw(campaign: Campaign, found: Withdrawn) -> None:
-    """Decide these rounds anew, the last first.
-
-    A kill in between leaves a chain that is shorter by the rounds done, whose first is found again.
-    """
+    """Decide these rounds anew, the last first: after a kill the first is found again."""
     for number in reversed(found.rounds):
         _decide_anew(campaign, campaign.state.rounds[number], found)
 

@@ -114,10 +114,7 @@ def tree_of(base: Base) -> Iterator[tuple[Path, Path]]:
 
 
 def take_inventory(config: pytest.Config, orders: WorkerOrders, base: Base) -> Inventory:
-    """Collect the base's cases from the files and folders that this session is about.
-
-    Raises BadInput when the base's tests cannot be collected at all.
-    """
+    """Collect the base's cases of this session's files; BadInput where they cannot be collected."""
     with tree_of(base) as copy:
         args = _arguments(config, mover(config, *copy))
         if not args:
@@ -148,10 +145,7 @@ def take_inventory(config: pytest.Config, orders: WorkerOrders, base: Base) -> I
 def removed(
     config: pytest.Config, then: Inventory, base: Base, now: Collector, measurements: Measurements
 ) -> list[str]:
-    """Return the base's cases that are gone, and those that are skipped now and were not there.
-
-    Nothing is said of the rest of a file where single tests were asked for.
-    """
+    """Return the base's cases that are gone or newly skipped; nothing of single tests' files."""
     if any("::" in arg for arg in config.args):
         return []
     skipped = [nodeid for nodeid in then.ids if nodeid in now.skipped]

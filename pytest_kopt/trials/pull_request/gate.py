@@ -46,10 +46,7 @@ NEXT = {
 
 
 class Gate(Trial):
-    """A verdict without a campaign, on the tree beside something else; leaves nothing behind.
-
-    `option` asks for it and `other` names the other side; `next_steps` follow what was compared.
-    """
+    """A verdict without a campaign, on the tree beside an `other` side; leaves nothing behind."""
 
     option: str
     other: object

@@ -37,10 +37,7 @@ from pytest_kopt.trials.stages import Asked, Begun, Gathered, Judged, Opened, Ra
 
 
 def open_candidate(asked: Asked) -> Opened:
-    """Return the round as it can be run now, with what lies in the tree as its candidate.
-
-    Raises BadInput where it cannot, KernelError for a kernel that does not parse.
-    """
+    """Return the round of what lies in the tree; BadInput or KernelError where it cannot."""
     opened, campaign = open_against_incumbent(asked), asked.campaign
     hypothesis.check_parses(campaign)
     same_as = hypothesis.check_differs(campaign, opened.notes.extra_benefit)
@@ -170,10 +167,7 @@ def _judge(gathered: Gathered, examination: Examination) -> Judged:
 
 
 def _same_machine_code(judged: Judged) -> Judged:
-    """Return what is judged of a race whose best is the incumbent's machine code.
-
-    BadInput for a lone candidate: there is nothing to measure.
-    """
+    """Judge a race whose best is the incumbent's machine code; BadInput for a lone candidate."""
     campaign = judged.gathered.opened.campaign
     why = (
         f"the same machine code as round {campaign.state.incumbent_round}: the GPU does the same "

@@ -28,10 +28,7 @@ from pytest_kopt.trials.stages import Asked, Judged, Opened
 
 
 def open_round(asked: Asked) -> Opened:
-    """Return the round that is asked for, nothing known of its cases yet.
-
-    Raises BadInput where the campaign is not ready for it.
-    """
+    """Return the round without its cases; BadInput where the campaign is not ready for it."""
     settings, campaign = asked.settings, asked.campaign
     assert settings.round is not None and settings.round != "final"
     number = campaign.state.check_round(settings.round)

@@ -43,10 +43,7 @@ _FOUND_OUT = (Decision.REPAIR, Decision.REJECTED_OVERFIT)
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A candidate as far as it has come: its rows, and what is told of it.
-
-    `figures` are its change over the incumbent while it raced, `{}` where it did not.
-    """
+    """A candidate as far as it has come; `figures` are its change while it raced, if it did."""
 
     candidate: Candidate
     found: Collector
@@ -127,10 +124,7 @@ def put_incumbent_back(opened: Opened, held: ExitStack) -> Opened:
 
 
 def close_race(ran: Ran) -> Closing:
-    """Check and race the candidates, then put the best into the tree and close its round.
-
-    One that is found out there takes nobody with it: the next best follows.
-    """
+    """Check, race, put the best into the tree and close its round; one found out gives way."""
     collector = ran.collector
     if not ran.interrupted and any(NO_MEMORY in text for text in collector.failures.values()):
         # The candidates held it, whose checks went on meanwhile.
