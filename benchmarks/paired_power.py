@@ -30,8 +30,7 @@ from gpu_report import replace_table
 from tabulate import tabulate
 
 from pytest_kopt import policies
-from pytest_kopt.decide import student
-from pytest_kopt.decide.inference import LOOKS, log_ratio, percent
+from pytest_kopt.decide.inference import LOOKS, log_ratio, percent, student_quantile
 from pytest_kopt.decide.looks import ALONE_LOOKS, decide_by_looks
 from pytest_kopt.decide.noise import DEVICE_TIMED, HOST_TIMED, Noise, Record
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
@@ -283,7 +282,7 @@ def rounds(name: str) -> Iterator[tuple[int, float]]:
             low, high = (math.log1p(float(match[i]) / 100) for i in (3, 4))
             confidence = (verdict.get("aggregate") or {}).get("confidence")
             level = (1 - confidence) / 2 if confidence else levels[count]
-            t = student.quantile(count - 1, 1 - level)
+            t = student_quantile(count - 1, 1 - level)
             yield count, 100 * (high - low) / 2 / t * math.sqrt(count)
 
 

@@ -20,8 +20,7 @@ import pytest
 from pydantic import ValidationError
 
 from pytest_kopt.bisect.walk import Change
-from pytest_kopt.decide import student
-from pytest_kopt.decide.inference import log_ratio
+from pytest_kopt.decide.inference import load_student, log_ratio
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.devices.masks import choose, interpreter_environment
 from pytest_kopt.errors import CannotFinish
@@ -166,7 +165,7 @@ def main() -> None:
         launcher.warm(interpreter_environment(choose(device_of(words))), directory)
     from pytest_kopt.trials.pull_request import gate  # noqa: F401 - what the session will need
 
-    student.load()
+    load_student()
     if not (told := orders.readline()):
         return
     output, *options = json.loads(told)

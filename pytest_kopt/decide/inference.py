@@ -10,8 +10,8 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-from pytest_kopt.decide import student
 from pytest_kopt.decide.noise import Prior, Ratios, variance_of
 
 #: After how many processes the evidence is looked at, and the one-sided level of each look.
@@ -54,20 +54,40 @@ class Estimate:
         return cls(statistics.fmean(values), math.sqrt(variance / len(values)), total)
 
     def lower(self, level: float) -> float:
-        return self.mean - student.quantile(self.freedom, 1 - level) * self.error
+        return self.mean - student_quantile(self.freedom, 1 - level) * self.error
 
     def upper(self, level: float) -> float:
-        return self.mean + student.quantile(self.freedom, 1 - level) * self.error
+        return self.mean + student_quantile(self.freedom, 1 - level) * self.error
+
+    def figures(self, level: float) -> dict[str, float]:
+        """Return it with its bounds as a verdict has them, in percent."""
+        found = (self.mean, self.lower(level), self.upper(level))
+        return dict(zip(("change_pct", "low_pct", "high_pct"), map(percent, found), strict=True))
 
     def p_below(self, limit: float) -> float:
         """Return the one-sided p-value of the hypothesis that the truth is at or above `limit`."""
         if self.error == 0:
             return 0.0 if self.mean < limit else 1.0
-        return student.probability(self.freedom, (self.mean - limit) / self.error)
+        from scipy.special import stdtr
+
+        return float(stdtr(self.freedom, (self.mean - limit) / self.error))
 
     def p_above(self, limit: float) -> float:
         """Return the one-sided p-value of the hypothesis that the truth is at or below `limit`."""
         return Estimate(-self.mean, self.error, self.freedom).p_below(-limit)
+
+
+def load_student() -> None:
+    """Load scipy where somebody is waited for anyway: it takes a quarter of a second, or more."""
+    import scipy.special  # noqa: F401
+
+
+@lru_cache(maxsize=1000)
+def student_quantile(freedom: float, probability: float) -> float:
+    """Return Student's t with P(T <= t) = `probability` for these degrees of freedom."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, probability))
 
 
 def replica_ratio(quads: Sequence[Sequence[tuple[str, float]]], first: str, second: str) -> float:

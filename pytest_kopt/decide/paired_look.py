@@ -173,10 +173,8 @@ class JudgedLook:
                 better=evidence.better,
                 candidate=candidate,
                 incumbent=incumbent,
-                change_pct=percent(self.total.mean),
-                low_pct=percent(self.total.lower(self.level)),
-                high_pct=percent(self.total.upper(self.level)),
                 confidence=1 - 2 * self.level,
+                **self.total.figures(self.level),
             ),
             shapes=[self._shape(case) for case in evidence.cases],
             classes=[self._class(name) for name in self.groups],
@@ -198,23 +196,19 @@ class JudgedLook:
 
     def _shape(self, case: PairedCase) -> Shape:
         found = self.shapes[case.name]
-        low, high = found.lower(case.level), found.upper(case.level)
-        status: Status = "improved" if low > 0 else "unchanged"
-        if case.name in self.regressed or high < slower_by(self.policy.shape_gate_pct):
+        status: Status = "improved" if found.lower(case.level) > 0 else "unchanged"
+        gate = slower_by(self.policy.shape_gate_pct)
+        if case.name in self.regressed or found.upper(case.level) < gate:
             status = "regressed"
-        bounds = None if case.same else [percent(value) for value in (found.mean, low, high)]
-        change_pct, low_pct, high_pct = bounds or (None, None, None)
-        return Shape(
+        shape = Shape(
             label=case.label,
             dims=dict(case.dims),
             check="PASS",
-            change_pct=change_pct,
-            low_pct=low_pct,
-            high_pct=high_pct,
             status=status,
             device=case.device,
             same=case.same,
         )
+        return shape.model_copy(update={} if case.same else found.figures(case.level))
 
     def _class(self, name: str) -> ConfigClass:
         """Return a class with the interval that it is judged by: the target's is the look's."""
@@ -227,11 +221,9 @@ class JudgedLook:
             cases=len(cases),
             candidate=candidate,
             incumbent=incumbent,
-            change_pct=percent(found.mean),
-            low_pct=percent(found.lower(level)),
-            high_pct=percent(found.upper(level)),
             confidence=1 - 2 * level,
             status=self.standing.status(name),
+            **found.figures(level),
         )
 
 
@@ -278,7 +270,7 @@ def _unsafe(classes: Mapping[str, Estimate], policy: Policy) -> frozenset[str]:
 
 
 def _shown(found: Estimate, level: float) -> str:
-    return changed_within(*map(percent, (found.mean, found.lower(level), found.upper(level))))
+    return changed_within(*found.figures(level).values())
 
 
 def _values(cases: Sequence[PairedCase]) -> tuple[float | None, float | None]:

@@ -87,12 +87,7 @@ def lead(first: PairedEvidence, second: PairedEvidence) -> Estimate:
 
 def interval(evidence: PairedEvidence) -> dict[str, float]:
     """Return a candidate's change over the incumbent in percent, at the level of its look."""
-    found, level = whole(evidence), LOOKS[evidence.replicas]
-    return {
-        "change_pct": percent(found.mean),
-        "low_pct": percent(found.lower(level)),
-        "high_pct": percent(found.upper(level)),
-    }
+    return whole(evidence).figures(LOOKS[evidence.replicas])
 
 
 def _against_incumbent(evidence: PairedEvidence, policy: Policy) -> Standing:

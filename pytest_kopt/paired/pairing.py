@@ -18,7 +18,7 @@ from pytest_kopt.decide.looks import decide_by_looks
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, KernelChange, Replicas, Same, Verdict
-from pytest_kopt.devices.conditions import Conditions, by_kind
+from pytest_kopt.devices.conditions import by_kind
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
@@ -305,21 +305,15 @@ def _flags(
 
 
 def _priors(evidence: PairedEvidence) -> dict[str, object]:
-    priors = {case.name: evidence.prior([case]) for case in evidence.cases}
     return {
-        name: {
+        case.name: {
             "sd_pct": percent(math.sqrt(prior.variance)),
             "freedom": prior.freedom,
             "source": prior.source,
         }
-        for name, prior in priors.items()
-        if prior
+        for case in evidence.cases
+        if (prior := evidence.prior([case]))
     }
-
-
-def _clocks(conditions: Conditions) -> str:
-    """Return the SM clock in MHz after the measurement; empty where it is not known."""
-    return "" if conditions.after.sm_mhz is None else f"{conditions.after.sm_mhz:.0f}"
 
 
 def _change(
@@ -346,7 +340,8 @@ def _pairs_csv(results: Sequence[CaseResult], replicas: Sequence[Mapping[str, Ca
     for number, replica in enumerate(replicas, start=1):
         for result in (result for result in results if result.nodeid in replica):
             quads = replica[result.nodeid]
-            clocks = "" if quads.conditions is None else _clocks(quads.conditions)
+            clock = quads.conditions and quads.conditions.after.sm_mhz
+            clocks = "" if clock is None else f"{clock:.0f}"
             for kind, found in quads.quads.items():
                 for pair, position, new, old in _pairs(found):
                     row = [result.label, number, kind, pair, position, repr(new), repr(old)]

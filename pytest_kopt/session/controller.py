@@ -11,7 +11,7 @@ import pytest
 
 from pytest_kopt.campaign import running
 from pytest_kopt.cases.collector import Collector
-from pytest_kopt.decide import student
+from pytest_kopt.decide.inference import load_student
 from pytest_kopt.devices.idle import NoIdleGpu
 from pytest_kopt.errors import BadInput, CannotFinish, storage_told
 from pytest_kopt.exit_codes import ExitCode
@@ -130,7 +130,7 @@ class Controller:
         if self.orders.compared and not self.is_settled:
             # The parent of the processes imports torch meanwhile.
             with kept_bytecode():
-                student.load()
+                load_student()
         if blocked or self.is_settled:
             self.collector.startup_death = blocked
             self._config.pluginmanager.register(Blocked(), "kopt-blocked")

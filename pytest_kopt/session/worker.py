@@ -95,6 +95,14 @@ class Worker:
             compile_here()
             if orders.device == "cuda":
                 announce(device.uuid)
+            more: dict[str, Any] = {"repeats": orders.repeats} if orders.repeats else {}
+            if orders.arms:
+                more["cpu"] = WallEngine(iterations=_PAIR_CALLS, block_seconds=_PAIR_SECONDS)
+            elif orders.iterations:
+                more["cpu"] = WallEngine(iterations=orders.iterations)
+            elif not orders.cases_only:
+                calls, seconds = _PLAIN_CALLS, _PLAIN_SECONDS
+                more["cpu"] = WallEngine(iterations=calls, block_seconds=seconds, fewest=1)
             self._bench = Bench(
                 orders.device,
                 orders.engine,
@@ -109,18 +117,8 @@ class Worker:
                 check_only=orders.check_only,
                 compared=orders.compared,
                 language=orders.language,
+                **more,
             )
-            if orders.repeats:
-                self._bench = replace(self._bench, repeats=orders.repeats)
-            if orders.iterations:
-                cpu = WallEngine(iterations=orders.iterations)
-                self._bench = replace(self._bench, cpu=cpu)
-            elif not orders.cases_only:
-                cpu = WallEngine(iterations=_PLAIN_CALLS, block_seconds=_PLAIN_SECONDS, fewest=1)
-                self._bench = replace(self._bench, cpu=cpu)
-            if orders.arms:
-                cpu = WallEngine(iterations=_PAIR_CALLS, block_seconds=_PAIR_SECONDS)
-                self._bench = replace(self._bench, cpu=cpu)
         return self._bench
 
     def _run_arms(self, item: pytest.Function) -> Callable[[Case, Bench], None] | None:

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.decide import student
-from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, percent
+from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, percent, student_quantile
 from pytest_kopt.decide.noise import MOST
 from pytest_kopt.errors import BadInput
 from pytest_kopt.paired.arms import NotComparable
@@ -84,6 +83,6 @@ def resolvable_pct(spread: float, processes: int) -> float:
     shifting the central one.
     """
     look = max((count for count in LOOKS if count <= processes), default=min(LOOKS))
-    quantile = student.quantile(MOST + 2 * (look - 1), 1 - LOOKS[look])
+    quantile = student_quantile(MOST + 2 * (look - 1), 1 - LOOKS[look])
     quantile += statistics.NormalDist().inv_cdf(POWER)
     return percent(quantile * spread / math.sqrt(min(processes, FINAL_LOOK)))

@@ -11,7 +11,7 @@ from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import reuse_log_ratios
 from pytest_kopt.cases.skew import DISTRIBUTIONS
-from pytest_kopt.decide.skewed import UNDER_SKEW
+from pytest_kopt.decide.looks import UNDER_SKEW
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.figures import changed
 from pytest_kopt.honesty.finding import is_finding

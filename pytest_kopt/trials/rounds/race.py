@@ -29,11 +29,11 @@ from pytest_kopt.trials.campaign_trial import Question
 from pytest_kopt.trials.candidates import Candidate, candidates_of
 from pytest_kopt.trials.gathering import add_error_rows, gather
 from pytest_kopt.trials.rounds.candidate import (
+    Examination,
     judge_candidate,
     open_against_incumbent,
     record,
 )
-from pytest_kopt.trials.rounds.examination import Examination
 from pytest_kopt.trials.stages import Asked, Begun, Gathered, Judged, Opened, RacedCandidate, Ran
 
 _OPTION = "--kopt-candidates"
