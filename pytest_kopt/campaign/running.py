@@ -23,6 +23,8 @@ from pytest_kopt.schema.table import write_atomically
 
 RUNNING_VERSION = 1
 ENDED = "ended"
+#: The phase in which two versions are compared.
+COMPARING = "comparing"
 #: What ends a session before its verdict, by the exit code.
 CODES: dict[type[Exception], ExitCode] = {
     BadInput: ExitCode.USAGE,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_kopt.campaign.running import COMPARING
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.devices.placement import Placement, place
@@ -21,7 +22,7 @@ from pytest_kopt.processes.launcher import launcher_of
 from pytest_kopt.processes.site import Place, Site
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.session.distribution import has_local_workers, is_distributed, local_workers
-from pytest_kopt.session.progress import COMPARING, Progress
+from pytest_kopt.session.progress import Progress
 from pytest_kopt.session.sites import Sites
 from pytest_kopt.session.warming import EARLY_LOOK
 
@@ -42,8 +43,7 @@ if TYPE_CHECKING:
     from pytest_kopt.processes.profiler import Profiler
     from pytest_kopt.processes.remote_host import RemoteHost
     from pytest_kopt.profiling.table import CaseProfile
-
-    _Asked = tuple[Sequence[tuple[Path, Path]], Sequence[str], dict[str, Any]]
+    from pytest_kopt.trials.trial import InCopies
 
 
 class HostMeasurements:
@@ -70,7 +70,7 @@ class HostMeasurements:
         self._root = config.rootpath.resolve()
         self._opened: tuple[Versions, Comparison] | None = None
         #: What was asked for ahead, and what runs of it.
-        self._running: tuple[_Asked, SideBySide] | None = None
+        self._running: tuple[InCopies, SideBySide] | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -153,64 +153,47 @@ class HostMeasurements:
             start = partial(Child, self._config, orders, env, members, copy, site.starter)
             CaseProcesses(start, replay).run()
 
-    def run_in(
-        self,
-        copies: Sequence[tuple[Path, Path]],
-        ids: Sequence[str],
-        phase: str = "",
-        **changes: Any,
-    ) -> list[Collector]:
-        begun, asked = self._running, (copies, ids, changes)
-        several = crowded = len(copies) > 1
+    def run_in(self, asked: InCopies, phase: str = "") -> list[Collector]:
+        begun = self._running
+        several = crowded = len(asked.copies) > 1
         if begun is None or begun[0] != asked:
             self._end_running()
-            begun = asked, self._side_by_side(copies, ids, changes)
+            begun = asked, self._side_by_side(asked)
         else:
             crowded = True
         self._running = None
         if phase:
-            self.progress.entering(phase, len(copies) if several else 0)
+            self.progress.entering(phase, len(asked.copies) if several else 0)
         found = begun[1].wait(self.progress.checked)
         for number, there in enumerate(found):
             if crowded and any(NO_MEMORY in text for text in there.failures.values()):
-                (found[number],) = self._side_by_side([copies[number]], ids, changes).wait()
+                alone = replace(asked, copies=asked.copies[number : number + 1])
+                (found[number],) = self._side_by_side(alone).wait()
         return found
 
-    def begin_in(
-        self,
-        copies: Sequence[tuple[Path, Path]],
-        ids: Sequence[str],
-        *,
-        beside_timing: bool = False,
-        **changes: Any,
-    ) -> None:
-        site, asked = self.sites.here, (copies, ids, changes)
+    def begin_in(self, asked: InCopies, *, beside_timing: bool = False) -> None:
+        site = self.sites.here
         has_room = site.kind == "cuda" or (site.cores > 1 and not beside_timing)
         if not (has_room and has_local_workers(self._config)):
             return
         if self._running is None or self._running[0] != asked:
             self._end_running()
-            self._running = asked, self._side_by_side(*asked)
+            self._running = asked, self._side_by_side(asked)
 
     def _end_running(self) -> None:
         if self._running is not None:
             self._running[1].end()
             self._running = None
 
-    def _side_by_side(
-        self,
-        copies: Sequence[tuple[Path, Path]],
-        ids: Sequence[str],
-        changes: Mapping[str, Any],
-    ) -> SideBySide:
+    def _side_by_side(self, asked: InCopies) -> SideBySide:
         from pytest_kopt.paired.remeasure import SideBySide
 
         site, devices = self.sites.first, self._devices
         room = max(1, site.cores // _CORES_OF_A_CHECK[site.kind])
-        most = max(1, min(self.checkers, room // len(copies)))
+        most = max(1, min(self.checkers, room // len(asked.copies)))
         runs = [
-            self._rerun(site, device, ids, site.copy(*copy), most=most, **changes)
-            for copy, device in zip(copies, cycle(devices), strict=False)
+            self._rerun(site, device, asked.ids, site.copy(*copy), most=most, **asked.orders)
+            for copy, device in zip(asked.copies, cycle(devices), strict=False)
         ]
         return SideBySide(runs, room)
 

@@ -15,7 +15,6 @@ from pytest_kopt.clock import now
 from pytest_kopt.decide.inference import LOOKS
 from pytest_kopt.decide.looks import ALONE_LOOKS
 
-COMPARING = "comparing"
 #: Seconds after which a line is printed where there is no terminal, whatever has happened.
 QUIET_SECONDS = 10.0
 _TICK_SECONDS = 1.0
@@ -78,7 +77,7 @@ class Progress:
         self,
         planned: int,
         lanes: int = 1,
-        phase: str = COMPARING,
+        phase: str = running.COMPARING,
         looks: Sequence[int] = tuple(LOOKS),
     ) -> None:
         """Begin a comparison of at most so many replicas, on so many devices at once."""

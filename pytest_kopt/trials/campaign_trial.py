@@ -22,7 +22,7 @@ from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.stages import Asked, Begun, Opened, Ran
 from pytest_kopt.trials.trees import trees_of
-from pytest_kopt.trials.trial import Measurements
+from pytest_kopt.trials.trial import InCopies, Measurements
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,8 @@ class CampaignTrial:
         begun, campaign = self._begun, self._asked.campaign
         assert begun is not None
         if copies := self._question.copies(begun):
-            measurements.begin_in(copies, list(self._opened.expected), check_only=True)
+            asked = InCopies(copies, [*self._opened.expected], {"check_only": True})
+            measurements.begin_in(asked)
         opponent = self._question.opponent(campaign)
         # A build is left for when the cases have passed.
         is_built = self._asked.settings.compare == "stored" or campaign.manifest.rebuild_command

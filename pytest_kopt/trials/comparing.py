@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pytest_kopt.campaign.kernel import KernelVersion
+from pytest_kopt.campaign.running import COMPARING
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.gates import checked_shape, metrics_verdict
@@ -17,7 +18,7 @@ from pytest_kopt.decide.stored import (
 )
 from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput
-from pytest_kopt.paired.arms import NotComparable
+from pytest_kopt.paired.arms import CandidateDied, NotComparable
 from pytest_kopt.paired.noise import Known
 from pytest_kopt.paired.pairing import PairedMetric, judge
 from pytest_kopt.paired.replica import Caught
@@ -26,8 +27,21 @@ from pytest_kopt.trials import judging
 from pytest_kopt.trials.stages import Gathered, Judged, Opened
 
 
-def compare_paired(gathered: Gathered, other: KernelVersion) -> Judged:
-    """Compare with another version in fresh processes; BadInput where they cannot be together."""
+def broken(gathered: Gathered, wanted: Sequence[str], step: str) -> Verdict | None:
+    """Return the verdict where the harness was edited (`step` mends it) or a case is missing."""
+    ran, results, policy = gathered.ran, gathered.results, gathered.policy
+    if gathered.edits and not ran.interrupted:
+        return judging.overfit(results, gathered.edits, policy, step, judging.EDITED_HARNESS)
+    return judging.cut_off(ran.collector, wanted, ran.interrupted, policy)
+
+
+def compare_paired(
+    gathered: Gathered, other: KernelVersion, again: Callable[[Gathered], Judged]
+) -> Judged:
+    """Compare with another version in fresh processes; BadInput where they cannot be together.
+
+    A candidate that ends its processes is judged `again`, by the row that this gives its case.
+    """
     opened, results, policy = gathered.opened, gathered.results, gathered.policy
     campaign, table = opened.campaign, gathered.rows
     metrics = parse_primary(campaign.manifest.primary_metric, table, policy.directions)
@@ -39,7 +53,7 @@ def compare_paired(gathered: Gathered, other: KernelVersion) -> Judged:
         paired = [PairedMetric.of(metric, table) for metric in metrics]
         known = Known.here(opened.asked.settings.workspace, results, campaign)
         ids = [result.nodeid for result in results]
-        phase = "comparing the winner" if opened.raced else "comparing"
+        phase = f"{COMPARING} the winner" if opened.raced else COMPARING
         with gathered.ran.measurements.compare(ids, versions, phase=phase) as comparison:
             found = judge(
                 comparison,
@@ -53,6 +67,9 @@ def compare_paired(gathered: Gathered, other: KernelVersion) -> Judged:
             )
     except Caught as caught:
         return Judged(gathered, judging.overfit(results, caught.findings, policy))
+    except CandidateDied as death:
+        judged = again(gathered.with_failure(death.case, "ERROR", str(death)))
+        return replace(judged, detail=judging.head(str(death)))
     except NotComparable as error:
         raise BadInput(
             f"the incumbent cannot be measured beside the candidate: {error}",

@@ -26,12 +26,11 @@ from pytest_kopt.cases.details import with_details
 from pytest_kopt.decide.verdict import Applied, Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
-from pytest_kopt.paired.arms import CandidateDied
 from pytest_kopt.show.files import optimize_log, performance_log, projections
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import Question, carry_out
-from pytest_kopt.trials.comparing import compare_paired
+from pytest_kopt.trials.comparing import broken, compare_paired
 from pytest_kopt.trials.gathering import frozen_cases, gather
 from pytest_kopt.trials.rounds.common import evidence
 from pytest_kopt.trials.stages import Asked, Gathered, Judged, Opened, Ran
@@ -135,15 +134,12 @@ def close_final(ran: Ran, next_steps: Mapping[Decision, str] = _NEXT, **facts: A
 
 def _judge(gathered: Gathered, next_steps: Mapping[Decision, str]) -> Judged:
     """Judge the best version: by its rows and findings, then side by side with the baseline."""
-    ran, opened = gathered.ran, gathered.opened
+    opened = gathered.opened
     results, policy = gathered.results, gathered.policy
-    broken = judging.cut_off(ran.collector, list(opened.expected), ran.interrupted, policy)
-    if broken:
-        return Judged(gathered, broken)
-    if gathered.edits:
-        step, reason = "put it back and run it again", judging.EDITED_HARNESS
-        return Judged(gathered, judging.overfit(results, gathered.edits, policy, step, reason))
-    found = judging.rejecting(item for result in results for item in result.findings)
+    unusable = broken(gathered, list(opened.expected), "put it back and run it again")
+    if unusable:
+        return Judged(gathered, unusable)
+    found = judging.rejecting(judging.findings_of(results))
     if found:
         step = "an accepted round cheats; find it"
         return Judged(gathered, judging.overfit(results, found, policy, step))
@@ -159,11 +155,10 @@ def _judge(gathered: Gathered, next_steps: Mapping[Decision, str]) -> Judged:
         reason = f"no accepted round is left: {opened.withdrawn} withdrawn"
         lost = Decision.ROLLED_BACK
         return Judged(gathered, judging.uncompared(results, policy, lost, reason, _NEXT[lost]))
-    try:
-        judged = compare_paired(gathered, opened.campaign.baseline())
-    except CandidateDied as death:
-        judged = _judge(gathered.with_failure(death.case, "ERROR", str(death)), next_steps)
-        return replace(judged, detail=judging.head(str(death)))
+    baseline = opened.campaign.baseline()
+    judged = compare_paired(gathered, baseline, lambda failed: _judge(failed, next_steps))
+    if judged.verdict.decision is Decision.REPAIR:
+        return judged
     verdict, flags = judged.verdict, list(judged.verdict.flags)
     chain = chain_of_best(opened.campaign.state)
     if chain:

@@ -7,9 +7,11 @@ is made while pytest is configured, begun when the session starts, and closed wh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from pytest_kopt.campaign.running import COMPARING
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.kernel_time import ProfilePair
@@ -21,6 +23,18 @@ from pytest_kopt.profiling.table import CaseProfile
 from pytest_kopt.show.standing import Closing
 
 
+@dataclass(frozen=True, slots=True)
+class InCopies:
+    """Cases to run in copies of the project: its root and the copy, each.
+
+    `orders` are fields of the session's orders that are other ones there.
+    """
+
+    copies: Sequence[tuple[Path, Path]]
+    ids: Sequence[str]
+    orders: Mapping[str, Any]
+
+
 class Measurements(Protocol):
     """What can be had from fresh processes once the cases have passed."""
 
@@ -30,27 +44,10 @@ class Measurements(Protocol):
     def check_also(self, ids: Sequence[str]) -> None:
         """Check and measure further cases of the session; they are collected as the others were."""
 
-    def run_in(
-        self,
-        copies: Sequence[tuple[Path, Path]],
-        ids: Sequence[str],
-        phase: str = "",
-        **orders: Any,
-    ) -> list[Collector]:
-        """Return what cases come to in each copy of the project (its root and the copy).
+    def run_in(self, asked: InCopies, phase: str = "") -> list[Collector]:
+        """Return what cases come to in each copy, side by side; `phase` is shown meanwhile."""
 
-        They run side by side. `phase` is what is shown meanwhile; `orders` are fields of the
-        session's orders that are other ones there.
-        """
-
-    def begin_in(
-        self,
-        copies: Sequence[tuple[Path, Path]],
-        ids: Sequence[str],
-        *,
-        beside_timing: bool = False,
-        **orders: Any,
-    ) -> None:
+    def begin_in(self, asked: InCopies, *, beside_timing: bool = False) -> None:
         """Begin what `run_in` will be asked, in place of another; not `beside_timing` on a CPU."""
 
     def get_ahead(self, ids: Sequence[str], versions: Versions) -> None:
@@ -61,7 +58,7 @@ class Measurements(Protocol):
         ids: Sequence[str],
         versions: Versions,
         most: int | None = None,
-        phase: str = "comparing",
+        phase: str = COMPARING,
     ) -> Comparison:
         """Return a comparison of versions over these cases, nothing measured yet.
 

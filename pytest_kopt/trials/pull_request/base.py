@@ -17,7 +17,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.processes.child import Child, ChildDied, collect, mover
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.trials.trees import overlays
-from pytest_kopt.trials.trial import Measurements
+from pytest_kopt.trials.trial import InCopies, Measurements
 from pytest_kopt.versions.affected_modules import DATA_SUFFIXES, NATIVE_SUFFIXES
 
 
@@ -152,7 +152,7 @@ def removed(
     ran = set[str]()
     if skipped:
         with tree_of(base) as copy:
-            (there,) = measurements.run_in([copy], skipped, check_only=True)
+            (there,) = measurements.run_in(InCopies([copy], skipped, {"check_only": True}))
         # What a test only has parameters for is no sign that it came to its case.
         ran = {nodeid for nodeid, row in there.undecided.items() if not row.evidence.guessed}
     return [nodeid for nodeid in then.ids if nodeid not in now.order or nodeid in ran]

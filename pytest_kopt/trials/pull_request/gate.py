@@ -33,7 +33,7 @@ from pytest_kopt.show.words import gate_outcome
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.pull_request.base import Base, Inventory, removed, take_inventory
 from pytest_kopt.trials.trees import trees_of, why_not_in_place
-from pytest_kopt.trials.trial import Measurements, Trial
+from pytest_kopt.trials.trial import InCopies, Measurements, Trial
 from pytest_kopt.versions.affected_modules import DATA_SUFFIXES, NATIVE_SUFFIXES
 
 _COMPUTE = "compute what the cases ask for"
@@ -292,8 +292,8 @@ class PullRequestGate(Gate):
         """Return the new cases that the base's kernels do not pass, each with what to say of it."""
         if not new or not self._base.old:
             return {}
-        copy = (versions.root, versions.trees[0])
-        (there,) = (run.results for run in measurements.run_in([copy], new, check_only=True))
+        asked = InCopies([(versions.root, versions.trees[0])], new, {"check_only": True})
+        (there,) = (run.results for run in measurements.run_in(asked))
         found = {nodeid: there[nodeid].check if nodeid in there else "" for nodeid in new}
         return {
             nodeid: f"new case, not compared: {nodeid}" + (check and f" ({check} at the base)")

@@ -136,7 +136,7 @@ def _with_kernel_time(judged: Judged) -> Judged:
 
 
 def _notices(gathered: Gathered) -> list[Finding]:
-    found = [found for result in gathered.results for found in result.findings]
+    found = judging.findings_of(gathered.results)
     found += ask(Phase.CLAIMED, claim=gathered.opened.notes.claim, found=found)
     return [item for item in found if not item.rejects]
 

@@ -21,22 +21,23 @@ from pytest_kopt.cases.result import CaseResult, reuse_log_ratios
 from pytest_kopt.decide.gates import correctness_verdict
 from pytest_kopt.decide.kernel_time import ON_CPU, judge_kernel_time
 from pytest_kopt.decide.stored import asks_for_full
-from pytest_kopt.decide.verdict import Decision, Level, Verdict
+from pytest_kopt.decide.verdict import Decision, Level
 from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.figures import changed
 from pytest_kopt.honesty.checks import REPAIRS, Phase, ask
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inflation import Inflation, inflation
 from pytest_kopt.honesty.transfer import BOUNDED, Claim, caches_weights
-from pytest_kopt.paired.arms import CandidateDied
 from pytest_kopt.sameness.program import differing
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import Question
-from pytest_kopt.trials.comparing import compare_paired, compare_stored
+from pytest_kopt.trials.comparing import broken, compare_paired, compare_stored
 from pytest_kopt.trials.gathering import frozen_cases, gather
 from pytest_kopt.trials.rounds.common import check_target_class, open_round, profiled, record_round
 from pytest_kopt.trials.stages import Asked, Begun, Gathered, Judged, Opened, Ran
+
+_PUT_BACK = "the incumbent is back; put the harness back too"
 
 
 class Examination:
@@ -49,7 +50,7 @@ class Examination:
 
     def found(self, results: Sequence[CaseResult]) -> list[Finding]:
         """Return what the cases' findings, the audit and the notes' bucket say together."""
-        found = [found for result in results for found in result.findings]
+        found = judging.findings_of(results)
         found += self._audited
         # A weight cache that the incumbent has as well is not this round's gain.
         old = self._incumbent_caches_weights
@@ -164,7 +165,7 @@ def _judge_same(ran: Ran) -> Judged:
     assert number is not None
     ran.collector.results = {result.nodeid: result for result in campaign.results(number)}
     gathered = gather(ran)
-    verdict = _broken(gathered, list(ran.collector.results))
+    verdict = broken(gathered, list(ran.collector.results), _PUT_BACK)
     if not verdict and differing(campaign.incumbent().sources, kernel.sources):
         verdict = judging.incomplete(policy, "the kernel files changed meanwhile")
     benefit = opened.notes.extra_benefit
@@ -173,20 +174,12 @@ def _judge_same(ran: Ran) -> Judged:
     return Judged(gathered, verdict or same)
 
 
-def _broken(gathered: Gathered, wanted: Sequence[str]) -> Verdict | None:
-    ran, results, policy = gathered.ran, gathered.results, gathered.policy
-    if gathered.edits and not ran.interrupted:
-        step = "the incumbent is back; put the harness back too"
-        return judging.overfit(results, gathered.edits, policy, step, judging.EDITED_HARNESS)
-    return judging.cut_off(ran.collector, wanted, ran.interrupted, policy)
-
-
 def _judge(gathered: Gathered, examination: Examination) -> Judged:
     """Judge the cases of the level: what is missing, wrong, dishonest; then by their times."""
     opened, results, policy = gathered.opened, gathered.results, gathered.policy
-    broken = _broken(gathered, list(opened.expected))
-    if broken:
-        return Judged(gathered, broken)
+    unusable = broken(gathered, list(opened.expected), _PUT_BACK)
+    if unusable:
+        return Judged(gathered, unusable)
     damning = judging.rejecting(examination.found(results))
     if damning:
         return Judged(gathered, judging.overfit(results, damning, policy))
@@ -199,12 +192,8 @@ def _judge(gathered: Gathered, examination: Examination) -> Judged:
         return Judged(gathered, judging.incomplete(policy, *ON_CPU))
     if opened.asked.settings.compare == "stored":
         return Judged(gathered, compare_stored(gathered))
-    try:
-        judged = compare_paired(gathered, opened.campaign.incumbent())
-    except CandidateDied as death:
-        gathered = gathered.with_failure(death.case, "ERROR", str(death))
-        judged = _judge(gathered, examination)
-        return replace(judged, detail=judging.head(str(death)))
+    incumbent = opened.campaign.incumbent()
+    judged = compare_paired(gathered, incumbent, lambda failed: _judge(failed, examination))
     if judged.paired and judged.paired.has_same_machine_code and not opened.notes.extra_benefit:
         return _same_machine_code(judged)
     refused = [found for found in judged.nearby if found.rejects]

@@ -35,6 +35,7 @@ from pytest_kopt.trials.rounds.candidate import (
     record,
 )
 from pytest_kopt.trials.stages import Asked, Begun, Gathered, Judged, Opened, RacedCandidate, Ran
+from pytest_kopt.trials.trial import InCopies
 
 _OPTION = "--kopt-candidates"
 #: What the best of a race may turn out to be, and the next best is judged in its place.
@@ -89,12 +90,14 @@ class _Trees:
         found = {name: each.trees[0] for name, each in made.items()}
         return cls(made[""].root, tuple(changed), found.pop(""), found)
 
-    def copy_of(self, name: str) -> tuple[Path, Path]:
-        return self.root, self.by_name[name]
-
     @property
     def copies(self) -> list[tuple[Path, Path]]:
-        return [*map(self.copy_of, self.by_name)]
+        return [(self.root, tree) for tree in self.by_name.values()]
+
+    def timed(self, name: str, opened: Opened) -> InCopies:
+        """Return what checks and times a candidate as a lone one is."""
+        orders = {"check_only": False}
+        return InCopies([(self.root, self.by_name[name])], [*opened.expected], orders)
 
     def together(self, names: Sequence[str]) -> Versions:
         trees = (self.incumbent, *(self.by_name[name] for name in names))
@@ -166,9 +169,7 @@ def _judged(ran: Ran, first: _Entry, raced: tuple[RacedCandidate, ...], trees: _
     begun = replace(ran.begun, opened=opened, kernel=campaign.candidate())
     if first.decision is Decision.ROLLED_BACK:
         ran.measurements.get_ahead(ids, begun.beside(campaign.incumbent()))
-        copy = trees.copy_of(first.name)
-        phase = "checking the winner"
-        (full,) = ran.measurements.run_in([copy], ids, phase, check_only=False)
+        (full,) = ran.measurements.run_in(trees.timed(first.name, opened), "checking the winner")
     ran.collector.take_over(full)
     return judge_candidate(replace(ran, begun=begun))
 
@@ -191,12 +192,8 @@ def _broken(gathered: Gathered) -> Verdict | None:
 def _raced(gathered: Gathered, trees: _Trees) -> tuple[list[_Entry], list[_Entry]]:
     """Return the candidates that passed their checks, the best first, and the others."""
     ran, candidates = gathered.ran, gathered.opened.candidates
-    found = ran.measurements.run_in(
-        trees.copies,
-        list(ran.opened.expected),
-        phase="checking candidate",
-        check_only=True,
-    )
+    asked = InCopies(trees.copies, [*ran.opened.expected], {"check_only": True})
+    found = ran.measurements.run_in(asked, "checking candidate")
     entries = [_checked(*both, ran) for both in zip(candidates, found, strict=True)]
     passed = [item for item in entries if not item.reason]
     out = [item for item in entries if item.reason]
@@ -261,9 +258,7 @@ def _race(gathered: Gathered, passed: Sequence[Candidate], trees: _Trees) -> Rac
             policy,
             Known.here(opened.asked.settings.workspace, results, campaign),
             opened.core,
-            leads=lambda name: measurements.begin_in(
-                [trees.copy_of(name)], [*opened.expected], beside_timing=True, check_only=False
-            ),
+            leads=lambda name: measurements.begin_in(trees.timed(name, opened), beside_timing=True),
         )
     except NotComparable as error:
         raise BadInput(
