@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +55,9 @@ class Case:
     domain: tuple[str, ...] = ()
     keywords: tuple[str, ...] = ()
     returns: frozenset[str] | None = None
+
+    def refusal(self, what: str, legal: str | Iterable[str]) -> BadInput:
+        return BadInput(what, where=f"case {self.nodeid}", legal=legal)
 
     @property
     def is_grouped(self) -> bool:

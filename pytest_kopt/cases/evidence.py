@@ -30,12 +30,9 @@ class Failure:
 
     @classmethod
     def of(cls, found: Comparison) -> Failure:
-        named = cls(found.name, found.reason, found.gate)
-        if found.figures is None:
-            return named
         f = found.figures
-        worst = list(f.worst_index), f.worst_ref, f.worst_out
-        return cls(named.output, named.reason, named.gate, f.snr_db, f.max_abs, *worst)
+        known = (f.snr_db, f.max_abs, list(f.worst_index), f.worst_ref, f.worst_out) if f else ()
+        return cls(found.name, found.reason, found.gate, *known)
 
 
 @dataclass(frozen=True, slots=True)

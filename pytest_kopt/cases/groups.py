@@ -14,7 +14,6 @@ import torch
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.skew import DISTRIBUTIONS, filled_groups
-from pytest_kopt.errors import BadInput
 from pytest_kopt.numerics.nested import tensors
 
 #: The distributions that a gain has to hold under.
@@ -57,12 +56,11 @@ def find_groups(case: Case, given: Sequence[Any]) -> Groups | None:
     """
     if not case.is_grouped:
         return None
-    where = f"case {case.nodeid}"
     count = case.dims.get("G")
     if not isinstance(count, int) or count < 1:
-        raise BadInput(f"the dim G is {count!r}", where=where, legal="the number of groups")
+        raise case.refusal(f"the dim G is {count!r}", "the number of groups")
     if case.groups is not None and case.groups >= len(given):
-        raise BadInput(f"groups is {case.groups}", where=where, legal=f"0 to {len(given) - 1}")
+        raise case.refusal(f"groups is {case.groups}", f"0 to {len(given) - 1}")
     # Rows that a router dropped, or a buffer's spare ones, belong to no group.
     extents = {size for tensor in tensors(given) if tensor.ndim > 1 for size in tensor.shape}
     most = max([*extents, *(n for n in [case.dims.get("M")] if isinstance(n, int))], default=0)
@@ -75,28 +73,24 @@ def find_groups(case: Case, given: Sequence[Any]) -> Groups | None:
         named = found if case.groups is None else {case.groups: found.get(case.groups)}
         if len({reading and reading[1] for reading in named.values()}) > 1:
             places = ", ".join(map(str, found))
-            raise BadInput(
+            raise case.refusal(
                 f"the inputs {places} can all be group sizes, and differ",
-                where=where,
-                legal="groups=POSITION names the one that is",
+                "groups=POSITION names the one that is",
             )
         reading = next(iter(named.values()), None)
         if reading is None:
             continue
         sizes = reading[1]
         if odd := [size for size in sizes if size % case.group_multiple]:
-            raise BadInput(
+            raise case.refusal(
                 f"a group has {odd[0]} rows, and group_multiple is {case.group_multiple}",
-                where=where,
-                legal="a number that divides every group's size",
+                "a number that divides every group's size",
             )
         layouts = {place: layout for place, (layout, s) in found.items() if s == sizes}
         return Groups(layouts, sizes, case.group_multiple)
     what = "no input holds" if case.groups is None else f"input {case.groups} does not hold"
-    raise BadInput(
-        f"{what} the sizes of {count} groups, so that a gain under skew cannot be judged",
-        where=where,
-        legal=_WAY_ON,
+    raise case.refusal(
+        f"{what} the sizes of {count} groups, so that a gain under skew cannot be judged", _WAY_ON
     )
 
 

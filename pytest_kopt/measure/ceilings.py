@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import statistics
 import time
@@ -44,7 +45,8 @@ def measure_ceilings(device: str) -> Measured:
     random (constant operands toggle fewer bits and run faster than any real product).
     """
     with one_thread(), timing_lock(in_use(discover(device)).uuid):
-        sweep = [_copied(device, size) for size in _COPIES[device] if _fits(device, 2 * size)]
+        free = math.inf if device == "cpu" else 0.8 * torch.cuda.mem_get_info()[0]
+        sweep = [_copied(device, size) for size in _COPIES[device] if 2 * size < free]
         beyond = [point.tb_per_s for point in sweep if point.nbytes >= _BEYOND[device]]
         if not beyond:
             raise BadInput(
@@ -158,10 +160,6 @@ def _best(device: str, call: Callable[[], object]) -> float:
         found.append(block.run())
         time.sleep(_PAUSE_SECONDS)
     return min(found)
-
-
-def _fits(device: str, nbytes: int) -> bool:
-    return device == "cpu" or nbytes < 0.8 * torch.cuda.mem_get_info()[0]
 
 
 def _versions() -> dict[str, str]:

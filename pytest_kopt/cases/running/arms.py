@@ -44,7 +44,6 @@ from pytest_kopt.cases.running.timing import (
     engines_of,
     not_captured,
     prepare_blocks,
-    renewal_of,
 )
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.lock import checking_lock, timing_lock
@@ -105,11 +104,10 @@ def serve_arms(
             kinds.append((*_uneven(case, bench, seed, calls), others))
 
         def prepare(engines: Sequence[str]) -> dict[str, _Arm]:
-            return {
-                name: arm
-                for of, sets, functions in kinds
-                for name, arm in _arms(functions, of, sets, bench, seed, engines).items()
-            }
+            found: dict[str, _Arm] = {}
+            for of, sets, functions in kinds:
+                found |= prepare_blocks(functions, of, sets, bench, seed, engines=engines)
+            return found
 
         arms = _on_one_engine(prepare, engines_of(case, bench), case.nodeid, bench, commander)
         commander.ready(case.nodeid, list(arms))
@@ -230,22 +228,6 @@ def _on_one_engine(
     # Their graphs hold memory that the others may need.
     arms.clear()
     return prepare(common.split("+"))
-
-
-def _arms(
-    versions: Mapping[str, Callable[..., Any]],
-    case: Case,
-    pool: InputPool,
-    bench: Bench,
-    seed: int,
-    engines: Sequence[str],
-) -> dict[str, _Arm]:
-    sets = [Held(given, case.rewritten) for given in pool.sets]
-    renewal = renewal_of(sets, case, bench)
-    return {
-        name: prepare_blocks(function, case, pool, sets, bench, seed, renewal, engines=engines)
-        for name, function in versions.items()
-    }
 
 
 def _uneven(

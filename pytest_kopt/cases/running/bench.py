@@ -10,7 +10,6 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.result import ExpectedCase
 from pytest_kopt.devices.lock import Waiting
 from pytest_kopt.devices.vendor import Reading
-from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.watching.watch import Watch
@@ -69,23 +68,15 @@ def hold_against_baseline(case: Case, expected: Mapping[str, ExpectedCase] | Non
     """Raise BadInput when the case is not the one that the baseline froze under this node id."""
     if expected is None:
         return
-    where = f"case {case.nodeid}"
     frozen = expected.get(case.nodeid)
     if frozen is None:
-        raise BadInput("is not in the baseline", where=where, legal="the cases of the baseline")
+        raise case.refusal("is not in the baseline", "the cases of the baseline")
     if case.header != frozen.header:
-        raise BadInput(
-            describe_header_drift(case.header, frozen.header),
-            where=where,
-            legal=",".join(frozen.header),
-        )
+        what = describe_header_drift(case.header, frozen.header)
+        raise case.refusal(what, ",".join(frozen.header))
     empty = {column.name for column in case.schema.columns if column.is_backward}
     had_backward = not empty or not empty <= set(frozen.empty)
     if empty and case.backward != had_backward:
-        raise BadInput(
-            f"backward is {case.backward} now", where=where, legal=f"the baseline's {had_backward}"
-        )
+        raise case.refusal(f"backward is {case.backward} now", f"the baseline's {had_backward}")
     if case.dims != frozen.dims:
-        raise BadInput(
-            f"dims drifted: {case.dims}", where=where, legal=f"the baseline's {frozen.dims}"
-        )
+        raise case.refusal(f"dims drifted: {case.dims}", f"the baseline's {frozen.dims}")

@@ -13,7 +13,6 @@ import torch
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.seeds import seed_everything
-from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.outputs import taken
 from pytest_kopt.honesty.work import INTERPRETER
@@ -71,10 +70,9 @@ def draw_inputs(case: Case, seed: int) -> Sequence[Any] | Mapping[str, Any]:
     seed_everything(seed)
     given = case.inputs()
     if not isinstance(given, tuple | list | Mapping):
-        raise BadInput(
+        raise case.refusal(
             f"inputs() returned {type(given).__name__}",
-            where=f"case {case.nodeid}",
-            legal="a tuple of the function's arguments, or a dict of them by name",
+            "a tuple of the function's arguments, or a dict of them by name",
         )
     for item in contents(dict(given) if isinstance(given, Mapping) else given):
         if isinstance(item, torch.Generator):
@@ -224,11 +222,8 @@ def judge(case: Case, expected: Pass, run: Pass) -> list[Comparison]:
         return [Comparison("out", False, "the same outputs", reason)]
     found = list(pairs(expected, run))
     if isinstance(case.gate, Mapping) and (unknown := case.gate.keys() - {n for n, _, _ in found}):
-        raise BadInput(
-            f"gate has {min(unknown)!r}, and no output has this name",
-            where=f"case {case.nodeid}",
-            legal=[name for name, _, _ in found],
-        )
+        what = f"gate has {min(unknown)!r}, and no output has this name"
+        raise case.refusal(what, [name for name, _, _ in found])
     inexact = any(_is_floating(ref) for _, ref, _ in found)
     return [
         # One gate is that of the floating-point outputs where there are any: indices are exact.

@@ -21,6 +21,7 @@ from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.cases.running.execution import Candidate, Pass, judge, make_inputs
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.cases.seeds import derive
+from pytest_kopt.devices.context import is_lost
 from pytest_kopt.honesty.heldout import SHAPES, Kind, Outcome, Tried
 from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.numerics.gates import snr
@@ -83,7 +84,9 @@ def try_shape(
         if name not in versions:
             continue
         outcome, what = content.outcome(versions[name], exactly=kind == "wider")
-        _leave_if_broken(device)
+        if is_lost(device):
+            # Nothing more can be timed here.
+            os._exit(1)
         if outcome is None:
             return None
         tried.outcomes[name] = outcome
@@ -184,16 +187,6 @@ class _Content:
             found = self._reference(fresh_copies(self._given), like, self._seed)
             self._expected[key] = found
         return self._expected[key]
-
-
-def _leave_if_broken(device: str) -> None:
-    """End a process whose GPU context an illegal access broke: nothing more can be timed here."""
-    if device != "cuda":
-        return
-    try:
-        torch.cuda.synchronize()
-    except RuntimeError:
-        os._exit(1)
 
 
 def _seconds(

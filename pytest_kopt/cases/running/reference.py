@@ -25,7 +25,6 @@ from pytest_kopt.cases.running.execution import (
     results,
     roots,
 )
-from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import Held, activations, changed
 from pytest_kopt.honesty.watching.guards import is_library
@@ -63,10 +62,9 @@ def observed(case: Case, seed: int, device: str = "") -> Case:
     writes = tuple(sorted({*case.writes, *found}))
     owed = tuple(place for place in case.writes if place not in found)
     if not writes and not results(returned, given, ()):
-        raise BadInput(
+        raise case.refusal(
             "the reference returns nothing and writes to no input: there is nothing to compare",
-            where=f"case {case.nodeid}",
-            legal="a reference that returns the result, or writes it where the function does",
+            "a reference that returns the result, or writes it where the function does",
         )
     everything = results(returned, copies, [place for place in writes if place not in owed])
     own = {name for name in everything if not name.startswith(INPUT)} - aliases(everything)
@@ -85,21 +83,17 @@ def _check_positions(case: Case, given: Sequence[Any]) -> None:
         for place in places:
             if place not in legal:
                 held = type(given[place]).__name__ if place < len(given) else "not there"
-                raise BadInput(
-                    f"{name} has {place}, and input {place} is {held}",
-                    where=f"case {case.nodeid}",
-                    legal=map(str, legal),
-                )
+                what = f"{name} has {place}, and input {place} is {held}"
+                raise case.refusal(what, map(str, legal))
 
 
 def _check_device(case: Case, drawn: Sequence[Any] | Mapping[str, Any], device: str) -> None:
     kinds = {x.device.type for x in tensors(drawn)}
     if device and kinds and device not in kinds:
-        raise BadInput(
-            f"inputs() makes tensors on {', '.join(sorted(kinds))}, but the session runs on "
-            f"{device}",
-            where=f"case {case.nodeid}",
-            legal="tensors made with device=kopt.device, or --kopt-device",
+        found = ", ".join(sorted(kinds))
+        raise case.refusal(
+            f"inputs() makes tensors on {found}, but the session runs on {device}",
+            "tensors made with device=kopt.device, or --kopt-device",
         )
 
 
@@ -110,10 +104,9 @@ def _check_freshness(case: Case, drawn: Sequence[Any], again: Sequence[Any]) -> 
     )
     pairs = zip(before, now, strict=False)
     if before and all(storages(one) & storages(other) for one, other in pairs):
-        raise BadInput(
+        raise case.refusal(
             "inputs() returns the same tensors in every call",
-            where=f"case {case.nodeid}",
-            legal="fresh ones, made inside of it: inputs=lambda: (torch.randn(…),)",
+            "fresh ones, made inside of it: inputs=lambda: (torch.randn(…),)",
         )
 
 
@@ -132,11 +125,10 @@ def _check_arguments(
             signature.bind(*given)
     except TypeError as error:
         what = f"{len(given)} argument{'s'[: len(given) != 1]}"
-        raise BadInput(
-            f"inputs() returns {', '.join(case.keywords) or what}, and {name} takes "
-            f"{signature}: {error}",
-            where=f"case {case.nodeid}",
-            legal="the same arguments for the function and the reference",
+        given_names = ", ".join(case.keywords) or what
+        raise case.refusal(
+            f"inputs() returns {given_names}, and {name} takes {signature}: {error}",
+            "the same arguments for the function and the reference",
         ) from None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,19 +68,16 @@ def time_case(case: Case, bench: Bench, report: CheckReport) -> Timed:
     seed = derive(bench.session_seed, case.nodeid, "time")
     call = case.positional(case.function)
     pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, call)
-    sets = [Held(given, case.rewritten) for given in pool.sets]
-    blocks = prepare_blocks(
-        case.function,
+    (blocks,) = prepare_blocks(
+        {"": case.function},
         case,
         pool,
-        sets,
         bench,
         seed,
-        None if report.interpreted else renewal_of(sets, case, bench),
         engines=engines_of(case, bench),
         interpreted=report.interpreted,
         looks=derive(bench.session_seed, case.nodeid, "looks"),
-    )
+    ).values()
 
     def measure() -> list[Timing]:
         return [time_block(block, bench.repeats, _DISCARDED) for block in blocks]
@@ -165,24 +162,23 @@ def _computes(case: Case, seed: int) -> bool:
 
 
 def prepare_blocks(
-    function: Callable[..., Any],
+    versions: Mapping[str, Callable[..., Any]],
     case: Case,
     pool: InputPool,
-    sets: Sequence[Held],
     bench: Bench,
     seed: int,
-    renewal: Renewal | None,
     *,
     engines: Sequence[str],
     interpreted: bool = False,
     looks: int | None = None,
-) -> list[Spotted]:
-    """Return the forward block of one version of a case's function, and its backward block if any.
+) -> dict[str, list[Spotted]]:
+    """Return each version's forward block, and backward block if any, on sets that all share.
 
-    `sets` are the pool's, which all versions share, and `renewal` is what renews them. One run of
-    each block is looked at, drawn under the seed `looks`; without one whoever orders a block says
-    so. Raises BadInput where an engine that was asked for by name cannot time the calls.
+    One run of each block is looked at, drawn under the seed `looks`; without one whoever orders a
+    block says so. Raises BadInput where an engine that was asked for cannot time the calls.
     """
+    sets = [Held(given, case.rewritten) for given in pool.sets]
+    renewal = None if interpreted else renewal_of(sets, case, bench)
 
     def spotted(
         engine: str, calls: Sequence[Forward | Backward], renewal: Renewal | None
@@ -210,29 +206,31 @@ def prepare_blocks(
                 engine, bench.device, interpreted, recorders, keeper or before, bench.cpu
             )
         except CaptureFailed as error:
-            raise BadInput(
+            raise case.refusal(
                 f"engine {engine} was asked for, but the calls cannot be captured: {error}",
-                where=f"case {case.nodeid}",
-                legal="engine auto, which times such a case by events, or events",
+                "engine auto, which times such a case by events, or events",
             ) from None
         if looks is None:
             return Spotted(block, case, recorders, renewal, keeper)
         runs = _DISCARDED + bench.repeats
         return Spotted(block, case, recorders, renewal, keeper, random.Random(looks), runs)
 
-    front = [Forward(case, function, held) for held in sets]
-    forward = spotted(engines[0], front, renewal)
-    if not case.backward:
-        return [forward]
-    if renewal is not None:
-        # What the backward's inputs hold follows from the seed, however often calls were tried.
-        renewal.begin(seed)
-    # Autograd runs a backward on its forward's stream, and only there can it be captured.
-    with launch_stream(bench.device):
-        back = [Backward(case, function, held.source, seed) for held in sets]
-    incoming = [tensor for call in back for tensor in call.changing]
-    of_gradients = Renewal(incoming, seed, restores=True) if renewal else None
-    return [forward, spotted(engines[-1], back, of_gradients)]
+    def directions(function: Callable[..., Any]) -> Iterator[Spotted]:
+        front = [Forward(case, function, held) for held in sets]
+        yield spotted(engines[0], front, renewal)
+        if not case.backward:
+            return
+        if renewal is not None:
+            # What the backward's inputs hold follows from the seed, however often calls were tried.
+            renewal.begin(seed)
+        # Autograd runs a backward on its forward's stream, and only there can it be captured.
+        with launch_stream(bench.device):
+            back = [Backward(case, function, held.source, seed) for held in sets]
+        incoming = [tensor for call in back for tensor in call.changing]
+        of_gradients = Renewal(incoming, seed, restores=True) if renewal else None
+        yield spotted(engines[-1], back, of_gradients)
+
+    return {name: [*directions(function)] for name, function in versions.items()}
 
 
 def renewal_of(sets: Sequence[Held], case: Case, bench: Bench) -> Renewal | None:

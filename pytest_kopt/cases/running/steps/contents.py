@@ -10,7 +10,6 @@ from pytest_kopt.cases.groups import find_groups, has_skew
 from pytest_kopt.cases.running.checking import Checking, named
 from pytest_kopt.cases.running.execution import Candidate, judge, make_inputs
 from pytest_kopt.cases.skew import DISTRIBUTIONS
-from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty import inputs, memory, outputs, work
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.numerics.compare import InvalidReference
@@ -88,10 +87,9 @@ def _why_not(checking: Checking, what: str, error: Exception) -> Exception:
     try:
         checking.truth.forward(fresh_copies(checking.given), ())
     except Exception:
-        return BadInput(
+        return checking.case.refusal(
             f"the reference raises for {what}: {text}",
-            where=f"case {checking.case.nodeid}",
-            legal="a reference that takes any sizes; with group_multiple=N they are multiples of N",
+            "a reference that takes any sizes; with group_multiple=N they are multiples of N",
         )
     if isinstance(error, InvalidReference):
         return error

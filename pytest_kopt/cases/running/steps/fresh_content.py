@@ -20,7 +20,6 @@ from pytest_kopt.cases.running.execution import (
     watch_interpreter,
 )
 from pytest_kopt.cases.seeds import drawn_so_far
-from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty import memory, outputs, physics
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.precision import accuracy_of, least_exact
@@ -78,21 +77,19 @@ def fresh_content(checking: Checking) -> Iterator[Finding]:
 
 def _refuse_gradients_of_nothing(checking: Checking) -> None:
     """Raise BadInput where there is no gradient to ask for, or one inside of an argument."""
-    case, where = checking.case, f"case {checking.case.nodeid}"
+    case = checking.case
     if not case.backward:
         return
     if not leaves(checking.given):
-        raise BadInput(
+        raise case.refusal(
             "backward=True, but no input requires grad",
-            where=where,
-            legal="inputs() returning tensors with requires_grad=True",
+            "inputs() returning tensors with requires_grad=True",
         )
     inside = [x for x in checking.given if not isinstance(x, torch.Tensor)]
     if any(tensor.requires_grad for tensor in tensors(inside)):
-        raise BadInput(
+        raise case.refusal(
             "backward=True, and a tensor inside of a list, dict or dataclass requires grad",
-            where=where,
-            legal="an argument of its own for every tensor whose gradient is asked for",
+            "an argument of its own for every tensor whose gradient is asked for",
         )
 
 
