@@ -71,12 +71,10 @@ class Collector:
 
     def died(self, nodeid: str | None, how: str, times: int, limit: int) -> None:
         """Keep a worker's death: while starting, or while a case ran for the first or last time."""
-        if nodeid is not None:
-            # It may have sent its row before it died; the second run sends another.
-            self.results.pop(nodeid, None)
+        # It may have sent its row before it died; the second run sends another.
+        self.results.pop(nodeid or "", None)
         if nodeid is None:
-            if times >= limit:
-                self.startup_death = how
+            self.startup_death = how if times >= limit else self.startup_death
         elif times >= limit:
             self.dead[nodeid] = how
             if nodeid in self.undecided:

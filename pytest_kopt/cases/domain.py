@@ -55,8 +55,9 @@ def cases_of(case: Case, seed: int) -> Iterator[tuple[Kind, Case]]:
             yield kind, _changed(replace(case, gate=asked), change, seed, weights=weights)
         elif not has_skew(case):
             # Sizes of groups rest on each other, and are drawn anew in the check.
-            leaves = _leaves(case)
-            sizes = {*case.dims.values(), *(n for x in tensors(leaves) for n in x.shape)}
+            given = [x for i, x in enumerate(case.arguments()) if i not in case.weights]
+            leaves = flatten(given, "").values()
+            sizes = {*case.dims.values(), *(n for x in tensors(given) for n in x.shape)}
             change = _reordered if kind == "indices" else _renumbered(sizes)
             if any(change(x, torch.Generator()) is not x for x in leaves):
                 yield kind, _changed(case, change, seed)
@@ -109,11 +110,6 @@ def _changed(case: Case, change: Change, seed: int, *, weights: bool = False) ->
         ]
 
     return replace(case, inputs=inputs)
-
-
-def _leaves(case: Case) -> list[Any]:
-    given = [x for i, x in enumerate(case.arguments()) if i not in case.weights]
-    return list(flatten(given, "").values())
 
 
 def _floating(change: Change) -> Change:

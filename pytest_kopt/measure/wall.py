@@ -45,9 +45,8 @@ class WallEngine:
         trial = WallBlock(calls, 1, self.synchronize, before)
         once = min(trial.run(), trial.run()) * 1e-3
         fitting = math.ceil(self.block_seconds / max(once, 1e-9))
-        return WallBlock(
-            calls, max(self.fewest, min(self.iterations, fitting)), self.synchronize, before
-        )
+        count = max(self.fewest, min(self.iterations, fitting))
+        return WallBlock(calls, count, self.synchronize, before)
 
 
 def keep_freed_memory() -> None:

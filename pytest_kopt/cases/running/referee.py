@@ -172,12 +172,9 @@ def serve_referee(case: Case, bench: Bench, order: ArmsOrder, commander: Command
         content = _Content(case, derive(wanted["seed"], case.nodeid, "pairs"))
         with one_thread(), checking_lock(bench.uuid, bench.waiting):
             if wanted["answers"]:
+                folder, secret = commander.scratch, wanted["secret"]
                 looks = [
-                    hand_over(
-                        *(look["arm"], look["way"], content.answer(look)),
-                        commander.scratch,
-                        wanted["secret"],
-                    )
+                    hand_over(look["arm"], look["way"], content.answer(look), folder, secret)
                     for look in wanted["looks"]
                 ]
                 commander.kept(case.nodeid, looks)

@@ -124,9 +124,8 @@ def _recall(course: _Course) -> None:
 
 def _time(course: _Course) -> None:
     """Time the case; one that raises then is an ERROR."""
-    bench = course.bench
     try:
-        timed = time_case(course.case, bench, course.report)
+        timed = time_case(course.case, course.bench, course.report, course.evidence)
     except BadInput:
         raise
     except Exception as error:
@@ -134,21 +133,9 @@ def _time(course: _Course) -> None:
         course.check = "ERROR"
         course.diagnosis = f"passed its check but raises when it is timed\n{text}"
         return
-    course.timed = timed
+    course.timed, course.evidence = timed, timed.evidence
     course.findings += timed.findings
     course.watched()
-    course.evidence = replace(
-        course.evidence,
-        engine="+".join(timing.engine for timing in timed.timings),
-        threads=1,
-        cold_cache=timed.cold_cache,
-        queue_full=timed.queue_full,
-        conditions=timed.conditions,
-        timed=timed.interval,
-        forward_samples_ms=timed.timings[0].samples_ms,
-        calls_per_sample=timed.timings[0].calls_per_sample,
-        backward_samples_ms=timed.timings[1].samples_ms if timed.timings[1:] else None,
-    )
 
 
 def _outcome(course: _Course, start: float) -> Outcome:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.evidence import ColdCache
+from pytest_kopt.cases.evidence import CaseEvidence, ColdCache
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.check import CheckReport
 from pytest_kopt.cases.running.execution import make_inputs
@@ -19,7 +19,7 @@ from pytest_kopt.cases.running.looks import floors
 from pytest_kopt.cases.running.spot_checks import Keeper, Recorder, Spotted
 from pytest_kopt.cases.running.timed_calls import Backward, Forward
 from pytest_kopt.cases.seeds import derive
-from pytest_kopt.devices.conditions import Conditions, steadily
+from pytest_kopt.devices.conditions import steadily
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
@@ -48,22 +48,20 @@ WAYS = ("forward", "backward")
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """The timings of a case by `WAYS`, what they were made under, and what they gave away.
-
-    `interval` is from when to when the device was its own, in seconds since the epoch.
-    `queue_full` is whether the launcher kept ahead of the device, None where it does not matter.
-    """
+    """The timings of a case by `WAYS`, with their evidence, and what the timed calls gave away."""
 
     timings: list[Timing]
-    conditions: Conditions
-    cold_cache: ColdCache
-    interval: tuple[float, float]
-    queue_full: bool | None
+    evidence: CaseEvidence
     findings: list[Finding]
 
 
-def time_case(case: Case, bench: Bench, report: CheckReport) -> Timed:
-    """Time each direction on fresh inputs, up to three times while the device drifts; look on."""
+def time_case(
+    case: Case, bench: Bench, report: CheckReport, evidence: CaseEvidence | None = None
+) -> Timed:
+    """Time each direction on fresh inputs, up to three times while the device drifts; look on.
+
+    Adds to the `evidence` of the check.
+    """
     since = time.time()
     seed = derive(bench.session_seed, case.nodeid, "time")
     call = case.positional(case.function)
@@ -104,14 +102,20 @@ def time_case(case: Case, bench: Bench, report: CheckReport) -> Timed:
         computes=lambda: _computes(case, seed),
     )
     queues = [block.queue_full for block in blocks if block.queue_full is not None]
-    return Timed(
-        timings,
-        conditions,
-        ColdCache.of(pool),
-        (since, time.time()),
-        all(queues) if queues else None,
-        findings,
+    evidence = replace(
+        evidence or CaseEvidence(),
+        engine="+".join(timing.engine for timing in timings),
+        threads=1,
+        cold_cache=ColdCache.of(pool),
+        # Whether the launcher kept ahead of the device.
+        queue_full=all(queues) if queues else None,
+        conditions=conditions,
+        timed=(since, time.time()),
+        forward_samples_ms=timings[0].samples_ms,
+        calls_per_sample=timings[0].calls_per_sample,
+        backward_samples_ms=timings[1].samples_ms if timings[1:] else None,
     )
+    return Timed(timings, evidence, findings)
 
 
 def engines_of(case: Case, bench: Bench) -> Sequence[str]:

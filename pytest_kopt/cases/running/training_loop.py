@@ -94,13 +94,12 @@ class Loop:
         """Say whether anything looks like a cache: three sets of inputs, one reference call."""
         first, second, third = (self._batch(seeds(f"probe {i}")) for i in range(3))
         self._adopt(first)
-        new = self._forward(first)
+        works = [self._forward(first).work]
         self._adopt(second)
-        unchanged = self._forward(second)
-        again = self._forward(second)
+        works += [self._forward(second).work for _ in range(2)]
         self._update(third)
         changed = self._forward(third)
-        works = [call.work for call in (new, unchanged, again, changed)]
+        works.append(changed.work)
         if any(saves(one, other) for one in works for other in works):
             return True
         gradients, _ = self._backward(changed, third.seed)
@@ -135,30 +134,21 @@ class Loop:
                 old = [self._before.get(i, item) for i, item in enumerate(batch.pristine)]
                 problem, _ = self._judged(call, gradients, old, batch.seed)
                 step.stale_weight = bool(self._before) and not problem
-        again = [self._forward(second) for _ in range(2)]
-        self._compare(step, micro, again, second)
-        return step
-
-    def _compare(
-        self,
-        step: Step,
-        micro: Sequence[tuple[_Call, Work]],
-        again: Sequence[_Call],
-        batch: _Batch,
-    ) -> None:
-        case, ((first, first_back), (second, second_back)) = self._case, micro
-        if len(case.weights) < len(tensors(batch.used)):
-            step.saved[ACTIVATION] = any(saves(call.work, second.work) for call in again)
-            step.share = min(call.work.nbytes for call in again) / max(second.work.nbytes, 1)
+        again = [self._forward(second).work for _ in range(2)]
+        case, ((before, before_back), (last, last_back)) = self._case, micro
+        if len(case.weights) < len(tensors(second.used)):
+            step.saved[ACTIVATION] = any(saves(work, last.work) for work in again)
+            step.share = min(work.nbytes for work in again) / max(last.work.nbytes, 1)
         if case.weights and self._last:
-            before, before_back = self._last
-            step.saved[WEIGHT] = saves(before, first.work) or (
-                case.backward and saves(before_back, first_back)
+            fresh, fresh_back = self._last
+            step.saved[WEIGHT] = saves(fresh, before.work) or (
+                case.backward and saves(fresh_back, before_back)
             )
         if case.backward:
             # A backward that writes over what the forward saved cannot run again on the same graph.
-            step.saved[GRAD_OUT] = not case.rewritten and self._reuse_saves(second)
-        self._last = second.work, second_back
+            step.saved[GRAD_OUT] = not case.rewritten and self._reuse_saves(last)
+        self._last = last.work, last_back
+        return step
 
     def _batch(self, seed: int) -> _Batch:
         pristine = list(make_inputs(self._case, seed))
