@@ -102,7 +102,8 @@ class Kopt:
         Fails the test, with the diagnosis, when a gate does not hold; the row is emitted all the
         same. Arguments that do not fit the schema or the baseline end the session with exit code 4.
         """
-        declared = {name: x for name, x in locals().items() if name not in ("self", "fn")}
+        declared = dict(locals())
+        del declared["self"], declared["fn"]
         from pytest_kopt.cases.case import declare
         from pytest_kopt.cases.running.bench import hold_against_baseline
         from pytest_kopt.cases.running.runner import run_case

@@ -24,11 +24,7 @@ CACHES = 2
 
 @dataclass(frozen=True, slots=True)
 class InputPool:
-    """Sets of arguments to go round, each used once before any is used again.
-
-    Sizes in bytes; `l2_bytes` is what the device says, 0 on the CPU. A pool that is too small for
-    its round to push it out of the cache is flushed out before each one: `flush`.
-    """
+    """Sets of arguments to go round, in bytes; `flush` where a round does not fill the L2 cache."""
 
     sets: list[tuple[Any, ...]]
     set_bytes: int
@@ -49,9 +45,8 @@ def input_pool(
 ) -> InputPool:
     """Return enough input sets to go round at least twice the L2 cache; one on the CPU.
 
-    `make(i)` returns the i-th set of arguments of each of `calls`. The pool is at least two sets on
-    a GPU, and no more than calls fit into a block, by the slowest: captured into a graph, the many
-    launches of a plain baseline would take minutes.
+    `make(i)` returns the i-th set. On a GPU they are two at least, and no more than calls fit into
+    a block, by the slowest of `calls`: a graph of many launches would take minutes.
     """
     first = make(0)
     size = sum(x.numel() * x.element_size() for x in tensors(first))

@@ -28,10 +28,7 @@ class CaptureFailed(Exception):
 
 
 def agreed(engines: Iterable[str]) -> str:
-    """Return the engines that all arms of a case can be timed by.
-
-    Each is that of an arm's forward, or of its forward and backward: `graph+events`.
-    """
+    """Return the engines of all arms, by what each can be timed by: `graph+events`."""
     ways = zip(*(engine.split("+") for engine in engines), strict=True)
     return "+".join(way[0] if len({*way}) == 1 else EVENTS for way in ways)
 
@@ -67,10 +64,7 @@ class Timing:
         return statistics.pstdev(self.samples_ms)
 
     def rate(self, work: float, unit: str) -> tuple[float, float]:
-        """Return work / mean time and the population standard deviation of the samples' rates.
-
-        `work` is FLOPs for TFLOPS or bytes for GB/s.
-        """
+        """Return FLOPs or bytes per mean time in the unit, and the samples' population stddev."""
         scale = {"TFLOPS": 1e12, "GB/s": 1e9}[unit] * 1e-3
         rates = [work / (sample * scale) for sample in self.samples_ms]
         return work / (self.mean_ms * scale), statistics.pstdev(rates)

@@ -32,8 +32,7 @@ _WARMUP_MS, _REP_MS = 25, 100
 def graph_block(calls: Sequence[Call], before: Before = None) -> Block:
     """Capture `calls` one after the other into one graph: what the device does is timed.
 
-    With `before` that is called, untimed, before every replay. Raises CaptureFailed when the calls
-    cannot be captured or nothing lands in the graph.
+    Raises CaptureFailed when the calls cannot be captured or nothing lands in the graph.
     """
     _warm_up(calls, before)
     graph = torch.cuda.CUDAGraph()
@@ -54,10 +53,7 @@ def graph_block(calls: Sequence[Call], before: Before = None) -> Block:
 
 @contextmanager
 def _capturing(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-    """Capture into `graph`, and leave the process usable when that fails.
-
-    torch then stays on the capture's stream, and its generator believes that it is still captured.
-    """
+    """Capture into `graph`; when that fails, put torch's stream and generator back."""
     stream = torch.cuda.current_stream()
     generator = torch.cuda.default_generators[torch.cuda.current_device()]
     state = generator.clone_state()
@@ -129,10 +125,7 @@ def events_block(calls: Sequence[Call], before: Before = None) -> Block:
 
 
 class _EventsBlock(Block):
-    """Goes on where the last block stopped, so that a set rests until all others were used.
-
-    A call that waits for the device would wait for the spinning kernel too: it gets none.
-    """
+    """Goes on where the last block stopped, so that a set rests until all others were used."""
 
     engine = EVENTS
 
@@ -146,10 +139,7 @@ class _EventsBlock(Block):
         self._calibrate()
 
     def _calibrate(self) -> None:
-        """Find the block's size, then a spin that outlasts its launches.
-
-        A call of many kernels fills CUDA's queue early; then fewer calls make a block.
-        """
+        """Find the block's size, and a spin that outlasts its launches; none where a call waits."""
         most = min(_MOST_QUEUED, len(self._sequence)) if self.before else _MOST_QUEUED
         self.run()
         if not self.queue_full:

@@ -20,13 +20,11 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _LARGEST = -1, -3, 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class WallEngine:
-    """Blocks of `iterations` calls, fewer where a block would last longer than `block_seconds`.
+    """Blocks of `iterations` calls, fewer where one would last longer than `block_seconds`.
 
-    Of at least `fewest` calls, though, however long they take.
-
-    With `synchronize` (a GPU) a block is timed as a whole, as in the seeds' loop. Without it (CPU)
-    every call is timed and the block's time is the median (of several calls the mean of
-    their medians), which one busy core does not move.
+    At least `fewest`. With `synchronize` (a GPU) a block is timed as a whole, like the seeds' loop.
+    Without it (CPU) every call is, and the median counts (of several calls the mean of their
+    medians), which one busy core does not move.
     """
 
     synchronize: Callable[[], None] | None = None

@@ -46,10 +46,7 @@ def compute_snr(ref: torch.Tensor, actual: torch.Tensor) -> float:
 
 
 def noise_in(signal: torch.Tensor, output: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """Return by what a vector in float64 differs from another, and the sum of its squares.
-
-    Equal infinities do not differ. Raises InvalidReference for NaN in `signal`.
-    """
+    """Return a vector's difference from `signal`, float64, and its power; NaN there is refused."""
     noise = output - signal
     power = (noise @ noise).item()
     # Where this is finite all is: no further look at millions of elements.

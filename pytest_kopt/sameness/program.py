@@ -138,7 +138,6 @@ class Program:
         }
 
     def exports(self, path: str) -> dict[str, str]:
-        """Return what importing each name of a file gives, by name."""
         module = self._modules.get(path)
         return {name: self._token(module, name) for name in module.bound} if module else {}
 
@@ -153,7 +152,6 @@ class Program:
             is_first = is_first and (moves or is_future(node) or assigns_constant(node))
 
     def _key(self, path: str, name: str) -> str:
-        """Return a function's name in the program: its own, where only one file defines it."""
         return name if self._count[name] == 1 else f"{path}:{name}"
 
     def _form(self, module: Module, node: ast.FunctionDef) -> str:

@@ -97,7 +97,6 @@ def _reached(name: str, files: Sources) -> set[str] | None:
 
 
 def _words(tree: ast.AST) -> set[str]:
-    """Return what a tree names: names, attributes, imports, and the words of its texts."""
     found, spelled = set[str](), set[ast.AST]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and len(node.args) > 1:

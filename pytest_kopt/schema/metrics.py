@@ -32,10 +32,7 @@ class Metric:
 
 
 def direction(column: str, declared: Mapping[str, Better]) -> Better:
-    """Say which way a metric improves: as declared, else rates up and times down.
-
-    Raises BadInput when neither the declaration nor the name tells.
-    """
+    """Say which way a metric improves: as declared, else rates up and times down; or BadInput."""
     if column in declared:
         return declared[column]
     if column.endswith(RATE_UNITS):
@@ -74,19 +71,13 @@ def default_primary(table: Table) -> str:
 def parse_primary(
     text: str | None, table: Table, declared: Mapping[str, Better]
 ) -> tuple[Metric, ...]:
-    """Return the primary metrics that `text` (comma-separated) names, or the table's default.
-
-    Raises BadInput for a name that is neither a metric column nor a combined step.
-    """
+    """Return the metrics that `text` names, see `primary_names`, or the table's default."""
     names = primary_names(text, table.metrics) or [default_primary(table)]
     return tuple(Metric(name, direction(name, declared)) for name in names)
 
 
 def primary_names(text: str | None, columns: Sequence[str]) -> list[str]:
-    """Return the primary metrics that `text` (comma-separated) names among a schema's columns.
-
-    Raises BadInput for a name that is neither one of them nor a combined step.
-    """
+    """Return the primary metrics that `text` (comma-separated) names; BadInput for none of them."""
     names = [part.strip() for part in text.split(",")] if text else []
     combined = [
         f"{COMBINED} {unit}"

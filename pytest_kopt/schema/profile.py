@@ -39,11 +39,7 @@ _BACKWARD = ("backward_", "grad_snr")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column after `Check`.
-
-    `quantity` is one of `QUANTITIES`; `better` says which direction of a metric is an improvement
-    and is None for a column that is no metric.
-    """
+    """A column after `Check`: one of `QUANTITIES`; `better` says which way a metric improves."""
 
     name: str
     quantity: str
@@ -93,10 +89,7 @@ class Schema:
             raise BadInput(f"gate {self.gate!r} names no column", where=where, legal=names)
 
     def complete_dims(self, dims: Mapping[str, Scalar], case: str) -> dict[str, Scalar]:
-        """Return the case's dims in column order, defaults filled in.
-
-        Raises BadInput when a dim is missing, foreign to the schema, reserved or not a scalar.
-        """
+        """Return the case's dims in column order, defaults filled in; BadInput for others."""
         where = f"case {case}"
         names = self.dims if self.dims is not None else tuple(dims)
         foreign = [name for name in dims if name not in names]

@@ -51,10 +51,7 @@ class Row:
         return {name: _typed(text) for name, text in self.dims.items()}
 
     def number(self, column: str) -> float | None:
-        """Return a metric cell as a float, None for an empty cell (or the trend's `-`).
-
-        Raises BadInput for text that is no number.
-        """
+        """Return a metric cell as a float, None for an empty one or `-`; or raise BadInput."""
         text = self.cells[column].strip()
         if text in ("", "-"):
             return None
@@ -239,10 +236,7 @@ class Classes:
                 )
 
     def group(self, cases: Mapping[Case, Mapping[str, Scalar]]) -> dict[str, list[Case]]:
-        """Return the cases of each class by its name, in the order in which classes appear.
-
-        Takes each case's dims; BadInput when a column is none of them.
-        """
+        """Return the cases, given each one's dims, by their class's name, as classes appear."""
         found: dict[str, list[Case]] = {}
         if not self.columns:
             return found
@@ -256,10 +250,7 @@ class Classes:
         return {column: dims[column] for column in self.columns}
 
     def target_among(self, names: Iterable[str]) -> str | None:
-        """Return the target by its full name, None without one; its columns may come in any order.
-
-        Raises BadInput, naming the classes there are, for a class that is none of them.
-        """
+        """Return the target by its full name, None without one; BadInput for no class."""
         if self.target is None:
             return None
         legal = list(names)

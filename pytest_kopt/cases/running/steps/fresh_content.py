@@ -76,7 +76,6 @@ def fresh_content(checking: Checking) -> Iterator[Finding]:
 
 
 def _refuse_gradients_of_nothing(checking: Checking) -> None:
-    """Raise BadInput where there is no gradient to ask for, or one inside of an argument."""
     case = checking.case
     if not case.backward:
         return
