@@ -145,21 +145,16 @@ class Candidate:
         outputs = results_of(self._case, result, given)
         copies = dict(zip(outputs, taken(list(outputs.values())), strict=True))
         differentiable = roots(outputs)
-        if not wanted or not differentiable:
-            nothing: dict[int, torch.Tensor | None] = dict.fromkeys(wanted)
-            return Run(Pass(outputs, nothing), Pass(copies, nothing), bait)
-        found = torch.autograd.grad(
-            list(differentiable.values()),
-            list(wanted.values()),
-            [self._gradient(name, out, seed) for name, out in differentiable.items()],
-            allow_unused=True,
-        )
-        kept = taken(found)
-        return Run(
-            Pass(outputs, dict(zip(wanted, found, strict=True))),
-            Pass(copies, dict(zip(wanted, kept, strict=True))),
-            bait,
-        )
+        found: Sequence[torch.Tensor | None] = [None] * len(wanted)
+        if wanted and differentiable:
+            found = torch.autograd.grad(
+                list(differentiable.values()),
+                list(wanted.values()),
+                [self._gradient(name, out, seed) for name, out in differentiable.items()],
+                allow_unused=True,
+            )
+        live, kept = (dict(zip(wanted, x, strict=True)) for x in (found, taken(found)))
+        return Run(Pass(outputs, live), Pass(copies, kept), bait)
 
     def held(self, given: Sequence[Any]) -> frozenset[int]:
         """Return the memory a result may lie in: the inputs', and what a sum hands on."""

@@ -38,7 +38,7 @@ from pytest_kopt.cases.running.timed_calls import (
     Forward,
     begin_content,
     content_seed,
-    drawn_gradients,
+    write_gradients,
 )
 from pytest_kopt.cases.running.timing import WAYS
 from pytest_kopt.cases.seeds import derive
@@ -316,9 +316,7 @@ class _Content:
 
     def _renew(self, incoming: Sequence[torch.Tensor], look: Mapping[str, Any]) -> None:
         if not look["call"]:
-            drawn = drawn_gradients(incoming, content_seed(look["seed"]))
-            for old, new in zip(incoming, drawn, strict=True):
-                old.data.copy_(new)
+            write_gradients(incoming, look["seed"])
             return
         renewal = Renewal(incoming, 0)
         renewal.begin(look["seed"])

@@ -19,8 +19,7 @@ from pytest_kopt.cases.running.timed_calls import (
     Backward,
     Forward,
     begin_content,
-    content_seed,
-    new_content,
+    write_content,
 )
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.outputs import taken
@@ -180,7 +179,7 @@ class Spotted(Block):
     def _on_new_content(self, seed: int) -> float:
         number = random.Random(seed).randrange(min(len(self._recorders), self.calls))
         recorder = self._recorders[number]
-        new_content(self._case, recorder.call, content_seed(seed))()
+        write_content(self._case, recorder.call, seed)
         recorder.has_run = False
         milliseconds = self._undisturbed()
         # A graph's replay calls nothing; of launches a block may end before all sets had a turn.
@@ -203,7 +202,7 @@ class Spotted(Block):
             self._renewal()
         spot = recorder.spot(results, seed, number, call)
         again = _results_now(recorder)
-        new_content(self._case, recorder.call, content_seed(seed))()
+        write_content(self._case, recorder.call, seed)
         own = recorder.spot({}, seed, number)
         return replace(spot, again=again, own=replace(own, results=_results_now(recorder)))
 

@@ -109,20 +109,17 @@ def content_seed(seed: int) -> int:
     return derive(seed, "", "looked at")
 
 
-def new_content(case: Case, call: Forward | Backward, seed: int) -> Callable[[], None]:
-    """Draw content as the case draws it; return what writes it where a call looks."""
-    if call.incoming is None:
-        given, drawn = call.given, make_inputs(case, seed)
-        return lambda: inputs.overwrite(given, drawn, case.weights, only_activations=True)
-    pairs = [*zip(call.changing, drawn_gradients(call.changing, seed), strict=True)]
-
-    def write() -> None:
-        for old, new in pairs:
-            old.data.copy_(new)
-
-    return write
+def write_content(case: Case, call: Forward | Backward, seed: int) -> None:
+    """Write content as the case draws it where a call looks, by the seed of its block."""
+    if call.incoming is not None:
+        write_gradients(call.changing, seed)
+        return
+    drawn = make_inputs(case, content_seed(seed))
+    inputs.overwrite(call.given, drawn, case.weights, only_activations=True)
 
 
-def drawn_gradients(like: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
-    generator = torch.Generator(like[0].device).manual_seed(seed)
-    return [drawn_like(item, generator) for item in like]
+def write_gradients(incoming: Sequence[torch.Tensor], seed: int) -> None:
+    """Write incoming gradients, drawn where the first of them lies."""
+    generator = torch.Generator(incoming[0].device).manual_seed(content_seed(seed))
+    for item in incoming:
+        item.data.copy_(drawn_like(item, generator))
