@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from pytest_kopt.sameness.syntax import names_in, plain_tree
+from pytest_kopt.sameness.syntax import names_in, plain_tree, reachable
 
 #: What may be called where a function is defined: its place among other statements is not seen.
 _QUIET_CALLS = frozenset(
@@ -82,6 +82,10 @@ class Module:
         eager = {name for part in _at_definition(node) for name in names_in(part)}
         return all(name in self.imports or self.is_fixed(name) for name in eager & {*self.bound})
 
+    def is_free(self, node: ast.stmt) -> bool:
+        """Say whether a statement only defines a function that may stand anywhere."""
+        return isinstance(node, ast.FunctionDef) and node.name in self.functions
+
     def is_fixed(self, name: str) -> bool:
         """Say whether a name is given a constant, once."""
         return self.bound[name] == 1 and any(
@@ -98,13 +102,7 @@ class Module:
         known: set[str] = set()
         for node in self.body:
             known |= _binds(node)
-            waiting, seen = _at_once(node), set[str]()
-            while waiting:
-                name = waiting.pop()
-                if name not in seen:
-                    seen.add(name)
-                    waiting |= bodies.get(name, set())
-            if not seen & {*self.bound} <= known:
+            if not reachable(_at_once(node), bodies) & {*self.bound} <= known:
                 return False
         return True
 

@@ -145,7 +145,7 @@ class Program:
         """Yield the statements that stay where they are; whether only names were given before."""
         is_first = True
         for node in module.body:
-            if isinstance(node, ast.FunctionDef) and node.name in module.functions:
+            if module.is_free(node):
                 continue
             yield node, is_first
             moves = isinstance(node, IMPORTS) and self._may_move(module, node)
@@ -207,11 +207,9 @@ class Program:
         """Say whether importing a file only defines things, and imports nothing of the project."""
 
         def is_quiet(node: ast.stmt) -> bool:
-            if isinstance(node, ast.FunctionDef):
-                return node.name in module.functions
             if isinstance(node, IMPORTS):
                 return not any(n == "*" or self._is_own(dotted) for n, dotted in imported(node))
-            return assigns_constant(node)
+            return module.is_free(node) or assigns_constant(node)
 
         return all(map(is_quiet, module.body))
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from pytest_kopt.sameness.module import IMPORTS, Module, module_of
+from pytest_kopt.sameness.syntax import reachable
 
 #: What finds a thing by a name that need not stand in any source.
 _LOOKS_UP = frozenset(
@@ -56,11 +57,7 @@ def unreached(
 
 def _loose(module: Module) -> Iterator[str]:
     """Yield the statements that run when the file is imported; plain functions only define."""
-    return (ast.dump(node) for node in module.body if _runs(module, node))
-
-
-def _runs(module: Module, node: ast.stmt) -> bool:
-    return not (isinstance(node, ast.FunctionDef) and node.name in module.functions)
+    return (ast.dump(node) for node in module.body if not module.is_free(node))
 
 
 def _state(names: Iterable[str], module: Module) -> set[str]:
@@ -83,17 +80,11 @@ def _reached(name: str, files: Sources) -> set[str] | None:
                 # An import runs no function; what it is called here leads to what it is.
                 for alias in node.names:
                     leads.setdefault(alias.asname or alias.name, set()).add(alias.name)
-            elif _runs(module, node):
+            elif not module.is_free(node):
                 waiting |= _words(node)
         for own, function in module.functions.items():
             leads.setdefault(own, set()).update(_words(function))
-    seen: set[str] = set()
-    while waiting:
-        word = waiting.pop()
-        if word not in seen:
-            seen.add(word)
-            waiting |= leads.get(word, set())
-    return seen
+    return reachable(waiting, leads)
 
 
 def _words(tree: ast.AST) -> set[str]:

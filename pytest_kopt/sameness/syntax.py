@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 #: What shows a program its own text, names or lines. Where a file uses one, its text counts.
@@ -49,6 +49,16 @@ def plain_tree(source: bytes) -> ast.Module | None:
 
 def names_in(node: ast.AST) -> set[str]:
     return {item.id for item in ast.walk(node) if isinstance(item, ast.Name)}
+
+
+def reachable(start: set[str], leads: Mapping[str, set[str]]) -> set[str]:
+    """Return the names that one comes by from some, themselves among them."""
+    waiting, seen = {*start}, set[str]()
+    while waiting:
+        name = waiting.pop()
+        seen.add(name)
+        waiting |= leads.get(name, set()) - seen
+    return seen
 
 
 def _drop_docstring(
