@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import pytest
 
@@ -84,35 +84,31 @@ class Settings:
         """Resolve the settings; BadInput names the option, its value and what is legal."""
         option, here = config.option, Path(config.invocation_params.dir)
         python, csv = option.kopt_base_python, option.kopt_summary_csv
+        plain = ("base", "allow_removed", "measure_same", "check_only", "level", "profile")
+        chosen = {"gate": GATES, "compare": COMPARE, "engine": ENGINES, "device": DEVICES}
+        given: dict[str, Any] = {name: getattr(option, f"kopt_{name}") for name in plain}
+        for name, legal in chosen.items():
+            given[name] = _choice(config, f"kopt_{name}", legal)
         settings = cls(
+            **given,
             root=config.rootpath,
             workspace=workspace_of(config),
             campaign=option.kopt_campaign or config.getini("kopt_campaign"),
             round=parse_round(option.kopt_round),
-            base=option.kopt_base,
             # The links of a virtual environment name it: they are not followed.
             base_python=python and Path(os.path.abspath(here / python)),
-            gate=cast(Gate, _choice(config, "kopt_gate", GATES)),
-            allow_removed=option.kopt_allow_removed,
-            measure_same=option.kopt_measure_same,
             candidates=tuple(option.kopt_candidates),
-            check_only=option.kopt_check_only,
             rebuild_command=config.getini("kopt_rebuild_command"),
             summary_csv=_absolute(here, csv),
             csv_per_schema=bool(csv and (csv.endswith("/") or (here / csv).is_dir())),
             calibrate=_count("--kopt-calibrate", option.kopt_calibrate, 4, 1000),
-            level=option.kopt_level,
-            compare=_choice(config, "kopt_compare", COMPARE),
             verdict_path=_absolute(here, option.kopt_verdict),
             comment_path=_absolute(here, option.kopt_comment),
             notes=_absolute(here, option.kopt_notes),
             policy=option.kopt_policy or config.getini("kopt_policy"),
-            engine=_choice(config, "kopt_engine", ENGINES),
-            device=device_option(config),
             gpu_wait=_number(config, "kopt_gpu_wait", DEFAULT_GPU_WAIT, 0, "minutes, 0 or more"),
             timeout=_number(config, "kopt_timeout", DEFAULT_TIMEOUT, 1e-9, "seconds above 0"),
             apply=not option.kopt_no_apply,
-            profile=option.kopt_profile,
             suite=_suite(option),
             seed=_seed(config),
             repeats=_count("--kopt-repeats", option.kopt_repeats),

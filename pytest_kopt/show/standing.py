@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,8 +78,11 @@ def status_lines(document: dict[str, Any]) -> Iterator[str]:
         yield from (f"      {text}" for text in _story(item["notes"]))
     if document["same_code"]:
         yield f"of the last round {document['same_code']}"
-    if document["final"]:
-        yield from _final_text(document["final"])
+    if found := document["final"]:
+        total = found["aggregate"] or {}
+        change = changed_within(*map(total.get, ("change_pct", "low_pct", "high_pct")))
+        yield f"final: round {found['best']} against the baseline: {found['decision']} {change}"
+        yield from (f"    {line}" for line in found["reason"].splitlines()[:1])
     yield from (f"the chain is broken: {text}" for text in document["chain_breaks"])
     if document["quick"]["shapes"]:
         since = document["quick"]["frozen_since_round"]
@@ -108,16 +111,10 @@ def status_lines(document: dict[str, Any]) -> Iterator[str]:
     if document["integration"]:
         yield document["integration"]
     yield from _counter_text(document)
-    yield from review_lines(
-        Review(**document["stagnation"]) if document["stagnation"] else None,
-        document["campaign"],
-    )
-    yield from termination_lines(
-        [
-            Stop(**{key: text for key, text in stop.items() if key != "title"})
-            for stop in document["termination_check"]
-        ]
-    )
+    review = Review(**document["stagnation"]) if document["stagnation"] else None
+    yield from review_lines(review, document["campaign"])
+    ends = [{k: v for k, v in s.items() if k != "title"} for s in document["termination_check"]]
+    yield from termination_lines([Stop(**end) for end in ends])
     yield "allowed next:"
     yield from (f"  {command}" for command in document["allowed"])
     yield f"next: {document['next']}"
@@ -125,19 +122,12 @@ def status_lines(document: dict[str, Any]) -> Iterator[str]:
 
 def _story(notes: dict[str, Any]) -> Iterator[str]:
     """Yield what a round tried and what it taught, as far as its author said."""
-    tried = notes.get("change") or notes.get("hypothesis") or notes.get("summary")
-    learned = notes.get("lesson") or notes.get("root_cause") or notes.get("key_finding")
-    if tried:
-        yield f"tried: {str(tried).splitlines()[0]}"
-    if learned:
-        yield f"learned: {str(learned).splitlines()[0]}"
-
-
-def _final_text(found: Mapping[str, Any]) -> Iterator[str]:
-    total = found["aggregate"] or {}
-    change = changed_within(*(total.get(name) for name in ("change_pct", "low_pct", "high_pct")))
-    yield f"final: round {found['best']} against the baseline: {found['decision']} {change}"
-    yield from (f"    {line}" for line in found["reason"].splitlines()[:1])
+    for what, keys in (
+        ("tried", ("change", "hypothesis", "summary")),
+        ("learned", ("lesson", "root_cause", "key_finding")),
+    ):
+        if text := next(filter(None, map(notes.get, keys)), None):
+            yield f"{what}: {str(text).splitlines()[0]}"
 
 
 def _counter_text(document: dict[str, Any]) -> Iterator[str]:

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -142,9 +143,8 @@ async def race(
     options: Options = [],  # noqa: B006 - only read
 ) -> Judged:
     """Have several candidates race in one round: `pytest --kopt-candidates`."""
-    words = ["--kopt-campaign", campaign, "--kopt-round", round]
-    words += [f"--kopt-candidates={candidate}" for candidate in candidates]
-    return await _judged(_campaign(campaign).root, [*words, *options], notes, context)
+    raced = [f"--kopt-candidates={candidate}" for candidate in candidates]
+    return await play_round(campaign, context, round, notes, [*raced, *options])
 
 
 async def check(campaign: Name, context: Context) -> Done:
@@ -251,12 +251,10 @@ def _written(notes: dict[str, Any] | None) -> Iterator[Path]:
 
 def _told(context: Context) -> Told:
     """Return what tells the agent of a line: as progress, since nobody knows how many come."""
-    count = 0
+    lines = count(1)
 
     async def told(line: str) -> None:
-        nonlocal count
-        count += 1
-        await context.report_progress(count, None, line)
+        await context.report_progress(next(lines), None, line)
 
     return told
 

@@ -22,7 +22,6 @@ from pytest_kopt.show.words import bullets, markdown_table, page
 
 
 def campaign_readme(manifest: Manifest, policy: Policy) -> str:
-    target = manifest.performance_target or "TBD"
     model = f", {manifest.target_model}" if manifest.target_model else ""
     only = ", ".join(manifest.kernel_source)
     return f"""# {manifest.target_op} ({manifest.target_backend}) on {manifest.target_gpu}{model}
@@ -31,7 +30,7 @@ def campaign_readme(manifest: Manifest, policy: Policy) -> str:
 
 - Operator: {manifest.target_op}
 - Language: {manifest.target_lang}
-- Kernel: {", ".join(manifest.kernel_source)}
+- Kernel: {only}
 - Primary metric: {manifest.primary_metric or "chosen by the baseline's schema"}
 
 ## Inputs
@@ -49,7 +48,7 @@ def campaign_readme(manifest: Manifest, policy: Policy) -> str:
 {_hardware(manifest)}
 ## Stop Conditions
 
-- T1 performance_target: {target}
+- T1 performance_target: {manifest.performance_target or "TBD"}
 {_targets()}
 - T3 max_iterations: {manifest.max_iterations or "none"}
 - T4 the user: `kopt stop`
@@ -60,13 +59,8 @@ def campaign_readme(manifest: Manifest, policy: Policy) -> str:
 
 def with_baseline(text: str, manifest: Manifest, device: str, rooflines: Sequence[Roofline]) -> str:
     """Return a README's text with what the baseline tells: its device's facts, the targets."""
-    pending = (
-        (_hardware(manifest), _hardware(manifest, device)),
-        (_targets(), _targets(rooflines)),
-    )
-    for old, new in pending:
-        text = text.replace(old, new)
-    return text
+    text = text.replace(_hardware(manifest), _hardware(manifest, device))
+    return text.replace(_targets(), _targets(rooflines))
 
 
 def _hardware(manifest: Manifest, device: str = "") -> str:
@@ -98,13 +92,11 @@ def _targets(rooflines: Sequence[Roofline] = ()) -> str:
         return f"{text}; in TFLOPS, GB/s and µs of each case: TBD, known once round 1 is measured"
     unknown = sorted({reason for item in rooflines for reason in item.unknown})
     sources = sorted({source for item in rooflines for source in item.sources})
-    indented = "\n".join(f"  {line}" for line in target_table(rooflines).splitlines())
-    notes = (
-        [f"\n  UNKNOWN are {'; '.join(unknown)}: `kopt calibrate --ceilings`\n"] if unknown else []
-    )
-    return "\n".join(
-        [f"{text} of each case:\n", indented, "", *(f"  - {source}" for source in sources), *notes]
-    )
+    table = (f"  {line}" for line in target_table(rooflines).splitlines())
+    lines = [f"{text} of each case:\n", *table, "", *(f"  - {source}" for source in sources)]
+    if unknown:
+        lines.append(f"\n  UNKNOWN are {'; '.join(unknown)}: `kopt calibrate --ceilings`\n")
+    return "\n".join(lines)
 
 
 def _ridges(facts: Sequence[Fact]) -> Iterator[str]:

@@ -31,18 +31,15 @@ _GREY = COLOURS[Decision.BASELINE]
 def timeline(rounds: Sequence[Any]) -> Spec:
     """Draw every attempt of every round, coloured by what became of it."""
     values = [{"round": item["number"], **each} for item in rounds for each in item["attempts"]]
-    return _chart(
-        "Verdicts: one mark an attempt",
-        values,
-        height=20 * max(value["attempt"] for value in values),
-        mark={"type": "square", "size": 90, "opacity": 1},
-        encoding={
-            "x": _round_axis(rounds),
-            "y": _field("attempt", "ordinal", title="attempt"),
-            "color": _decision_colour(values),
-            "tooltip": _tooltip("round", "attempt", "decision", "time", "reason"),
-        },
+    layer = _layer(
+        {"type": "square", "size": 90, "opacity": 1},
+        x=_round_axis(rounds),
+        y=_field("attempt", "ordinal", title="attempt"),
+        color=_decision_colour(values),
+        tooltip=_tooltip("round", "attempt", "decision", "time", "reason"),
     )
+    height = 20 * max(value["attempt"] for value in values)
+    return _chart("Verdicts: one mark an attempt", values, height=height, **layer)
 
 
 def trend(rounds: Sequence[Any], metric: str) -> Spec:
@@ -121,58 +118,43 @@ def heat_map(rounds: Sequence[Any]) -> Spec:
 
 def rooflines(found: Sequence[Any]) -> Spec | None:
     """Draw achieved and attainable rates over arithmetic intensity; None without such data."""
-    values = [
-        item
-        for item in found
-        if item["unit"] == "TFLOPS"
-        and all((item[key] or 0) > 0 for key in ("intensity", "attainable", "achieved"))
-    ]
+    drawn = ("intensity", "attainable", "achieved")
+    rates = [item for item in found if item["unit"] == "TFLOPS"]
+    values = [item for item in rates if all((item[key] or 0) > 0 for key in drawn)]
     if not values:
         return None
     rate = _field("achieved", title="TFLOPS", scale={"type": "log"})
-    told = ("label", "way", "bound", "achieved", "attainable", "achieved_pct")
+    line = {"type": "line", "strokeDash": [4, 3], "color": _GREY}
+    point = _layer(
+        {"type": "point", "filled": True, "size": 60, "opacity": 1},
+        y=rate,
+        color=_field("bound", "nominal"),
+        shape=_field("way", "nominal"),
+        tooltip=_tooltip("label", "way", "bound", "achieved", "attainable", "achieved_pct"),
+    )
     return _chart(
         "Roofline",
         values,
         height=280,
         encoding={"x": _field("intensity", title="FLOP per byte", scale={"type": "log"})},
-        layer=[
-            _layer(
-                {"type": "line", "strokeDash": [4, 3], "color": _GREY},
-                y={**rate, "field": "attainable"},
-            ),
-            _layer(
-                {"type": "point", "filled": True, "size": 60, "opacity": 1},
-                y=rate,
-                color=_field("bound", "nominal"),
-                shape=_field("way", "nominal"),
-                tooltip=_tooltip(*told),
-            ),
-        ],
+        layer=[_layer(line, y={**rate, "field": "attainable"}), point],
     )
 
 
 def pairs() -> Spec:
     """Draw the pairs of a case that the reader chooses; the page fills in the data."""
     gain = _field("gain", title="gain of a pair (%)")
-    return _chart(
-        "Pairs",
-        [],
-        height=220,
-        encoding={"x": _field("process", "ordinal", title="fresh process")},
-        layer=[
-            _layer(
-                {"type": "point", "filled": True, "size": 35, "opacity": 0.65},
-                y={**gain, "scale": {"zero": False}},
-                xOffset={"field": "pair"},
-                color=_field("first", "nominal", title="went first"),
-                tooltip=_tooltip("process", "pair", "first", "gain"),
-            ),
-            _layer(
-                {"type": "tick", "thickness": 2, "color": _GREY}, y={**gain, "aggregate": "mean"}
-            ),
-        ],
+    point = _layer(
+        {"type": "point", "filled": True, "size": 35, "opacity": 0.65},
+        y={**gain, "scale": {"zero": False}},
+        xOffset={"field": "pair"},
+        color=_field("first", "nominal", title="went first"),
+        tooltip=_tooltip("process", "pair", "first", "gain"),
     )
+    mean = {"type": "tick", "thickness": 2, "color": _GREY}
+    x = _field("process", "ordinal", title="fresh process")
+    layer = [point, _layer(mean, y={**gain, "aggregate": "mean"})]
+    return _chart("Pairs", [], height=220, encoding={"x": x}, layer=layer)
 
 
 def comparison(campaigns: Sequence[Any]) -> Spec:
@@ -183,19 +165,14 @@ def comparison(campaigns: Sequence[Any]) -> Spec:
         for each in item["rounds"]
         if each["keeps"]
     ]
-    axis = _gain_axis(values, "over round 1")
-    return _chart(
-        "Gain over the baseline, by campaign",
-        values,
-        height=240,
-        mark={"type": "line", "interpolate": "step-after", "point": True},
-        encoding={
-            "x": _field("round", axis={"tickMinStep": 1}),
-            "y": axis,
-            "color": _field("campaign", "nominal"),
-            "tooltip": _tooltip("campaign", "round", "gain"),
-        },
+    layer = _layer(
+        {"type": "line", "interpolate": "step-after", "point": True},
+        x=_field("round", axis={"tickMinStep": 1}),
+        y=_gain_axis(values, "over round 1"),
+        color=_field("campaign", "nominal"),
+        tooltip=_tooltip("campaign", "round", "gain"),
     )
+    return _chart("Gain over the baseline, by campaign", values, height=240, **layer)
 
 
 def _gain_axis(values: Sequence[dict[str, Any]], title: str) -> Spec:

@@ -78,9 +78,9 @@ def _final(campaign: Campaign) -> dict[str, Any] | None:
             {
                 "round": item.round,
                 "bucket": item.bucket or "—",
+                "decision": item.decision,
                 "benchmark": changed(item.benchmark_pct),
                 "real": changed(item.credited_pct),
-                "decision": item.decision,
             }
             for item in report.audit
         ],
@@ -104,15 +104,8 @@ def environment(campaign: Campaign, item: Round) -> list[tuple[str, str]]:
     found: dict[str, set[str]] = {}
     for text in evidence["results"]:
         own = CaseResult.from_json(text).evidence
-        told = {
-            "device": own.device,
-            "device_model": own.device_model,
-            "engine": own.engine,
-            "torch": own.torch,
-            "threads": own.threads,
-        }
-        for key, value in told.items():
-            if value is not None:
+        for key in ("device", "device_model", "engine", "torch", "threads"):
+            if (value := getattr(own, key)) is not None:
                 found.setdefault(key, set()).add(str(value))
     names = ("started", "ended", "host", "python", "pytest_kopt")
     rows = [(name, str(session[name])) for name in names if name in session]
@@ -136,6 +129,8 @@ def _rounds(campaign: Campaign) -> Iterator[dict[str, Any]]:
 def _round(item: Round, verdict: Verdict) -> dict[str, Any]:
     notes, total, applied = item.notes, verdict.aggregate, verdict.applied
     totals = [found for found in (total, *verdict.secondary) if found]
+    devices = ([shape.device or ""] for shape in verdict.shapes)
+    cases = [[*row, *device] for row, device in zip(case_rows(verdict), devices, strict=True)]
     return {
         **verdict.model_dump(mode="json", include=_OF_VERDICT),
         "number": item.number,
@@ -149,13 +144,7 @@ def _round(item: Round, verdict: Verdict) -> dict[str, Any]:
             for header, rows in (
                 (_TOTALS, [[each.metric, *versions(each), *bounds(each)] for each in totals]),
                 (CLASSES, class_rows(verdict)),
-                (
-                    (*CASES, "Device"),
-                    [
-                        [*row, shape.device or ""]
-                        for row, shape in zip(case_rows(verdict), verdict.shapes, strict=True)
-                    ],
-                ),
+                ((*CASES, "Device"), cases),
                 (CANDIDATES, candidate_rows(verdict)),
                 (_KERNELS, kernel_rows(verdict)),
                 (("Notes", ""), [[name, str(value)] for name, value in notes.given().items()]),

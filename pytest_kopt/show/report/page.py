@@ -8,7 +8,7 @@ import functools
 import gzip
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,13 +51,11 @@ def campaign_page(campaign: Campaign, *, live: bool = False) -> str:
     left_out: list[int] = []
     for number in reversed(numbers):
         measured = {visible(name): found for name, found in pairs(campaign, number).items()}
-        if not measured:
-            continue
-        text = packed(measured)
-        room -= len(text) + 100
-        if room < 0:
+        text = packed(measured) if measured else ""
+        room -= len(text) + 100 if text else 0
+        if text and room < 0:
             left_out.append(number)
-        else:
+        elif text:
             kept[number] = text
     return _render("campaign.html.j2", **given, pairs=kept, left_out=sorted(left_out))
 
@@ -134,35 +132,25 @@ def pairs(campaign: Campaign, number: int) -> dict[str, list[list[int]]]:
     found: dict[str, dict[str, list[int]]] = {}
     try:
         with open(path, newline="") as stream:
-            reader = csv.reader(stream)
-            at = {name: place for place, name in enumerate(next(reader, []))}
-            label, process, kind, order, new, old = (
-                at[name]
-                for name in (
-                    *("label", "round_of_inference", "comparison", "position"),
-                    *("candidate_ms", "incumbent_ms"),
-                )
-            )
-            for row in reader:
-                if row[kind] == "candidate":
-                    gain = round((float(row[old]) / float(row[new]) - 1) * 1e4)
-                    value = 2 * gain + (row[order] == "BA")
-                    found.setdefault(row[label], {}).setdefault(row[process], []).append(value)
-    except (OSError, KeyError, ValueError, IndexError, ZeroDivisionError, OverflowError):
+            for row in csv.DictReader(stream):
+                if row["comparison"] == "candidate":
+                    ratio = float(row["incumbent_ms"]) / float(row["candidate_ms"])
+                    value = 2 * round((ratio - 1) * 1e4) + (row["position"] == "BA")
+                    case = found.setdefault(row["label"], {})
+                    case.setdefault(row["round_of_inference"], []).append(value)
+    except (OSError, KeyError, ValueError, TypeError, ZeroDivisionError, OverflowError):
         # Evidence that cannot be read is missing from the picture; the verdict stands by itself.
         return {}
     return {name: list(processes.values()) for name, processes in found.items()}
 
 
-def kernels(campaign: Campaign, numbers: Iterable[int]) -> dict[str, Any]:
+def kernels(campaign: Campaign, numbers: Sequence[int]) -> dict[str, Any]:
     """Return the kernel files of rounds: texts by hash, and for each round the hash by path."""
     texts: dict[str, str] = {}
-    rounds: dict[str, dict[str, str]] = {}
+    rounds: dict[str, dict[str, str]] = {str(number): {} for number in numbers}
     for number in numbers:
         directory = campaign.layout.snapshot(number)
-        files = sorted(path for path in directory.rglob("*") if path.is_file())
-        rounds[str(number)] = {}
-        for path in files:
+        for path in sorted(path for path in directory.rglob("*") if path.is_file()):
             content = path.read_bytes()
             key = hashlib.sha256(content).hexdigest()[:16]
             texts.setdefault(key, content.decode(errors="replace"))
