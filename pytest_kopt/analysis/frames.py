@@ -189,11 +189,9 @@ def _layouts(campaigns: Sequence[str | Path]) -> list[Layout]:
             layout = find(project.workspace.resolve(), name)
         known = found.setdefault(layout.name, layout)
         if known != layout:
-            raise BadInput(
-                f"two campaigns are named {layout.name!r}: {known.directory}, {layout.directory}",
-                where="load",
-                legal="one of them, or a copy under another name",
-            )
+            places = f"{known.directory}, {layout.directory}"
+            what = f"two campaigns are named {layout.name!r}: {places}"
+            raise BadInput(what, where="load", legal="one of them, or a copy under another name")
     return list(found.values())
 
 
@@ -202,8 +200,5 @@ def _needed(package: str) -> Any:
     try:
         return import_module(package)
     except ImportError:
-        raise BadInput(
-            f"{package} is not installed",
-            where="analysis",
-            legal="pip install 'pytest-kopt[analysis]'",
-        ) from None
+        legal = "pip install 'pytest-kopt[analysis]'"
+        raise BadInput(f"{package} is not installed", where="analysis", legal=legal) from None

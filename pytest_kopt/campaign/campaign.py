@@ -71,19 +71,16 @@ class Campaign:
         """Raise BadInput when rounds do not run in this project."""
         self.check_not_integrated()
         if self.is_upstream:
-            raise BadInput(
-                f"rounds of {self.name} run in its workspace",
-                where="execution_mode",
-                legal=f"cd {shlex.quote(str(self.layout.directory))}; here only --kopt-round final",
-            )
+            what = f"rounds of {self.name} run in its workspace"
+            legal = f"cd {shlex.quote(str(self.layout.directory))}; here only --kopt-round final"
+            raise BadInput(what, where="execution_mode", legal=legal)
 
     def check_not_integrated(self) -> None:
         """Raise BadInput when upstream has the best version: it is no longer what was extracted."""
         if self.state.is_integrated:
+            legal = f"kopt init NEW --from {self.name}, which extracts upstream as it is now"
             raise BadInput(
-                "upstream has this campaign's best version",
-                where=self.name,
-                legal=f"kopt init NEW --from {self.name}, which extracts upstream as it is now",
+                "upstream has this campaign's best version", where=self.name, legal=legal
             )
 
     def check_ready(self) -> None:

@@ -45,9 +45,8 @@ def split(command: str) -> tuple[dict[str, str], list[str]]:
         environment[found[1]] = found[2]
         words.pop(0)
     if not words:
-        raise BadInput(
-            f"{command!r} names no program", where="command", legal="[NAME=value] PROGRAM …"
-        )
+        what = f"{command!r} names no program"
+        raise BadInput(what, where="command", legal="[NAME=value] PROGRAM …")
     return environment, words
 
 

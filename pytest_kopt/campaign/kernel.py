@@ -85,10 +85,8 @@ class KernelVersion:
         for relative, sha256 in hashes.items():
             found = version.files.get(relative)
             if found is None or found.sha256 != sha256:
-                raise BadInput(
-                    f"{relative!r} is not the version the ledger names (SHA-256 {sha256[:12]}…)",
-                    where=str(directory),
-                )
+                what = f"{relative!r} is not the version the ledger names (SHA-256 {sha256[:12]}…)"
+                raise BadInput(what, where=str(directory))
         return version
 
     def restore(self, root: Path, over: KernelVersion, inside: Path | None = None) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pytest_kopt.errors import BadInput
 
+_RECORDS = ("rounds", "final", "replaced", "memory", "profiles", "logs")
 _LEGAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -56,8 +57,7 @@ class Layout:
     @property
     def records(self) -> tuple[Path, ...]:
         """What sessions and commands wrote: no part of a workspace's project."""
-        names = ("rounds", "final", "replaced", "memory", "profiles", "logs", "builds", "upstream")
-        return tuple(self.directory / name for name in names)
+        return tuple(self.directory / name for name in (*_RECORDS, "builds", "upstream"))
 
     @property
     def quick_baseline(self) -> Path:
@@ -96,19 +96,15 @@ class Layout:
 
 def kept_records(workspace: Path) -> list[Path]:
     """Return what kernel code has no reason to read: the campaigns' evidence and ledgers."""
-    names = ("rounds", "final", "replaced", "memory", "profiles", "logs", "ledger.jsonl")
-    found = [workspace / campaign / name for campaign in campaigns(workspace) for name in names]
-    return [path.resolve() for path in found]
+    names = (*_RECORDS, "ledger.jsonl")
+    return [(workspace / each / name).resolve() for each in campaigns(workspace) for name in names]
 
 
 def check_name(name: str) -> str:
     """Return a legal campaign name; BadInput for one that could leave the workspace."""
     if not _LEGAL_NAME.fullmatch(name) or ".." in name:
-        raise BadInput(
-            f"the name {name!r} is not usable",
-            where="campaign",
-            legal="letters, digits, '.', '_', '-', starting with a letter or digit, without '..'",
-        )
+        legal = "letters, digits, '.', '_', '-', starting with a letter or digit, without '..'"
+        raise BadInput(f"the name {name!r} is not usable", where="campaign", legal=legal)
     return name
 
 
@@ -121,9 +117,6 @@ def find(workspace: Path, name: str) -> Layout:
     """Return an existing campaign's layout; BadInput names the campaigns there are."""
     layout = Layout(workspace / check_name(name))
     if not layout.manifest.is_file():
-        raise BadInput(
-            f"{name!r} does not exist in {workspace}",
-            where="campaign",
-            legal=campaigns(workspace) or "none yet; `kopt init NAME …` makes one",
-        )
+        known = campaigns(workspace) or "none yet; `kopt init NAME …` makes one"
+        raise BadInput(f"{name!r} does not exist in {workspace}", where="campaign", legal=known)
     return layout

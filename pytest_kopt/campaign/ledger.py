@@ -308,24 +308,20 @@ def read(path: Path) -> list[AnyEvent]:
     Raises BadInput naming the line for anything else that is not an event.
     """
     try:
-        text = path.read_bytes()
+        content = path.read_bytes()
     except FileNotFoundError:
         return []
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror}", where=str(path)) from None
-    lines = text.split(b"\n")
-    complete = lines[:-1]
     events: list[AnyEvent] = []
-    for number, line in enumerate(complete, start=1):
+    for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
             events.append(_ADAPTER.validate_json(line))
         except ValidationError as error:
             what = error.errors(include_url=False)[0]
             place = key_of(what, {} if what["type"] == "json_invalid" else json.loads(line))
-            raise BadInput(
-                f"line {number} is no ledger event ({place}: {legal(what)})",
-                where=str(path),
-            ) from None
+            text = f"line {number} is no ledger event ({place}: {legal(what)})"
+            raise BadInput(text, where=str(path)) from None
     return events
 
 

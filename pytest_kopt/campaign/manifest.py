@@ -244,9 +244,5 @@ def check_kernel_paths(manifest: Manifest, root: Path, repository: Path) -> None
         for file in (path, *files_of(path)):
             found = file.resolve()
             if not found.is_relative_to(home) or ".git" in found.relative_to(home).parts:
-                name = file.relative_to(root).as_posix()
-                raise BadInput(
-                    f"kernel {name!r} lies outside the repository",
-                    where="kernel_source",
-                    legal=f"paths below {repository}",
-                )
+                what = f"kernel {file.relative_to(root).as_posix()!r} lies outside the repository"
+                raise BadInput(what, where="kernel_source", legal=f"paths below {repository}")

@@ -102,11 +102,8 @@ def _sections(text: str, where: str) -> dict[str, str]:
         if key in _OURS or body in ("", UNSTATED, NO_CACHE_KEY):
             continue
         if key not in Notes.model_fields:
-            raise BadInput(
-                f"section {title!r} is unknown",
-                where=where,
-                legal=["Single change", "Next direction", *Notes.model_fields],
-            )
+            legal = ["Single change", "Next direction", *Notes.model_fields]
+            raise BadInput(f"section {title!r} is unknown", where=where, legal=legal)
         if found.setdefault(key, body) != body:
             raise BadInput(f"{key} is given twice", where=where)
     if not found:

@@ -55,11 +55,8 @@ def check(given: Notes, item: Round, where: str) -> None:
     """
     told = replace(item, notes=item.notes.plus(given))
     if given.tip and told.notes.bucket is None and not _is_anti_pattern(told):
-        raise BadInput(
-            "a tip needs its round's bucket",
-            where=where,
-            legal=f"bucket: {', '.join(get_args(Bucket))}; or anti_pattern: true",
-        )
+        legal = f"bucket: {', '.join(get_args(Bucket))}; or anti_pattern: true"
+        raise BadInput("a tip needs its round's bucket", where=where, legal=legal)
 
 
 def missing_text(text: str, name: str, manifest: Manifest, state: CampaignState) -> str:
@@ -92,11 +89,8 @@ def correction(number: int, notes: Notes, time: str, known: list[Entry]) -> str:
     """
     found = {entry.number: entry for entry in known}.get(number)
     if found is None:
-        raise BadInput(
-            f"there is no tip {number}",
-            where="kopt tips",
-            legal=[str(entry.number) for entry in known] or "none yet",
-        )
+        legal = [str(entry.number) for entry in known] or "none yet"
+        raise BadInput(f"there is no tip {number}", where="kopt tips", legal=legal)
     if notes.bucket is None:
         said = fields(found.text)
         bucket = said.get("Bucket")

@@ -66,11 +66,9 @@ def _campaign_and_cases(directory: Path) -> tuple[Campaign, list[str]]:
     """Return pytest's arguments too: the quick level's node ids, before the baseline all tests."""
     project = Project.here()
     if project.workspace.resolve() != directory.parent:
-        raise BadInput(
-            f"{Path.cwd()} is not the project of this campaign",
-            where="quick_test_bench.py",
-            legal=f"a folder of the project around {directory.parent}",
-        )
+        what = f"{Path.cwd()} is not the project of this campaign"
+        legal = f"a folder of the project around {directory.parent}"
+        raise BadInput(what, where="quick_test_bench.py", legal=legal)
     campaign = project.campaign(directory.name)
     if campaign.state.baseline is None:
         return campaign, shlex.split(campaign.manifest.tests)

@@ -125,11 +125,9 @@ class Settings:
         """Raise BadInput for options that do not go together."""
         judged = bool(self.round is not None or self.base is not None or self.base_python)
         if self.base_python and (self.round is not None or self.base is not None):
-            raise BadInput(
-                "compares interpreters and nothing else",
-                where="--kopt-base-python",
-                legal="--kopt-base-python without --kopt-round and --kopt-base",
-            )
+            legal = "--kopt-base-python without --kopt-round and --kopt-base"
+            what = "compares interpreters and nothing else"
+            raise BadInput(what, where="--kopt-base-python", legal=legal)
         for name, given, needed, legal in (
             ("--kopt-verdict", self.verdict_path, judged or self.calibrate, "--kopt-round N|next"),
             ("--kopt-comment", self.comment_path, judged, "--kopt-round N|next"),
@@ -146,17 +144,11 @@ class Settings:
                 what = legal.partition(" ")[0].removeprefix("--kopt-")
                 raise BadInput(f"{name} needs a {what}", where=name, legal=legal)
         if self.base is not None and (self.round is not None or option.kopt_campaign):
-            raise BadInput(
-                "judges without a campaign",
-                where="--kopt-base",
-                legal="--kopt-base REF, or --kopt-campaign NAME --kopt-round N",
-            )
+            legal = "--kopt-base REF, or --kopt-campaign NAME --kopt-round N"
+            raise BadInput("judges without a campaign", where="--kopt-base", legal=legal)
+        neither = "neither --kopt-round nor --kopt-base"
         if judged and self.calibrate:
-            raise BadInput(
-                "a calibration judges nothing",
-                where="--kopt-calibrate",
-                legal="neither --kopt-round nor --kopt-base",
-            )
+            raise BadInput("a calibration judges nothing", where="--kopt-calibrate", legal=neither)
         timed = (
             *("--kopt-round", "--kopt-base", "--kopt-calibrate"),
             *("--kopt-repeats", "--kopt-iters-per-repeat"),
@@ -169,23 +161,15 @@ class Settings:
                 legal=f"--kopt-check-only without {name}; it checks the tree as it is",
             )
         if self.base is not None and self.compare == "stored":
-            raise BadInput(
-                "--kopt-base has no stored baseline to compare with",
-                where="--kopt-compare",
-                legal=["auto", "paired"],
-            )
+            what = "--kopt-base has no stored baseline to compare with"
+            raise BadInput(what, where="--kopt-compare", legal=["auto", "paired"])
         if (judged or self.calibrate) and (self.repeats or self.iterations):
-            raise BadInput(
-                "a round, gate or calibration fixes how often a case is run",
-                where="--kopt-repeats" if self.repeats else "--kopt-iters-per-repeat",
-                legal="neither --kopt-round nor --kopt-base",
-            )
+            where = "--kopt-repeats" if self.repeats else "--kopt-iters-per-repeat"
+            what = "a round, gate or calibration fixes how often a case is run"
+            raise BadInput(what, where=where, legal=neither)
         if judged and self.suite != "standard":
-            raise BadInput(
-                "a round or a gate measures the standard cases",
-                where=_SUITES[self.suite],
-                legal="neither --kopt-round nor --kopt-base",
-            )
+            what = "a round or a gate measures the standard cases"
+            raise BadInput(what, where=_SUITES[self.suite], legal=neither)
 
 
 _SUITES = {"deterministic": "--kopt-deterministic-only", "multigpu": "--kopt-dist-only"}

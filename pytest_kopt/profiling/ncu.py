@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from pytest_kopt.profiling.table import Launch
+from pytest_kopt.profiling.table import Launch, number, whole
 
 TOOL = "ncu"
 _TIME = "gpu__time_duration.sum"
@@ -62,23 +62,14 @@ def launches(text: str) -> list[Launch]:
     per_byte = _BYTES.get(units.get(_SHARED, "").split("/")[0], 1)
     found = []
     for row in rows:
-        shared = _number(row.get(_SHARED))
-        registers = _number(row.get(_REGISTERS))
+        shared = number(row.get(_SHARED))
         found.append(
             Launch(
                 kernel=row["Kernel Name"],
-                duration_us=(_number(row[_TIME]) or 0.0) * scale,
-                registers=None if registers is None else int(registers),
+                duration_us=(number(row[_TIME]) or 0.0) * scale,
+                registers=whole(row.get(_REGISTERS)),
                 shared_bytes=None if shared is None else int(shared * per_byte),
-                occupancy_pct=_number(row.get(_OCCUPANCY)),
+                occupancy_pct=number(row.get(_OCCUPANCY)),
             )
         )
     return found
-
-
-def _number(text: str | None) -> float | None:
-    """Read a cell; thousands are set apart by commas in some versions and locales."""
-    try:
-        return float((text or "").replace(",", ""))
-    except ValueError:
-        return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from pytest_kopt.profiling.table import Launch
+from pytest_kopt.profiling.table import Launch, whole
 
 TOOL = "rocprofv3"
 #: Names that the kernel of `torch.cuda._sleep` contains; one stands before, one after the steps.
@@ -49,14 +49,10 @@ def launches(text: str) -> list[Launch]:
         Launch(
             kernel=row["kernel_name"],
             duration_us=(int(row["end_timestamp"]) - int(row["start_timestamp"])) * 1e-3,
-            registers=_whole(row.get("vgpr_count")),
-            accum_registers=_whole(row.get("accum_vgpr_count")),
-            scalar_registers=_whole(row.get("sgpr_count")),
-            shared_bytes=_whole(row.get("lds_block_size")),
+            registers=whole(row.get("vgpr_count")),
+            accum_registers=whole(row.get("accum_vgpr_count")),
+            scalar_registers=whole(row.get("sgpr_count")),
+            shared_bytes=whole(row.get("lds_block_size")),
         )
         for row in rows[marks[0] + 1 : marks[-1]]
     ]
-
-
-def _whole(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() else None

@@ -85,6 +85,20 @@ def gpu_step_us(profiles: Iterable[CaseProfile]) -> dict[str, float]:
 OCCUPIED = ("registers", "accum_registers", "scalar_registers", "shared_bytes")
 
 
+def number(told: object) -> float | None:
+    """Return what a tool tells as a number; thousands may be set apart by commas."""
+    try:
+        return float(str(told).replace(",", ""))
+    except ValueError:
+        return None
+
+
+def whole(told: object) -> int | None:
+    """Return the same as a whole number."""
+    found = number(told)
+    return None if found is None else int(found)
+
+
 def rows_of(launches: Iterable[Launch]) -> tuple[KernelRow, ...]:
     """Group launches by kernel, the one with the most time first."""
     groups: dict[str, list[Launch]] = {}

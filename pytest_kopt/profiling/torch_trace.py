@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_kopt.profiling.table import Launch
+from pytest_kopt.profiling.table import Launch, number, whole
 
 TOOL = "torch.profiler"
 _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -25,18 +25,9 @@ def launches(trace: Mapping[str, Any]) -> list[Launch]:
             Launch(
                 kernel=str(event["name"]),
                 duration_us=float(event["dur"]),
-                registers=_whole(told.get("registers per thread")),
-                shared_bytes=_whole(told.get("shared memory")),
-                occupancy_pct=_number(told.get("est. achieved occupancy %")),
+                registers=whole(told.get("registers per thread")),
+                shared_bytes=whole(told.get("shared memory")),
+                occupancy_pct=number(told.get("est. achieved occupancy %")),
             )
         )
     return found
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
-
-
-def _whole(value: Any) -> int | None:
-    number = _number(value)
-    return None if number is None else int(number)

@@ -70,10 +70,8 @@ class Commits:
         """Raise CannotFinish when somebody has switched branches since the session began."""
         branch, own = self.repository.branch, branch_of(self.layout.name, self.manifest)
         if own not in (None, branch):
-            raise CannotFinish(
-                f"git: the tree went from branch {own!r} to {branch or 'no branch'!r} meanwhile, "
-                f"git switch {own} puts it back"
-            )
+            went = f"git: the tree went from branch {own!r} to {branch or 'no branch'!r} meanwhile"
+            raise CannotFinish(f"{went}, git switch {own} puts it back")
 
     def of_round(self, item: Round, files: Files, result: str) -> str:
         """Commit files as a round's, with what its notes say; return the commit."""

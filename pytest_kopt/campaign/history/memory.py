@@ -60,16 +60,11 @@ def check_versions(state: CampaignState, wanted: Iterable[int], *, masked: bool)
     there = versions(state)
     for version in wanted:
         if version not in there:
-            raise BadInput(
-                f"v{version} does not exist",
-                where="kopt memory",
-                legal=[f"v{known}" for known in there] or "none yet",
-            )
+            legal = [f"v{known}" for known in there] or "none yet"
+            raise BadInput(f"v{version} does not exist", where="kopt memory", legal=legal)
         if (version in state.masked) == masked:
-            raise BadInput(
-                f"v{version} is {'masked' if masked else 'not masked'} already",
-                where="kopt memory",
-            )
+            what = f"v{version} is {'masked' if masked else 'not masked'} already"
+            raise BadInput(what, where="kopt memory")
 
 
 def draw_restart(state: CampaignState, seed: int) -> list[int]:
@@ -82,11 +77,8 @@ def draw_restart(state: CampaignState, seed: int) -> list[int]:
     kept = {0, version_of(best) if best else 0}
     free = [v for v in versions(state) if v not in state.masked and v not in kept]
     if not free:
-        raise BadInput(
-            "there is no memory to mask",
-            where="kopt memory restart",
-            legal="rounds beside the baseline and the best one",
-        )
+        legal = "rounds beside the baseline and the best one"
+        raise BadInput("there is no memory to mask", where="kopt memory restart", legal=legal)
     return sorted(random.Random(seed).sample(free, (len(free) + 1) // 2))
 
 

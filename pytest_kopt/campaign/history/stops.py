@@ -72,11 +72,9 @@ def refuse_another_round(stops: Sequence[Stop]) -> None:
     """Raise BadInput when a condition holds: what it is, and how to go on."""
     held = [stop for stop in stops if stop.holds]
     if held:
-        raise BadInput(
-            f"no further round: {'; '.join(f'{stop.title} ({stop.why})' for stop in held)}",
-            where="--kopt-round",
-            legal=f"to go on, {'; and '.join(stop.go_on for stop in held)}",
-        )
+        what = f"no further round: {'; '.join(f'{stop.title} ({stop.why})' for stop in held)}"
+        legal = f"to go on, {'; and '.join(stop.go_on for stop in held)}"
+        raise BadInput(what, where="--kopt-round", legal=legal)
 
 
 def lines(held: Mapping[str, str], others: Mapping[str, str] | None = None) -> list[str]:

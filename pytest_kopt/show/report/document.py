@@ -43,11 +43,8 @@ def document(campaign: Campaign) -> dict[str, Any]:
     """
     rounds = list(_rounds(campaign))
     if not rounds:
-        raise BadInput(
-            "no round is decided yet",
-            where=f"campaign {campaign.name}",
-            legal=f"pytest --kopt-campaign {campaign.name} --kopt-round 1",
-        )
+        legal = f"pytest --kopt-campaign {campaign.name} --kopt-round 1"
+        raise BadInput("no round is decided yet", where=f"campaign {campaign.name}", legal=legal)
     last = campaign.state.rounds[rounds[-1]["number"]]
     return {
         "campaign": campaign.name,
