@@ -8,7 +8,7 @@ import pytest
 
 from pytest_kopt import policies
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.targets import ARCHITECTURES
+from pytest_kopt.campaign.manifest import ARCHITECTURES
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.knowledge.facts import Facts
 from pytest_kopt.show.files.campaign_readme import campaign_readme

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from pytest_kopt.bundled import bundled
-from pytest_kopt.campaign.targets import ARCHITECTURES
+from pytest_kopt.campaign.manifest import ARCHITECTURES
 from pytest_kopt.errors import BadInput
 from pytest_kopt.knowledge.facts import Facts, Product
 

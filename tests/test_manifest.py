@@ -7,8 +7,14 @@ import pytest
 
 from pytest_kopt.campaign import manifest as manifests
 from pytest_kopt.campaign.layout import Layout, campaigns, check_name, find
-from pytest_kopt.campaign.manifest import FrozenSchema, Manifest, check_kernel_paths
-from pytest_kopt.campaign.targets import PerformanceTarget, architecture, parse_target
+from pytest_kopt.campaign.manifest import (
+    FrozenSchema,
+    Manifest,
+    PerformanceTarget,
+    architecture,
+    check_kernel_paths,
+    parse_target,
+)
 from pytest_kopt.documents import validate
 from pytest_kopt.errors import BadInput
 from tests.builders import manifest_document

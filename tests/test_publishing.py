@@ -16,10 +16,10 @@ from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import PROPERTY, CaseResult
 from pytest_kopt.decide.verdict import Aggregate, Decision, Shape, Verdict
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.show.exports.benchmark_json import benchmark_json
 from pytest_kopt.show.exports.comment import comment
 from pytest_kopt.show.exports.github import annotation_lines, append_summary
 from pytest_kopt.show.exports.junit import unpack, verdict_properties
+from pytest_kopt.show.exports.output_files import benchmark_json
 from pytest_kopt.show.terminal import verdict_lines
 from pytest_kopt.show.words import gate_outcome
 from tests.builders import NOW, few_examples

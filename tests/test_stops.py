@@ -9,9 +9,8 @@ from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.history import stops
 from pytest_kopt.campaign.history.stops import NO_IDLE_GPU, REGRESSIONS, Stop
 from pytest_kopt.campaign.ledger import AnyEvent
-from pytest_kopt.campaign.manifest import Manifest
+from pytest_kopt.campaign.manifest import Manifest, parse_target
 from pytest_kopt.campaign.state import fold
-from pytest_kopt.campaign.targets import parse_target
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Aggregate, Decision
 from pytest_kopt.errors import BadInput

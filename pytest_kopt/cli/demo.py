@@ -105,14 +105,14 @@ def _play(root: Path, name: str, step: Step, device: str) -> str:
     campaign = Campaign(Layout(root / DEFAULT_WORKSPACE / name), root)
     known = campaign.state.rounds.get(step.round)
     decided = known.verdict if known else None
+    about = f"round {step.round} ({step.version})"
     if decided is None or decided.decision not in step.expected:
-        return f"round {step.round} ({step.version}) ended as {decided and decided.decision}"
+        return f"{about} ended as {decided and decided.decision}"
     if done.returncode != decided.decision.exit_code:
-        return f"round {step.round} ({step.version}) ended with exit code {done.returncode}"
+        return f"{about} ended with exit code {done.returncode}"
     restored = not decided.decision.keeps and not decided.decision.leaves_open
-    if restored and kernel.read_text() != incumbent:
-        return f"round {step.round} ({step.version}) did not restore the kernel"
-    return ""
+    kept = not restored or kernel.read_text() == incumbent
+    return "" if kept else f"{about} did not restore the kernel"
 
 
 def source(version: str) -> str:

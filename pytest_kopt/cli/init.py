@@ -76,7 +76,8 @@ _STAND_INS: dict[str, Any] = {
 def init(arguments: argparse.Namespace) -> None:
     project = Project.here()
     if arguments.template:
-        _place(arguments.template, project.root)
+        placed = [f"written: {path}" for path in templates.place(arguments.template, project.root)]
+        print("\n".join(placed) or "nothing to do: every file is there already")
         return
     layout = Layout(project.workspace / arguments.name)
     repository = Repository.around(project.root)
@@ -91,9 +92,9 @@ def init(arguments: argparse.Namespace) -> None:
     if wrong and given.kernel_source == _STAND_INS["kernel_source"]:
         given = given.model_copy(update={"kernel_source": []})
     tree = Path(os.path.abspath(arguments.worktree)) if arguments.worktree else None
-    benchmarks: list[str] = []
+    benchmarks = [_relative(path, project.root) for path in arguments.bench or []]
     with listed(missing):
-        benchmarks = _benchmarks(arguments, project.root)
+        _check_benchmarks(benchmarks, arguments, project.root)
     if tree is not None:
         with listed(missing):
             branch = worktrees.branch_of(layout.name, given)
@@ -169,14 +170,6 @@ def _check_nobody_works_here(project: Project) -> None:
             pass
 
 
-def _place(name: str, root: Path) -> None:
-    placed = templates.place(name, root)
-    for path in placed:
-        print(f"written: {path}")
-    if not placed:
-        print("nothing to do: every file is there already")
-
-
 def _document(
     arguments: argparse.Namespace,
     project: Project,
@@ -217,16 +210,13 @@ def _in_workspace(arguments: argparse.Namespace) -> bool:
     return bool(arguments.execution_mode) and arguments.execution_mode[-1] == "workspace"
 
 
-def _benchmarks(arguments: argparse.Namespace, root: Path) -> list[str]:
-    """Return the benchmarks to copy, relative to the root; BadInput for what cannot be."""
+def _check_benchmarks(given: list[str], arguments: argparse.Namespace, root: Path) -> None:
+    """Raise BadInput for benchmarks that cannot be copied."""
     refused = functools.partial(BadInput, where="--bench")
-    if arguments.bench and not _in_workspace(arguments):
+    if given and not _in_workspace(arguments):
         raise refused("benchmarks are copied into a workspace only", legal="--mode workspace")
-    found = [_relative(path, root) for path in arguments.bench or []]
-    for path in found:
-        if Path(path).is_absolute():
-            raise refused(f"{path!r} lies outside the project", legal=f"below {root}")
-    return found
+    for path in filter(os.path.isabs, given):
+        raise refused(f"{path!r} lies outside the project", legal=f"below {root}")
 
 
 def _relative(path: str, root: Path) -> str:

@@ -149,12 +149,9 @@ class Settings:
         neither = "neither --kopt-round nor --kopt-base"
         if judged and self.calibrate:
             raise BadInput("a calibration judges nothing", where="--kopt-calibrate", legal=neither)
-        timed = (
-            *("--kopt-round", "--kopt-base", "--kopt-calibrate"),
-            *("--kopt-repeats", "--kopt-iters-per-repeat"),
-        )
-        given = (n for n in timed if getattr(option, n[2:].replace("-", "_")) is not None)
-        for name in given if self.check_only else ():
+        timed = ("round", "base", "calibrate", "repeats", "iters-per-repeat")
+        given = (n for n in timed if getattr(option, f"kopt_{n.replace('-', '_')}") is not None)
+        for name in (f"--kopt-{n}" for n in given if self.check_only):
             raise BadInput(
                 f"times, judges and records nothing, but {name} asks for that",
                 where="--kopt-check-only",

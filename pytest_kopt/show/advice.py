@@ -63,13 +63,13 @@ def _stagnation_text(review: dict[str, Any] | None) -> Iterator[str]:
     yield f"now: {review['action']}"
     yield "they were:"
     yield from (f"  {text}" for text in review["disproved"])
-    if len(review["untried"]) < NEW_DIRECTIONS:
-        yield (
-            f"not tried yet: only {len(review['untried'])} direction(s) are left in the knowledge "
-            "base; draw further ones from the operator's literature"
-        )
-    else:
-        yield "not tried yet (name the id in the round's notes):"
+    left = len(review["untried"])
+    yield (
+        f"not tried yet: only {left} direction(s) are left in the knowledge base; draw further "
+        "ones from the operator's literature"
+        if left < NEW_DIRECTIONS
+        else "not tried yet (name the id in the round's notes):"
+    )
     for item in review["untried"]:
         yield f"  {item['id']} {item['title']}: {item['change']}"
         yield f"      if: {item['symptom']}"

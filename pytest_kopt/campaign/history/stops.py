@@ -8,9 +8,14 @@ from dataclasses import dataclass
 
 from pytest_kopt.campaign.history.counters import count
 from pytest_kopt.campaign.ledger import Decided
-from pytest_kopt.campaign.manifest import MOST_ITERATIONS, Manifest
+from pytest_kopt.campaign.manifest import (
+    EFFICIENCY,
+    MOST_ITERATIONS,
+    Manifest,
+    PerformanceTarget,
+    parse_target,
+)
 from pytest_kopt.campaign.state import CampaignState
-from pytest_kopt.campaign.targets import EFFICIENCY, PerformanceTarget, parse_target
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.errors import BadInput
 from pytest_kopt.roofline import TARGET_PCT, Efficiency

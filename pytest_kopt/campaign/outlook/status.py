@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -134,10 +135,9 @@ def _round(item: Round) -> dict[str, Any]:
 def _last_verdict(campaign: Campaign) -> Verdict | None:
     """Return the last attempt's verdict, None where there is none, or no evidence of it."""
     judged = [item for item in campaign.state.rounds.values() if item.verdict]
-    try:
+    with suppress(BadInput):  # a campaign may be shown without its evidence
         return campaign.verdict(judged[-1]) if judged else None
-    except BadInput:  # a campaign may be shown without its evidence
-        return None
+    return None
 
 
 def _refusal(check: Callable[[Campaign], object], campaign: Campaign) -> str | None:
@@ -184,12 +184,9 @@ def _integration(campaign: Campaign) -> str | None:
 
 def _measured_elsewhere(campaign: Campaign) -> str:
     """Return which other machine measured the incumbent, "" where none did or it is not known."""
-    if campaign.state.incumbent is None:
-        return ""
-    try:
-        return elsewhere(campaign.incumbent_session())
-    except BadInput:  # named as an obstacle, or when a round needs it
-        return ""
+    with suppress(BadInput):  # named as an obstacle, or when a round needs it
+        return elsewhere(campaign.incumbent_session()) if campaign.state.incumbent else ""
+    return ""
 
 
 def _allowed(campaign: Campaign, ends: Sequence[Stop], found: InTheWay, way: str) -> Iterator[str]:

@@ -1,16 +1,26 @@
-"""The files of `--summary-csv PATH`: the rows, and beside them what the frozen CSV cannot hold."""
+"""The files of `--summary-csv PATH`: the rows, what the frozen CSV cannot hold, and the timings.
+
+These are in pytest-benchmark's JSON, for `pytest-benchmark compare` and the tools around it, which
+itself writes nothing under xdist.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+import platform
 import re
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from pytest_kopt.cases.result import CaseResult, table_of
 from pytest_kopt.clock import now
 from pytest_kopt.schema.table import Table, format_csv, write_atomically
-from pytest_kopt.show.exports.benchmark_json import benchmark_json
+
+#: The release of pytest-benchmark whose format this is.
+FORMAT = "5.1.0"
 
 
 def write_all_rows(path: Path, results: Sequence[CaseResult], *, per_schema: bool) -> None:
@@ -45,3 +55,82 @@ def write_rows(path: Path, table: Table, results: Sequence[CaseResult]) -> None:
     write_atomically(path.with_name(f"{path.name}.evidence.json"), evidence)
     benchmark = path.with_name(f"{path.name}.benchmark.json")
     write_atomically(benchmark, benchmark_json(results, now()))
+
+
+def benchmark_json(results: Sequence[CaseResult], when: str, commit: str | None = None) -> str:
+    """Return the file's text; cases that were not timed are left out.
+
+    `when` is the time as it is to stand there, `commit` the one of the tree that was measured.
+    """
+    uname = platform.uname()
+    document = {
+        "machine_info": {
+            **{name: getattr(uname, name) for name in ("node", "processor", "machine")},
+            "python_implementation": platform.python_implementation(),
+            "python_version": platform.python_version(),
+            **{name: getattr(uname, name) for name in ("system", "release")},
+            "cpu": {},
+        },
+        "commit_info": {"id": commit or "unversioned"},
+        "benchmarks": [entry for result in results for entry in _entries(result)],
+        "datetime": when,
+        "version": FORMAT,
+    }
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+
+def _entries(result: CaseResult) -> Iterator[dict[str, Any]]:
+    for way in ("forward", "backward"):
+        samples = result.evidence.samples_ms(way)
+        if not samples or result.evidence.interpreted:
+            continue
+        cells = {
+            name: value
+            for name, value in result.cells.items()
+            if value is not None and not (isinstance(value, float) and not math.isfinite(value))
+        }
+        name = result.nodeid.rpartition("::")[2]
+        yield {
+            "group": way,
+            "name": f"{name} {way}",
+            "fullname": f"{result.nodeid} {way}",
+            "params": result.dims,
+            "param": None,
+            "extra_info": {"label": result.label, "check": result.check, **cells},
+            "options": {"timer": result.evidence.engine or ""},
+            "stats": _stats([ms / 1e3 for ms in samples], result.evidence.calls_per_sample or 1),
+        }
+
+
+def _stats(seconds: Sequence[float], iterations: int) -> dict[str, Any]:
+    """Return the statistics of samples, each the mean of `iterations` calls."""
+    ordered = sorted(seconds)
+    mean = statistics.fmean(ordered)
+    spread = statistics.stdev(ordered) if len(ordered) > 1 else 0.0
+    quarters = (
+        statistics.quantiles(ordered, method="inclusive") if len(ordered) > 1 else ordered * 3
+    )
+    low, median, high = quarters
+    iqr = high - low
+    inside = [x for x in ordered if low - 1.5 * iqr <= x <= high + 1.5 * iqr]
+    far = sum(abs(x - mean) > spread for x in ordered)
+    return {
+        "min": ordered[0],
+        "max": ordered[-1],
+        "mean": mean,
+        "stddev": spread,
+        "rounds": len(ordered),
+        "median": median,
+        "iqr": iqr,
+        "q1": low,
+        "q3": high,
+        "iqr_outliers": len(ordered) - len(inside),
+        "stddev_outliers": far,
+        "outliers": f"{far};{len(ordered) - len(inside)}",
+        "ld15iqr": min(inside),
+        "hd15iqr": max(inside),
+        "ops": 1 / mean if mean else 0.0,
+        "total": math.fsum(ordered),
+        "data": list(seconds),
+        "iterations": iterations,
+    }

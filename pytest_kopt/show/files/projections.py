@@ -14,7 +14,7 @@ from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import CaseResult, device_model_of
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.schema.table import Table, read_csv, write_atomically
-from pytest_kopt.show.exports.benchmark_json import benchmark_json
+from pytest_kopt.show.exports.output_files import benchmark_json
 from pytest_kopt.show.files import optimize_log, performance_log, trend
 from pytest_kopt.show.files.campaign_readme import baseline_report, with_baseline
 from pytest_kopt.show.files.summary import summary
@@ -37,7 +37,7 @@ def refresh(campaign: Campaign) -> None:
             _round_files(campaign, item)
     first = campaign.state.baseline
     table = _table(campaign, 1) if first in news else None
-    if first is not None and table is not None:
+    if first and table:
         write_atomically(campaign.layout.baseline_report, baseline_report(campaign, table))
         _complete_readme(campaign, first)
     for item in (each for each in campaign.state.decided_rounds() if each in news):
