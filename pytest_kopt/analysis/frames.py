@@ -177,7 +177,6 @@ def _typed(frame: DataFrame, metrics: Collection[str] | None = None) -> DataFram
 
 
 def _layouts(campaigns: Sequence[str | Path]) -> list[Layout]:
-    """Return where the campaigns lie, each once."""
     found: dict[str, Layout] = {}
     for given in campaigns or (None,):
         if isinstance(given, Path) or (given and "/" in given):

@@ -227,7 +227,10 @@ class Campaign:
                 rejected = self.archive.kernel(item.number, attempt)
                 restored = self.incumbent().restore(self.root, over=rejected, inside=self._bounds)
                 if undone:
-                    commit = self._withdraw(undone, item, attempt.decided)
+                    number, best = self._best
+                    files = dict.fromkeys(attempt.decided.kernel)
+                    files |= self.archive.kernel_paths(number, best)
+                    commit = undone.withdrawal(item, files, number, attempt.decided.reason)
             elif self.repository is not None:
                 commit = self.repository.head
             self.append(ledger.Applied(time=now(), git_commit=commit, restored=restored, **common))
@@ -280,14 +283,7 @@ class Campaign:
     def _has_kept(self, item: Round) -> bool:
         """Say whether a commit has the version of a round that was taken back since."""
         decided = (attempt.decided for attempt in item.attempts.values())
-        was_kept = any(found and found.decision.keeps for found in decided)
-        return was_kept and self.state.incumbent is not None
-
-    def _withdraw(self, commits: Commits, item: Round, decided: ledger.Decided) -> str:
-        """Commit the version before a round that was taken back."""
-        number, best = self._best
-        files = {**dict.fromkeys(decided.kernel), **self.archive.kernel_paths(number, best)}
-        return commits.withdrawal(item, files, number, decided.reason)
+        return self.state.incumbent is not None and any(d and d.decision.keeps for d in decided)
 
     def results(self, number: int) -> list[CaseResult]:
         """Return the results of a round's last attempt; BadInput when they are not as recorded."""

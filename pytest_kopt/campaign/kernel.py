@@ -116,7 +116,10 @@ class KernelVersion:
             changed.append(relative)
             if file is None:
                 path.unlink()
-                _remove_empty(path.parent, root)
+                folder = path.parent
+                while folder != root and not any(folder.iterdir()):
+                    folder.rmdir()
+                    folder = folder.parent
             elif other is not None and other.content == file.content:
                 path.chmod(file.mode)
             else:
@@ -149,13 +152,6 @@ def put(path: Path, file: KernelFile) -> None:
 def _temporary(path: Path) -> Path:
     """Return where a file is written before it is renamed; a known place can be tidied."""
     return path.with_name(f".{path.name}{_UNFINISHED}")
-
-
-def _remove_empty(directory: Path, root: Path) -> None:
-    """Remove directories that hold nothing any more, up to the project root."""
-    while directory != root and not any(directory.iterdir()):
-        directory.rmdir()
-        directory = directory.parent
 
 
 def files_of(path: Path) -> Iterator[Path]:

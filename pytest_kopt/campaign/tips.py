@@ -39,7 +39,6 @@ def path_of(root: Path, manifest: Manifest) -> Path:
 
 
 def entries(path: Path) -> list[Entry]:
-    """Return the entries of a tips file, oldest first; none when it does not exist."""
     if not path.is_file():
         return []
     return [

@@ -56,13 +56,10 @@ def command(name: str, help: str, example: str, *arguments: Argument) -> Callabl
 
 
 def argument(*names: str, **settings: Any) -> Argument:
-    """Return what `add_argument` takes as an argument of a command."""
     return lambda parser: parser.add_argument(*names, **settings)
 
 
 def one_of(*arguments: Argument, required: bool = False) -> Argument:
-    """Return arguments of which one may be given."""
-
     def add(parser: argparse.ArgumentParser) -> None:
         group = parser.add_mutually_exclusive_group(required=required)
         for each in arguments:

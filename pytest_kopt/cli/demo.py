@@ -116,7 +116,6 @@ def _play(root: Path, name: str, step: Step, device: str) -> str:
 
 
 def source(version: str) -> str:
-    """Return the text of a version of the kernel."""
     other, old, new = _EDITS.get(version, (version, "", ""))
     return (_DATA / f"rmsnorm_{other}.py").read_text().replace(old, new)
 

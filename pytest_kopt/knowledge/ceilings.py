@@ -159,7 +159,6 @@ def path_of(workspace: Path, device: str) -> Path:
 
 
 def load(workspace: Path, device: str) -> Measured | None:
-    """Return a device model's measured ceilings, None when there are none."""
     path = path_of(workspace, device)
     return validate(Measured, load_yaml(path), where=str(path)) if path.is_file() else None
 

@@ -198,7 +198,6 @@ def _check_root(config: pytest.Config) -> None:
 
 
 def device_option(config: pytest.Config) -> str:
-    """Return --kopt-device or its ini twin; BadInput for anything illegal."""
     return _choice(config, "kopt_device", DEVICES)
 
 

@@ -43,7 +43,6 @@ def check_branch(name: str, root: Path, repository: Repository, state: CampaignS
 
 
 def edited(root: Path, manifest: Manifest, state: CampaignState) -> list[str]:
-    """Return the kernel files of the tree that are not the last accepted ones; none before."""
     attempt = state.incumbent
     if attempt is None or attempt.decided is None:
         return []

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from pytest_kopt.campaign.ledger import Decided
 from pytest_kopt.campaign.state import Attempt, CampaignState, Round
@@ -140,12 +141,8 @@ class Review:
 
 def rollbacks_in_a_row(rounds: Sequence[Round]) -> int:
     """Return how many of the last of these decided rounds kept nothing."""
-    count = 0
-    for item in reversed(rounds):
-        if item.verdict is None or item.verdict.decision.keeps:
-            break
-        count += 1
-    return count
+    lost = (item.verdict and not item.verdict.decision.keeps for item in reversed(rounds))
+    return len(list(takewhile(bool, lost)))
 
 
 def review(rounds: Sequence[Round]) -> Review | None:

@@ -48,9 +48,8 @@ def shown(campaign: Campaign, item: Round, verdict: Verdict) -> Shown:
     drawn = [result.evidence.groups for result in results if result.evidence.groups is not None]
     name = f"{verdict.aggregate.metric if verdict.aggregate else ''} {UNDER_SKEW}"
     gain = verdict.aggregate.change_pct if verdict.aggregate else None
-    gap = (
-        None if gain is None else inflation(reuse_log_ratios(results), reuse_log_ratios(old), gain)
-    )
+    ratios = (reuse_log_ratios(results), reuse_log_ratios(old))
+    gap = None if gain is None else inflation(*ratios, gain)
     return Shown(
         overfit=verdict.decision is Decision.REJECTED_OVERFIT,
         change_pct=gain,
@@ -69,12 +68,11 @@ def shown(campaign: Campaign, item: Round, verdict: Verdict) -> Shown:
 
 def accepted(campaign: Campaign) -> list[Credit]:
     """Return the accepted rounds after the baseline, oldest first, with their claims."""
-    found = []
-    for item in campaign.state.kept_rounds()[1:]:
-        verdict = campaign.verdict(item)
-        if verdict is not None:
-            found.append(Credit(item.number, item.notes.claim, shown(campaign, item, verdict)))
-    return found
+    return [
+        Credit(item.number, item.notes.claim, shown(campaign, item, verdict))
+        for item in campaign.state.kept_rounds()[1:]
+        if (verdict := campaign.verdict(item))
+    ]
 
 
 def attribute(rounds: Sequence[Credit]) -> tuple[float, float, float]:
@@ -98,11 +96,8 @@ def compose(campaign: Campaign) -> FinalReport:
     rounds = [item for item in campaign.state.decided_rounds() if item.number > 1]
     kept = [item for item in rounds if item.is_kept]
     lost = [item for item in rounds if not item.is_kept]
-    failed = [
-        item
-        for item in lost
-        if item.verdict is None or item.verdict.decision is not Decision.INCONCLUSIVE
-    ]
+    undecided = Decision.INCONCLUSIVE
+    failed = [item for item in lost if not (item.verdict and item.verdict.decision is undecided)]
     credits = accepted(campaign)
     s_real, w_real, headline = attribute(credits)
     return FinalReport(

@@ -69,7 +69,6 @@ def check(name: str, state: CampaignState, manifest: Manifest, policy: Policy) -
 
 
 def holding(stops: Sequence[Stop]) -> dict[str, str]:
-    """Return why the conditions that hold do so, by name."""
     return {stop.name: stop.why for stop in stops if stop.holds}
 
 

@@ -33,8 +33,9 @@ class InTheWay:
 def next_action(campaign: Campaign, found: InTheWay, ends: Sequence[Stop], way: str) -> NextAction:
     """Return what is next as a word with its arguments; `way` brings one to where rounds run."""
     if stops.holding(ends):
-        final = final_command(campaign)
-        if not final or _was_compared(campaign):
+        final, last = final_command(campaign), campaign.state.last_final
+        is_best = last is not None and last.best == campaign.state.incumbent_round
+        if not final or (last and is_best and last.decision is not Decision.INCOMPLETE):
             return NextAction(action="stop")
         return NextAction(action="run_final", arguments={"command": f"{way}{final}"})
     if found.obstacle:
@@ -60,11 +61,6 @@ def next_action(campaign: Campaign, found: InTheWay, ends: Sequence[Stop], way: 
     if not found.same and lineage.edited(campaign.root, campaign.manifest, state):
         return NextAction(action="run_round", arguments=arguments)
     return NextAction(action="change_kernel", arguments=arguments)
-
-
-def _was_compared(campaign: Campaign) -> bool:
-    last, best = campaign.state.last_final, campaign.state.incumbent_round
-    return last is not None and last.best == best and last.decision is not Decision.INCOMPLETE
 
 
 def _going_on(

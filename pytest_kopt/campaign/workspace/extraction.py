@@ -159,7 +159,6 @@ def _settings(
     seen: Probe,
     settings: Mapping[str, Any],
 ) -> str:
-    """Return the workspace's pyproject.toml: upstream's settings of pytest, and its own paths."""
     entries = [
         Path(entry).relative_to(root).as_posix()
         for entry in seen.path

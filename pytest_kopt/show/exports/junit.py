@@ -34,7 +34,6 @@ def unpack(report: pytest.TestReport) -> None:
 
 
 def case_properties(result: CaseResult) -> Iterator[Property]:
-    """Yield a case's properties; a column without a value is left out."""
     if not result.header:
         return
     yield "kopt.label", result.label

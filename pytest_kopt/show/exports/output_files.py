@@ -49,7 +49,6 @@ def _fitting(results: Sequence[CaseResult]) -> list[CaseResult]:
 
 
 def write_rows(path: Path, table: Table, results: Sequence[CaseResult]) -> None:
-    """Write the CSV, the cases' evidence, and pytest-benchmark's JSON."""
     write_atomically(path, format_csv(table.header, table.rows))
     evidence = json.dumps([result.to_document() for result in results], indent=1) + "\n"
     write_atomically(path.with_name(f"{path.name}.evidence.json"), evidence)

@@ -77,8 +77,7 @@ def _cells(
 
 def _commit(campaign: Campaign, attempt: Attempt, baseline: bool) -> str:
     if baseline:
-        head = attempt.applied.git_commit if attempt.applied else None
-        return head[:12] if head else "-"
+        return ((attempt.applied and attempt.applied.git_commit) or "-")[:12]
     if campaign.repository is None or not campaign.manifest.git_commit:
         return "-"
     waived = attempt.settled and attempt.applied is None

@@ -71,7 +71,6 @@ def _shown(campaign: Campaign) -> int:
 
 
 def append_logs(campaign: Campaign) -> None:
-    """Append to tips, trend, optimize.md and performance.md what they lack."""
     path = tips.path_of(campaign.home, campaign.manifest)
     is_new = not path.exists()
     given = (campaign.name, campaign.manifest, campaign.state)

@@ -16,7 +16,6 @@ _HEADER = (
 
 
 def stop_summary(campaign: Campaign, item: Round, attempt: Attempt) -> str:
-    """Return the text for the attempt whose regression was one too many, "" for any other."""
     decided = attempt.decided
     if decided is None or REGRESSIONS not in decided.stops:
         return ""

@@ -72,7 +72,6 @@ def transfer_check(campaign: Campaign, item: Round, verdict: Verdict) -> str:
 
 
 def transfer_lines(claim: Claim, shown: Shown) -> list[tuple[str, str]]:
-    """Return the eight lines of the real-training transfer check as names and texts."""
     verdict, credit = decision(claim, shown), credited_pct(claim, shown)
     gain = UNSTATED if verdict == UNCLASSIFIED else changed(credit)
     if verdict == ACCEPT_ASTERISK:

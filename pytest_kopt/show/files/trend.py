@@ -60,7 +60,6 @@ def mark(level: Level) -> str:
 
 
 def status(decision: Decision) -> str:
-    """Return the trend's word for a decision: BASELINE, ACCEPTED or ROLLBACK."""
     if decision is Decision.BASELINE:
         return "BASELINE"
     return "ACCEPTED" if decision.keeps else "ROLLBACK"
@@ -85,7 +84,6 @@ def versus(found: ledger.Trend, baseline: ledger.Trend) -> str:
 
 
 def chained(chain: Chain) -> str:
-    """Return `vs Baseline` from a product of paired gains."""
     change = chain.change
     return (
         f"step {frozen_change(change.step_pct)}, fwd {frozen_change(change.forward_pct)}, "

@@ -52,7 +52,8 @@ def document(campaign: Campaign) -> dict[str, Any]:
         "manifest": campaign.manifest.model_dump(mode="json", by_alias=True, exclude_none=True),
         "metric": next((item["metric"] for item in rounds if item["metric"]), ""),
         "rounds": rounds,
-        "gain": best_gain(rounds),
+        # The kept gains multiplied.
+        "gain": next((r["over_baseline"] for r in reversed(rounds) if r["keeps"]), 0.0),
         "quick_gains": any(item["keeps"] and item["level"] == "quick" for item in rounds),
         "rooflines": next(
             (item["rooflines"] for item in reversed(rounds) if item["rooflines"]), []
@@ -82,10 +83,6 @@ def _final(campaign: Campaign) -> dict[str, Any] | None:
             for item in report.audit
         ],
     }
-
-
-def best_gain(rounds: list[dict[str, Any]]) -> float:
-    return float(next((r["over_baseline"] for r in reversed(rounds) if r["keeps"]), 0.0))
 
 
 def environment(campaign: Campaign, item: Round) -> list[tuple[str, str]]:
