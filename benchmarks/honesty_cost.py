@@ -85,11 +85,10 @@ UNCHECKED = '''\
 """Leaves the checks of honesty out, in the process that decides and in those that run cases."""
 
 import importlib
-import random
 import sys
 
 from pytest_kopt.paired import arms, company, pairing, referee, replica
-from pytest_kopt.trials.rounds import examination
+from pytest_kopt.trials.rounds import candidate
 
 
 def replace(owner, name, value):
@@ -97,7 +96,7 @@ def replace(owner, name, value):
     setattr(owner, name, value)
 
 
-replace(examination.Examination, "_audited", property(lambda self: []))
+replace(candidate.Examination, "_audited", property(lambda self: []))
 replace(pairing, "look_alone", lambda *given: company.Company())
 replace(replica, "_LOOKS", 0)
 replace(arms.Arms, "asks_more", False)
@@ -126,7 +125,7 @@ if "pytest_kopt.processes.served" in sys.modules:
 
     first = next(checks.of_phase(checks.Phase.STEP))
     replace(checks, "TABLE", (first,))
-    replace(spots.Looks, "drawn", lambda self: (frozenset(), random.Random(self.seed)))
+    replace(spots.Spotted, "run", lambda self: self.run_on(self._dice.getrandbits(62)))
     replace(timing, "Renewal", lambda *given, **named: None)
 '''
 
