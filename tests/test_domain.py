@@ -121,6 +121,21 @@ def test_infinite_results_are_compared_too() -> None:
     assert found is None or set(found.outcomes.values()) == {"right"}
 
 
+def test_what_both_versions_should_give_is_computed_once() -> None:
+    asked = list[Tensor]()
+
+    def reference(x: Tensor) -> Tensor:
+        asked.append(x)
+        return x.double().sum(-1)
+
+    case = case_of(summed, reference=reference)
+    (large,) = [near for kind, near in cases_of(case, 7) if kind == "large"]
+    asked.clear()
+    found = try_shape("large", large, {INCUMBENT: summed, CANDIDATE: summed}, "cpu", 7)
+    assert found is not None and set(found.outcomes) == {INCUMBENT, CANDIDATE}
+    assert len(asked) == 1
+
+
 def timid(x: Tensor) -> Tensor:
     if not x.is_contiguous():
         raise ValueError("rows have to lie in one piece")

@@ -196,6 +196,35 @@ def test_the_first_reader_does_no_work_of_the_call(monkeypatch: pytest.MonkeyPat
     assert finding.check == "late-result" and "for the first time" in finding.message
 
 
+@pytest.mark.parametrize("busy_from", [1, 20, None])
+def test_a_process_that_rests_while_calls_are_judged_is_not_watched_again(
+    busy_from: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that computes on shows there, from whatever call on."""
+    calls, done, looks = itertools.count(1), threading.Event(), itertools.count()
+    genuine = aftermath._busy_share
+
+    def compute() -> None:
+        # Not under the interpreter's lock.
+        while not done.is_set():
+            torch.ones(1 << 18).sin_()
+
+    def kernel(x: Tensor, w: Tensor) -> Tensor:
+        if next(calls) == busy_from:
+            threading.Thread(target=compute, daemon=True).start()
+        return honest(x, w)
+
+    monkeypatch.setattr(aftermath, "_busy_share", lambda: (next(looks), genuine())[1])
+    large = {"inputs": lambda: (torch.randn(2048, COLUMNS), torch.randn(COLUMNS))}
+    try:
+        report = check(kernel, **large)
+    finally:
+        done.set()
+    # Two looks of a crowded machine's may miss it; that they are taken is what counts here.
+    assert names(report) <= ({"background-work"} if busy_from else set())
+    assert bool(next(looks)) is bool(busy_from)
+
+
 @pytest.mark.parametrize("many", [1, 3, 64])
 def test_a_ring_of_buffers_is_handed_out_again_while_it_is_in_use(many: int) -> None:
     ring = itertools.cycle([torch.empty(ROWS, COLUMNS) for _ in range(many)])

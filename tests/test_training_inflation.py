@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 
@@ -129,6 +130,24 @@ class HeldUp(Patient):
 def test_a_cache_that_wakes_late_shows_in_time(kind: type[Patient]) -> None:
     pairs = reuse_pairs(kind(), (torch.randn(8, 8),), (), lambda: None, backward=False)
     assert cached(pairs)
+
+
+@pytest.mark.parametrize(("remembers", "most"), [(False, 210), (True, 700)])
+def test_calls_are_repeated_dozens_of_times_where_known_tensors_gain_by_it(
+    remembers: bool, most: int
+) -> None:
+    calls, known = itertools.count(), list[torch.Tensor]()
+
+    def kernel(x: torch.Tensor) -> torch.Tensor:
+        next(calls)
+        if not (remembers and any(x is item for item in known)):
+            time.sleep(1e-4)
+            known.append(x)
+        return x
+
+    pairs = reuse_pairs(kernel, (torch.randn(8, 8),), (), lambda: None, backward=False)
+    assert cached(pairs) is remembers
+    assert next(calls) <= most
 
 
 def test_what_a_processor_takes_for_another_object_is_no_cache_and_no_gain() -> None:

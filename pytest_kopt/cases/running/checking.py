@@ -33,9 +33,9 @@ PURPOSES = ("check", "again", "disturb", "last", "groups")
 #: ones while the process is watched for longer than that.
 LONG_SECONDS = 0.3
 _LATE_SECONDS = 0.05
-#: How long a look at a process without work for other threads takes, and the share of a core that
-#: these may use then.
-LOOK_SECONDS, IDLE_SHARE = 0.02, 0.05
+#: The share of a core that other threads may use while nobody calls the kernel, and for how long
+#: that is seen while calls are judged.
+IDLE_SHARE, _JUDGING_SECONDS = 0.05, 0.01
 #: How much SNR may vary between contents.
 _HAIR_DB = 10.0
 
@@ -114,7 +114,7 @@ class Checking(Measured):
     @property
     def was_at_rest(self) -> bool:
         """Whether the process was seen to compute nothing by itself while calls were judged."""
-        return self.judging >= LOOK_SECONDS and self.beside < IDLE_SHARE
+        return self.judging >= _JUDGING_SECONDS and self.beside < IDLE_SHARE
 
     @property
     def is_in_a_language(self) -> bool:

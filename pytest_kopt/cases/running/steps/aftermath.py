@@ -15,7 +15,6 @@ import torch
 from pytest_kopt.cases.running.checking import (
     IDLE_SHARE,
     LONG_SECONDS,
-    LOOK_SECONDS,
     Checking,
     seconds_of_others,
 )
@@ -25,9 +24,9 @@ from pytest_kopt.numerics.nested import tensors
 
 #: How often a result is read for the first time, and what that may take beyond a second reading.
 _READS, _READING_SECONDS, _WORK_SHARE = 5, 1e-4, 0.5
-#: A look at the idle process where children's ticks have to be told, and how many busy ones in a
-#: row are no after-effect of the call.
-_TICKING_SECONDS, _LOOKS = 0.05, 25
+#: A look at the idle process, longer where children's ticks have to be told, and how many busy ones
+#: in a row are no after-effect of the call.
+_LOOK_SECONDS, _TICKING_SECONDS, _LOOKS = 0.02, 0.05, 25
 #: How many looks have to find it idle: on a crowded machine a thread that never rests may get no
 #: core for the length of one.
 _IDLE_LOOKS = 2
@@ -99,7 +98,7 @@ def _busy_share() -> float:
     processes = children()
     theirs = _seconds_of(processes)
     others, start = seconds_of_others(), perf_counter()
-    time.sleep(_TICKING_SECONDS if processes else LOOK_SECONDS)
+    time.sleep(_TICKING_SECONDS if processes else _LOOK_SECONDS)
     spent = seconds_of_others() - others + _seconds_of(processes) - theirs
     return spent / (perf_counter() - start)
 
