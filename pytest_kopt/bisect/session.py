@@ -95,8 +95,7 @@ class Step:
     def compare(self, base: str, output: Path) -> Answer:
         """Hold what the tree has checked out against an ancestor, in a session of the gate there.
 
-        Its output goes to `output`, the verdict beside it. Raises CannotFinish where no GPU is
-        idle, KeyboardInterrupt where the session was interrupted.
+        Raises CannotFinish where no GPU is idle, KeyboardInterrupt where it was interrupted.
         """
         written = output.with_suffix(".json")
         written.unlink(missing_ok=True)

@@ -78,17 +78,13 @@ def _named(rows: Sequence[Row]) -> str:
     return ", ".join(row.label for row in rows[:3]) + (", …" if len(rows) > 3 else "")
 
 
-def failed_rows(table: Table) -> list[Row]:
-    return [row for row in table.rows if row.check != "PASS"]
-
-
 def correctness_verdict(table: Table, policy: Policy, failed_repairs: int) -> Verdict | None:
     """Return the verdict on failed checks, None when every row is PASS.
 
     `failed_repairs` counts the repairs of this round that failed before this attempt: -1 for the
     first attempt, so that the failure with `max_repairs` failed repairs in all rolls back.
     """
-    failed = failed_rows(table)
+    failed = [row for row in table.rows if row.check != "PASS"]
     if not failed:
         return None
     kinds = "/".join(sorted({row.check for row in failed}))

@@ -50,10 +50,8 @@ def require_kernel_time(verdict: Verdict, *taken: Sequence[CaseProfile]) -> Verd
 def judge_kernel_time(verdict: Verdict, pairs: Sequence[ProfilePair], policy: Policy) -> Verdict:
     """Return the verdict with the mean GPU kernel time of both versions, which decides what stays.
 
-    A step's time is that of all its kernels, so that splitting one does not look like a gain. The
-    geometric mean over cases counts, over those of the target class where there is one, and over
-    the pairs. A kept verdict stays one if it gained at least the policy's noise, in every pair; it
-    is INCOMPLETE where a case has no GPU kernel time. One that keeps nothing stays as it is.
+    A step's time is that of all its kernels; what counts is the geometric mean over the (target
+    class's) cases and over the pairs. It has to gain the policy's noise, and in every pair.
     """
     judged = [[_of_target(verdict, side) for side in pair] for pair in pairs]
     found = require_kernel_time(verdict, *(side for pair in judged for side in pair))

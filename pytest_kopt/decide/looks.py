@@ -63,11 +63,8 @@ def decide_under_skew(
 ) -> Verdict | None:
     """Judge the cases as declared; what would be kept has to be kept with `uneven` groups, too.
 
-    `uneven` is the same evidence from group sizes that were drawn anew, for the cases that have
-    group sizes; without any the declared cases decide. `extra_benefit` is what the change is good
-    for besides speed, as stated. The same rules hold for both: a gain that is not shown under skew
-    when it is shown as declared takes more replicas, and at the last look it is inconclusive. One
-    that is mostly lost there is noted.
+    `uneven` is the same evidence from group sizes that were drawn anew, of the cases that have any.
+    A gain that is not shown there takes more replicas; one that is mostly lost there is noted.
     """
     verdict = decide_metrics(declared, policy, extra_benefit)
     if verdict is None or not uneven:

@@ -54,13 +54,8 @@ def decide_paired(evidence: PairedEvidence, policy: Policy) -> Verdict | None:
     """Return the verdict at this look, None when more replicas are worth having.
 
     Asked at the numbers of replicas that `LOOKS` names; at the last one there is always a verdict.
-    Accepted: the lower bound of the geomean, or of the target class, lies above the policy's
-    minimum gain, no case's slowdown can reach the shape gate, no class's the policy's noise, and no
-    class seems to have lost. Rolled back: the geomean's upper bound lies below zero, a case is
-    shown beyond the gate, or a class is shown slower (SPLIT where another gained). Otherwise
-    inconclusive. Where no regression is all that is asked, bounds of every case below the shape
-    gate are enough, also for a change that is slower. Raises BadInput for a class that there is
-    none of.
+    The order of the rules stands in the room's docstring. Where no regression is all that is asked,
+    bounds of every case below the shape gate are enough, also for a change that is slower.
     """
     look = evidence.replicas
     level = LOOKS[look]
@@ -154,9 +149,8 @@ def _is_futile(judged: JudgedLook, evidence: PairedEvidence, policy: Policy) -> 
 def decide_equal(evidence: PairedEvidence, policy: Policy, benefit: str) -> Verdict | None:
     """Return the verdict on a version that is equal in speed and has a benefit, None where not.
 
-    Two one-sided tests at the look's level: the whole intervals of the aggregate and of the target
-    class lie inside the policy's noise, and no case and no class may have lost, as for acceptance.
-    Asked only where `decide_paired` decides nothing or says INCONCLUSIVE: nothing is shown slower.
+    Two one-sided tests at the look's level: both intervals lie inside the policy's noise, and no
+    case and no class may have lost. Asked only where nothing is shown slower.
     """
     judged = judge_look(evidence, policy, LOOKS[evidence.replicas])
     low, high = slower_by(policy.noise_pct), log_ratio(policy.noise_pct)

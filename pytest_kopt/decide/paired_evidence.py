@@ -45,14 +45,10 @@ class PairedCase:
 
 @dataclass(frozen=True, slots=True)
 class PairedEvidence:
-    """Everything a paired verdict is made from.
+    """Everything a paired verdict is made from; `is_last` says that no more replicas will come.
 
-    Cases have as many replicas each, but for those that were measured alone when nothing else was
-    open; `is_last` says that there will be no more.
-
-    With `gate` "no-regression" the question is only whether a case got slower (the PR gate). With
-    a target among the `classes` that class has to improve, not the aggregate. `noise` is what was
-    known before of the scatter between processes.
+    With `gate` "no-regression" the question is only whether a case got slower. With a target among
+    the `classes` that class has to improve, not the aggregate.
     """
 
     metric: str

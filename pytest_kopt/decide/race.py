@@ -41,7 +41,12 @@ def heat(evidences: Mapping[str, PairedEvidence], policy: Policy) -> dict[str, S
 
     Out is who the ordinary rule would roll back, and who is shown slower than the leader.
     """
-    standings = {name: _against_incumbent(found, policy) for name, found in evidences.items()}
+    standings = {}
+    for name, evidence in evidences.items():
+        verdict = decide_paired(evidence, policy)
+        lost = verdict and verdict.decision in (Decision.ROLLED_BACK, Decision.SPLIT)
+        why = verdict.reason if verdict and lost else ""
+        standings[name] = Standing(verdict, _mean(evidence), why)
     left = {name: found for name, found in standings.items() if not found.out}
     if left:
         leader = max(left, key=lambda name: left[name].mean)
@@ -88,12 +93,6 @@ def lead(first: PairedEvidence, second: PairedEvidence) -> Estimate:
 def interval(evidence: PairedEvidence) -> dict[str, float]:
     """Return a candidate's change over the incumbent in percent, at the level of its look."""
     return whole(evidence).figures(LOOKS[evidence.replicas])
-
-
-def _against_incumbent(evidence: PairedEvidence, policy: Policy) -> Standing:
-    verdict = decide_paired(evidence, policy)
-    lost = verdict and verdict.decision in (Decision.ROLLED_BACK, Decision.SPLIT)
-    return Standing(verdict, _mean(evidence), verdict.reason if verdict and lost else "")
 
 
 def _ratios(evidence: PairedEvidence) -> list[float]:

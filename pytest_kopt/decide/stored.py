@@ -91,10 +91,9 @@ def class_views(item: Changes, again: Sequence[Changes]) -> list[dict[str, float
 class StoredEvidence:
     """Everything a stored verdict is made from.
 
-    `remeasurements` are further tables of the candidate, each against the same incumbent;
-    `failed_repairs` is as in `correctness_verdict`; `extra_benefit` is what the author claims for
-    a round that is equal in speed. `core` are the keys of the cases that the shape gate guards
-    (None: all). With a target among the `classes` that class has to improve, not the aggregate.
+    `remeasurements` are further tables of the candidate; `extra_benefit` is what the author claims
+    for a round that is equal in speed. `core` are the cases that the shape gate guards (None: all).
+    With a target among the `classes` that class has to improve, not the aggregate.
     """
 
     candidate: Table

@@ -126,9 +126,8 @@ class Comparison:
     ) -> Iterator[dict[str, CaseQuads]]:
         """Yield `count` replicas, each the quads of every case by node id, or of `only` some.
 
-        Falls back to two processes for good when the versions cannot live in one. Raises
-        NotComparable when that does not work either, CandidateDied when it is the candidate that
-        ends its processes, and Caught when it was caught.
+        Falls back to two processes for good; NotComparable where that fails too, CandidateDied or
+        Caught where it is the candidate's doing.
         """
         measured = self._in_all_lanes(lambda lane: lane.measure(count, only))
         for parts in zip(*measured, strict=True):

@@ -105,7 +105,7 @@ class Lane:
     def get_ahead(self, due: int) -> None:
         """Start replicas before they are needed; those that are `due` load their first case."""
         self.try_nearby()
-        while len(self._started) < self._wanted():
+        while len(self._started) < max(1, min(self._room, self.ahead, self._most - self._measured)):
             self._started.append(self._start())
         first = self._wanted_of(self.place.ids)[0]
         for replica in self._started[:due]:
@@ -222,10 +222,6 @@ class Lane:
         # It ends a moment after them.
         time.sleep(0.05)
         return bool(self.place.site.starter.why_fresh)
-
-    def _wanted(self) -> int:
-        """Return how many replicas there should be, started and not measured yet."""
-        return max(1, min(self._room, self.ahead, self._most - self._measured))
 
     def _start(self) -> Replica:
         """Start the next replica: two in processes of their own, then two that load anew there."""

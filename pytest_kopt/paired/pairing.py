@@ -116,13 +116,10 @@ def judge(
 ) -> PairedResult:
     """Measure replicas until a look gives a verdict; `core` are the cases that the gate guards.
 
-    `known` is what was measured before of the scatter between processes, `extra_benefit` what the
-    author claims for a version that is equal in speed. With `reached_only` cases that the change
-    does not reach are not in it, unless none is reached. Where only some cases are open, further
-    processes measure these alone.
-    A version that would be kept is held against the incumbent alone first; see `company`.
-    Raises NotComparable when the versions cannot be measured together, Caught when the candidate
-    was caught.
+    `known` is what was measured before of the scatter, `extra_benefit` what the author claims for a
+    version that is equal in speed. With `reached_only` cases that the change does not reach are not
+    in it. A version that would be kept is held against the incumbent alone first. Raises
+    NotComparable when the versions cannot be measured together, Caught for a candidate that was.
     """
     replicas: list[dict[str, CaseQuads]] = []
     more: list[dict[str, CaseQuads]] = []
@@ -203,7 +200,10 @@ def judge(
                 tried=comparison.tried,
                 candidate=CANDIDATE,
                 incumbent=INCUMBENT,
-                gains=_gains(replicas),
+                gains={
+                    name: math.exp(statistics.fmean(r[name].ratio("forward") for r in replicas))
+                    for name in replicas[0]
+                },
                 died=comparison.died_nearby,
             )
         ),
@@ -359,11 +359,3 @@ def _pairs(quads: Sequence[Quad]) -> Iterator[tuple[int, str, float, float]]:
             old = next(arm for arm in times if arm in (INCUMBENT, UNEVEN[INCUMBENT]))
             new = next(arm for arm in times if arm != old)
             yield number, "BA" if left[0] == old else "AB", times[new], times[old]
-
-
-def _gains(replicas: Sequence[Mapping[str, CaseQuads]]) -> dict[str, float]:
-    """Return each case's speed-up of a forward, by node id."""
-    return {
-        nodeid: math.exp(statistics.fmean(r[nodeid].ratio("forward") for r in replicas))
-        for nodeid in replicas[0]
-    }

@@ -17,11 +17,10 @@ from pytest_kopt.processes.child import Child, ChildDied, Children
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """What was looked at in a replica of a case.
+    """What was looked at in a replica of a case, whose seed is `seed`: arm and seed of `blocks`.
 
-    `seed` is the replica's, `blocks` are arm and seed of those that were looked at, `engine` is
-    what timed them. `handed` is what their process handed over, drawn under a `secret`; `confirms`
-    says that it is another referee's.
+    `handed` is what their process handed over, drawn under a `secret`; `confirms` says that it is
+    another referee's.
     """
 
     nodeid: str

@@ -36,11 +36,7 @@ def controller_of(config: pytest.Config) -> Controller:
 
 
 def assemble(config: pytest.Config) -> None:
-    """Register the plugins of this process; UsageError for input that cannot be used.
-
-    A process runs cases (an xdist worker, a child of ours), has them run (the main process of a
-    session that was asked for rows, and of a distributed run), or does both (a plain run).
-    """
+    """Register the plugins of a process that runs cases, has them run, or both; or UsageError."""
     manager = config.pluginmanager
     serve = manager.get_plugin(SERVE)
     given = getattr(config, "workerinput", {}).get(WORKERINPUT)

@@ -245,23 +245,18 @@ class Controller:
                 raise BadInput("; ".join(self.collector.refusals))
             elif self.settings.calibrate and not interrupted:
                 self.noise = self._calibrate(self.settings.calibrate)
-            self._draw_rooflines()
             self._write_rows()
         self.progress.stop()
 
-    def _draw_rooflines(self) -> None:
-        from pytest_kopt.cases.rooflines import rooflines
-
-        recorded = self._closing.verdict.rooflines if self._closing else []
-        self._rooflines = recorded or rooflines(self.collector.in_order(), self.settings.workspace)
-
     def _write_rows(self) -> None:
-        settings, results = self.settings, self.collector.in_order()
-        if settings.summary_csv is None:
-            return
+        from pytest_kopt.cases.rooflines import rooflines
         from pytest_kopt.show.exports.output_files import write_all_rows
 
-        write_all_rows(settings.summary_csv, results, per_schema=settings.csv_per_schema)
+        settings, results = self.settings, self.collector.in_order()
+        recorded = self._closing.verdict.rooflines if self._closing else []
+        self._rooflines = recorded or rooflines(results, settings.workspace)
+        if settings.summary_csv is not None:
+            write_all_rows(settings.summary_csv, results, per_schema=settings.csv_per_schema)
 
     def _calibrate(self, processes: int) -> dict[str, Any]:
         from pytest_kopt.trials.calibration import calibrate

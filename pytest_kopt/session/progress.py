@@ -23,9 +23,8 @@ _TICK_SECONDS = 1.0
 class Progress:
     """Told of every case and every measured process; on a terminal one line that renews itself.
 
-    Elsewhere a line when a phase begins and at least every 10 s, with `-v` one for each step; with
-    `-q` none. `file` is kept up to date as long as the session runs, and
-    tells how it ended.
+    Elsewhere a line at least every 10 s, with `-v` one for each step; with `-q` none. `file` is
+    kept up to date and tells how the session ended.
     """
 
     def __init__(

@@ -139,11 +139,7 @@ class Worker:
         return lambda case, bench: serve_arms(case, bench, order, commander, item)
 
     def prepare_imports(self, config: pytest.Config) -> None:
-        """Get ready for a test file that imports kernel code.
-
-        Sets up Triton's interpreter where there is no GPU, and begins to watch over this process
-        where that has not begun with its conftest files. Imports torch.
-        """
+        """Set up Triton's interpreter, and the watch, before kernel code is imported."""
         os.environ.update(interpreter_environment(self.orders.device))
         if self._watch is None:
             self._watch = watch_of(config)
@@ -279,11 +275,7 @@ class Worker:
             self._commander.declared(result)
 
     def _error_result(self, item: pytest.Item) -> CaseResult | None:
-        """Return the ERROR result of a test that never called the fixture.
-
-        Its dims come from the baseline, else from the parameters that the schema knows; None when
-        they cannot be told.
-        """
+        """Return the ERROR result of a test that never called the fixture, if dims tell."""
         frozen = {case.nodeid: case for case in self.orders.expected or ()}.get(item.nodeid)
         if frozen is not None:
             return CaseResult.failed(item.nodeid, frozen, "")

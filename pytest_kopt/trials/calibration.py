@@ -78,9 +78,8 @@ def calibration(
 def resolvable_pct(spread: float, processes: int) -> float:
     """Return the gain in percent accepted with `POWER` after `processes` processes.
 
-    `spread` is the standard deviation of the geomean's log-ratio between fresh processes, known
-    as well as the rule ever takes it to be. The noncentral t of the test is approximated by
-    shifting the central one.
+    `spread` is the standard deviation of the geomean's log-ratio between processes. The
+    noncentral t is approximated by shifting the central one.
     """
     look = max((count for count in LOOKS if count <= processes), default=min(LOOKS))
     quantile = student_quantile(MOST + 2 * (look - 1), 1 - LOOKS[look])

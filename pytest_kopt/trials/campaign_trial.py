@@ -120,12 +120,7 @@ class CampaignTrial:
         )
 
     def begin(self) -> str:
-        """Take the campaign, finish what was cut off, and take down the candidate's version.
-
-        Returns why nothing can be measured when a command of the manifest failed, else "".
-
-        Raises BadInput when the campaign is in use, moved on meanwhile, or its tree is not ready.
-        """
+        """Hold the campaign, finish what was cut off, and take down the candidate's version."""
         campaign = self._asked.campaign
         self._hold()
         try:
@@ -142,11 +137,7 @@ class CampaignTrial:
         return blocked
 
     def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
-        """Raise BadInput when the collected cases are not the baseline's.
-
-        A case may be missing when the user filtered the run or its file did not import: that is
-        for the decision to say.
-        """
+        """Raise BadInput for cases that are not the baseline's; fewer are for the decision."""
         _check_cases(self._opened, ids, collector, filtered)
         assert self._begun is not None
         self._begun = self._question.collected(self._begun, ids, collector)
@@ -212,8 +203,6 @@ def _check_cases(opened: Opened, ids: Sequence[str], collector: Collector, filte
 def _run_commands(campaign: Campaign, runs_benchmark: bool) -> tuple[str, str]:
     """Format, rebuild, test and benchmark, as far as the manifest says; stop at a failure.
 
-    Formatting comes first, so that what is measured is what is committed. The benchmark's
-    figures decide nothing: they are kept beside ours, at both ends of a campaign.
     Returns why nothing can be measured, if so, and what the benchmark printed.
     """
     manifest = campaign.manifest

@@ -27,12 +27,9 @@ class Candidate:
 
 
 def candidates_of(campaign: Campaign, given: Iterable[str], here: Path) -> tuple[Candidate, ...]:
-    """Return what is to race, each version once.
+    """Return what is to race, each version once; `given` are folders, relative to `here`, and refs.
 
-    `given` are folders, relative to `here`, and refs. Raises BadInput for one that holds nothing of
-    the kernel or other files, or the incumbent; for a tree with a kernel that is neither the
-    incumbent's nor a candidate's, which the winner would replace; and for a round that waits to be
-    mended.
+    Raises BadInput for what cannot race, and for an edit in the tree that the winner would replace.
     """
     number, following = campaign.state.incumbent_round, campaign.state.next_round
     begun = campaign.state.rounds.get(following)

@@ -212,11 +212,7 @@ def machine_flags(incumbent: Mapping[str, Any]) -> list[str]:
 
 
 def device_flags(results: Sequence[CaseResult], expected: Mapping[str, ExpectedCase]) -> list[str]:
-    """Return what to know about the devices of a stored comparison.
-
-    Cases that another device measured for the incumbent (GPUs of one model differ by 2 to 8 %), and
-    measurements whose device was throttled or drifted.
-    """
+    """Return what to know of a stored comparison's devices: others, throttled, drifted."""
     flags = []
     for result in results:
         frozen = expected.get(result.nodeid)

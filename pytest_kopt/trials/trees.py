@@ -35,10 +35,9 @@ def overlays(
 ) -> Iterator[Versions]:
     """Make two trees of the incumbent and remove them afterwards.
 
-    `old` are the files through which the versions differ, by path below `root`; None for those that
-    only the candidate has. With `rebuild` the trees are full copies in which that command has built
-    the incumbent; NotComparable when it cannot. What it compiles inline is kept in `builds`, by its
-    content, for later comparisons with it.
+    `old` are the files that differ, by path below `root`; None for those that only the candidate
+    has. With `rebuild` the trees are full copies in which that command has built the incumbent, or
+    NotComparable. What it compiles inline is kept in `builds`, by its content.
     """
     _sweep()
     incumbent = {path: content for path, content in old.items() if content is not None}

@@ -39,11 +39,7 @@ class Base:
 
     @classmethod
     def of(cls, ref: str, directory: Path) -> Base:
-        """Find the merge base and the changes.
-
-        Raises BadInput outside a repository, for an unknown ref, where history does not reach back
-        to the merge base, and for submodules that changed.
-        """
+        """Find the merge base and the changes; BadInput where there is none."""
         where = f"--kopt-base {ref}"
         repository = Repository.around(directory)
         if repository is None or repository.head is None:
@@ -79,11 +75,7 @@ class Base:
         return cls(ref, commit, repository.root.resolve(), old)
 
     def kernel_changes(self, harness: Iterable[str], patterns: Iterable[str]) -> list[str]:
-        """Return the changed paths that can be kernel code: sources and data, not the harness.
-
-        The harness are the collected test files (`harness`), whatever else matches pytest's
-        `patterns` of test files, and every conftest.py: both versions run it as it is now.
-        """
+        """Return the changed paths that can be kernel code: not the tests' harness."""
         known, wild = set(harness), [*patterns, "conftest.py"]
         return [path for path in self.old if path not in known and can_be_kernel_code(path, wild)]
 
@@ -159,11 +151,7 @@ def removed(
 
 
 def _arguments(config: pytest.Config, moved: Callable[[str], str]) -> list[str]:
-    """Return the session's files and folders that the base has.
-
-    Without the parts after "::", since asking for a case that does not exist there would end the
-    collection. Names of packages (--pyargs) are the same in the base's tree.
-    """
+    """Return the session's files and folders that the base has, without "::": cases may be new."""
     if config.option.pyargs:
         return list(dict.fromkeys(arg.partition("::")[0] for arg in config.args))
     here = Path(moved(str(config.invocation_params.dir)))

@@ -79,11 +79,7 @@ class Gate(Trial):
     def judged(
         self, results: Sequence[CaseResult], compared: Callable[[], Verdict]
     ) -> tuple[Verdict, str]:
-        """Return the verdict on cases that are wrong, else what is `compared`.
-
-        With it comes the stack of a candidate that ended its processes, "" for any other. Raises
-        BadInput where the two sides cannot be compared.
-        """
+        """Return the verdict on wrong cases, else the `compared`, and a candidate's stack."""
         failed = [result for result in results if result.check != "PASS"]
         if failed:
             names = ", ".join(result.nodeid for result in failed[:3])

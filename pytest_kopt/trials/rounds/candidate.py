@@ -142,10 +142,6 @@ def check_imports(begun: Begun, ids: Sequence[str], collector: Collector) -> Beg
     return begun
 
 
-def close_candidate(ran: Ran) -> Closing:
-    return record(judge_candidate(ran), begun_at=ran.opened.level)
-
-
 def judge_candidate(ran: Ran) -> Judged:
     """Gather and judge; nothing is recorded or changed."""
     opened, asked = ran.opened, ran.opened.asked
@@ -339,7 +335,7 @@ def _no_change(results: Sequence[CaseResult]) -> PairedChange:
 
 CANDIDATE = Question(
     open_candidate,
-    close_candidate,
+    lambda ran: record(judge_candidate(ran), begun_at=ran.opened.level),
     collected=check_imports,
     opponent=Campaign.incumbent,
     runs_benchmark=False,

@@ -61,8 +61,7 @@ def record_round(
 ) -> Closing:
     """Record the attempt, carry its verdict out, and return what the terminal shows.
 
-    `begun_at` is the level that the attempt began at, `facts` what the session's evidence holds of
-    this kind of round alone, `known` fields of the record.
+    `facts` are what the session's evidence holds of this kind of round.
     """
     gathered, opened, begun = judged.gathered, judged.gathered.opened, judged.gathered.ran.begun
     asked, campaign = opened.asked, opened.campaign
