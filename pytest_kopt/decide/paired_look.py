@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
-from pytest_kopt.decide.classes import Standing
+from pytest_kopt.decide.classes import Standing, Status
 from pytest_kopt.decide.gates import after_regression
 from pytest_kopt.decide.inference import (
     KNOWN_BIAS_PCT,
@@ -30,8 +29,6 @@ from pytest_kopt.decide.verdict import (
 )
 from pytest_kopt.figures import changed, changed_within
 from pytest_kopt.schema.metrics import geomean
-
-Status = Literal["improved", "unchanged", "regressed"]
 
 
 def slower_by(pct: float) -> float:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
 
-from pytest_kopt.decide.classes import Standing
+from pytest_kopt.decide.classes import Standing, measured_classes
 from pytest_kopt.decide.gates import (
     after_regression,
     check_same_schema,
+    checked_shape,
     correctness_verdict,
     incomplete,
     metrics_verdict,
@@ -21,7 +21,7 @@ from pytest_kopt.decide.verdict import Aggregate, ConfigClass, Decision, Level, 
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed
 from pytest_kopt.schema.metrics import Metric, geomean, improvement, parse_primary, value
-from pytest_kopt.schema.table import NO_CLASSES, Classes, Key, Table
+from pytest_kopt.schema.table import NO_CLASSES, Classes, Key, Row, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def decide_stored(evidence: StoredEvidence, policy: Policy) -> Verdict:
         [compare(table, incumbent, metric, groups, target) for metric in metrics]
         for table in tables
     )
-    return _judge(evidence, policy, compared, again, groups)
+    return _judge(evidence, policy, compared, again)
 
 
 def _judge(
@@ -146,7 +146,6 @@ def _judge(
     policy: Policy,
     compared: Sequence[Changes],
     again: Sequence[Sequence[Changes]],
-    groups: Mapping[str, Sequence[Key]],
 ) -> Verdict:
     labels = {row.key: row.label for row in evidence.incumbent.rows}
     lead = max(compared, key=lambda item: item.goal_pct)
@@ -174,7 +173,7 @@ def _judge(
             aggregate=_aggregate(lead),
             secondary=[_aggregate(item) for item in compared if item is not lead],
             shapes=_shapes(evidence, policy, lead, regressed),
-            classes=_classes(evidence, lead, groups, standing),
+            classes=_classes(evidence, lead, standing),
             target_class=target,
             remeasured_pct=repeats,
         )
@@ -311,60 +310,31 @@ def _confirmed(repeats: Sequence[float], policy: Policy) -> tuple[bool, str]:
     )
 
 
-def _aggregate(comparison: Changes) -> Aggregate:
-    return Aggregate(
-        metric=comparison.metric.name,
-        better=comparison.metric.better,
-        candidate=comparison.total.candidate,
-        incumbent=comparison.total.incumbent,
-        change_pct=comparison.total.change_pct,
-    )
+def _aggregate(found: Changes) -> Aggregate:
+    known = Aggregate(metric=found.metric.name, better=found.metric.better)
+    return known.model_copy(update=asdict(found.total))
 
 
-def _classes(
-    evidence: StoredEvidence,
-    lead: Changes,
-    groups: Mapping[str, Sequence[Key]],
-    standing: Standing,
-) -> list[ConfigClass]:
-    rows = evidence.incumbent.by_key()
+def _classes(evidence: StoredEvidence, lead: Changes, standing: Standing) -> list[ConfigClass]:
     return [
-        ConfigClass(
-            name=name,
-            dims=evidence.classes.common(rows[keys[0]].typed_dims),
-            cases=len(keys),
-            candidate=lead.by_class[name].candidate,
-            incumbent=lead.by_class[name].incumbent,
-            change_pct=lead.by_class[name].change_pct,
-            status=standing.status(name),
+        found.model_copy(
+            update={**asdict(lead.by_class[found.name]), "status": standing.status(found.name)}
         )
-        for name, keys in groups.items()
+        for found in measured_classes(evidence.classes, evidence.incumbent, lead.metric)
     ]
 
 
 def _shapes(
     evidence: StoredEvidence, policy: Policy, lead: Changes, regressed: Mapping[Key, float]
 ) -> list[Shape]:
-    devices = evidence.devices or {}
-    shapes = []
-    for row in evidence.candidate.rows:
+    def shape(row: Row) -> Shape:
         change = lead.by_case[row.key]
-        status: Literal["improved", "unchanged", "regressed"] = "unchanged"
-        if row.key in regressed:
-            status = "regressed"
-        elif policy.reaches(change, policy.noise_pct):
-            status = "improved"
-        shapes.append(
-            Shape(
-                label=row.label,
-                dims=row.typed_dims,
-                check="PASS",
-                change_pct=change,
-                status=status,
-                device=devices.get(row.key),
-            )
-        )
-    return shapes
+        gained = "improved" if policy.reaches(change, policy.noise_pct) else "unchanged"
+        known = checked_shape(row, status="regressed" if row.key in regressed else gained)
+        device = (evidence.devices or {}).get(row.key)
+        return known.model_copy(update={"change_pct": change, "device": device})
+
+    return [*map(shape, evidence.candidate.rows)]
 
 
 def remeasurements_needed(verdict: Verdict, policy: Policy) -> int:
