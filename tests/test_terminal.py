@@ -18,9 +18,8 @@ from pytest_kopt.cases.result import CaseResult, named
 from pytest_kopt.decide.verdict import Aggregate, Applied, Decision, Shape, Verdict
 from pytest_kopt.schema.profile import GEMM, MEMORY
 from pytest_kopt.session.controller import Controller
-from pytest_kopt.show.bars import WIDTH, Axis
 from pytest_kopt.show.standing import Closing
-from pytest_kopt.show.terminal import Line, result_lines, verdict_lines, write
+from pytest_kopt.show.terminal import BAR_WIDTH, Axis, Line, result_lines, verdict_lines, write
 from pytest_kopt.show.words import told_once
 from tests.builders import few_examples
 
@@ -226,10 +225,10 @@ def test_a_bar_is_as_wide_as_every_other(a: float, b: float, c: float, other: fl
     low, change, high = sorted((a, b, c))
     shape = a_shape(change, low, high)
     text = Axis.of([shape, a_shape(other)]).bar(shape)
-    assert len(text) == WIDTH
+    assert len(text) == BAR_WIDTH
     assert text.count("●") == 1
     if low > 0:
-        assert not set(text[: WIDTH // 2]) & {"━", "●"}
+        assert not set(text[: BAR_WIDTH // 2]) & {"━", "●"}
 
 
 def test_bars_say_what_they_show() -> None:

@@ -57,7 +57,7 @@ def run(command: str, root: Path, env: Mapping[str, str]) -> CommandResult:
         process = subprocess.Popen(
             words,
             cwd=root,
-            env=environment({**env, **extra}),
+            env={**os.environ, **env, **extra},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -73,7 +73,3 @@ def run(command: str, root: Path, env: Mapping[str, str]) -> CommandResult:
             os.killpg(process.pid, signal.SIGKILL)
             raise
     return CommandResult(command, process.returncode, output.decode(errors="replace")[-4000:])
-
-
-def environment(extra: Mapping[str, str]) -> dict[str, str]:
-    return {**os.environ, **extra}

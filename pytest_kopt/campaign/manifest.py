@@ -261,22 +261,16 @@ class Manifest(Document):
 
     @model_validator(mode="before")
     @classmethod
-    def _model_is_told_by_its_name(cls, document: Any) -> Any:
-        """Keep the model that `target_gpu` names, which becomes its architecture."""
-        if isinstance(document, dict) and not document.get("target_model"):
-            gpu = str(document.get("target_gpu", "")).upper()
-            if gpu in ARCHITECTURES:
-                return {**document, "target_model": gpu}
-        return document
-
-    @model_validator(mode="before")
-    @classmethod
-    def _language_follows_backend(cls, document: Any) -> Any:
-        if isinstance(document, dict) and not document.get("target_lang"):
-            found = language(str(document.get("target_backend", "")))
-            if found:
-                return {**document, "target_lang": found}
-        return document
+    def _implied(cls, document: Any) -> Any:
+        """Keep the model that `target_gpu` names, and the language that a backend implies."""
+        if not isinstance(document, dict):
+            return document
+        gpu = str(document.get("target_gpu", "")).upper()
+        implied = {
+            "target_model": gpu if gpu in ARCHITECTURES else None,
+            "target_lang": language(str(document.get("target_backend", ""))),
+        }
+        return document | {k: v for k, v in implied.items() if v and not document.get(k)}
 
     @field_validator("upstream")
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -112,7 +113,7 @@ def _program_gaps(given: Manifest, root: Path) -> Iterator[str]:
         except BadInput as error:
             yield f"{key}: {error}"
             continue
-        path = commands.environment({**given.env, **extra}).get("PATH")
+        path = {**os.environ, **given.env, **extra}.get("PATH")
         # A name with a slash is looked for below the directory that the command runs in.
         program = str(root / words[0]) if "/" in words[0] else words[0]
         if shutil.which(program, path=path) is None:
@@ -142,7 +143,7 @@ def probe(given: Manifest, root: Path, *, profilers: bool = False) -> Probe:
                 *(given.primary_metric or "", *shlex.split(given.tests)),
             ],
             cwd=root,
-            env=commands.environment(given.env),
+            env={**os.environ, **given.env},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -106,10 +106,8 @@ def hold(layout: Layout) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise BadInput(
-            f"campaign {layout.name!r} is in use by {_name_in(owner)}",
-            legal="one session at a time",
-        ) from None
+        what = f"campaign {layout.name!r} is in use by {_name_in(owner)}"
+        raise BadInput(what, legal="one session at a time") from None
     try:
         owner.write_text(f"process {os.getpid()} on {socket.gethostname()} since {now()}")
         yield

@@ -139,12 +139,10 @@ def _entry(name: str, manifest: Manifest, item: Round, said: dict[str, str]) -> 
 
 def fields(tip: str) -> dict[str, str]:
     """Return the fields that a tip's lines name; a tip that names none is the Takeaway."""
-    parts = _FIELD.split(tip)
-    found = {
-        name: text.strip() for name, text in zip(parts[1::2], parts[2::2], strict=True) if text
-    }
-    if parts[0].strip():
-        found["Takeaway"] = f"{parts[0].strip()} {found.get('Takeaway', '')}".strip()
+    first, *parts = (part.strip() for part in _FIELD.split(tip))
+    found = {name: text for name, text in zip(parts[::2], parts[1::2], strict=True) if text}
+    if first:
+        found["Takeaway"] = f"{first} {found.get('Takeaway', '')}".strip()
     return found
 
 

@@ -132,11 +132,9 @@ def ceilings_for(device: str, measured: Measured | None, facts: Facts) -> Ceilin
         if found is None:
             return Ceiling(documented, documented, cited)
         if documented is not None and found > documented:
-            raise BadInput(
-                f"{metric} was measured as {found:g} {unit}, above the documented peak: {cited}",
-                where=f"ceilings of {device}",
-                legal="a peak bounds every measurement; measure again with `kopt calibrate`",
-            )
+            what = f"{metric} was measured as {found:g} {unit}, above the documented peak: {cited}"
+            legal = "a peak bounds every measurement; measure again with `kopt calibrate`"
+            raise BadInput(what, where=f"ceilings of {device}", legal=legal)
         return Ceiling(found, documented, f"{metric}: {found:.4g} {unit} <- {origin}")
 
     rates = measured.matrix if measured else {}

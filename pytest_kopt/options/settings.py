@@ -152,11 +152,9 @@ class Settings:
         timed = ("round", "base", "calibrate", "repeats", "iters-per-repeat")
         given = (n for n in timed if getattr(option, f"kopt_{n.replace('-', '_')}") is not None)
         for name in (f"--kopt-{n}" for n in given if self.check_only):
-            raise BadInput(
-                f"times, judges and records nothing, but {name} asks for that",
-                where="--kopt-check-only",
-                legal=f"--kopt-check-only without {name}; it checks the tree as it is",
-            )
+            what = f"times, judges and records nothing, but {name} asks for that"
+            legal = f"--kopt-check-only without {name}; it checks the tree as it is"
+            raise BadInput(what, where="--kopt-check-only", legal=legal)
         if self.base is not None and self.compare == "stored":
             what = "--kopt-base has no stored baseline to compare with"
             raise BadInput(what, where="--kopt-compare", legal=["auto", "paired"])

@@ -195,9 +195,9 @@ def _relative_error(table: Table | None) -> float | None:
 
 def _profile_evidence(given: Recollection) -> dict[str, Any]:
     hot = [
-        f"{item.label}: {item.hottest.kernel} {item.hottest.mean_us:.3f} us x {item.hottest.calls}"
+        f"{item.label}: {row.kernel} {row.mean_us:.3f} us x {row.calls}"
         for item in given.profiles
-        if item.hottest
+        if (row := item.hottest)
     ]
     bounds = sorted({line.bound for line in given.verdict.rooflines})
     return {

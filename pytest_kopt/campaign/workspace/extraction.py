@@ -74,13 +74,10 @@ def _rooms(
     root = root.resolve()
     finder = Finder(root, ())
     kernel = set(KernelVersion.take(root, given.kernel_source).files)
-    imported = {
-        path.relative_to(root).as_posix()
-        for path in map(Path, seen.modules)
-        if path.is_file()
-        and finder.is_ours(path)
-        and not path.is_relative_to(layout.workspace.resolve())
-    }
+    workspace = layout.workspace.resolve()
+    ours = [path for path in map(Path, seen.modules) if path.is_file() and finder.is_ours(path)]
+    ours = [path for path in ours if not path.is_relative_to(workspace)]
+    imported = {path.relative_to(root).as_posix() for path in ours}
     bench = set(KernelVersion.take(root, benchmarks).files)
     cases = {nodeid.partition("::")[0] for nodeid in seen.cases}
     homes = {PurePosixPath(case).parent for case in cases} - {PurePosixPath()}
@@ -92,11 +89,8 @@ def _rooms(
         or PurePosixPath(path).name == "conftest.py"
         or any(_below(path, home) for home in homes)
     }
-    return {
-        _SRC: _placed(_SRC, (imported | kernel) - tests - bench),
-        _TESTS: _placed(_TESTS, tests - bench),
-        _BENCH: _placed(_BENCH, bench),
-    }
+    rooms = {_SRC: (imported | kernel) - tests - bench, _TESTS: tests - bench, _BENCH: bench}
+    return {room: _placed(room, paths) for room, paths in rooms.items()}
 
 
 def _placed(room: str, paths: Iterable[str]) -> dict[str, str]:
@@ -195,11 +189,9 @@ def _check(manifest: Manifest, building: Layout, files: Mapping[str, str], befor
     elif not problem and list(seen.cases) != wanted:
         problem = f"{len(seen.cases)} case(s) are collected there, {len(wanted)} upstream"
     if problem:
-        raise BadInput(
-            f"the workspace does not work on its own: {problem}",
-            where="--mode workspace",
-            legal="--mode repo, or tests and kernel that can be taken out of their project",
-        )
+        what = f"the workspace does not work on its own: {problem}"
+        legal = "--mode repo, or tests and kernel that can be taken out of their project"
+        raise BadInput(what, where="--mode workspace", legal=legal)
 
 
 def _below(path: str, folder: PurePosixPath) -> bool:

@@ -191,9 +191,8 @@ def _audit_lines(campaign: str, report: FinalReport) -> Iterator[str]:
             f"- The gap is above {ALLOWED_GAP_PCT:g} %: that part is benchmark-loop residual. Roll "
             "back the rounds that have it instead of shipping it."
         )
-    untold = [f"{item.round}" for item in report.audit if item.bucket is None]
-    if untold:
+    if untold := ", ".join(f"{item.round}" for item in report.audit if item.bucket is None):
         yield (
-            f"- No credit without a bucket: round(s) {', '.join(untold)}; `kopt note {campaign} N "
-            "FILE` gives one, and the next final round counts it"
+            f"- No credit without a bucket: round(s) {untold}; `kopt note {campaign} N FILE` gives "
+            "one, and the next final round counts it"
         )
