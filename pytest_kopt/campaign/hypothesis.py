@@ -11,13 +11,12 @@ from pytest_kopt.sameness.program import differing
 
 def check_parses(campaign: Campaign) -> None:
     """Raise KernelError for a Python file of the kernel that does not parse; imports nothing."""
-    for path, content in campaign.candidate().sources.items():
-        if not path.endswith(".py"):
-            continue
+    sources = campaign.candidate().sources
+    for path in (path for path in sources if path.endswith(".py")):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                compile(content, path, "exec", dont_inherit=True)
+                compile(sources[path], path, "exec", dont_inherit=True)
         except (SyntaxError, ValueError) as error:
             # Python < 3.11.4 says ValueError of a null byte, without a line.
             line = getattr(error, "lineno", None)

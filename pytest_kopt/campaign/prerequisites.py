@@ -182,8 +182,7 @@ def _mentions_cases(given: Manifest, root: Path) -> bool:
     """Say whether a Python file that the tests' arguments name mentions kopt at all."""
     words = [word.partition("::")[0] for word in shlex.split(given.tests)]
     named = [root / word for word in words if not word.startswith("-") and (root / word).exists()]
-    folder = root / "tests"
-    named = named or ([folder] if folder.is_dir() else [])
+    named = named or [path for path in (root / "tests",) if path.is_dir()]
     files = [file for path in named for file in files_of(path) if file.suffix == ".py"]
     return not files or any(b"kopt" in file.read_bytes() for file in files)
 

@@ -47,9 +47,8 @@ def _average(table: Table, metric: Metric) -> float | None:
 def _peak(table: Table, metric: Metric) -> float | None:
     values = [value(row, metric) for row in table.rows if row.check == "PASS"]
     usable = [item for item in values if item is not None and math.isfinite(item)]
-    if not usable:
-        return None
-    return max(usable) if metric.better == "higher" else min(usable)
+    best = max if metric.better == "higher" else min
+    return best(usable) if usable else None
 
 
 @dataclass(frozen=True, slots=True)

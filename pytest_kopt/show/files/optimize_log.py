@@ -12,7 +12,7 @@ from pytest_kopt.campaign.state import Attempt, Round
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.figures import changed, figure, interval
 from pytest_kopt.honesty.inflation import ALLOWED_GAP_PCT
-from pytest_kopt.show.files.stop_summary import stop_summary, wait_summary
+from pytest_kopt.show.files.performance_log import stop_summary, wait_summary
 from pytest_kopt.show.words import bullets, markdown_table, page
 
 _ENDED = "<!-- ended -->"
