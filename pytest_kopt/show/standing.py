@@ -11,7 +11,7 @@ from pytest_kopt.campaign.history import counters, stops
 from pytest_kopt.campaign.history.counters import NEW_DIRECTIONS, Review
 from pytest_kopt.campaign.history.memory import unmasked_rounds
 from pytest_kopt.campaign.history.stops import Stop
-from pytest_kopt.campaign.outlook.next_action import going_on_lines
+from pytest_kopt.campaign.outlook.status import going_on_lines
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.figures import changed, changed_within, figure
