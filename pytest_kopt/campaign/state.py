@@ -208,13 +208,13 @@ class CampaignState:
 
 def chain_breaks(state: CampaignState, noise_pct: float) -> list[str]:
     """Name the accepted rounds whose primary metric fell by more than the noise."""
-    breaks = []
-    for item in state.kept_rounds():
-        verdict = item.verdict
-        change = verdict.aggregate.change_pct if verdict and verdict.aggregate else None
-        if change is not None and change < -noise_pct - 1e-9:
-            breaks.append(f"round {item.number} was accepted although it fell: {changed(change)}")
-    return breaks
+    found = {item.number: item.verdict for item in state.kept_rounds()}
+    changes = {n: v.aggregate.change_pct for n, v in found.items() if v and v.aggregate}
+    return [
+        f"round {number} was accepted although it fell: {changed(change)}"
+        for number, change in changes.items()
+        if change is not None and change < -noise_pct - 1e-9
+    ]
 
 
 def fold(events: Iterable[ledger.AnyEvent]) -> CampaignState:
@@ -242,9 +242,8 @@ def fold(events: Iterable[ledger.AnyEvent]) -> CampaignState:
         elif isinstance(event, ledger.Masking):
             change = state.masked.update if event.masked else state.masked.difference_update
             change(event.versions)
-            for version in event.versions:
-                if version + 1 in state.rounds:
-                    state.rounds[version + 1].last_event = state.events
+            for number in state.rounds.keys() & {version + 1 for version in event.versions}:
+                state.rounds[number].last_event = state.events
         elif isinstance(event, ledger.Note):
             item = state.rounds.setdefault(event.round, Round(event.round))
             item.notes = item.notes.plus(event.notes)

@@ -1,4 +1,4 @@
-"""`kopt init`: a campaign's manifest, once everything it needs is there."""
+"""`kopt init`: a campaign's manifest, once everything it needs is there; or a template."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_kopt import policies
+from pytest_kopt.bundled import bundled
 from pytest_kopt.campaign import manifest as manifests
 from pytest_kopt.campaign.git import worktrees
 from pytest_kopt.campaign.git.repository import Repository
@@ -20,7 +21,7 @@ from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.prerequisites import gaps, listed, tree_gaps
 from pytest_kopt.campaign.running import hold
 from pytest_kopt.campaign.workspace import extraction
-from pytest_kopt.cli import manifest_options, quick_bench, templates
+from pytest_kopt.cli import manifest_options, quick_bench
 from pytest_kopt.cli.commands import argument, command, one_of
 from pytest_kopt.clock import now
 from pytest_kopt.documents import usable
@@ -31,6 +32,20 @@ from pytest_kopt.show.advice import tip_lines
 from pytest_kopt.show.files.campaign_readme import campaign_readme
 from pytest_kopt.trials.harness import pytest_section
 
+_PACKAGE = "kernels/__init__.py"
+#: Files of a template by their path in conftest_templates/; a pair names another place for it.
+TEMPLATES: dict[str, tuple[str | tuple[str, str], ...]] = {
+    **{
+        name: (_PACKAGE, f"kernels/{name}.py", f"tests/test_{name}.py")
+        for name in ("gemm_bf16", "gemm_fp8", "grouped_gemm", "attention", "rmsnorm", "swiglu")
+    },
+    "determinism": (_PACKAGE, "kernels/rmsnorm.py", "tests/test_determinism.py"),
+    "multigpu": (_PACKAGE, "kernels/row_parallel.py", "tests/test_multigpu.py"),
+    "conftest": ("conftest.py",),
+    "manifest": ("manifest.yaml",),
+    "workflow": (("workflow/kopt.yml", ".github/workflows/kopt.yml"),),
+    "skill": ("SKILL.md",),
+}
 #: What the rest is looked at with where a required key is missing or not legal.
 _STAND_INS: dict[str, Any] = {
     **dict.fromkeys(("target_op", "target_backend", "target_lang"), "unknown"),
@@ -49,7 +64,7 @@ _STAND_INS: dict[str, Any] = {
         argument(
             "--template",
             metavar="NAME",
-            help=f"put a template into the project instead: {', '.join(templates.TEMPLATES)}",
+            help=f"put a template into the project instead: {', '.join(TEMPLATES)}",
         ),
         required=True,
     ),
@@ -76,7 +91,7 @@ _STAND_INS: dict[str, Any] = {
 def init(arguments: argparse.Namespace) -> None:
     project = Project.here()
     if arguments.template:
-        placed = [f"written: {path}" for path in templates.place(arguments.template, project.root)]
+        placed = [f"written: {path}" for path in place_template(arguments.template, project.root)]
         print("\n".join(placed) or "nothing to do: every file is there already")
         return
     layout = Layout(project.workspace / arguments.name)
@@ -195,12 +210,11 @@ def _document(
         # Legal only with the upstream that `extracted` puts in.
         document["execution_mode"] = "repo"
     if arguments.kernel_source:
-        paths = [_relative(path, project.root) for path in arguments.kernel_source]
-        document["kernel_source"] = paths
+        sources = arguments.kernel_source
+        document["kernel_source"] = [_relative(path, project.root) for path in sources]
     document.setdefault("git_commit", repository is not None)
     branch = document.get("git_branch", "auto")
-    if repository is None or missing:
-        branch = "none"
+    branch = "none" if repository is None or missing else branch
     document["git_branch"] = f"optimize/{arguments.name}" if branch == "auto" else branch
     document["created"] = now()
     return document
@@ -223,3 +237,25 @@ def _relative(path: str, root: Path) -> str:
     """Return a path relative to the project root; as it is where it lies outside."""
     absolute = Path.cwd() / path
     return (absolute.relative_to(root) if absolute.is_relative_to(root) else absolute).as_posix()
+
+
+def place_template(name: str, root: Path) -> list[str]:
+    """Copy a template into a project and return the paths that are new.
+
+    A file that is there already with the same content is left alone. Raises BadInput, with nothing
+    copied, for an unknown name or a file that would be overwritten.
+    """
+    if name not in TEMPLATES:
+        raise BadInput(f"template {name!r} is unknown", where="--template", legal=TEMPLATES)
+    source = bundled("conftest_templates")
+    files = [item if isinstance(item, tuple) else (item, item) for item in TEMPLATES[name]]
+    content = {target: (source / given).read_bytes() for given, target in files}
+    taken = {target for target in content if (root / target).exists()}
+    for target in sorted(taken):
+        # A package that exists already is as good as ours.
+        if target != _PACKAGE and (root / target).read_bytes() != content[target]:
+            raise BadInput(f"{target} exists and differs", where="--template", legal="move it away")
+    for target in content.keys() - taken:
+        (root / target).parent.mkdir(parents=True, exist_ok=True)
+        (root / target).write_bytes(content[target])
+    return sorted(content.keys() - taken)

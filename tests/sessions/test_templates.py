@@ -10,7 +10,7 @@ import yaml
 
 from pytest_kopt.bundled import bundled
 from pytest_kopt.campaign import manifest as manifests
-from pytest_kopt.cli.templates import TEMPLATES
+from pytest_kopt.cli.init import TEMPLATES
 from pytest_kopt.exit_codes import ExitCode
 
 from .project import MASKS, NO_XDIST, SERIAL, TWO_WORKERS, Project

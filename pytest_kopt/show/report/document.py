@@ -55,9 +55,7 @@ def document(campaign: Campaign) -> dict[str, Any]:
         # The kept gains multiplied.
         "gain": next((r["over_baseline"] for r in reversed(rounds) if r["keeps"]), 0.0),
         "quick_gains": any(item["keeps"] and item["level"] == "quick" for item in rounds),
-        "rooflines": next(
-            (item["rooflines"] for item in reversed(rounds) if item["rooflines"]), []
-        ),
+        "rooflines": next((r["rooflines"] for r in reversed(rounds) if r["rooflines"]), []),
         "final": _final(campaign),
         "environment": environment(campaign, last),
     }
