@@ -108,7 +108,14 @@ OPS = [
     ),
     _liger("relu_squared", "ReLUSquared", "x", "F.relu(x).square()", X),
     _liger("kl_div", "KLDivLoss", "x.log(), y", "F.kl_div(x.log(), y, reduction='batchmean')", _P),
-    _liger("tvd", "TVDLoss", "x, y", "(x.float() - y.float()).abs().sum() / 2 / x.shape[0]", _P),
+    _liger(
+        "tvd",
+        "TVDLoss",
+        "x, y",
+        "(x.float() - y.float()).abs().sum() / 2 / x.shape[0]",
+        _P,
+        "gate=snr(60.0)",
+    ),
     _liger("jsd", "JSD", "x.log(), y.log()", "plain_jsd(x, y)", _P),
     _liger(
         "cross_entropy",

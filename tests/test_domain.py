@@ -56,6 +56,15 @@ def test_the_patterns_are_what_they_are_called() -> None:
     assert content(case, "wider").dtype is torch.float64
 
 
+@pytest.mark.parametrize("kind", [kind for kind in PATTERNS if kind not in ("numbers", "indices")])
+def test_a_table_of_angles_goes_on_saying_everything_twice(kind: str) -> None:
+    """A rotary embedding reads the cosines of one half: Liger's was called wrong when sorted."""
+    case = case_of(inputs=lambda: (torch.randn(8, 32).repeat(1, 2),))
+    found = content(case, kind)
+    assert torch.equal(found[:, :32], found[:, 32:])
+    assert kind == "strided" or not torch.equal(found, case.arguments()[0])
+
+
 def test_weights_keep_their_content_and_gradients_their_leaves() -> None:
     case = case_of(
         lambda x, w: x * w,

@@ -219,6 +219,7 @@ class Gate:
             "PYTHONPATH": str(beside),
             "TMPDIR": str(self.tmp),
             "TRACE": str(self.trace),
+            "XDG_STATE_HOME": str(self.private / "state"),
             # Kernel code may write to caches, and so to the trace.
             "TRACE_CACHE_DIR": str(self.private),
             "TORCHINDUCTOR_CACHE_DIR": str(self.private / "inductor"),

@@ -48,6 +48,7 @@ from pytest_kopt.cases.running.timing import (
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.lock import checking_lock, timing_lock
 from pytest_kopt.honesty.checks import Phase, ask
+from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.honesty.outputs import in_order
 from pytest_kopt.measure.cold import InputPool, input_pool
@@ -61,6 +62,8 @@ from pytest_kopt.versions.errors import NotLoadable, Unreached
 
 #: So many other shapes and inputs are tried however long they take, and more for so long.
 _TRIED, _TRYING_SECONDS = 4, 3.0
+#: Others wait so long for a device that is tried on, and this for every turn of theirs.
+_AT_ONCE_SECONDS = 0.1
 
 
 #: The blocks of an arm: forward, and backward where there is one.
@@ -158,24 +161,29 @@ def _try_nearby(
     """Try the arms near the case's own shape, but not while somebody times on the device."""
     secret = derive(commander.next_block().seed, case.nodeid, "held out")
     cases = enumerate(held_out_cases(item, case, bench.device, secret))
-    spent = 0.0
+    # Without what it waited for others: what is tried must not depend on them.
+    spent, is_over = 0.0, False
     # On the CPU checks hold no lock, and time for themselves meanwhile.
     lock = timing_lock if bench.device == "cpu" else checking_lock
-    while True:
+    while not is_over:
+        to_time: list[tuple[Tried, Case]] = []
         with one_thread(), lock(bench.uuid, bench.waiting):
-            # Without what it waited for others: what is tried must not depend on them.
-            start = time.perf_counter()
-            found = next(cases, None)
-            if found is None or (found[0] >= _TRIED and spent > _TRYING_SECONDS):
-                return
-            kind, near = found[1]
-            tried = try_shape(kind, near, versions, bench.device, secret)
-            forget_compiled()
-            spent += time.perf_counter() - start
-        if tried is not None and tried.asks_for_times:
+            start, took, is_over = time.perf_counter(), 0.0, True
+            for number, (kind, near) in cases:
+                tried = try_shape(kind, near, versions, bench.device, secret)
+                forget_compiled()
+                if tried is not None and tried.asks_for_times:
+                    to_time.append((tried, near))
+                elif tried is not None:
+                    commander.tried(tried)
+                took = time.perf_counter() - start
+                is_over = number + 1 >= _TRIED and spent + took > _TRYING_SECONDS
+                if is_over or took > _AT_ONCE_SECONDS:
+                    break
+            spent += took
+        for tried, near in to_time:
             with one_thread(), timing_lock(bench.uuid, bench.waiting):
                 time_shape(tried, case, near, versions, bench.device, secret)
-        if tried is not None:
             commander.tried(tried)
 
 
