@@ -179,6 +179,8 @@ class Replica(Children):
                 if not all(map(self._judge, looks)):
                     # Its own process judges it, which has gone on: once more, then.
                     left.append(nodeid)
+                    if nodeid == self._asked:
+                        self._ask(nodeid)
         except ChildDied as death:
             own = self._alone is not None and self._alone.has_died
             raise Died(death, nodeid if own else None) from None
