@@ -39,13 +39,11 @@ def run_race(
     policy: Policy,
     known: Known,
     core: tuple[str, ...] | None,
-    leads: Callable[[str], None] = lambda name: None,
 ) -> Raced:
     """Measure look by look, without those that are out, until one is left or the race is over.
 
-    `leads` is told who is ahead at a look that others follow. A candidate that ends or fails the
-    processes it shares with others is out, and takes nobody with it. Raises NotComparable where
-    only all together fail.
+    A candidate that ends or fails the processes it shares with others is out, and takes nobody with
+    it. Raises NotComparable where only all together fail.
     """
     left, measured = list(names), dict[str, _Replicas]()
     standings: dict[str, Standing] = {}
@@ -71,8 +69,6 @@ def run_race(
             left = [name for name in left if not standings[name].out]
             if len(left) < 2:
                 break
-            if look < RACE_LOOKS[-1]:
-                leads(max(left, key=lambda name: standings[name].mean))
     return Raced(standings, tuple(left), evidences, so_far)
 
 

@@ -171,9 +171,9 @@ class HostMeasurements:
                 (found[number],) = self._side_by_side(alone).wait()
         return found
 
-    def begin_in(self, asked: InCopies, *, beside_timing: bool = False) -> None:
+    def begin_in(self, asked: InCopies) -> None:
         site = self.sites.here
-        has_room = site.kind == "cuda" or (site.cores > 1 and not beside_timing)
+        has_room = site.kind == "cuda" or site.cores > 1
         if not (has_room and has_local_workers(self._config)):
             return
         if self._running is None or self._running[0] != asked:

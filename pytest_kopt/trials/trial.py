@@ -47,8 +47,8 @@ class Measurements(Protocol):
     def run_in(self, asked: InCopies, phase: str = "") -> list[Collector]:
         """Return what cases come to in each copy, side by side; `phase` is shown meanwhile."""
 
-    def begin_in(self, asked: InCopies, *, beside_timing: bool = False) -> None:
-        """Begin what `run_in` will be asked, in place of another; not `beside_timing` on a CPU."""
+    def begin_in(self, asked: InCopies) -> None:
+        """Begin what `run_in` will be asked, in place of another, where there is room for it."""
 
     def get_ahead(self, ids: Sequence[str], versions: Versions) -> None:
         """Have what compares these cases wake while they are checked, where that disturbs none."""

@@ -258,7 +258,6 @@ def _race(gathered: Gathered, passed: Sequence[Candidate], trees: _Trees) -> Rac
             policy,
             Known.here(opened.asked.settings.workspace, results, campaign),
             opened.core,
-            leads=lambda name: measurements.begin_in(trees.timed(name, opened), beside_timing=True),
         )
     except NotComparable as error:
         raise BadInput(
