@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import itertools
 import math
+import mmap
 import sys
 import threading
 import time
@@ -19,6 +21,7 @@ from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.running.check import CheckReport, check_case
 from pytest_kopt.cases.running.steps import aftermath
 from pytest_kopt.honesty import outputs
+from pytest_kopt.honesty.memory import guarded
 from pytest_kopt.numerics.gates import Gate, snr, tolerance
 
 ROWS, COLUMNS = 24, 64
@@ -716,3 +719,22 @@ def test_a_case_whose_answer_is_zero_can_be_a_case() -> None:
         lambda x, w: x * 0, reference=lambda x, w: torch.zeros_like(x).double(), freezes=True
     )
     assert report.check == "PASS"
+
+
+def test_memory_that_was_protected_to_see_who_writes_there_is_found() -> None:
+    """Whoever protects an input's pages knows old content without a look at it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    page = mmap.PAGESIZE
+    x = torch.ones(page)
+    start = -(-x.data_ptr() // page) * page
+
+    def protect(how: int) -> None:
+        assert libc.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(3 * page), how) == 0
+
+    assert not guarded([x, torch.empty(0)])
+    protect(1)
+    try:
+        assert guarded([x])
+    finally:
+        protect(3)
+    assert not guarded([x]) and bool((x == 1).all())

@@ -139,7 +139,7 @@ TABLE = (
     Check(
         Phase.STEP,
         "cases.running.steps.contents:counted",
-        "cached-result output-shared",
+        "cached-result output-shared memory-guarded",
         only="checking.is_short",
     ),
     Check(

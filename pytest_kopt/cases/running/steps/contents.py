@@ -122,6 +122,8 @@ def counted(checking: Checking) -> Iterator[Finding]:
             break
     else:
         yield work.cached(first, second)
+    if memory.guarded(tensors(checking.used)):
+        yield memory.GUARDED
     held = checking.candidate.held(checking.used)
     yield from outputs.recycled(lambda: tensors(checking.call_unjudged()), held)
 
