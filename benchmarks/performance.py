@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ET
+from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,7 @@ def paired() -> Rows:
         ("paired_aa_h200", "H200, 5 cases, before the checks of honesty"),
         ("paired_aa_checked_h200", "H200, 5 cases, fresh interpreters"),
         ("paired_aa_forked_h200", "H200, 5 cases, forks"),
+        ("paired_aa_shared_h200", "H200, 5 cases, three or four sessions at once"),
         ("paired_cpu", "CPU, 3 cases, every core kept busy"),
     ):
         found = read(name)
@@ -191,15 +193,21 @@ def paired() -> Rows:
 
 def resolution() -> Rows:
     """Changes that were made on purpose, and the smallest gain that a calibration would accept."""
-    rows = [
+    verdicts: dict[str, Rows] = {}
+    for entry in read("paired_known_h200")["verdicts"]:
+        truth = ", ".join(f"{pct:+.2f}" for pct in entry["truth_pct"].values())
+        verdicts.setdefault(truth, []).append(entry)
+    rows: Rows = [
         {
-            "known change (H200)": ", ".join(f"{pct:+.2f}" for pct in entry["truth_pct"].values()),
-            "seen %": entry["aggregate"]["change_pct"],
-            "decision": entry["decision"],
-            "processes": entry["comparison"]["replicas"],
+            "known change (H200)": truth,
+            "seen %": statistics.mean(entry["aggregate"]["change_pct"] for entry in alike),
+            "decision": ", ".join(
+                f"{count} {decision}"
+                for decision, count in Counter(entry["decision"] for entry in alike).items()
+            ),
+            "processes": statistics.median(entry["comparison"]["replicas"] for entry in alike),
         }
-        for entry in read("paired_known_h200")["verdicts"]
-        if entry["compare"] == "paired"
+        for truth, alike in sorted(verdicts.items())
     ]
     noise = read("paired_noise_h200")
     least = min(pct for pct in noise["resolvable_pct"].values() if pct is not None)
@@ -239,8 +247,7 @@ def device() -> Rows:
 
 
 ROUNDS = (
-    "`benchmarks/gpu_rounds.py` (2026-11-23, when the checks of five cases were half a second\n"
-    "shorter than they are now)"
+    "`benchmarks/gpu_rounds.py` (2026-11-23, while a bisection ran on the other GPU of the host)"
 )
 SECTIONS = (
     ("Idle", "measured here", idle),
