@@ -88,7 +88,8 @@ class WarmParent:
         descriptors = [ends.their_reader, ends.their_writer, ends.log.fileno(), their_status]
         try:
             told = self._ask(order, descriptors)
-        except NoFork:
+        except BaseException:
+            # Ctrl-C comes while one waits for the parent, as a rule.
             ends.drop()
             os.close(status)
             raise

@@ -117,7 +117,7 @@ def plain(x):
     result = _unharmed(x)
     trace = os.environ["TRACE"]
     if os.path.exists(trace + ".deadly"):
-        if len({line.rsplit(maxsplit=1)[0] for line in open(trace)}) > 1:
+        if len({line for line in open(trace) if line.startswith("old ")}) > 1:
             ctypes.string_at(0)
     return result
 """
@@ -298,6 +298,12 @@ def _group_lives(group: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def compares(trace: Path) -> bool:
+    """Say whether a replica runs: the incumbent's other process tries what lies nearby."""
+    lines = {*trace.read_text().splitlines()} if trace.exists() else set()
+    return sum(line.startswith("old ") for line in lines) > 1
 
 
 def names(trace: Iterable[tuple[str, int]]) -> set[str]:

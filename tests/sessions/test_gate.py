@@ -25,6 +25,7 @@ from .paired import (
     SLOWER,
     Gate,
     cases,
+    compares,
     kernel,
     names,
     project_at,
@@ -534,7 +535,7 @@ def test_interrupted_while_the_base_is_collected(gate: Gate, how: int) -> None:
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_in_the_middle_of_the_comparison(gate: Gate, how: int) -> None:
     gate.project.write(PLAIN, kernel(FASTER, "new"))
-    assert gate.interrupt(how, lambda: "old" in names(gate.traced())) == 2
+    assert gate.interrupt(how, lambda: compares(gate.trace)) == 2
     assert not gate.verdict.exists()
 
 

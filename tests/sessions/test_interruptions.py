@@ -19,7 +19,7 @@ import pytest
 
 from ..fake_gpus import FakeDriver
 from .live import Live, live, round_words
-from .paired import FASTER, PLAIN, kernel, traced, write_paired
+from .paired import FASTER, PLAIN, compares, kernel, traced, write_paired
 from .project import KERNEL, SERIAL, TWO_WORKERS, Project
 from .sources import doubled_kernel
 
@@ -231,7 +231,7 @@ def test_in_the_middle_of_the_comparison(
     ledger = compared.root / "agent/workspace/c/ledger.jsonl"
     before = ledger.read_text()
     with live(compared, "--kopt-round", "next", *words, **variables) as session:
-        session.until(lambda: trace.exists() and "old" in trace.read_text())
+        session.until(lambda: compares(trace))
         interrupt(session)
         run = session.finish()
         session.is_gone()
