@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
+from pytest_kopt.cases.running import checking
 from pytest_kopt.cases.running.check import CheckReport, check_case
 from pytest_kopt.cases.running.steps import aftermath
 from pytest_kopt.honesty import outputs
@@ -204,6 +205,11 @@ def test_a_process_that_rests_while_calls_are_judged_is_not_watched_again(
     busy_from: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread that computes on shows there, from whatever call on."""
+    if busy_from is None:
+        # What other tests left in this process is not the kernel's.
+        monkeypatch.setattr(checking, "seconds_of_others", lambda: 0.0)
+        monkeypatch.setattr(checking, "_JUDGING_SECONDS", 0.0)
+        monkeypatch.setattr(aftermath, "children", frozenset)
     calls, done, looks = itertools.count(1), threading.Event(), itertools.count()
     genuine = aftermath._busy_share
 
