@@ -41,16 +41,17 @@ from tabulate import tabulate  # noqa: E402
 
 from pytest_kopt.cases import domain  # noqa: E402
 from pytest_kopt.cases.case import Case, declare  # noqa: E402
+from pytest_kopt.cases.evidence import CaseEvidence  # noqa: E402
 from pytest_kopt.cases.fixture import Session  # noqa: E402
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT  # noqa: E402
 from pytest_kopt.cases.result import ExpectedCase  # noqa: E402
 from pytest_kopt.cases.running import check, checking  # noqa: E402
 from pytest_kopt.cases.running.bench import Bench  # noqa: E402
+from pytest_kopt.cases.running.course import Course  # noqa: E402
 from pytest_kopt.cases.running.heldout import time_shape, try_shape  # noqa: E402
 from pytest_kopt.cases.running.runner import run_case  # noqa: E402
 from pytest_kopt.cases.running.switches import compile_here  # noqa: E402
 from pytest_kopt.cases.running.timing import time_case  # noqa: E402
-from pytest_kopt.cases.running.training_check import Recall, Rehearsal  # noqa: E402
 from pytest_kopt.honesty.checks import Phase, ask, of_phase  # noqa: E402
 from pytest_kopt.honesty.finding import Finding  # noqa: E402
 from pytest_kopt.honesty.watching.clock import Span  # noqa: E402
@@ -254,12 +255,7 @@ def a_case(
 def checked(case: Case, bench: Bench, tell: Callable[[Sequence[Finding]], None]) -> None:
     """Take every step of a check."""
     with one_thread():
-        report = check.check_case(
-            case,
-            bench.session_seed,
-            language=bench.language,
-            baseline=bench.accuracy(case.nodeid),
-        )
+        report = check.check_case(case, bench)
         found = [*report.findings]
     if report.check != "PASS":
         found.append(Finding(WRONG, report.diagnosis[:300]))
@@ -271,17 +267,20 @@ def trained(
 ) -> None:
     """Run the simulated training loop; time the case with fresh and with known tensors."""
     with one_thread():
-        found = Rehearsal(case, bench.session_seed, 100.0).findings
+        course = Course(case, bench, check.CheckReport("PASS", figures={"out_snr": 100.0}))
+        found = ask(Phase.TRAINED, course=course)
         if not is_triton:
-            found += ask(Phase.RECALLED, recall=Recall(case, bench.session_seed, "cpu"))
+            found += ask(Phase.RECALLED, course=course)
         tell(found)
 
 
 def timed(case: Case, bench: Bench, tell: Callable[[Sequence[Finding]], None]) -> None:
     """Time a case and look at what its timed calls return."""
     with one_thread():
-        report = check.CheckReport("PASS", accuracy=bench.accuracy(case.nodeid), written=1)
-        tell([*time_case(case, bench, report).findings, *bench.watched()])
+        evidence = CaseEvidence(accuracy=bench.accuracy(case.nodeid))
+        course = Course(case, bench, check.CheckReport("PASS", evidence=evidence, written=1))
+        time_case(course)
+        tell([*course.findings, *bench.watched()])
 
 
 def clocked(case: Case, incumbent: Case, channel: Connection) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,11 @@ from hypothesis import settings
 
 from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.notes import Notes
+from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.result import ExpectedCase
+from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.decide.verdict import Aggregate, Decision
+from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.schema.table import Row, Table, format_csv, make_row
 
 GEMM_HEADER = (
@@ -111,6 +115,15 @@ def manifest_document(**changes: Any) -> dict[str, Any]:
         "created": NOW,
         **changes,
     }
+
+
+def a_bench(
+    case: Case, *, accuracy: Mapping[str, Accuracy] | None = None, by_torch: str = "", **more: Any
+) -> Bench:
+    """Return where a case is checked that a baseline with this accuracy froze."""
+    known = {"accuracy": dict(accuracy or {}), "by_torch": by_torch}
+    frozen = ExpectedCase(case.nodeid, case.label, case.header, case.dims, **known)  # type: ignore[arg-type]
+    return Bench("cpu", "auto", 20260101, {case.nodeid: frozen}, **more)
 
 
 def decided(

@@ -22,6 +22,7 @@ from pytest_kopt.honesty import checks
 from pytest_kopt.honesty.checks import ANY, TABLE, Check, Phase, ask
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.numerics.nested import tensors
+from tests.builders import a_bench
 from tests.test_honesty_steps import case_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "honesty.md"
@@ -129,6 +130,7 @@ def test_a_check_is_one_file_and_one_line(monkeypatch: pytest.MonkeyPatch) -> No
     def reference(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return torch.where(x < 0, 0.0, x.double() * w.double())
 
-    report = check_case(case_of(kernel, reference=reference), 1)
+    case = case_of(kernel, reference=reference)
+    report = check_case(case, a_bench(case))
     assert [found.check for found in report.findings] == ["denormal-output"]
     assert report.findings[0].rejects

@@ -12,6 +12,7 @@ from torch import Tensor
 from pytest_kopt import propose_gate, snr
 from pytest_kopt.cases.running.check import CheckReport, check_case
 from pytest_kopt.cases.running.gate_advice import ComputingIn, proposed
+from tests.builders import a_bench
 
 from .test_writes import case_of, check
 
@@ -104,7 +105,7 @@ def test_a_case_that_tells_nothing_apart_gets_a_gate_that_does() -> None:
         schema="memory",
         nbytes=1.0,
     )
-    report = check_case(case, 1, freezes=True)
+    report = check_case(case, a_bench(case, freezes=True))
     assert report.check == "ERROR" and "accepts wrong answers" in report.diagnosis
     assert "a gate of its own, such as gate={'out': snr(" in report.diagnosis
 

@@ -20,6 +20,7 @@ from pytest_kopt.cases.skew import DISTRIBUTIONS, skewed_groups
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.measure.wall import WallEngine
+from tests.builders import a_bench
 
 G, M, N, K = 4, 64, 24, 16
 UNIFORM = [M // G] * G
@@ -63,7 +64,8 @@ def case_of(function: Callable[..., Any], **changes: Any) -> Case:
 
 
 def check(function: Callable[..., Any], **changes: Any) -> CheckReport:
-    return check_case(case_of(function, **changes), 20260101)
+    case = case_of(function, **changes)
+    return check_case(case, a_bench(case))
 
 
 def refused(report: CheckReport) -> set[str]:
@@ -208,7 +210,7 @@ def test_a_kernel_that_ignores_the_sizes_is_refused() -> None:
     (finding,) = report.findings
     assert "rows, top2_cf1.0" in str(finding) and "group_multiple=N" in str(finding)
     assert "groups of 0 to 24 rows, top2_cf1.0" in report.diagnosis
-    assert report.groups.keys() == {"uniform"}
+    assert (report.evidence.groups or {}).keys() == {"uniform"}
 
 
 def _for_many_rows(x: Tensor, w: Tensor, sizes: Tensor) -> Tensor:
@@ -267,8 +269,8 @@ def test_a_kernel_that_is_right_for_all_passes(
 ) -> None:
     report = check(kernel, inputs=inputs(lambda: torch.tensor(UNIFORM, dtype=dtype)))
     assert (report.check, report.findings) == ("PASS", ())
-    assert report.groups.keys() == DISTRIBUTIONS.keys()
-    assert all(sum(sizes) == M for sizes in report.groups.values())
+    assert (report.evidence.groups or {}).keys() == DISTRIBUTIONS.keys()
+    assert all(sum(sizes) == M for sizes in (report.evidence.groups or {}).values())
 
 
 @pytest.mark.parametrize("kind", [list, tuple])
@@ -306,7 +308,7 @@ IN_PLACE: dict[str, Any] = {
 def test_rows_may_be_written_where_the_case_says() -> None:
     report = check(_into(by_sizes), **IN_PLACE)
     assert (report.check, report.findings) == ("PASS", ())
-    assert report.groups.keys() == DISTRIBUTIONS.keys()
+    assert (report.evidence.groups or {}).keys() == DISTRIBUTIONS.keys()
     assert refused(check(_into(equal_shares), **IN_PLACE)) == {"uneven-groups"}
 
 
@@ -374,7 +376,7 @@ def test_a_kernel_for_blocks_of_rows_says_so_in_its_case() -> None:
     assert "group_multiple=N" in check(by_blocks).diagnosis
     report = check(by_blocks, group_multiple=8)
     assert report.check == "PASS"
-    assert all(size % 8 == 0 for sizes in report.groups.values() for size in sizes)
+    assert all(size % 8 == 0 for sizes in (report.evidence.groups or {}).values() for size in sizes)
     with pytest.raises(BadInput, match="group_multiple is 5"):
         check(by_blocks, group_multiple=5)
 
@@ -398,7 +400,7 @@ def test_a_single_group_has_no_skew() -> None:
         reference=lambda x, w: x.double() @ w.double(),
         backward=False,
     )
-    assert (report.check, report.groups) == ("PASS", {})
+    assert (report.check, report.evidence.groups) == ("PASS", {})
 
 
 def test_a_distribution_makes_a_case_grouped_whatever_its_schema() -> None:

@@ -24,6 +24,7 @@ from pytest_kopt.cases.running.steps import aftermath
 from pytest_kopt.honesty import outputs
 from pytest_kopt.honesty.memory import guarded
 from pytest_kopt.numerics.gates import Gate, snr, tolerance
+from tests.builders import a_bench
 
 ROWS, COLUMNS = 24, 64
 
@@ -56,8 +57,9 @@ def case_of(function: Callable[..., Any], **changes: Any) -> Case:
 
 
 def check(function: Callable[..., Any], **changes: Any) -> CheckReport:
-    asked = {name: changes.pop(name) for name in ("freezes", "baseline") if name in changes}
-    return check_case(case_of(function, **changes), 20260101, **asked)
+    asked = {name: changes.pop(name) for name in ("freezes", "accuracy") if name in changes}
+    case = case_of(function, **changes)
+    return check_case(case, a_bench(case, **asked))
 
 
 def names(report: CheckReport) -> set[str]:
@@ -81,10 +83,10 @@ def test_a_reference_that_the_baseline_equals_bit_for_bit_leaves_room(dtype: tor
 
     same = {"inputs": given, "reference": scaled, "backward": True, "gate": snr(35.0)}
     before = check(scaled, **same)
-    assert {found.snr_db for found in before.accuracy.values()} == {math.inf}
-    report = check(scaled_in_parts, baseline=before.accuracy, **same)
+    assert {found.snr_db for found in (before.evidence.accuracy or {}).values()} == {math.inf}
+    report = check(scaled_in_parts, accuracy=before.evidence.accuracy, **same)
     assert (report.check, names(report)) == ("PASS", set())
-    assert not any(math.isinf(found.snr_db) for found in report.accuracy.values())
+    assert not any(math.isinf(found.snr_db) for found in (report.evidence.accuracy or {}).values())
 
 
 def memo(key: Callable[..., Any]) -> Callable[[Tensor, Tensor], Tensor]:
@@ -288,7 +290,7 @@ def test_a_result_lies_in_memory_of_its_own_where_the_baselines_does(
     same = {"inputs": lambda: (torch.randn(ROWS, COLUMNS),), "reference": lambda x: x.double()}
     same["weights"] = ()  # type: ignore[assignment]
     before = check(LIES[baseline], **same)
-    report = check(LIES[how], baseline=before.accuracy, **same)
+    report = check(LIES[how], accuracy=before.evidence.accuracy, **same)
     assert (report.check, {found.check for found in report.findings}) == (check_named, said)
     assert not names(report)
 
@@ -300,7 +302,7 @@ def test_one_row_in_memory_for_all_is_no_result_of_its_own() -> None:
         "weights": (),
     }
     before = check(lambda x: x.mean(0).expand_as(x).clone(), **same)
-    report = check(lambda x: x.mean(0).expand_as(x), baseline=before.accuracy, **same)
+    report = check(lambda x: x.mean(0).expand_as(x), accuracy=before.evidence.accuracy, **same)
     assert [found.check for found in report.findings] == ["output-layout"]
 
 

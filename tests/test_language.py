@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pytest_kopt.cases.case import declare
 from pytest_kopt.cases.running.check import CheckReport, check_case
+from tests.builders import a_bench
 
 
 def by_hand(x: Tensor, out: Tensor) -> None:
@@ -86,7 +87,7 @@ def checked(function: Callable[..., Tensor], **given: Any) -> CheckReport:
         dims={"rows": 16},
         nbytes=8192,
     )
-    report = check_case(case, 20260101, **given)
+    report = check_case(case, a_bench(case, **given))
     assert report.check == "PASS", report.diagnosis
     return report
 
@@ -109,8 +110,8 @@ def test_torch_in_its_place_is_seen(function: Callable[..., Tensor]) -> None:
 
 def test_what_the_baseline_left_to_torch_may_be_left_to_it_alike() -> None:
     baseline = checked(by_torch, language="TRITON", freezes=True)
-    assert baseline.by_torch and not baseline.findings
-    assert checked(wholly, language="TRITON").by_torch == ""
-    assert found(by_torch, "TRITON", left_to_torch=baseline.by_torch) == set()
+    assert baseline.evidence.by_torch and not baseline.findings
+    assert checked(wholly, language="TRITON").evidence.by_torch == ""
+    assert found(by_torch, "TRITON", by_torch=baseline.evidence.by_torch) == set()
     another = lambda x: torch.add(x, x).add(1)  # noqa: E731
-    assert found(another, "TRITON", left_to_torch=baseline.by_torch) == {"vendor-operator"}
+    assert found(another, "TRITON", by_torch=baseline.evidence.by_torch) == {"vendor-operator"}

@@ -14,6 +14,7 @@ from pytest_kopt.cases.case import declare
 from pytest_kopt.cases.running.check import check_case
 from pytest_kopt.errors import BadInput
 from pytest_kopt.numerics.gates import snr
+from tests.builders import a_bench
 
 KEPT = torch.randn(8, 8)
 GIVEN: dict[str, Any] = {
@@ -197,7 +198,7 @@ def test_a_mistake_has_one_message_that_solves_it(name: str) -> None:
     given = {**GIVEN, **changes}
     try:
         case = declare("t.py::test_it", given.pop("schema", "single"), function, **given)  # type: ignore[arg-type]
-        report = check_case(case, 20260101)
+        report = check_case(case, a_bench(case))
     except BadInput as refusal:
         text = str(refusal)
         assert "case t.py::test_it" in text or "torch.view_as_real" in text

@@ -20,7 +20,7 @@ from pytest_kopt.roofline import (
     roofline,
 )
 from pytest_kopt.show.rooflines import roofline_lines
-from tests.builders import few_examples
+from tests.builders import a_bench, few_examples
 
 from .test_writes import case_of
 
@@ -214,10 +214,10 @@ def test_a_check_counts_the_references_flops() -> None:
     def inputs() -> tuple[torch.Tensor, torch.Tensor]:
         return torch.randn(32, 48), torch.randn(48, 16)
 
-    def check(function: Callable[..., Any], flops: float | None) -> int:
+    def check(function: Callable[..., Any], flops: float | None) -> int | None:
         reference = lambda a, b: function(a.double(), b.double())  # noqa: E731
         case = case_of(function, inputs=inputs, reference=reference, flops=flops)
-        return check_case(case, 1, freezes=True).counted_flops
+        return check_case(case, a_bench(case, freezes=True)).evidence.counted_flops
 
     assert check(torch.matmul, 1.0) == 2 * 32 * 48 * 16
     assert check(lambda a, b: a.sum() * b, 1.0) == 0

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.cases.running.check import CheckReport
-from pytest_kopt.cases.running.runner import figures_of
+from pytest_kopt.cases.running.check import figures_of
+from pytest_kopt.cases.running.runner import times_of
 from pytest_kopt.errors import BadInput
 from pytest_kopt.measure.engine import Timing
+from pytest_kopt.numerics.compare import compare
 from pytest_kopt.schema.profile import (
     ATTENTION,
     BUILT_IN,
@@ -71,7 +72,8 @@ def test_each_profile_has_the_contracts_header(
 def test_every_quantity_is_measured_of_a_case_that_was_timed() -> None:
     case: Any = SimpleNamespace(schema=MEMORY, work=(1e6, 2e6))
     timing = Timing("wall", (1.0, 2.0), calls_per_sample=1)
-    figures = figures_of(case, CheckReport("PASS", gradients={0: 40.0}), timing, timing)
+    found = [compare(1.0, 1.0, name=name) for name in ("out", "grad of input 0")]
+    figures = figures_of(found) | times_of(case, timing, timing)
     assert {*figures} == {name.replace("<input>", "0") for name in QUANTITIES}
 
 

@@ -18,6 +18,7 @@ from pytest_kopt.numerics.gates import snr, tolerance
 from pytest_kopt.numerics.nested import flatten, fresh_copies, tensors
 from pytest_kopt.versions import twin
 from pytest_kopt.versions.errors import NotLoadable
+from tests.builders import a_bench
 
 from .test_writes import case_of, check, timed
 
@@ -130,7 +131,7 @@ def test_each_output_may_have_a_gate_of_its_own() -> None:
     given: dict[str, Any] = {"inputs": one, "reference": fine}
     assert check(coarse, **given, gate=tolerance(rtol=1e-6, atol=1e-6)).check == "FAIL"
     report = check(coarse, **given, gate={"out['coarse']": snr(60.0)})
-    assert (report.check, report.out_snr < 100) == ("PASS", True)
+    assert (report.check, report.figures["out_snr"] < 100) == ("PASS", True)
     strict = check(coarse, **given, gate={"out['coarse']": tolerance(rtol=0, atol=1e-7)})
     assert strict.check == "FAIL" and "out['coarse']" in strict.diagnosis
     with pytest.raises(BadInput, match="gate has 'loss', and no output has this name"):
@@ -183,7 +184,7 @@ def test_arguments_by_name_have_positions_in_their_order() -> None:
         reference=lambda x, out: x.double() * 2,
         writes=(1,),
     )
-    assert (report.check, set(report.accuracy)) == ("PASS", {"out", "input 1"})
+    assert (report.check, set(report.evidence.accuracy or ())) == ("PASS", {"out", "input 1"})
 
 
 @dataclass(frozen=True)
@@ -310,9 +311,9 @@ def test_what_a_module_holds_are_inputs_behind_its_own(
     assert case.weights == (1, 2) and len(case.arguments()) == 3
     with pytest.raises(NotLoadable, match=r"^Linear is an instance; one process asks for"):
         twin.own_file(case.function)
-    report = check_case(case, 1)
+    report = check_case(case, a_bench(case))
     assert (report.check, report.findings) == ("PASS", ()), report.diagnosis
-    assert report.gradients.keys() == {1, 2}, "of weight and bias"
+    assert report.figures.keys() >= {"grad_snr:1", "grad_snr:2"}, "of weight and bias"
     wrong = copy.deepcopy(module)
     wrong.register_forward_hook(lambda module, given, out: out * 1.1)
     assert check(wrong, inputs=one, reference=reference).check == "FAIL"

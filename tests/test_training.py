@@ -11,8 +11,12 @@ import pytest
 import torch
 
 from pytest_kopt.cases.case import Case, declare
+from pytest_kopt.cases.evidence import Training
 from pytest_kopt.cases.running import training_loop
-from pytest_kopt.cases.running.training_check import Rehearsal
+from pytest_kopt.cases.running.bench import Bench
+from pytest_kopt.cases.running.check import CheckReport
+from pytest_kopt.cases.running.course import Course
+from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.transfer import Trace
 from pytest_kopt.honesty.work import Work, saves
 
@@ -36,18 +40,30 @@ def case_of(function: Callable[..., Any], *, backward: bool = False, size: int =
     )
 
 
-def rehearsed(function: Callable[..., Any], *, backward: bool = False, seed: int = 7) -> Rehearsal:
-    case = case_of(function, backward=backward)
-    return Rehearsal(case, seed, USUAL_DB)
+def trained(case: Case, seed: int, usual_db: float) -> Course:
+    report = CheckReport("PASS", figures={"out_snr": usual_db})
+    course = Course(case, Bench("cpu", "auto", seed), report)
+    course.findings += ask(Phase.TRAINED, course=course)
+    return course
 
 
-def checks(found: Rehearsal) -> list[str]:
+def rehearsed(function: Callable[..., Any], *, backward: bool = False, seed: int = 7) -> Course:
+    return trained(case_of(function, backward=backward), seed, USUAL_DB)
+
+
+def training(found: Course) -> Training:
+    assert found.evidence.training is not None
+    return found.evidence.training
+
+
+def checks(found: Course) -> list[str]:
     return [finding.check for finding in found.findings]
 
 
-def trace_of(found: Rehearsal) -> Trace:
-    assert found.evidence.trace is not None
-    return found.evidence.trace
+def trace_of(found: Course) -> Trace:
+    trace = training(found).trace
+    assert trace is not None
+    return trace
 
 
 # Honest kernels.
@@ -140,7 +156,7 @@ def test_the_loop_runs_where_the_audit_notes_a_cache(
     path.write_text(f"kept = {{}}\ndef plain(a, w):\n    {cache or 'pass'}\n    return a @ w\n")
     space: dict[str, Any] = {}
     exec(compile(path.read_text(), path, "exec"), space)
-    assert (rehearsed(space["plain"]).evidence.trace is not None) == runs
+    assert (training(rehearsed(space["plain"])).trace is not None) == runs
 
 
 def test_the_loop_finds_nothing_in_a_kernel_without_a_cache(suspicious: None) -> None:
@@ -307,7 +323,7 @@ def refuses_counting(inner: Callable[..., Any]) -> Callable[..., Any]:
 def test_what_cannot_be_counted_is_still_held_against_the_reference() -> None:
     honest = rehearsed(refuses_counting(plain))
     assert honest.findings == []
-    assert "not under a dispatch mode" in honest.evidence.uncounted
+    assert "not under a dispatch mode" in training(honest).uncounted
     assert "stale-weight" in checks(rehearsed(refuses_counting(Packed(id))))
 
 
@@ -326,9 +342,9 @@ def test_an_unlucky_draw_near_the_gate_is_no_cheat(suspicious: None) -> None:
         return (a @ w) * 1.01
 
     case = case_of(rough)
-    usual = Rehearsal(case, 7, 40.0)
+    usual = trained(case, 7, 40.0)
     assert usual.findings == []
-    exact = Rehearsal(case, 7, USUAL_DB)
+    exact = trained(case, 7, USUAL_DB)
     assert "training-loop" in checks(exact)
 
 

@@ -19,6 +19,7 @@ from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.measure.wall import WallEngine
 from pytest_kopt.numerics.gates import snr
 from pytest_kopt.numerics.nested import fresh_copies
+from tests.builders import a_bench
 
 ROWS, COLUMNS, POSITION = 64, 32, 5
 
@@ -38,7 +39,8 @@ def case_of(function: Callable[..., Any], **changes: Any) -> Case:
 
 
 def check(function: Callable[..., Any], **changes: Any) -> CheckReport:
-    return check_case(case_of(function, **changes), 20260101)
+    case = case_of(function, **changes)
+    return check_case(case, a_bench(case))
 
 
 def timed(function: Callable[..., Any], **changes: Any) -> Outcome:
@@ -72,10 +74,10 @@ def test_a_buffer_that_the_reference_writes_is_a_result() -> None:
     report = check(seven, **ADD)
     assert report.check == "FAIL"
     assert "input 2: outside the gate" in report.diagnosis
-    assert report.out_snr < 10
+    assert report.figures["out_snr"] < 10
     right = check(add_into, **ADD)
     assert (right.check, right.findings) == ("PASS", ())
-    assert set(right.accuracy) == {"input 2"}
+    assert set(right.evidence.accuracy or ()) == {"input 2"}
 
 
 def test_a_kernel_that_leaves_the_buffer_alone_fails() -> None:
@@ -92,10 +94,10 @@ def test_a_function_that_returns_nothing_is_judged_by_what_it_writes() -> None:
 
     report = check(silent, inputs=ADD["inputs"], reference=reference)
     assert (report.check, report.findings) == ("PASS", ())
-    assert set(report.accuracy) == {"input 2"}
+    assert set(report.evidence.accuracy or ()) == {"input 2"}
     assert report.written == 4 * ROWS * COLUMNS
     wrong = check(lambda x, y, out: None, inputs=ADD["inputs"], reference=reference)
-    assert wrong.check == "FAIL" and wrong.out_snr < 10
+    assert wrong.check == "FAIL" and wrong.figures["out_snr"] < 10
     assert check(add_into, inputs=ADD["inputs"], reference=reference).check == "PASS"
     assert check(silent, **ADD).check == "PASS", "whether the buffer is returned as well is all one"
 
@@ -139,14 +141,14 @@ def test_one_wrong_row_of_a_large_cache_is_wrong_under_any_gate(place: int) -> N
 
     assert check(**cache_case(update, gate=snr(25.0))).check == "PASS"
     report = check(**cache_case(careless, gate=snr(25.0)))
-    assert report.check == "FAIL" and report.out_snr < 10
+    assert report.check == "FAIL" and report.figures["out_snr"] < 10
 
 
 def test_what_is_written_of_a_cache_is_what_changed() -> None:
     """More would be faster than physics allows."""
     report = check(**cache_case(update))
     assert report.written == 4 * (2 * 4 * COLUMNS)
-    assert report.io_bytes["forward"] == 4 * (3 * 4 * COLUMNS)
+    assert (report.evidence.io_bytes or {})["forward"] == 4 * (3 * 4 * COLUMNS)
 
 
 def test_calls_that_count_on_find_their_counter_restored() -> None:
@@ -236,7 +238,7 @@ def test_one_tensor_given_twice_is_written_in_both_places() -> None:
         torch.add(x, x, out=out)
 
     report = check(double, inputs=inputs, reference=twice)
-    assert (report.check, set(report.accuracy)) == ("PASS", {"input 0", "input 1"})
+    assert (report.check, set(report.evidence.accuracy or ())) == ("PASS", {"input 0", "input 1"})
 
 
 def test_held_arguments_are_restored_for_the_next_call() -> None:
@@ -264,7 +266,7 @@ def test_a_buffer_is_held_against_what_the_reference_returns() -> None:
     for kernel in (silent, add_into):
         report = check(kernel, **declared)
         assert (report.check, report.findings) == ("PASS", ())
-        assert "input 2" in report.accuracy
+        assert "input 2" in (report.evidence.accuracy or {})
     wrong = check(lambda x, y, out: x + y, **declared)
     assert wrong.check == "FAIL" and "input 2: outside the gate" in wrong.diagnosis
 
@@ -278,17 +280,17 @@ def test_what_is_returned_and_what_is_written_may_be_two_things() -> None:
         return x.double() + y.double(), x.double() - y.double()
 
     report = check(both, inputs=ADD["inputs"], reference=reference, writes=(2,))
-    assert (report.check, set(report.accuracy)) == ("PASS", {"out", "input 2"})
+    assert (report.check, set(report.evidence.accuracy or ())) == ("PASS", {"out", "input 2"})
 
 
 def test_a_candidate_gives_all_that_the_baseline_gave() -> None:
-    before = check(add_into, inputs=ADD["inputs"], reference=new, writes=(2,)).accuracy
+    before = check(add_into, inputs=ADD["inputs"], reference=new, writes=(2,)).evidence.accuracy
 
     def silent(x: Tensor, y: Tensor, out: Tensor) -> None:
         torch.add(x, y, out=out)
 
     case = case_of(silent, inputs=ADD["inputs"], reference=new, writes=(2,))
-    report = check_case(case, 20260101, baseline=before)
+    report = check_case(case, a_bench(case, accuracy=before))
     assert report.check == "FAIL"
     assert "out: is missing, though the baseline returned it" in report.diagnosis
 

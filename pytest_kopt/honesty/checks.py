@@ -39,10 +39,10 @@ class Phase(Enum):
     WRONG = "a step gave a wrong result", "checking"
     CHECKED = (
         "after the steps",
-        "passed before after threads threads_now profiles profiles_now accuracy baseline elements",
+        "passed before after accuracy baseline elements",
     )
-    TRAINED = "in a training loop in small", "rehearsal"
-    RECALLED = "before a case is timed, with fresh and with known tensors", "recall"
+    TRAINED = "in a training loop in small", "course"
+    RECALLED = "before a case is timed, with fresh and with known tensors", "course"
     BLOCKS = "blocks were timed", "threads threads_now blocks asks_known"
     JUDGED = "results of timed calls are judged", "blocks floors"
     TIMED = "a case was timed", "ms nbytes flops device why told computes"
@@ -126,8 +126,8 @@ TABLE = (
         repairs="output-type",
         notes="global-generator unwritten-output",
     ),
-    Check(Phase.STEP, "cases.running.steps.baseline:controls", only="checking.freezes"),
-    Check(Phase.STEP, "cases.running.steps.baseline:count_flops", only="checking.freezes"),
+    Check(Phase.STEP, "cases.running.steps.baseline:controls", only="checking.bench.freezes"),
+    Check(Phase.STEP, "cases.running.steps.baseline:count_flops", only="checking.bench.freezes"),
     Check(Phase.STEP, "cases.running.steps.contents:same_addresses"),
     Check(
         Phase.STEP,

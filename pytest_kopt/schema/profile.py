@@ -15,7 +15,8 @@ Better = Literal["higher", "lower"]
 
 #: Quantities a measured case can supply. Rates are in the schema's unit, times in ms or µs,
 #: SNRs in dB; `grad_snr:<i>` is the gradient of input i, `grad_snr` the worst of them.
-#: `figures_of` in cases/running/runner.py fills them: a name that it lacks leaves its cells empty.
+#: In cases/running `figures_of` and `times_of` fill them: a name that they lack leaves its cells
+#: empty.
 QUANTITIES = (
     "forward_rate",
     "forward_rate_stddev",

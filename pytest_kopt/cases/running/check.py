@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 import os
 import traceback
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 
-from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.evidence import Failure
+from pytest_kopt.cases.case import Case, function_name
+from pytest_kopt.cases.evidence import CaseEvidence, Failure
 from pytest_kopt.cases.result import Check
-from pytest_kopt.cases.running.checking import PURPOSES, Checking, Measured
+from pytest_kopt.cases.running.bench import Bench
+from pytest_kopt.cases.running.checking import PURPOSES, Checking
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.seeds import derive
+from pytest_kopt.devices.machine import device_model
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.watching.state import left_profiler, look
@@ -30,74 +31,53 @@ _FRAMES = 8
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 
 
-@dataclass(slots=True)
-class CheckReport(Measured):
+@dataclass(frozen=True, slots=True)
+class CheckReport:
     """The result of checking one case.
 
-    SNRs are in dB; `gradients` maps an input's position to its gradient's SNR. `findings` are
-    signs that the kernel serves the check instead of computing. `case` has among its `writes` what
-    the reference writes to; `failed` are the figures of what is outside its gate.
+    `figures` are by quantity, as a schema's columns name them; SNRs are in dB. `findings` are signs
+    that the kernel serves the check instead of computing. `case` has among its `writes` what the
+    reference writes to (None where that was not seen), `written` are the bytes of the outputs.
     """
 
     check: Check
     diagnosis: str = ""
-    out_snr: float = math.nan
-    gradients: dict[int, float] = field(default_factory=dict)
-    max_abs_error: float = math.nan
-    mismatch_share: float = math.nan
-    gate: str = ""
+    figures: dict[str, float] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
-    seeds: dict[str, int] = field(default_factory=dict)
+    evidence: CaseEvidence = field(default_factory=CaseEvidence)
     case: Case | None = None
-    failed: tuple[Failure, ...] = ()
+    written: int = 0
 
 
-def check_case(
-    case: Case,
-    session_seed: int,
-    *,
-    device: str = "cpu",
-    language: str = "",
-    left_to_torch: str = "",
-    baseline: Mapping[str, Accuracy] | None = None,
-    freezes: bool = False,
-) -> CheckReport:
+def check_case(case: Case, bench: Bench) -> CheckReport:
     """Check the candidate step by step; see `Checking`.
 
-    `language` is the one that the kernel is to be written in ("": any), `left_to_torch` and
-    `baseline` are the baseline's, which a check that `freezes` is itself. Raises BadInput where the
-    case cannot be checked (no input requires grad, a dtype without a gate).
+    Raises BadInput where the case cannot be checked (no input requires grad, a dtype without a
+    gate).
     """
-    seeds = {purpose: derive(session_seed, case.nodeid, purpose) for purpose in PURPOSES}
+    seeds = {purpose: derive(bench.session_seed, case.nodeid, purpose) for purpose in PURPOSES}
+    evidence = _evidence(case, bench, seeds)
     findings: list[Finding] = []
-    before, threads = look(device), torch.get_num_threads()
-    profiles = torch._C._autograd._profiler_enabled()
+    before, threads = look(bench.device), torch.get_num_threads()
+    baseline = bench.accuracy(case.nodeid)
     try:
         # The reference comes first here, on content of which the kernel sees nothing.
-        case = observed(case, derive(session_seed, case.nodeid, "writes"), device)
-        checking = Checking(
-            case=case,
-            seeds=seeds,
-            device=device,
-            written_in=language,
-            left_to_torch=left_to_torch,
-            freezes=freezes,
-            findings=findings,
-        )
+        case = observed(case, derive(bench.session_seed, case.nodeid, "writes"), bench.device)
+        checking = Checking(case=case, bench=bench, seeds=seeds, findings=findings)
         checking.run()
     except BadInput:
         raise
     except InvalidReference as error:
-        return CheckReport("ERROR", str(error), seeds=seeds)
+        return CheckReport("ERROR", str(error), evidence=evidence)
     except Exception as error:
         text = kernel_traceback(error)
         # What raises may be whoever finds it on.
-        left = left_profiler(profiles, torch._C._autograd._profiler_enabled())
+        left = left_profiler(before, look())
         check: Check = "FAIL" if left else "ERROR"
-        return CheckReport(check, text, findings=(*left, *findings), seeds=seeds)
+        return CheckReport(check, text, findings=(*left, *findings), evidence=evidence)
     if checking.invalid:
-        return CheckReport("ERROR", checking.invalid, seeds=seeds)
-    missing = (baseline or {}).keys() - checking.accuracy.keys()
+        return CheckReport("ERROR", checking.invalid, evidence=evidence)
+    missing = baseline.keys() - checking.accuracy.keys()
     if checking.passed and missing:
         reason = "is missing, though the baseline returned it"
         checking.comparisons.append(Comparison(min(missing), False, "as the baseline", reason))
@@ -110,31 +90,36 @@ def check_case(
             Phase.CHECKED,
             passed=checking.passed,
             before=before,
-            after=look(device),
-            threads=threads,
-            threads_now=torch.get_num_threads(),
-            profiles=profiles,
-            profiles_now=torch._C._autograd._profiler_enabled(),
+            after=look(bench.device),
             accuracy=checking.accuracy,
-            baseline=baseline or {},
+            baseline=baseline,
             elements=sum(item.numel() for item in tensors(checking.given)),
         )
     )
-    return _report(checking, seeds)
+    return _report(checking, evidence)
 
 
-def _report(checking: Checking, seeds: dict[str, int]) -> CheckReport:
+def _evidence(case: Case, bench: Bench, seeds: dict[str, int]) -> CaseEvidence:
+    """Return what is known before anything has run."""
+    return CaseEvidence(
+        schema=case.schema.name,
+        function=f"{getattr(case.function, '__module__', '?')}.{function_name(case.function)}",
+        dims=case.dims,
+        device=bench.uuid,
+        session_seed=bench.session_seed,
+        seeds=seeds,
+        flops=case.flops,
+        nbytes=case.nbytes,
+        device_model=device_model(bench.device),
+        weights=case.weights,
+        domain=case.domain or None,
+        better={c.name: c.better for c in case.schema.columns if c.better},
+        torch=torch.__version__,
+    )
+
+
+def _report(checking: Checking, evidence: CaseEvidence) -> CheckReport:
     comparisons = checking.comparisons
-    outs: list[Comparison] = []
-    gradients: dict[int, float] = {}
-    for item in comparisons:
-        if item.name.startswith(_GRADIENT):
-            position = int(item.name.removeprefix(_GRADIENT).partition(" ")[0])
-            gradients[position] = min(item.snr_db, gradients.get(position, math.inf))
-        elif item.figures or not item.passed:
-            outs.append(item)
-    snrs = [item.snr_db for item in outs]
-    figures = [item.figures for item in outs if item.figures]
     failed = [item for item in comparisons if not item.passed]
     refused = checking.broken or any(found.rejects for found in checking.findings)
     advice = checking.advice() if failed and not refused else {}
@@ -143,17 +128,47 @@ def _report(checking: Checking, seeds: dict[str, int]) -> CheckReport:
         diagnosis="\n".join(
             text for item in failed for text in (item.diagnosis(), advice.get(item.name)) if text
         ),
-        out_snr=math.nan if any(map(math.isnan, snrs)) else min(snrs, default=math.nan),
-        gradients=gradients,
-        max_abs_error=max((item.max_abs for item in figures), default=math.nan),
-        mismatch_share=max((item.mismatch_share for item in figures), default=math.nan),
-        gate=outs[0].gate if outs else "",
+        figures=figures_of(comparisons),
         findings=(*checking.broken, *checking.findings),
-        seeds=seeds,
         case=checking.case,
-        failed=tuple(map(Failure.of, failed)),
-        **{known.name: getattr(checking, known.name) for known in fields(Measured)},
+        written=checking.written,
+        evidence=replace(
+            evidence,
+            gate=next((item.gate for item in _outs(comparisons)), ""),
+            failed=tuple(map(Failure.of, failed)) or None,
+            interpreted=checking.interpreted,
+            io_bytes=checking.io_bytes,
+            counted_flops=checking.counted_flops,
+            by_torch=checking.by_torch,
+            dtype=checking.dtype,
+            groups=checking.groups if checking.case.is_grouped else None,
+            accuracy=checking.accuracy,
+        ),
     )
+
+
+def figures_of(comparisons: Sequence[Comparison]) -> dict[str, float]:
+    """Return the worst of each quantity over all steps."""
+    gradients: dict[str, float] = {}
+    for item in comparisons:
+        if item.name.startswith(_GRADIENT):
+            name = f"grad_snr:{item.name.removeprefix(_GRADIENT).partition(' ')[0]}"
+            gradients[name] = min(item.snr_db, gradients.get(name, math.inf))
+    snrs = [item.snr_db for item in _outs(comparisons)]
+    figures = [item.figures for item in _outs(comparisons) if item.figures]
+    return {
+        "out_snr": math.nan if any(map(math.isnan, snrs)) else min(snrs, default=math.nan),
+        "max_abs_error": max((item.max_abs for item in figures), default=math.nan),
+        "mismatch_share": max((item.mismatch_share for item in figures), default=math.nan),
+        "grad_snr": min(gradients.values(), default=math.nan),
+        **gradients,
+    }
+
+
+def _outs(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Return those of outputs that are tensors, or wrong."""
+    outs = (item for item in comparisons if not item.name.startswith(_GRADIENT))
+    return [item for item in outs if item.figures or not item.passed]
 
 
 def kernel_traceback(error: BaseException) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import Candidate, Pass, Run, judge, make_inputs
 from pytest_kopt.cases.running.gate_advice import advised
 from pytest_kopt.cases.running.reference import Reference
@@ -41,44 +42,20 @@ _HAIR_DB = 10.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Measured:
-    """What a check tells besides right and wrong.
-
-    `accuracy` is by name of the result, `written` the bytes of the outputs; `io_bytes` are the
-    compulsory bytes by direction, `counted_flops` what torch counts in the reference's forward,
-    `dtype` what products are taken in. `groups` are the group sizes that a grouped GEMM was right
-    for, by the distribution they were drawn from; `by_torch` tells which operators of torch alone
-    make the result, "" for none.
-    """
-
-    interpreted: bool = False
-    accuracy: dict[str, Accuracy] = field(default_factory=dict)
-    written: int = 0
-    io_bytes: dict[str, int] = field(default_factory=dict)
-    counted_flops: int = 0
-    dtype: str | None = None
-    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    by_torch: str = ""
-
-
-@dataclass(slots=True, kw_only=True)
-class Checking(Measured):
+class Checking:
     """What the steps of a check share, and what they have shown so far.
 
-    `written_in` is the language that the kernel is to be written in ("": any), `left_to_torch` what
-    `by_torch` was at the baseline, which a check that `freezes` is itself. `findings` are one of
-    each kind, `broken` those that make the check fail; `invalid` says why the case cannot be
-    judged. Of the content, `used` are the candidate's own tensors, which keep their addresses,
-    `given` a pristine copy of what they should hold, and `drawn` what the reference left of it;
-    `first` and `last` are the runs on the first content and on the last, `truth` is the reference.
+    `findings` are one of each kind, `broken` those that make the check fail; `invalid` says why the
+    case cannot be judged. Of the content, `used` are the candidate's own tensors, which keep their
+    addresses, `given` a pristine copy of what they should hold, and `drawn` what the reference left
+    of it; `first` and `last` are the runs on the first content and on the last, `truth` is the
+    reference. `written` are the bytes of the outputs; what else a check tells besides right and
+    wrong is called as in the evidence.
     """
 
     case: Case
+    bench: Bench
     seeds: dict[str, int]
-    device: str
-    written_in: str = ""
-    left_to_torch: str = ""
-    freezes: bool = False
     comparisons: list[Comparison] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     broken: list[Finding] = field(default_factory=list)
@@ -92,6 +69,14 @@ class Checking(Measured):
     first: tuple[list[Any], Run, Pass] = field(init=False)
     last: Run = field(init=False)
     expected: Pass = field(init=False)
+    interpreted: bool = False
+    accuracy: dict[str, Accuracy] = field(default_factory=dict)
+    written: int = 0
+    io_bytes: dict[str, int] = field(default_factory=dict)
+    counted_flops: int = 0
+    dtype: str | None = None
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    by_torch: str = ""
     seconds: float = math.inf
     is_settled: bool = False
     is_disturbable: bool = True
@@ -118,7 +103,7 @@ class Checking(Measured):
 
     @property
     def is_in_a_language(self) -> bool:
-        return self.written_in not in ("", "TORCH")
+        return self.bench.language not in ("", "TORCH")
 
     @property
     def passed(self) -> bool:
@@ -248,15 +233,15 @@ class Checking(Measured):
         """Return what there is to say of a result that lies on another device."""
         for name, out in run.live.outputs.items():
             ref = self.expected.outputs.get(name)
-            known = {self.device, ref.device.type if isinstance(ref, torch.Tensor) else ""}
+            known = {self.bench.device, ref.device.type if isinstance(ref, torch.Tensor) else ""}
             if isinstance(out, torch.Tensor) and out.device.type not in known:
-                reason = f"is on {out.device}, and the inputs are on {self.device}"
-                return [Comparison(name, False, f"a tensor on {self.device}", reason)]
+                reason = f"is on {out.device}, and the inputs are on {self.bench.device}"
+                return [Comparison(name, False, f"a tensor on {self.bench.device}", reason)]
         return []
 
     def _is_right_now(self, run: Run) -> bool:
         time.sleep(_LATE_SECONDS)
-        if self.device == "cuda":
+        if self.bench.device == "cuda":
             torch.cuda.synchronize()
         return all(item.passed for item in self.judged(replace(run, kept=run.live)))
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.evidence import CaseEvidence, ColdCache
+from pytest_kopt.cases.evidence import ColdCache
 from pytest_kopt.cases.running.bench import Bench
-from pytest_kopt.cases.running.check import CheckReport
+from pytest_kopt.cases.running.course import Course
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.looks import floors
 from pytest_kopt.cases.running.spot_checks import Keeper, Recorder, Spotted
@@ -46,23 +46,9 @@ _DISCARDED = 1
 WAYS = ("forward", "backward")
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """The timings of a case by `WAYS`, with their evidence, and what the timed calls gave away."""
-
-    timings: list[Timing]
-    evidence: CaseEvidence
-    findings: list[Finding]
-
-
-def time_case(
-    case: Case, bench: Bench, report: CheckReport, evidence: CaseEvidence | None = None
-) -> Timed:
-    """Time each direction on fresh inputs, up to three times while the device drifts; look on.
-
-    Adds to the `evidence` of the check.
-    """
-    since = time.time()
+def time_case(course: Course) -> None:
+    """Time each direction on fresh inputs, up to three times while the device drifts; look on."""
+    case, bench, report, since = course.case, course.bench, course.report, time.time()
     seed = derive(bench.session_seed, case.nodeid, "time")
     call = case.positional(case.function)
     pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, call)
@@ -73,7 +59,7 @@ def time_case(
         bench,
         seed,
         engines=engines_of(case, bench),
-        interpreted=report.interpreted,
+        interpreted=bool(report.evidence.interpreted),
         looks=derive(bench.session_seed, case.nodeid, "looks"),
     ).values()
 
@@ -81,16 +67,16 @@ def time_case(
         return [time_block(block, bench.repeats, _DISCARDED) for block in blocks]
 
     timings, conditions = steadily(measure, bench.read)
-    known = floors(report.accuracy, _OWN_SLACK_DB)
-    findings = ask(Phase.JUDGED, blocks=blocks, floors=known)
-    findings += ask(
+    known = floors(report.evidence.accuracy or {}, _OWN_SLACK_DB)
+    course.findings += ask(Phase.JUDGED, blocks=blocks, floors=known)
+    course.findings += ask(
         Phase.BLOCKS,
         threads=1,
         threads_now=torch.get_num_threads(),
         blocks=blocks,
         asks_known=not bench.compared,
     )
-    findings += ask(
+    course.findings += ask(
         Phase.TIMED,
         ms=min(timings[0].samples_ms),
         nbytes=report.written,
@@ -102,8 +88,9 @@ def time_case(
         computes=lambda: _computes(case, seed),
     )
     queues = [block.queue_full for block in blocks if block.queue_full is not None]
-    evidence = replace(
-        evidence or CaseEvidence(),
+    course.timings = timings
+    course.evidence = replace(
+        course.evidence,
         engine="+".join(timing.engine for timing in timings),
         threads=1,
         cold_cache=ColdCache.of(pool),
@@ -115,7 +102,6 @@ def time_case(
         calls_per_sample=timings[0].calls_per_sample,
         backward_samples_ms=timings[1].samples_ms if timings[1:] else None,
     )
-    return Timed(timings, evidence, findings)
 
 
 def engines_of(case: Case, bench: Bench) -> Sequence[str]:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.evidence import Training
+from pytest_kopt.cases.running.course import Course
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.reference import code_of
 from pytest_kopt.cases.running.training_loop import Loop, Step
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.honesty.audit import suspects_a_cache
-from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.reuse import Pair, cached, reuse_finding, reuse_pairs
 from pytest_kopt.honesty.transfer import ACTIVATION, GRAD_OUT, WEIGHT, Trace
@@ -26,52 +26,30 @@ STEPS, TRACE_STEPS = 8, 4
 LEAST_HIT_RATE = 0.5
 
 
-@dataclass(slots=True)
-class Rehearsal:
-    """A case that passed its check, with `usual_db` at least, in a training loop."""
-
-    case: Case
-    session_seed: int
-    usual_db: float
-    evidence: Training = field(default_factory=Training)
-    findings: list[Finding] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.findings += ask(Phase.TRAINED, rehearsal=self)
-
-    def seed(self, purpose: str) -> int:
-        return derive(self.session_seed, self.case.nodeid, f"training {purpose}")
-
-
-def caches(rehearsal: Rehearsal) -> list[Finding]:
-    found, trace, uncounted = _simulated(rehearsal)
-    rehearsal.evidence = Training(trace, uncounted)
+def caches(course: Course) -> list[Finding]:
+    found, trace, uncounted = _simulated(course)
+    course.evidence = replace(course.evidence, training=Training(trace, uncounted))
     return found
 
 
-@dataclass(slots=True)
-class Recall:
-    """A case to be timed with fresh and known tensors; `log_gains` is what known ones gain."""
-
-    case: Case
-    session_seed: int
-    device: str
-    log_gains: list[float] = field(default_factory=list)
-
-    def pairs(self, purpose: str) -> list[Pair]:
-        case = self.case
-        given = make_inputs(case, derive(self.session_seed, case.nodeid, f"recall {purpose}"))
-        synchronize = torch.cuda.synchronize if self.device == "cuda" else lambda: None
-        call = case.positional(case.function)
-        found = reuse_pairs(call, given, case.weights, synchronize, case.backward, case.rewritten)
-        self.log_gains += [pair.log_gain for pair in found]
-        return found
+def known_tensors(course: Course) -> Iterator[Finding]:
+    pairs = _reused(course, "once")
+    if is_cached := cached(pairs):
+        again = _reused(course, "again")
+        is_cached, pairs = cached(again), [*pairs, *again]
+    training = course.evidence.training or Training()
+    gains = tuple(pair.log_gain for pair in pairs)
+    course.evidence = replace(course.evidence, training=replace(training, reuse_log_ratios=gains))
+    if is_cached:
+        yield reuse_finding([pair.log_ratio for pair in pairs])
 
 
-def known_tensors(recall: Recall) -> Iterator[Finding]:
-    pairs = recall.pairs("once")
-    if cached(pairs) and cached(again := recall.pairs("again")):
-        yield reuse_finding([pair.log_ratio for pair in [*pairs, *again]])
+def _reused(course: Course, purpose: str) -> list[Pair]:
+    case, bench = course.case, course.bench
+    given = make_inputs(case, derive(bench.session_seed, case.nodeid, f"recall {purpose}"))
+    synchronize = torch.cuda.synchronize if bench.device == "cuda" else lambda: None
+    call = case.positional(case.function)
+    return reuse_pairs(call, given, case.weights, synchronize, case.backward, case.rewritten)
 
 
 def _is_suspected(case: Case) -> bool:
@@ -80,27 +58,32 @@ def _is_suspected(case: Case) -> bool:
     return path.is_file() and suspects_a_cache(path.read_bytes())
 
 
-def _simulated(rehearsal: Rehearsal) -> tuple[list[Finding], Trace | None, str]:
+def _simulated(course: Course) -> tuple[list[Finding], Trace | None, str]:
     """Run the loop where a short probe suspects a cache, or the audit notes one.
 
     Returns what was found, the last steps' trace (None where the loop did not run), and why work
     could not be counted: then only results were held against the reference.
     """
-    case, usual_db = rehearsal.case, rehearsal.usual_db
+    case, found = course.case, course.report.figures
+    usual_db = min(found[name] for name in found if name.startswith(("out_snr", "grad_snr:")))
+
+    def seed(purpose: str) -> int:
+        return derive(course.bench.session_seed, case.nodeid, f"training {purpose}")
+
     # It lives as long as the loop runs: no parameter there takes the identity of one of these,
     # whose stale copy would be no update's.
     probing = Loop(case, usual_db)
     try:
-        if not probing.probe(rehearsal.seed) and not _is_suspected(case):
+        if not probing.probe(seed) and not _is_suspected(case):
             return [], None, ""
-        return *_run(Loop(case, usual_db), rehearsal), ""
+        return *_run(Loop(case, usual_db), seed), ""
     except Exception as error:
         uncounted = f"{type(error).__name__}: {error}".splitlines()[0]
-    return *_run(Loop(case, usual_db, counts=False), rehearsal), uncounted
+    return *_run(Loop(case, usual_db, counts=False), seed), uncounted
 
 
-def _run(loop: Loop, rehearsal: Rehearsal) -> tuple[list[Finding], Trace]:
-    steps = [loop.step(number, rehearsal.seed) for number in range(STEPS)]
+def _run(loop: Loop, seed: Callable[[str], int]) -> tuple[list[Finding], Trace]:
+    steps = [loop.step(number, seed) for number in range(STEPS)]
     wrong = [step for step in steps if step.wrong]
     # What is allocated, compiled or tuned once is done in the first step.
     steps = steps[1:]

@@ -25,6 +25,7 @@ _SETTINGS = ("PYTEST_", "KOPT_")
 #: Changes with every test.
 _CURRENT = "PYTEST_CURRENT_TEST"
 _DENORMALS = "torch flushes denormals"
+_THREADS, _PROFILER = "torch threads", "torch profiler"
 #: cudaLimitPersistingL2CacheSize in the CUDA runtime's cudaLimit.
 _PERSISTING_L2 = 6
 _REAL = ("CPU", "CUDA", "AutogradCPU", "AutogradCUDA", "CompositeExplicitAutograd", "HIP")
@@ -62,7 +63,8 @@ def changes(before: State, after: State) -> list[Finding]:
     different = [
         f"{name} was {_shown(before.get(name))}, is {_shown(after.get(name))}"
         for name in names
-        if name != _DENORMALS and not _equal(before.get(name), after.get(name))
+        if name not in (_DENORMALS, _THREADS, _PROFILER)
+        and not _equal(before.get(name), after.get(name))
     ]
     found = []
     if different:
@@ -81,7 +83,7 @@ def changes(before: State, after: State) -> list[Finding]:
     return found
 
 
-def taken_threads(threads: int, threads_now: int) -> list[Finding]:
+def taken_threads(threads: int, threads_now: object) -> list[Finding]:
     """Return a finding when torch's number of threads is not the one that was set for timing."""
     if threads_now == threads:
         return []
@@ -94,21 +96,22 @@ def taken_threads(threads: int, threads_now: int) -> list[Finding]:
     ]
 
 
-def left_threads(threads: int, threads_now: int) -> list[Finding]:
+def left_threads(before: State, after: State) -> list[Finding]:
     """Return a finding when calls leave torch with another number of threads than they found.
 
     Whatever uses OpenMP shares this number with torch.
     """
+    threads: Any = before[_THREADS]
     advice = f"set it back before returning: torch.set_num_threads({threads})"
     return [
         replace(found, check="threads-left", advice=advice, rejects=False)
-        for found in taken_threads(threads, threads_now)
+        for found in taken_threads(threads, after[_THREADS])
     ]
 
 
-def left_profiler(profiles: bool, profiles_now: bool) -> list[Finding]:
+def left_profiler(before: State, after: State) -> list[Finding]:
     """Return a finding when calls leave torch's profiler on: it slows whatever runs then."""
-    if profiles or not profiles_now:
+    if before[_PROFILER] or not after[_PROFILER]:
         return []
     said, advice = "the kernel leaves torch's profiler on", "stop it before returning, or leave it"
     return [Finding("profiler-left", said, advice=f"{advice} to the harness", rejects=False)]
@@ -143,6 +146,8 @@ def _torch_state() -> dict[str, object]:
         "torch default dtype": torch.get_default_dtype(),
         "torch modes": tuple(type(mode).__qualname__ for mode in foreign),
         _DENORMALS: float(smallest * 0.5) == 0.0,
+        _THREADS: torch.get_num_threads(),
+        _PROFILER: torch._C._autograd._profiler_enabled(),
         "torch registrations": _registrations(torch),
     }
 

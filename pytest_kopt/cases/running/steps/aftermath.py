@@ -40,7 +40,7 @@ def aftermath(checking: Checking) -> Iterator[Finding]:
         if checking.is_short and perf_counter() < end:
             checking.call_unjudged()
 
-    if checking.device == "cpu" and checking.is_short:
+    if checking.bench.device == "cpu" and checking.is_short:
         yield from read_late(lambda: tensors(checking.call_unjudged()))
     if not checking.was_at_rest or children():
         yield from still_busy(call)

@@ -42,9 +42,10 @@ def by_hand(checking: Checking) -> Iterator[Finding]:
         if not all(item.passed for item in judged):
             return
         checking.by_torch = operators
+        bench = checking.bench
         # What the baseline left to torch, and is left to it alike, is nobody's doing.
-        if not checking.freezes and operators != checking.left_to_torch:
-            language = checking.written_in
+        if not bench.freezes and operators != bench.left_to_torch(case.nodeid):
+            language = bench.language
             yield Finding(
                 "vendor-operator",
                 f"torch's operators alone give the result: the code in {language} contributes "

@@ -48,7 +48,7 @@ def fresh_content(checking: Checking) -> Iterator[Finding]:
     checking.used = fresh_copies(checking.given)
     memory.poison_freed(tensors(checking.given))
     start = time.perf_counter()
-    drawn = drawn_so_far(checking.device)
+    drawn = drawn_so_far(checking.bench.device)
     with watch_interpreter() as watch:
         run = checking.candidate(checking.used, seed)
     checking.seconds = time.perf_counter() - start
@@ -56,7 +56,7 @@ def fresh_content(checking: Checking) -> Iterator[Finding]:
     kept = [x for i, x in enumerate(checking.used) if i not in checking.case.rewritten]
     layouts = {name: outputs.layout(out, kept) for name, out in run.live.outputs.items()}
     checking.interpreted = watch.seen
-    draws = drawn_so_far(checking.device) != drawn
+    draws = drawn_so_far(checking.bench.device) != drawn
     with checking.no_call():
         expected = checking.expect(run, seed)
         checking.judge(run, expected, "")
