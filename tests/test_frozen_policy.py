@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from pytest_kopt import policies
-from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.archive import Kept
 from pytest_kopt.campaign.outlook.status import status
 from tests.crash import Steps
 from tests.driven_campaign import DrivenCampaign, Ran, files_below
@@ -112,8 +112,7 @@ def test_verdict_and_evidence_hold_the_thresholds(project: DrivenCampaign) -> No
         verdict = json.loads((folder / "verdict.json").read_text())
         assert (verdict["policy"], verdict["thresholds"]) == (policy["name"], policy)
         campaign = project.opened()
-        attempt = campaign.state.rounds[number].last
-        assert campaign.archive.session(number, attempt)["policy"] == policy
+        assert campaign.kept(number).session()["policy"] == policy
 
 
 def test_the_baselines_own_policy_counts_wherever_it_was_given(project: DrivenCampaign) -> None:
@@ -131,12 +130,12 @@ def test_an_older_campaign_is_held_to_what_its_baseline_named(
     policy_file(project, "shape_gate_pct: 3\n")
     project.edit_manifest(policy=named)
     baseline(project)
-    session = Campaign.baseline_session
+    session = Kept.session
 
-    def older(campaign: Campaign) -> dict[str, Any]:
-        return {key: value for key, value in session(campaign).items() if key != "policy"}
+    def older(kept: Kept) -> dict[str, Any]:
+        return {key: value for key, value in session(kept).items() if key != "policy"}
 
-    with mock.patch.object(Campaign, "baseline_session", older):
+    with mock.patch.object(Kept, "session", older):
         assert "is not the baseline's policy" in refused(project, policy=other)
         project.edit_manifest(policy=other)
         assert "policy (manifest.yaml)" in refused(project)

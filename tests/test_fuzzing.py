@@ -91,7 +91,7 @@ def look(path: Path) -> None:
         if item.attempts:
             campaign.results(item.number)
     if campaign.state.incumbent_round:
-        campaign.incumbent_table()
+        campaign.best.table()
 
 
 def read_ledger(path: Path) -> None:

@@ -78,7 +78,7 @@ def test_an_extra_benefit_keeps_the_same_code_at_once(project: DrivenCampaign) -
     assert [shape.same for shape in ran.verdict.shapes] == ["source"] * 4
     after = project.opened()
     assert after.state.incumbent_round == 2
-    assert after.incumbent_table() == before.incumbent_table()
+    assert after.best.table() == before.best.table()
     assert after.candidate().same_content(after.incumbent()), "the new text is what is kept"
     decided = after.state.rounds[2].verdict
     assert decided and decided.paired and decided.paired.step_pct == 0.0, "the chain goes on"

@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from pytest_kopt.campaign import ledger
-from pytest_kopt.campaign.archive import Archive
+from pytest_kopt.campaign.archive import Kept
 from pytest_kopt.campaign.history.trend import over_baseline
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.state import Round, fold
@@ -64,7 +64,6 @@ class Source:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._archive = Archive(layout)
         rounds = fold(ledger.read(layout.ledger)).rounds
         self._decided = [(item, item.verdict) for _, item in sorted(rounds.items()) if item.verdict]
         if not self._decided:
@@ -107,7 +106,7 @@ class Source:
                 raise BadInput(f"column {taken[0]!r} is the frame's own", where=table.source)
             self.dims.update(table.dims)
             self.metrics.update(table.metrics)
-            given = self._archive.verdict(item.number, item.last)
+            given = Kept(self._layout, item.number, item.last).verdict()
             shapes = {tuple(shape.dims.values()): shape for shape in given.shapes}
             for row in table.rows:
                 shape = shapes.get(tuple(row.typed_dims.values()))
@@ -158,10 +157,9 @@ class Source:
     def _kept(self, name: str) -> Iterator[tuple[Round, str]]:
         """Yield each round with this file of its evidence; one that is gone counts as missing."""
         for item, _ in self._decided:
-            path = self._layout.attempt(item.number, item.last.number) / name
-            key = path.relative_to(self._layout.directory).as_posix()
-            text = self._archive.found(item.number, item.last, name)
+            kept = Kept(self._layout, item.number, item.last)
+            text = kept.found(name)
             if text is not None:
                 yield item, text
-            elif key in item.last.evidence:
-                self.missing.append(f"{self._layout.name}/{key}")
+            elif kept.key(name) in item.last.evidence:
+                self.missing.append(f"{self._layout.name}/{kept.key(name)}")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_kopt.campaign.kernel import KernelVersion
+from pytest_kopt.campaign.kernel import KernelVersion, sha256
 from pytest_kopt.campaign.layout import Layout
+from pytest_kopt.campaign.ledger import Decided
 from pytest_kopt.campaign.state import Attempt
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.verdict import Applied, Verdict
@@ -36,118 +36,119 @@ class Evidence:
     candidates: Sequence[tuple[KernelVersion, Table | None]] = ()
 
 
-class Archive:
-    """Reads raise BadInput for a file that is gone or is not the one the ledger names."""
+def keep(layout: Layout, directory: Path, evidence: Evidence, verdict: Verdict) -> dict[str, str]:
+    """Write evidence and verdict; return SHA-256 by path below the campaign, the verdict's last."""
+    if directory.exists():  # what a killed session left under this name: evidence is never lost
+        taken = len(list(directory.parent.glob(f"{directory.name}.cut-off-*")))
+        directory.rename(directory.with_name(f"{directory.name}.cut-off-{taken + 1}"))
+    evidence.kernel.write(directory / "kernel_snapshot")
+    results = [result.to_json() for result in evidence.results]
+    document = {"session": evidence.session, "results": results}
+    texts = {
+        "evidence.json": json.dumps(document, indent=1) + "\n",
+        "benchmark.csv": _csv(evidence.table),
+        "pairs.csv": evidence.pairs_csv,
+        "benchmark_command.log": evidence.benchmark_log,
+    }
+    for number, (kernel, table) in enumerate(evidence.candidates, start=1):
+        kernel.write(directory / "candidates" / str(number) / "kernel_snapshot")
+        texts[f"candidates/{number}/benchmark.csv"] = _csv(table)
+    texts["verdict.json"] = verdict.model_dump_json(indent=1) + "\n"
+    texts = {name: text for name, text in texts.items() if text}
+    for name, text in texts.items():
+        write_atomically(directory / name, text)
+    place = directory.relative_to(layout.directory).as_posix()
+    return {f"{place}/{name}": sha256(text.encode()) for name, text in texts.items()}
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
 
-    def keep(self, directory: Path, evidence: Evidence, verdict: Verdict) -> dict[str, str]:
-        """Write evidence and verdict; return SHA-256 by path below the campaign, its last."""
-        _set_aside(directory)
-        evidence.kernel.write(directory / "kernel_snapshot")
-        document = {
-            "session": evidence.session,
-            "results": [result.to_json() for result in evidence.results],
-        }
-        texts = {
-            "evidence.json": json.dumps(document, indent=1) + "\n",
-            "benchmark.csv": _csv(evidence.table),
-            "pairs.csv": evidence.pairs_csv,
-            "benchmark_command.log": evidence.benchmark_log,
-        }
-        for place, (kernel, table) in enumerate(evidence.candidates, start=1):
-            kernel.write(directory / "candidates" / str(place) / "kernel_snapshot")
-            texts[f"candidates/{place}/benchmark.csv"] = _csv(table)
-        texts["verdict.json"] = verdict.model_dump_json(indent=1) + "\n"
-        hashes = {}
-        for name, text in texts.items():
-            if text:
-                write_atomically(directory / name, text)
-                hashes[self._key(directory / name)] = _sha256(text.encode())
-        return hashes
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a decided attempt of a round left.
 
-    def kernel(self, number: int, attempt: Attempt) -> KernelVersion:
-        assert attempt.decided is not None
-        directory = self._layout.attempt(number, attempt.number) / "kernel_snapshot"
-        return KernelVersion.load(directory, attempt.decided.kernel)
+    Reads raise BadInput for a file that is gone or is not the one the ledger names.
+    """
 
-    def kernel_paths(self, number: int, attempt: Attempt) -> dict[str, Path]:
-        directory = self._layout.attempt(number, attempt.number) / "kernel_snapshot"
-        return {path: directory / path for path in self.kernel(number, attempt).files}
+    layout: Layout
+    number: int
+    attempt: Attempt
 
-    def table(self, number: int, attempt: Attempt) -> Table:
-        path = self._layout.attempt(number, attempt.number) / "benchmark.csv"
-        return parse_csv(self._read(attempt, path).decode(), where=str(path))
+    @property
+    def directory(self) -> Path:
+        return self.layout.attempt(self.number, self.attempt.number)
 
-    def session(self, number: int, attempt: Attempt) -> dict[str, Any]:
-        return dict(self._document(number, attempt)["session"])
+    @property
+    def _decided(self) -> Decided:
+        assert self.attempt.decided is not None
+        return self.attempt.decided
 
-    def results(self, number: int, attempt: Attempt) -> list[CaseResult]:
-        return [CaseResult.from_json(text) for text in self._document(number, attempt)["results"]]
+    def kernel(self) -> KernelVersion:
+        return KernelVersion.load(self.directory / "kernel_snapshot", self._decided.kernel)
 
-    def evidence(self, number: int, attempt: Attempt) -> Evidence:
-        pairs = self._layout.attempt(number, attempt.number) / "pairs.csv"
+    def kernel_paths(self) -> dict[str, Path]:
+        return {path: self.directory / "kernel_snapshot" / path for path in self.kernel().files}
+
+    def table(self) -> Table:
+        path = self.directory / "benchmark.csv"
+        return parse_csv(self._read(path.name).decode(), where=str(path))
+
+    def session(self) -> dict[str, Any]:
+        return dict(json.loads(self._read("evidence.json"))["session"])
+
+    def results(self) -> list[CaseResult]:
+        texts = json.loads(self._read("evidence.json"))["results"]
+        return [CaseResult.from_json(text) for text in texts]
+
+    def evidence(self) -> Evidence:
         return Evidence(
-            kernel=self.kernel(number, attempt),
-            results=self.results(number, attempt),
-            table=self.table(number, attempt),
-            session=self.session(number, attempt),
-            pairs_csv=self._read(attempt, pairs).decode() if pairs.exists() else "",
+            kernel=self.kernel(),
+            results=self.results(),
+            table=self.table(),
+            session=self.session(),
+            pairs_csv=self.found("pairs.csv") or "",
         )
 
-    def verdict(self, number: int, attempt: Attempt) -> Verdict:
-        """Return the verdict of an attempt as it was given.
+    def verdict(self) -> Verdict:
+        """Return the verdict as it was given.
 
         Where the attempt's own file is gone, the round's page of it is as good: only `applied` is
         added there, and without it the text has to be the one that the ledger names.
         """
-        assert attempt.decided is not None
-        path = self._layout.attempt(number, attempt.number) / "verdict.json"
-        page = self._layout.verdict(number)
+        path, page = self.directory / "verdict.json", self.layout.verdict(self.number)
         if page.is_file() and not path.exists():
             path = page
             given = {**json.loads(_content(page)), "applied": Applied().model_dump()}
             text = f"{json.dumps(given, indent=1, ensure_ascii=False)}\n".encode()
         else:
             text = _content(path)
-        if _sha256(text) != attempt.decided.verdict_sha256:
+        if sha256(text) != self._decided.verdict_sha256:
             raise BadInput("was changed since the ledger recorded it", where=str(path))
         return Verdict.model_validate_json(text)
 
-    def found(self, number: int, attempt: Attempt, name: str) -> str | None:
-        """Return a file of an attempt's evidence, where need be from the copy beside the attempts.
+    def found(self, name: str) -> str | None:
+        """Return a file's text, where need be from the copy beside the attempts.
 
         None for one that was never written, and for one that is gone: a campaign that is shown to
         others may come without the bulk of its evidence.
         """
-        own = self._layout.attempt(number, attempt.number) / name
-        places = (own, self._layout.artifacts(number) / name)
-        path = next((path for path in places if path.is_file()), None)
-        if path is None or self._key(own) not in attempt.evidence:
-            return None
-        return self._read(attempt, path, self._key(own)).decode()
+        places = (self.directory, self.layout.artifacts(self.number))
+        place = next((place for place in places if (place / name).is_file()), None)
+        known = place is not None and self.key(name) in self.attempt.evidence
+        return self._read(name, place).decode() if known else None
 
-    def _document(self, number: int, attempt: Attempt) -> dict[str, Any]:
-        path = self._layout.attempt(number, attempt.number) / "evidence.json"
-        return dict(json.loads(self._read(attempt, path)))
+    def key(self, name: str) -> str:
+        """Return what the ledger calls a file."""
+        return (self.directory / name).relative_to(self.layout.directory).as_posix()
 
-    def _read(self, attempt: Attempt, path: Path, key: str | None = None) -> bytes:
+    def _read(self, name: str, place: Path | None = None) -> bytes:
+        path = (place or self.directory) / name
         content = _content(path)
-        if attempt.evidence.get(key or self._key(path)) != _sha256(content):
+        if self.attempt.evidence.get(self.key(name)) != sha256(content):
             raise BadInput("evidence was changed since the ledger recorded it", where=str(path))
         return content
-
-    def _key(self, path: Path) -> str:
-        return path.relative_to(self._layout.directory).as_posix()
 
 
 def _csv(table: Table | None) -> str:
     return format_csv(table.header, table.rows) if table else ""
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def _content(path: Path) -> bytes:
@@ -155,10 +156,3 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise BadInput(f"evidence is gone: {error.strerror}", where=str(path)) from None
-
-
-def _set_aside(directory: Path) -> None:
-    """Move away what a killed session left under an attempt's name: evidence is never lost."""
-    if directory.exists():
-        taken = len(list(directory.parent.glob(f"{directory.name}.cut-off-*")))
-        directory.rename(directory.with_name(f"{directory.name}.cut-off-{taken + 1}"))

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pytest_kopt import policies
 from pytest_kopt.campaign import ledger, tips
 from pytest_kopt.campaign import manifest as manifests
-from pytest_kopt.campaign.archive import Archive
+from pytest_kopt.campaign.archive import Kept
 from pytest_kopt.campaign.git import lineage
 from pytest_kopt.campaign.git.lineage import Commits
 from pytest_kopt.campaign.git.repository import Repository
@@ -29,7 +29,6 @@ from pytest_kopt.clock import now
 from pytest_kopt.decide.policy import STOP_LIMITS, Policy
 from pytest_kopt.decide.verdict import Applied, Decision, Verdict
 from pytest_kopt.errors import BadInput
-from pytest_kopt.schema.table import Table
 
 
 class Campaign:
@@ -40,7 +39,6 @@ class Campaign:
         self.layout = layout
         self.root = root
         self.manifest: Manifest = manifests.load(layout.manifest)
-        self.archive = Archive(layout)
         # A workspace lies inside its upstream's repository but has no history there: its
         # snapshots carry the lineage.
         self.repository = None if self._is_workspace else Repository.around(root)
@@ -122,23 +120,35 @@ class Campaign:
 
     def incumbent(self) -> KernelVersion:
         """Return the last accepted version; BadInput before the baseline or when it was changed."""
-        return self.archive.kernel(*self._best)
+        return self.best.kernel()
 
     def baseline(self) -> KernelVersion:
         """Return the version that round 1 measured; BadInput when it was changed."""
-        return self.archive.kernel(1, self._baseline_attempt())
+        return self.first.kernel()
 
-    def incumbent_table(self) -> Table:
-        return self.archive.table(*self._best)
+    def kept(self, number: int, attempt: Attempt | None = None) -> Kept:
+        """Return the evidence of a round's attempt, its last one unless given."""
+        return Kept(self.layout, number, attempt or self.state.rounds[number].last)
 
-    def baseline_table(self) -> Table:
-        return self.archive.table(1, self._baseline_attempt())
+    @property
+    def best(self) -> Kept:
+        """The evidence of the last accepted round; BadInput before the baseline."""
+        if self.state.incumbent_round is None:
+            raise BadInput("there is no baseline yet", where=self.name)
+        return self.kept(self.state.incumbent_round)
+
+    @property
+    def first(self) -> Kept:
+        """The evidence of the baseline; BadInput before there is one."""
+        if self.state.baseline is None:
+            raise BadInput("there is no baseline yet", where=self.name)
+        return self.kept(1)
 
     def expected_cases(self) -> dict[str, ExpectedCase]:
         """Return the cases that the baseline froze, by node id, in declaration order."""
-        lately = {result.nodeid: result.evidence for result in self.archive.results(*self._best)}
+        lately = {result.nodeid: result.evidence for result in self.best.results()}
         cases = {}
-        for result in self.results(1):
+        for result in self.first.results():
             own = lately.get(result.nodeid, CaseEvidence())
             case = ExpectedCase.of(result)
             seconds, device = own.seconds or 0.0, own.device or ""
@@ -147,16 +157,13 @@ class Campaign:
 
     def skipped_at_baseline(self) -> list[str]:
         """Return the node ids that the baseline skipped: they are no part of the case set."""
-        return list(self.baseline_session()["skipped"])
-
-    def baseline_session(self) -> dict[str, Any]:
-        return self.archive.session(1, self._baseline_attempt())
+        return list(self.first.session()["skipped"])
 
     def recorded_manifest(self) -> dict[str, Any]:
         """Return the manifest's keys as ledger and evidence last recorded them; none at first."""
         if self.state.baseline is None:
             return {}
-        known = self.baseline_session().get("harness", {}).get("manifest", {})
+        known = self.first.session().get("harness", {}).get("manifest", {})
         return {**known, **self.state.manifest_changes}
 
     def policy(self) -> Policy:
@@ -170,10 +177,10 @@ class Campaign:
         """
         if self.state.baseline is None:
             return {}
-        session = self.baseline_session()
+        session = self.first.session()
         recorded = session.get("policy")
         if recorded is None:
-            name = self.archive.verdict(1, self._baseline_attempt()).policy
+            name = self.first.verdict().policy
             if name not in policies.names():
                 manifest = session.get("harness", {}).get("manifest", {})
                 name = manifest.get("policy", self.manifest.policy)
@@ -192,9 +199,6 @@ class Campaign:
                 legal=f"the baseline's thresholds, with another {', '.join(STOP_LIMITS)} if need "
                 f"be; `kopt init NEW --from {self.name}` starts over with others",
             )
-
-    def incumbent_session(self) -> dict[str, Any]:
-        return self.archive.session(*self._best)
 
     def settle(
         self, *, apply: bool = True, beside: Callable[[Campaign], Sequence[Path]] = lambda _: ()
@@ -224,13 +228,12 @@ class Campaign:
                 undone = commits if commits and self._has_kept(item) else None
                 if undone:
                     undone.check_still_there()
-                rejected = self.archive.kernel(item.number, attempt)
+                rejected = self.kept(item.number, attempt).kernel()
                 restored = self.incumbent().restore(self.root, over=rejected, inside=self._bounds)
                 if undone:
-                    number, best = self._best
-                    files = dict.fromkeys(attempt.decided.kernel)
-                    files |= self.archive.kernel_paths(number, best)
-                    commit = undone.withdrawal(item, files, number, attempt.decided.reason)
+                    best = self.best
+                    files = {**dict.fromkeys(attempt.decided.kernel), **best.kernel_paths()}
+                    commit = undone.withdrawal(item, files, best.number, attempt.decided.reason)
             elif self.repository is not None:
                 commit = self.repository.head
             self.append(ledger.Applied(time=now(), git_commit=commit, restored=restored, **common))
@@ -246,7 +249,7 @@ class Campaign:
             what = f"round {number} has no recorded version"
             raise BadInput(what, where=self.name, legal=map(str, measured))
         attempt, here = measured[number].last, self.candidate()
-        self.archive.kernel(number, attempt)
+        self.kept(number).kernel()  # BadInput where it is not as recorded
         here.write(self.layout.replaced(len(self.state.restores) + 1))
         common: dict[str, Any] = {"round": number, "attempt": attempt.number}
         self.append(ledger.Restoring(time=now(), replaced=here.hashes, **common))
@@ -260,7 +263,7 @@ class Campaign:
         kept = self.layout.replaced(len(self.state.restores))
         replaced = KernelVersion.load(kept, wanted.replaced)
         attempt = self.state.rounds[wanted.round].attempts[wanted.attempt]
-        version = self.archive.kernel(wanted.round, attempt)
+        version = self.kept(wanted.round, attempt).kernel()
         files = version.restore(self.root, over=replaced, inside=self._bounds)
         common: dict[str, Any] = {"round": wanted.round, "attempt": wanted.attempt}
         self.append(ledger.Restored(time=now(), files=files, **common))
@@ -278,7 +281,7 @@ class Campaign:
         before = self.state.incumbent_as_of(item.number - 1)
         known = self.state.rounds[before].verdict if before else None
         gone = dict.fromkeys(known.kernel if known else ())
-        return {**gone, **self.archive.kernel_paths(item.number, attempt)}
+        return {**gone, **self.kept(item.number, attempt).kernel_paths()}
 
     def _has_kept(self, item: Round) -> bool:
         """Say whether a commit has the version of a round that was taken back since."""
@@ -287,7 +290,7 @@ class Campaign:
 
     def results(self, number: int) -> list[CaseResult]:
         """Return the results of a round's last attempt; BadInput when they are not as recorded."""
-        return self.archive.results(number, self.state.rounds[number].last)
+        return self.kept(number).results()
 
     def verdict(self, item: Round) -> Verdict | None:
         """Return a round's latest verdict with what applying it did."""
@@ -295,7 +298,7 @@ class Campaign:
         if decided is None:
             return None
         attempt = item.attempts[decided.attempt]
-        verdict = self.archive.verdict(item.number, attempt)
+        verdict = self.kept(item.number, attempt).verdict()
         if (done := attempt.applied) is None:
             return verdict
         applied = Applied(git_commit=done.git_commit, restored=done.restored)
@@ -337,19 +340,6 @@ class Campaign:
     def _bounds(self) -> Path:
         """Where kernel files may lie: the repository, else the project."""
         return self.repository.root if self.repository else self.root
-
-    @property
-    def _best(self) -> tuple[int, Attempt]:
-        """The last accepted round and its attempt; BadInput before the baseline."""
-        number, attempt = self.state.incumbent_round, self.state.incumbent
-        if number is None or attempt is None:
-            raise BadInput("there is no baseline yet", where=self.name)
-        return number, attempt
-
-    def _baseline_attempt(self) -> Attempt:
-        if self.state.baseline is None:
-            raise BadInput("there is no baseline yet", where=self.name)
-        return self.state.baseline.last
 
 
 def _action(

@@ -17,6 +17,10 @@ from pytest_kopt.errors import BadInput, CannotFinish
 _UNFINISHED = ".kopt-new"
 
 
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 @dataclass(frozen=True, slots=True)
 class KernelFile:
     """One file: its bytes and its permission bits."""
@@ -30,7 +34,7 @@ class KernelFile:
 
     @property
     def sha256(self) -> str:
-        return hashlib.sha256(self.content).hexdigest()
+        return sha256(self.content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +86,9 @@ class KernelVersion:
     def load(cls, directory: Path, hashes: dict[str, str]) -> KernelVersion:
         """Read a version that `write` left; BadInput when it is not what `hashes` say."""
         version = cls.take(directory, sorted(hashes)) if hashes else cls({})
-        for relative, sha256 in hashes.items():
-            found = version.files.get(relative)
-            if found is None or found.sha256 != sha256:
-                what = f"{relative!r} is not the version the ledger names (SHA-256 {sha256[:12]}…)"
+        for relative, wanted in hashes.items():
+            if version.hashes.get(relative) != wanted:
+                what = f"{relative!r} is not the version the ledger names (SHA-256 {wanted[:12]}…)"
                 raise BadInput(what, where=str(directory))
         return version
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign import manifest as manifests
-from pytest_kopt.campaign.archive import Evidence
+from pytest_kopt.campaign.archive import Evidence, keep
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.history import stops
 from pytest_kopt.campaign.manifest import FrozenSchema
@@ -54,7 +54,7 @@ def record_attempt(
     directory = campaign.layout.attempt(round, number)
     common: dict[str, Any] = {"round": round, "attempt": number}
     verdict = verdict.model_copy(update={"campaign": campaign.name, **common})
-    kept = campaign.archive.keep(directory, evidence, verdict)
+    kept = keep(campaign.layout, directory, evidence, verdict)
     _, verdict_sha256 = kept.popitem()
     if verdict.decision is Decision.BASELINE and evidence.table:
         _freeze(campaign, evidence.table.header, representative)
@@ -85,7 +85,7 @@ def record_final(
     """Write the evidence of a comparison of best and baseline, then its event."""
     directory = campaign.layout.final(1 + len(campaign.state.finals))
     verdict = verdict.model_copy(update={"campaign": campaign.name})
-    kept = campaign.archive.keep(directory, evidence, verdict)
+    kept = keep(campaign.layout, directory, evidence, verdict)
     campaign.append(
         ledger.Final(
             time=now(),

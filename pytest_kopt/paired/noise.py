@@ -168,6 +168,6 @@ def _of_campaign(campaign: Campaign) -> tuple[Scatter, ...]:
     kept = []
     for number, attempt in islice(attempts, _SESSIONS):
         with contextlib.suppress(BadInput):
-            session = campaign.archive.session(number, attempt)
+            session = campaign.kept(number, attempt).session()
             kept.append(validate(Scatter, session.get("comparison", {}), where=""))
     return tuple(kept)

@@ -86,7 +86,7 @@ def compare_stored(gathered: Gathered) -> Verdict:
     campaign, policy, core = opened.campaign, gathered.policy, opened.core
     _same_engines(opened, results)
     # An incumbent that was measured quick has rows of those cases alone.
-    incumbent = campaign.incumbent_table().only(table.by_key())
+    incumbent = campaign.best.table().only(table.by_key())
     known = incumbent.by_key()
     evidence = StoredEvidence(
         candidate=table.only(known),
@@ -114,7 +114,7 @@ def compare_stored(gathered: Gathered) -> Verdict:
         return judging.incomplete(policy, *judging.SKEW_NOT_TIMED)
     engines = sorted({result.evidence.engine or "-" for result in results})
     flags = [*verdict.flags, *judging.device_flags(results, opened.expected)]
-    flags += judging.machine_flags(campaign.incumbent_session())
+    flags += judging.machine_flags(campaign.best.session())
     alone = [row for row in table.rows if row.key not in known]
     if alone:
         flags.append(

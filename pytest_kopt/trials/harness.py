@@ -72,7 +72,7 @@ class HarnessWatch:
     def _baseline(self) -> Fingerprint | None:
         """What the baseline recorded; None before there is one."""
         campaign = self._campaign
-        document = campaign.baseline_session().get("harness") if campaign.state.baseline else None
+        document = campaign.first.session().get("harness") if campaign.state.baseline else None
         return None if document is None else wire.read(Fingerprint, document)
 
     def take(self, ids: Iterable[str], results: Sequence[CaseResult] = ()) -> Fingerprint:
@@ -121,7 +121,7 @@ class HarnessWatch:
         return now
 
     def undeclared(self, now: Fingerprint) -> list[Finding]:
-        document = self._campaign.incumbent_session().get("harness")
+        document = self._campaign.best.session().get("harness")
         if document is None:
             return []
         before = wire.read(Fingerprint, document)

@@ -64,7 +64,7 @@ def _decide_anew(campaign: Campaign, item: Round, found: Withdrawn) -> None:
         item.number,
         started=now(),
         level=decided.level,
-        evidence=campaign.archive.evidence(item.number, item.last),
+        evidence=campaign.kept(item.number).evidence(),
         verdict=verdict.model_copy(
             update={
                 "decision": Decision.REJECTED_OVERFIT if own else Decision.ROLLED_BACK,

@@ -5,14 +5,13 @@ Tree and campaign may have come from another machine, each.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.git.worktrees import branch_of
-from pytest_kopt.campaign.kernel import KernelVersion
+from pytest_kopt.campaign.kernel import KernelVersion, sha256
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.state import CampaignState, Round
@@ -29,9 +28,9 @@ def check_branch(name: str, root: Path, repository: Repository, state: CampaignS
     if attempt is None or attempt.decided is None or commit is None or repository.holds(commit):
         return
     # Git keeps no ignored files.
-    hashes = {repository.relative(root, p): sha256 for p, sha256 in attempt.decided.kernel.items()}
+    hashes = {repository.relative(root, path): h for path, h in attempt.decided.kernel.items()}
     kept = repository.committed(hashes)
-    if all(hashlib.sha256(kept[path]).hexdigest() == hashes[path] for path in kept):
+    if all(sha256(kept[path]) == hashes[path] for path in kept):
         return
     raise BadInput(
         f"the tree's branch lacks commit {commit[:12]} of round "

@@ -178,7 +178,7 @@ def _integration(campaign: Campaign) -> str | None:
 def _measured_elsewhere(campaign: Campaign) -> str:
     """Return which other machine measured the incumbent, "" where none did or it is not known."""
     with suppress(BadInput):  # named as an obstacle, or when a round needs it
-        return elsewhere(campaign.incumbent_session()) if campaign.state.incumbent else ""
+        return elsewhere(campaign.best.session()) if campaign.state.incumbent else ""
     return ""
 
 

@@ -6,7 +6,6 @@ the benchmarks. Rounds run there; only the kernel goes back.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shlex
@@ -17,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pytest_kopt.campaign.git.repository import Repository
-from pytest_kopt.campaign.kernel import KernelVersion
+from pytest_kopt.campaign.kernel import KernelVersion, sha256
 from pytest_kopt.campaign.layout import Layout
 from pytest_kopt.campaign.manifest import Extracted, Manifest, Upstream
 from pytest_kopt.campaign.prerequisites import Probe, probe
@@ -200,7 +199,7 @@ def _below(path: str, folder: PurePosixPath) -> bool:
 
 def sha256_of(file: Path) -> str:
     """Return a file's SHA-256 in hexadecimal digits, "" where there is none."""
-    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+    return sha256(file.read_bytes()) if file.is_file() else ""
 
 
 def edited(given: Manifest, workspace: Path) -> list[str]:

@@ -105,7 +105,7 @@ class UpstreamCampaign(Campaign):
         if commits is None:
             return None
         item = self.state.rounds[begun.round]
-        kept = self.archive.kernel_paths(item.number, item.last)
+        kept = self.kept(item.number).kernel_paths()
         gone = dict.fromkeys(self.baseline().files)
         files = {**gone, **{self._path(path): place for path, place in kept.items()}}
         return commits.of_round(item, files, final.reason)

@@ -121,7 +121,7 @@ def baseline_report(campaign: Campaign, table: Table) -> str:
     verdict = campaign.verdict(campaign.state.rounds[1])
     assert verdict is not None
     results = campaign.results(1)
-    session = campaign.baseline_session()
+    session = campaign.first.session()
     rows = [[row.cells[name] for name in table.header] for row in table.rows]
     return page(
         f"Baseline of {campaign.name}",

@@ -104,7 +104,7 @@ def open_against_incumbent(asked: Asked) -> Opened:
     # What the round will be compared with is read before anything is measured.
     campaign.incumbent()
     wanted = {case.key for case in opened.expected.values()}
-    rows = campaign.incumbent_table().rows
+    rows = campaign.best.table().rows
     check_target_class(opened, [row for row in rows if row.key in wanted])
     return replace(opened, harness=asked.watch.check(opened.frozen))
 
@@ -321,9 +321,7 @@ def record(judged: Judged, begun_at: Level) -> Closing:
         {"quick": judged.quick.model_dump(mode="json") if judged.quick else None},
         paired=paired.change() if paired else none,
         paired_quick=paired.change(quickly) if paired and is_full and quickly else none,
-        baseline=None
-        if is_full or not table
-        else trend.figures(campaign.baseline_table().only(rows)),
+        baseline=None if is_full or not table else trend.figures(campaign.first.table().only(rows)),
     )
 
 
