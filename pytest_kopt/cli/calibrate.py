@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from pytest_kopt.cli.commands import argument, command, one_of
-from pytest_kopt.options.declare import DEVICES
+from pytest_kopt.options.declare import CHOICES
 from pytest_kopt.options.project import Project
 from pytest_kopt.show.rooflines import ceiling_lines
 
@@ -28,7 +28,7 @@ from pytest_kopt.show.rooflines import ceiling_lines
     ),
     argument("--tests", default="", metavar="'ARGS'", help="pytest arguments that select cases"),
     argument("--processes", type=int, default=8, metavar="N", help="fresh processes (default: 8)"),
-    argument("--device", choices=DEVICES, default="auto"),
+    argument("--device", choices=CHOICES["kopt_device"], default="auto"),
     argument("-o", "--output", type=Path, metavar="FILE", help="write the noise as JSON too"),
 )
 def calibrate(arguments: argparse.Namespace) -> int:

@@ -107,7 +107,9 @@ class Facts:
 
         Only whole names count: a sister product's facts are no facts of this one.
         """
-        for architecture, block in self._hardware().items():
+        path = self._root / "index.yaml"
+        changed = path.stat().st_mtime_ns if path.exists() else 0
+        for architecture, block in _index(path, changed)["hardware"].items():
             for name, devices in block["platforms"].items():
                 if device == name or device in devices:
                     return Product(architecture, name)
@@ -135,12 +137,6 @@ class Facts:
         document = self._file(architecture)
         found = document if product is None or not document else document.platforms.get(product)
         return found.specs if found else {}
-
-    def _hardware(self) -> dict[str, Any]:
-        path = self._root / "index.yaml"
-        changed = path.stat().st_mtime_ns if path.exists() else 0
-        hardware: dict[str, Any] = _index(path, changed)["hardware"]
-        return hardware
 
     def _file(self, architecture: str) -> _SpecFile | None:
         if architecture not in self._files:

@@ -9,33 +9,29 @@ from typing import Any
 
 import pytest
 
-PROCESSES = ("forked", "fresh")
-ISOLATION = ("on", "off")
-GATES = ("no-regression", "improve")
-LEVELS = ("quick", "full")
-COMPARE = ("auto", "paired", "stored")
-DEVICES = ("auto", "cpu", "cuda")
-ENGINES = ("auto", "graph", "events", "wall", "do_bench")
-INI = {
-    "kopt_campaign": "campaign whose rounds are measured (--kopt-campaign)",
+#: What is legal, by option or ini value; the first where none is given.
+CHOICES = {
+    "kopt_level": ("quick", "full"),
+    "kopt_compare": ("auto", "paired", "stored"),
+    "kopt_gate": ("no-regression", "improve"),
+    "kopt_engine": ("auto", "graph", "events", "wall", "do_bench"),
+    "kopt_device": ("auto", "cpu", "cuda"),
+    "kopt_processes": ("forked", "fresh"),
+    "kopt_isolation": ("on", "off"),
+}
+#: Ini values that no option has.
+_INI = {
     "kopt_workspace": "directory of the campaigns (default: agent/workspace)",
-    "kopt_policy": "decision policy (--kopt-policy)",
-    "kopt_device": f"{', '.join(DEVICES)} (--kopt-device)",
-    "kopt_engine": "timing engine (--kopt-engine)",
-    "kopt_compare": "auto, paired or stored (--kopt-compare)",
-    "kopt_gpu_wait": "minutes to wait for an idle GPU (--kopt-gpu-wait)",
-    "kopt_gate": "no-regression or improve (--kopt-gate)",
     "kopt_rebuild_command": "builds compiled kernels in place, for --kopt-base",
     "kopt_processes": "forked (default) or fresh: how processes that run kernel code are started",
     "kopt_isolation": "on (default) or off: whether kernel code is kept to its own files",
-    "kopt_timeout": "seconds a case may take (--kopt-timeout)",
     "kopt_seed": "session seed, to repeat a recorded session (default: a fresh secret)",
 }
-
-
+#: Options that may stand in an ini file too.
+_TWINS = ("campaign", "policy", "device", "engine", "compare", "gpu_wait", "gate", "timeout")
 #: Options as in their help: name, and what may follow it. Nothing follows a flag.
 _OPTIONS = {
-    "--kopt-campaign NAME": INI["kopt_campaign"],
+    "--kopt-campaign NAME": "campaign whose rounds are measured",
     "--kopt-round N|next|final": "round this session measures and decides; 1 is the baseline, "
     "final compares with it",
     "--summary-csv --kopt-summary-csv PATH|DIR/": "write the CSV there too, also without a "
@@ -71,13 +67,6 @@ _OPTIONS = {
     "--kopt-deterministic-only": "run the determinism suite alone",
     "--kopt-dist-only": "run the multi-GPU tests alone",
 }
-_CHOICES = {
-    "--kopt-level": LEVELS,
-    "--kopt-compare": COMPARE,
-    "--kopt-gate": GATES,
-    "--kopt-engine": ENGINES,
-    "--kopt-device": DEVICES,
-}
 _NUMBERS: dict[str, type] = {"N": int, "MINUTES": float, "SECONDS": float}
 
 
@@ -86,16 +75,21 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("kopt", "GPU-kernel optimisation campaigns")
     for spelled, text in _OPTIONS.items():
         *names, last = spelled.split()
-        given: dict[str, Any] = {"metavar": last, "type": _NUMBERS.get(last, str)}
-        if last.startswith("--"):
-            names.append(last)
-            given = {"choices": _CHOICES[last]} if last in _CHOICES else {"action": "store_true"}
-        if last == "PATH|REF":
-            given |= {"action": "append", "default": []}
+        is_flag = last.startswith("--")
+        names += [last] * is_flag
         dest = names[-1].removeprefix("--").replace("-", "_")
+        given: dict[str, Any] = {"metavar": last, "type": _NUMBERS.get(last, str)}
+        if dest in CHOICES:
+            given = {"choices": CHOICES[dest]}
+        elif is_flag:
+            given = {"action": "store_true"}
+        elif last == "PATH|REF":
+            given |= {"action": "append", "default": []}
         group.addoption(*names, dest=dest, help=text, **given)
-    for name, text in INI.items():
+    for name, text in _INI.items():
         parser.addini(name, text, default=None)
+    for name in _TWINS:
+        parser.addini(f"kopt_{name}", f"as --kopt-{name.replace('_', '-')}", default=None)
 
 
 def judges(config: pytest.Config) -> bool:
@@ -112,7 +106,7 @@ def device_of(words: Sequence[str]) -> str:
     """Return what a command of pytest's, of which nothing is parsed yet, says of the device."""
     given = [piece for word in words for piece in word.split("=", 1)]
     device = dict(pairwise(given)).get("--kopt-device", "auto")
-    return device if device in DEVICES else "auto"
+    return device if device in CHOICES["kopt_device"] else "auto"
 
 
 def is_asked_for(config: pytest.Config) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -13,15 +12,7 @@ import pytest
 
 from pytest_kopt.campaign.git.worktrees import keeper
 from pytest_kopt.errors import BadInput
-from pytest_kopt.options.declare import (
-    COMPARE,
-    DEVICES,
-    ENGINES,
-    GATES,
-    ISOLATION,
-    PATH_OPTIONS,
-    PROCESSES,
-)
+from pytest_kopt.options.declare import CHOICES, PATH_OPTIONS
 
 Gate = Literal["no-regression", "improve"]
 Suite = Literal["standard", "deterministic", "multigpu"]
@@ -85,10 +76,11 @@ class Settings:
         option, here = config.option, Path(config.invocation_params.dir)
         python, csv = option.kopt_base_python, option.kopt_summary_csv
         plain = ("base", "allow_removed", "measure_same", "check_only", "level", "profile")
-        chosen = {"gate": GATES, "compare": COMPARE, "engine": ENGINES, "device": DEVICES}
         given: dict[str, Any] = {name: getattr(option, f"kopt_{name}") for name in plain}
-        for name, legal in chosen.items():
-            given[name] = _choice(config, f"kopt_{name}", legal)
+        for name in ("gate", "compare", "engine", "device"):
+            given[name] = choice(config, f"kopt_{name}")
+        files = {name: getattr(option, f"kopt_{name}") for name in ("verdict", "comment", "notes")}
+        paths = {name: path and (here / path).resolve() for name, path in files.items()}
         settings = cls(
             **given,
             root=config.rootpath,
@@ -99,22 +91,22 @@ class Settings:
             base_python=python and Path(os.path.abspath(here / python)),
             candidates=tuple(option.kopt_candidates),
             rebuild_command=config.getini("kopt_rebuild_command"),
-            summary_csv=_absolute(here, csv),
+            summary_csv=csv and (here / csv).resolve(),
             csv_per_schema=bool(csv and (csv.endswith("/") or (here / csv).is_dir())),
             calibrate=_count("--kopt-calibrate", option.kopt_calibrate, 4, 1000),
-            verdict_path=_absolute(here, option.kopt_verdict),
-            comment_path=_absolute(here, option.kopt_comment),
-            notes=_absolute(here, option.kopt_notes),
+            verdict_path=paths["verdict"],
+            comment_path=paths["comment"],
+            notes=paths["notes"],
             policy=option.kopt_policy or config.getini("kopt_policy"),
             gpu_wait=_number(config, "kopt_gpu_wait", DEFAULT_GPU_WAIT, 0, "minutes, 0 or more"),
             timeout=_number(config, "kopt_timeout", DEFAULT_TIMEOUT, 1e-9, "seconds above 0"),
             apply=not option.kopt_no_apply,
             suite=_suite(option),
-            seed=_seed(config),
+            seed=_seed(config.getini("kopt_seed")),
             repeats=_count("--kopt-repeats", option.kopt_repeats),
             iterations=_count("--kopt-iters-per-repeat", option.kopt_iters_per_repeat),
-            forks=_choice(config, "kopt_processes", PROCESSES) == PROCESSES[0],
-            isolates=_choice(config, "kopt_isolation", ISOLATION) == ISOLATION[0],
+            forks=choice(config, "kopt_processes") == "forked",
+            isolates=choice(config, "kopt_isolation") == "on",
         )
         settings._check(option)
         if settings.round is not None:
@@ -195,10 +187,6 @@ def _check_root(config: pytest.Config) -> None:
             )
 
 
-def device_option(config: pytest.Config) -> str:
-    return _choice(config, "kopt_device", DEVICES)
-
-
 def parse_round(text: str | None) -> int | Literal["next", "final"] | None:
     """Return a round number, "next" or "final"; BadInput for anything else."""
     if text is None:
@@ -217,16 +205,17 @@ def _count(name: str, given: int | None, least: int = 1, most: int = 100_000) ->
 
 
 def _suite(option: Any) -> Suite:
-    if option.kopt_deterministic_only and option.kopt_dist_only:
+    if not option.kopt_deterministic_only:
+        return "multigpu" if option.kopt_dist_only else "standard"
+    if option.kopt_dist_only:
         what = "--kopt-deterministic-only and --kopt-dist-only exclude each other"
         raise BadInput(what, legal="one of them at a time")
-    if option.kopt_deterministic_only:
-        return "deterministic"
-    return "multigpu" if option.kopt_dist_only else "standard"
+    return "deterministic"
 
 
-def _choice(config: pytest.Config, name: str, legal: Sequence[str]) -> str:
+def choice(config: pytest.Config, name: str) -> str:
     """Return what an option or its ini value says, the first of what is legal where none does."""
+    legal = CHOICES[name]
     value = getattr(config.option, name, None) or config.getini(name) or legal[0]
     if value not in legal:
         raise BadInput(f"{name} is {value!r}", where="ini", legal=legal)
@@ -248,12 +237,7 @@ def _number(config: pytest.Config, name: str, default: float, least: float, lega
     return number
 
 
-def _seed(config: pytest.Config) -> int | None:
-    given = config.getini("kopt_seed")
+def _seed(given: str | None) -> int | None:
     if given is not None and not str(given).isdecimal():
         raise BadInput(f"kopt_seed is {given!r}", where="ini", legal="a number >= 0")
     return None if given is None else int(given)
-
-
-def _absolute(here: Path, path: str | None) -> Path | None:
-    return None if path is None else (here / path).resolve()

@@ -54,14 +54,13 @@ def has_backward(row: Row) -> bool:
 
 def default_primary(table: Table) -> str:
     """Return the combined step where every row has a backward, else the forward metric."""
-    units = [unit for unit in RATE_UNITS if f"Forward {unit}" in table.header]
-    passed = [row for row in table.rows if row.check == "PASS"]
-    if units and f"Backward {units[0]}" in table.header and passed:
-        column = f"Backward {units[0]}"
-        if all(row.number(column) is not None for row in passed):
-            return f"{COMBINED} {units[0]}"
-    if units:
-        return f"Forward {units[0]}"
+    unit = next((unit for unit in RATE_UNITS if f"Forward {unit}" in table.header), None)
+    if unit:
+        passed = [row for row in table.rows if row.check == "PASS"]
+        column = f"Backward {unit}"
+        both = column in table.header and passed
+        combined = both and all(row.number(column) is not None for row in passed)
+        return f"{COMBINED if combined else 'Forward'} {unit}"
     metrics = [name for name in table.metrics if not name.endswith("_stddev")]
     if not metrics:
         raise BadInput("the CSV has no metric column", where="header", legal="a metric column")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 from pytest_kopt.errors import BadInput
@@ -73,57 +76,43 @@ class Schema:
     gate: str | None = None
 
     def __post_init__(self) -> None:
-        where = f"schema {self.name!r}"
+        refused = partial(BadInput, where=f"schema {self.name!r}")
         names = [column.name for column in self.columns]
-        all_names = [*names, "label", "Check", *(self.dims or ())]
-        doubled = sorted({name for name in all_names if all_names.count(name) > 1})
-        if doubled:
-            raise BadInput(f"column {doubled[0]!r} is declared twice", where=where)
+        if doubled := first_doubled([*names, "label", "Check", *(self.dims or ())]):
+            raise refused(f"column {doubled!r} is declared twice")
         for column in self.columns:
             if not (column.quantity in QUANTITIES or column.quantity.startswith("grad_snr:")):
-                raise BadInput(
-                    f"column {column.name!r} has the unknown quantity {column.quantity!r}",
-                    where=where,
-                    legal=QUANTITIES,
-                )
+                what = f"column {column.name!r} has the unknown quantity {column.quantity!r}"
+                raise refused(what, legal=QUANTITIES)
         if self.gate is not None and parse_gate(self.gate)[0] not in names:
-            raise BadInput(f"gate {self.gate!r} names no column", where=where, legal=names)
+            raise refused(f"gate {self.gate!r} names no column", legal=names)
 
     def complete_dims(self, dims: Mapping[str, Scalar], case: str) -> dict[str, Scalar]:
         """Return the case's dims in column order, defaults filled in; BadInput for others."""
-        where = f"case {case}"
+        refused = partial(BadInput, where=f"case {case}")
         names = self.dims if self.dims is not None else tuple(dims)
-        foreign = [name for name in dims if name not in names]
-        if foreign:
-            raise BadInput(
-                f"dim {foreign[0]!r} does not fit the schema {self.name!r}",
-                where=where,
-                legal=names,
-            )
-        missing = [name for name in names if name not in dims and name not in self.defaults]
-        if missing:
-            raise BadInput(
-                f"dim {missing[0]!r} of the schema {self.name!r} is not given",
-                where=where,
-                legal=names,
-            )
-        taken = {"label", "Check", *(column.name for column in self.columns)}
-        full: dict[str, Scalar] = {}
+        known = {**self.defaults, **dims}
+        for name in dims:
+            if name not in names:
+                what = f"dim {name!r} does not fit the schema {self.name!r}"
+                raise refused(what, legal=names)
         for name in names:
-            value = dims.get(name, self.defaults.get(name, ""))
-            if not isinstance(value, (int, float, str, bool)):
-                raise BadInput(
-                    f"dim {name!r} is {value!r}", where=where, legal="int, float, str or bool"
-                )
-            if not isinstance(name, str) or not name or name in taken:
-                raise BadInput(
-                    f"dim {name!r} is no usable column name", where=where, legal="a new name"
-                )
-            full[name] = value
-        return full
+            if name not in known:
+                what = f"dim {name!r} of the schema {self.name!r} is not given"
+                raise refused(what, legal=names)
+        for name in names:
+            if not isinstance(known[name], (int, float, str, bool)):
+                raise refused(f"dim {name!r} is {known[name]!r}", legal="int, float, str or bool")
+            if not isinstance(name, str) or not name or name in self.header(()):
+                raise refused(f"dim {name!r} is no usable column name", legal="a new name")
+        return {name: known[name] for name in names}
 
     def header(self, dims: Sequence[str]) -> tuple[str, ...]:
         return ("label", *dims, "Check", *(column.name for column in self.columns))
+
+
+def first_doubled(names: Sequence[str]) -> str | None:
+    return min((name for name in names if names.count(name) > 1), default=None)
 
 
 _OPERATORS = {
@@ -154,14 +143,19 @@ def gate_holds(gate: str, value: float) -> bool:
 
 def fingerprint(header: Sequence[str]) -> str:
     """Return the SHA-256 of a header; names that hold a comma or quote are told apart."""
-    quoted = (
-        '"' + name.replace('"', '""') + '"' if set(name) & set(',"\r\n') else name
-        for name in header
-    )
-    return hashlib.sha256(",".join(quoted).encode()).hexdigest()
+    return hashlib.sha256(line(header).removesuffix("\n").encode()).hexdigest()
 
 
-def _two_directions(unit: str, *snrs: tuple[str, str]) -> tuple[Column, ...]:
+def line(cells: Sequence[str]) -> str:
+    r"""Return a line of a CSV: comma-separated, ended by `\n`, quoted only where needed."""
+    text = io.StringIO()
+    # With this terminator the writer quotes cells that hold a carriage return, which our reader
+    # would take for the end of a line.
+    csv.writer(text, lineterminator="\r\n").writerow(cells)
+    return text.getvalue().removesuffix("\r\n") + "\n"
+
+
+def _two_directions(unit: str, *gradients: str) -> tuple[Column, ...]:
     return (
         Column(f"Forward {unit}", "forward_rate", "higher"),
         Column(f"Forward {unit}_stddev", "forward_rate_stddev"),
@@ -170,36 +164,32 @@ def _two_directions(unit: str, *snrs: tuple[str, str]) -> tuple[Column, ...]:
         Column("Forward Time (ms)", "forward_ms", "lower"),
         Column("Backward Time (ms)", "backward_ms", "lower"),
         Column("out_snr", "out_snr"),
-        *(Column(name, quantity) for name, quantity in snrs),
+        *(Column(f"{name}_snr", f"grad_snr:{i}") for i, name in enumerate(gradients)),
     )
 
 
 GEMM = Schema(
     "gemm",
-    _two_directions("TFLOPS", ("da_snr", "grad_snr:0"), ("db_snr", "grad_snr:1")),
+    _two_directions("TFLOPS", "da", "db"),
     dims=("B", "M", "N", "K"),
     defaults={"B": 1},
     unit="TFLOPS",
     work="flops",
 )
-GROUPED_GEMM = Schema(
-    "grouped_gemm",
-    _two_directions("TFLOPS", ("da_snr", "grad_snr:0"), ("db_snr", "grad_snr:1")),
-    dims=("G", "M", "N", "K", "distribution"),
-    unit="TFLOPS",
-    work="flops",
+GROUPED_GEMM = replace(
+    GEMM, name="grouped_gemm", dims=("G", "M", "N", "K", "distribution"), defaults={}
 )
-ATTENTION = Schema(
-    "attention",
-    _two_directions(
-        "TFLOPS", ("dq_snr", "grad_snr:0"), ("dk_snr", "grad_snr:1"), ("dv_snr", "grad_snr:2")
-    ),
+ATTENTION = replace(
+    GROUPED_GEMM,
+    name="attention",
+    columns=_two_directions("TFLOPS", "dq", "dk", "dv"),
     dims=("B", "Hq", "Hkv", "Sq", "Skv", "D", "causal"),
-    unit="TFLOPS",
-    work="flops",
 )
 MEMORY = Schema(
-    "memory", _two_directions("GB/s", ("grad_snr", "grad_snr")), unit="GB/s", work="nbytes"
+    "memory",
+    (*_two_directions("GB/s"), Column("grad_snr", "grad_snr")),
+    unit="GB/s",
+    work="nbytes",
 )
 SINGLE = Schema(
     "single",

@@ -10,11 +10,12 @@ import re
 import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from pytest_kopt.errors import BadInput, text_of
-from pytest_kopt.schema.profile import Scalar
+from pytest_kopt.schema.profile import Scalar, first_doubled, line
 
 CHECKS = ("PASS", "FAIL", "ERROR")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -87,15 +88,11 @@ class Table:
     def check_unique(self, where: str) -> None:
         seen: dict[Key, Row] = {}
         for row in self.rows:
-            if row.key in seen:
+            if (first := seen.setdefault(row.key, row)) is not row:
                 dims = ", ".join(f"{name}={value}" for name, value in row.dims.items())
-                raise BadInput(
-                    f"duplicate case: rows {seen[row.key].label!r} and {row.label!r} both have "
-                    f"{dims or 'no dims'}",
-                    where=where,
-                    legal="one row for each combination of dims",
-                )
-            seen[row.key] = row
+                rows = f"rows {first.label!r} and {row.label!r} both have {dims or 'no dims'}"
+                legal = "one row for each combination of dims"
+                raise BadInput(f"duplicate case: {rows}", where=where, legal=legal)
 
 
 def cell(value: Scalar | None) -> str:
@@ -124,18 +121,8 @@ def make_row(header: Sequence[str], values: Mapping[str, Scalar | None]) -> Row:
 
 
 def format_csv(header: Sequence[str], rows: Iterable[Row]) -> str:
-    r"""Return the file's text: comma-separated, `\n` line ends, quoted only where needed."""
-    lines = [_line(header)]
-    lines += [_line([row.cells[name] for name in header]) for row in rows]
-    return "".join(lines)
-
-
-def _line(cells: Sequence[str]) -> str:
-    text = io.StringIO()
-    # With this terminator the writer quotes cells that hold a carriage return, which our reader
-    # would take for the end of a line.
-    csv.writer(text, lineterminator="\r\n").writerow(cells)
-    return text.getvalue().removesuffix("\r\n") + "\n"
+    lines = [header, *([row.cells[name] for name in header] for row in rows)]
+    return "".join(map(line, lines))
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -168,36 +155,31 @@ def read_csv(path: Path) -> Table:
 
 def parse_csv(text: str, where: str) -> Table:
     """Parse the text of a frozen-schema CSV; see `read_csv`."""
+    refused = partial(BadInput, where=where)
     if not text.strip():
-        raise BadInput("is empty", where=where, legal="a header and at least one row")
+        raise refused("is empty", legal="a header and at least one row")
     if not text.endswith("\n"):
-        raise BadInput("is cut off: its last line has no line end", where=where)
+        raise refused("is cut off: its last line has no line end")
     try:
         lines = list(csv.reader(io.StringIO(text, newline=""), strict=True))
     except csv.Error as error:
-        raise BadInput(f"is no CSV: {error}", where=where) from None
+        raise refused(f"is no CSV: {error}") from None
     header, *records = (tuple(line) for line in lines)
     if not header or header[0] != "label" or "Check" not in header:
-        raise BadInput(
-            f"header is {','.join(header)[:120]!r}",
-            where=where,
-            legal="label,<dims>,Check,<metrics>",
-        )
-    doubled = sorted({name for name in header if header.count(name) > 1})
-    if doubled:
-        raise BadInput(f"column {doubled[0]!r} appears twice", where=where)
+        what = f"header is {','.join(header)[:120]!r}"
+        raise refused(what, legal="label,<dims>,Check,<metrics>")
+    if doubled := first_doubled(header):
+        raise refused(f"column {doubled!r} appears twice")
     if not records:
-        raise BadInput("has a header but no rows", where=where, legal="at least one row")
+        raise refused("has a header but no rows", legal="at least one row")
     dims = header[1 : header.index("Check")]
     rows = []
-    for line, record in enumerate(records, start=2):
+    for number, record in enumerate(records, start=2):
         if len(record) != len(header):
-            raise BadInput(
-                f"line {line} has {len(record)} cells", where=where, legal=f"{len(header)} cells"
-            )
+            raise refused(f"line {number} has {len(record)} cells", legal=f"{len(header)} cells")
         cells = dict(zip(header, record, strict=True))
         if cells["Check"] not in CHECKS:
-            raise BadInput(f"line {line} has Check {cells['Check']!r}", where=where, legal=CHECKS)
+            raise refused(f"line {number} has Check {cells['Check']!r}", legal=CHECKS)
         rows.append(Row(cells, {name: cells[name] for name in dims}, where))
     table = Table(header, tuple(rows), where)
     table.check_unique(where)
@@ -226,14 +208,12 @@ class Classes:
     columns: tuple[str, ...] = ()
     target: str | None = None
 
-    def check_columns(self, dims: Iterable[str]) -> None:
+    def check_columns(self, dims: Collection[str]) -> None:
         """Raise BadInput, naming the dims, for a column that is none of them."""
-        legal = list(dims)
+        legal = list(dims) or "no dim"
         for column in self.columns:
-            if column not in legal:
-                raise BadInput(
-                    f"{column!r} is no dim of the cases", where="classes", legal=legal or "no dim"
-                )
+            if column not in dims:
+                raise BadInput(f"{column!r} is no dim of the cases", where="classes", legal=legal)
 
     def group(self, cases: Mapping[Case, Mapping[str, Scalar]]) -> dict[str, list[Case]]:
         """Return the cases, given each one's dims, by their class's name, as classes appear."""
@@ -253,20 +233,13 @@ class Classes:
         """Return the target by its full name, None without one; BadInput for no class."""
         if self.target is None:
             return None
-        legal = list(names)
-        wanted = _parts(self.target)
-        for name in legal:
-            if _parts(name) == wanted:
-                return name
-        raise BadInput(
-            f"{self.target!r} is no class",
-            where="target_class",
-            legal=legal or "classes of the baseline, by the columns that the key `classes` names",
-        )
+        by_parts = {frozenset(map(str.strip, name.split(","))): name for name in names}
+        wanted = frozenset(map(str.strip, self.target.split(",")))
+        if wanted not in by_parts:
+            legal = "classes of the baseline, by the columns that the key `classes` names"
+            what = f"{self.target!r} is no class"
+            raise BadInput(what, where="target_class", legal=list(by_parts.values()) or legal)
+        return by_parts[wanted]
 
 
 NO_CLASSES = Classes()
-
-
-def _parts(name: str) -> set[str]:
-    return {part.strip() for part in name.split(",")}

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_kopt.devices.masks import choose
 from pytest_kopt.errors import BadInput
-from pytest_kopt.options.settings import device_option
+from pytest_kopt.options.settings import choice as chosen
 
 
 def spec_of(text: str) -> Any:
@@ -75,7 +75,7 @@ def usable_gpus(config: pytest.Config) -> int | None:
     from pytest_kopt.devices.pinning import discover
 
     try:
-        kind = choose(device_option(config))
+        kind = choose(chosen(config, "kopt_device"))
         return len(discover(kind).devices) if kind == "cuda" else None
     except BadInput as error:
         raise pytest.UsageError(str(error)) from None

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_kopt.devices.masks import choose, interpreter_environment
 from pytest_kopt.devices.placement import EarlyLook
-from pytest_kopt.options.declare import PROCESSES, device_of
+from pytest_kopt.options.declare import device_of
 from pytest_kopt.processes.launcher import launcher_of
 
 EARLY_LOOK: pytest.StashKey[EarlyLook] = pytest.StashKey()
@@ -20,7 +20,7 @@ def begin_to_warm(config: pytest.Config) -> None:
 def warm_up(config: pytest.Config) -> None:
     """Start it in the environment that the session most likely has; another replaces it if not."""
     known = config.known_args_namespace
-    if known.collectonly or (config.getini("kopt_processes") or PROCESSES[0]) != PROCESSES[0]:
+    if known.collectonly or (config.getini("kopt_processes") or "forked") != "forked":
         launcher_of(config).end()
         return
     _warm(config, known.kopt_device or config.getini("kopt_device") or "auto")
