@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,16 @@ class _Below:
 
     def __get__(self, layout: Layout, owner: type[Layout]) -> Path:
         return layout.directory / self.place
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbered:
+    """Paths in a campaign directory by their numbers: those of round, attempt or version."""
+
+    place: str
+
+    def __get__(self, layout: Layout, owner: type[Layout]) -> Callable[..., Path]:
+        return lambda *numbers: layout.directory / self.place.format(*numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +56,20 @@ class Layout:
     builds = _Below("builds")
     profiles = _Below("profiles")
     quick_bench = _Below("quick_test_bench.py")
+    quick_baseline = _Below("rounds/round-1/artifacts/quick_baseline.log")
+
+    memory = _Numbered("memory/v{}.json")
+    round = _Numbered("rounds/round-{}")
+    summary = _Numbered("rounds/round-{}/summary.md")
+    verdict = _Numbered("rounds/round-{}/verdict.json")
+    snapshot = _Numbered("rounds/round-{}/kernel_snapshot")
+    artifacts = _Numbered("rounds/round-{}/artifacts")
+    #: The evidence of one attempt, by round and attempt.
+    attempt = _Numbered("rounds/round-{}/artifacts/attempt-{}")
+    #: The evidence of one final comparison.
+    final = _Numbered("final/attempt-{}")
+    #: What lay in the tree before a `kopt restore`.
+    replaced = _Numbered("replaced/{}")
 
     @property
     def name(self) -> str:
@@ -58,40 +83,6 @@ class Layout:
     def records(self) -> tuple[Path, ...]:
         """What sessions and commands wrote: no part of a workspace's project."""
         return tuple(self.directory / name for name in (*_RECORDS, "builds", "upstream"))
-
-    @property
-    def quick_baseline(self) -> Path:
-        return self.artifacts(1) / "quick_baseline.log"
-
-    def memory(self, version: int) -> Path:
-        return self.directory / "memory" / f"v{version}.json"
-
-    def round(self, number: int) -> Path:
-        return self.directory / "rounds" / f"round-{number}"
-
-    def summary(self, number: int) -> Path:
-        return self.round(number) / "summary.md"
-
-    def verdict(self, number: int) -> Path:
-        return self.round(number) / "verdict.json"
-
-    def snapshot(self, number: int) -> Path:
-        return self.round(number) / "kernel_snapshot"
-
-    def artifacts(self, number: int) -> Path:
-        return self.round(number) / "artifacts"
-
-    def attempt(self, number: int, attempt: int) -> Path:
-        """Return the directory that keeps the evidence of one attempt."""
-        return self.artifacts(number) / f"attempt-{attempt}"
-
-    def replaced(self, number: int) -> Path:
-        """Return the directory that keeps what lay in the tree before a `kopt restore`."""
-        return self.directory / "replaced" / str(number)
-
-    def final(self, attempt: int) -> Path:
-        """Return the directory that keeps the evidence of one final comparison."""
-        return self.directory / "final" / f"attempt-{attempt}"
 
 
 def kept_records(workspace: Path) -> list[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -278,26 +278,10 @@ class Ended(Event):
     how: Literal["stopped", "abandoned"]
 
 
-AnyEvent = Annotated[
-    Opened
-    | Measured
-    | Decided
-    | Applying
-    | Applied
-    | ApplyWaived
-    | Note
-    | Restoring
-    | Restored
-    | Final
-    | Integrating
-    | Integrated
-    | ManifestChanged
-    | PolicyChanged
-    | Masking
-    | NoIdleGpu
-    | Ended,
-    Field(discriminator="event"),
-]
+_OfAnAttempt = Opened | Measured | Decided | Applying | Applied | ApplyWaived | Restoring | Restored
+_OfKeys = ManifestChanged | PolicyChanged
+_OfTheCampaign = Note | Final | Integrating | Integrated | _OfKeys | Masking | NoIdleGpu | Ended
+AnyEvent = Annotated[_OfAnAttempt | _OfTheCampaign, Field(discriminator="event")]
 _ADAPTER: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
 
 
@@ -330,7 +314,12 @@ def append(path: Path, *events: Event) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(_line(event) for event in events).encode()
     with open(path, "ab+") as stream:
-        _cut_torn_line(stream)
+        stream.seek(0)
+        known = stream.read()
+        keep = known.rfind(b"\n") + 1
+        if keep != len(known):
+            stream.truncate(keep)
+            stream.seek(0, os.SEEK_END)
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())
@@ -341,14 +330,3 @@ def _line(event: Event) -> str:
     document = event.model_dump(mode="json", exclude_defaults=True)
     kind = type(event).model_fields["event"].default
     return json.dumps({"v": 1, "event": kind, **document}, ensure_ascii=False) + "\n"
-
-
-def _cut_torn_line(file: BinaryIO) -> None:
-    size = file.seek(0, os.SEEK_END)
-    if size == 0:
-        return
-    file.seek(0)
-    keep = file.read().rfind(b"\n") + 1
-    if keep != size:
-        file.truncate(keep)
-    file.seek(0, os.SEEK_END)
