@@ -113,7 +113,7 @@ def propose(table: Table) -> tuple[Row, ...]:
     Where a distribution is a dim and all of these are uniform, the skewed row that varied most
     takes the place of its band's.
     """
-    rows = [row for row in table.rows if row.check == "PASS"]
+    rows = table.passed
     count = min(len(rows), MOST, max(LEAST, len(rows) // _EACH_FOR))
     by_size = sorted(rows, key=_size)
     chosen = [_most_varying(band, smallest=i == 0) for i, band in enumerate(_bands(by_size, count))]

@@ -52,14 +52,16 @@ def has_backward(row: Row) -> bool:
     return any(row.number(name) is not None for name in rates)
 
 
+def rate_unit(columns: Sequence[str]) -> str | None:
+    return next((unit for unit in RATE_UNITS if f"Forward {unit}" in columns), None)
+
+
 def default_primary(table: Table) -> str:
     """Return the combined step where every row has a backward, else the forward metric."""
-    unit = next((unit for unit in RATE_UNITS if f"Forward {unit}" in table.header), None)
-    if unit:
-        passed = [row for row in table.rows if row.check == "PASS"]
+    if unit := rate_unit(table.header):
         column = f"Backward {unit}"
-        both = column in table.header and passed
-        combined = both and all(row.number(column) is not None for row in passed)
+        both = column in table.header and table.passed
+        combined = both and all(row.number(column) is not None for row in table.passed)
         return f"{COMBINED if combined else 'Forward'} {unit}"
     metrics = [name for name in table.metrics if not name.endswith("_stddev")]
     if not metrics:

@@ -78,6 +78,10 @@ class Table:
     def metrics(self) -> tuple[str, ...]:
         return self.header[self.header.index("Check") + 1 :]
 
+    @property
+    def passed(self) -> list[Row]:
+        return [row for row in self.rows if row.check == "PASS"]
+
     def by_key(self) -> dict[Key, Row]:
         return {row.key: row for row in self.rows}
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.campaign.ledger import Audited, FinalReport
+from pytest_kopt.campaign.ledger import Audited, Decided, FinalReport
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import reuse_log_ratios
@@ -47,7 +47,7 @@ def shown(campaign: Campaign, item: Round, verdict: Verdict) -> Shown:
     labels = [shape.label for shape in verdict.shapes]
     drawn = [result.evidence.groups for result in results if result.evidence.groups is not None]
     name = f"{verdict.aggregate.metric if verdict.aggregate else ''} {UNDER_SKEW}"
-    gain = verdict.aggregate.change_pct if verdict.aggregate else None
+    gain = _gain(verdict)
     ratios = (reuse_log_ratios(results), reuse_log_ratios(old))
     gap = None if gain is None else inflation(*ratios, gain)
     return Shown(
@@ -104,8 +104,8 @@ def compose(campaign: Campaign) -> FinalReport:
         accepted=len(kept),
         rolled_back=len(lost),
         inconclusive=len(lost) - len(failed),
-        effective=[_effective(item) for item in kept],
-        ineffective=[_ineffective(item) for item in failed],
+        effective=[f"{_tried(item)} ({changed(_gain(item.verdict))})" for item in kept],
+        ineffective=[f"{_tried(item)}: {_why(item).splitlines()[0]}" for item in failed],
         audit=[
             Audited(
                 round=item.round,
@@ -125,22 +125,18 @@ def compose(campaign: Campaign) -> FinalReport:
     )
 
 
-def _effective(item: Round) -> str:
-    assert item.verdict is not None
-    total = item.verdict.aggregate
-    return f"round-{item.number}: {_tried(item)} ({changed(total.change_pct if total else None)})"
+def _gain(verdict: Verdict | Decided | None) -> float | None:
+    return verdict.aggregate.change_pct if verdict and verdict.aggregate else None
 
 
-def _ineffective(item: Round) -> str:
-    assert item.verdict is not None
-    why = item.notes.root_cause or item.verdict.reason
-    return f"round-{item.number}: {_tried(item)}: {why.splitlines()[0]}"
+def _why(item: Round) -> str:
+    return item.notes.root_cause or (item.verdict.reason if item.verdict else "")
 
 
 def _tried(item: Round) -> str:
     notes = item.notes
     tried = notes.change or notes.summary or notes.hypothesis or "not described"
-    return tried.splitlines()[0]
+    return f"round-{item.number}: {tried.splitlines()[0]}"
 
 
 def _next_directions(campaign: Campaign, rounds: list[Round]) -> list[str]:

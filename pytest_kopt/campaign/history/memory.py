@@ -17,7 +17,7 @@ from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.profiling.table import CaseProfile
 from pytest_kopt.roofline import TARGET_PCT
-from pytest_kopt.schema.table import Row, Table
+from pytest_kopt.schema.table import Table
 
 _VERSION = re.compile(r"v(\d+)")
 _TIMES = ("Forward Time (ms)", "Backward Time (ms)", "Time (ms)")
@@ -84,10 +84,22 @@ def draw_restart(state: CampaignState, seed: int) -> list[int]:
 
 def document(given: Recollection) -> dict[str, Any]:
     """Return the content of `memory/v<N>.json`; what nothing tells is null or empty."""
-    item, verdict, notes = given.item, given.verdict, given.item.notes
-    baseline, raced = verdict.decision is Decision.BASELINE, verdict.candidates
-    analysis = f"{verdict.decision}: {notes.root_cause}" if notes.root_cause else None
-    return {
+    item, verdict, notes, lines = (
+        given.item,
+        given.verdict,
+        given.item.notes,
+        given.verdict.rooflines,
+    )
+    baseline, kept = verdict.decision is Decision.BASELINE, verdict.decision.keeps
+    snrs = _numbers(given.table, "out_snr")
+    hot = [
+        f"{case.label}: {row.kernel} {row.mean_us:.3f} us x {row.calls}"
+        for case in given.profiles
+        if (row := case.hottest)
+    ]
+    bounds = sorted({f"{line.bound}_bound" for line in lines})
+    searched = {"query": notes.hypothesis, "finding": notes.evidence, "actionability": notes.change}
+    told: dict[str, Any] = {
         "version": f"v{version_of(item.number)}",
         "round": item.number,
         "masked": given.masked,
@@ -97,11 +109,19 @@ def document(given: Recollection) -> dict[str, Any]:
             "action_category": "baseline" if baseline else notes.bucket,
             "action_description": notes.change or notes.summary or notes.hypothesis,
             "expected_impact": notes.expected,
-            "risks_and_rollback": analysis,
+            "risks_and_rollback": f"{verdict.decision}: {notes.root_cause}"
+            if notes.root_cause
+            else None,
         },
-        "profile_evidence": _profile_evidence(given),
+        "profile_evidence": {
+            "tool_used": ", ".join(sorted({case.tool for case in given.profiles})) or None,
+            "evidence_summary": "; ".join(hot) or None,
+            "bottleneck_type": ", ".join(bounds) or None,
+            "evidence_chain": notes.hypothesis,
+        },
         "correctness": {
-            "rel_err": _relative_error(given.table),
+            # The largest relative root-mean-square error: an SNR of s dB is 10^(-s/20).
+            "rel_err": float(10 ** (-min(snrs) / 20)) if snrs else None,
             "status": "PASS" if all(s.check == "PASS" for s in verdict.shapes) else "FAIL",
         },
         "isa_metric_progress": [
@@ -111,55 +131,53 @@ def document(given: Recollection) -> dict[str, Any]:
                 "current": line.achieved_pct,
                 "met": (line.achieved_pct or 0) >= TARGET_PCT,
             }
-            for line in verdict.rooflines
+            for line in lines
         ],
-        "search_log": _search_log(given),
+        "search_log": [{"source": "notes", **searched}] if notes.evidence else [],
         "pitfalls_and_fixes": _pitfalls(given),
         "references": [
             {"source_type": "knowledge", "path_or_url": source, "description": "roofline"}
-            for source in sorted({text for line in verdict.rooflines for text in line.sources})
+            for source in sorted({text for line in lines for text in line.sources})
         ],
         "quality_gate": {
-            "result": "PASS" if verdict.decision.keeps else "FAIL",
-            "failure_reason": None if verdict.decision.keeps else verdict.reason,
+            "result": "PASS" if kept else "FAIL",
+            "failure_reason": None if kept else verdict.reason,
         },
-        "git_commit_hash": verdict.applied.git_commit if verdict.decision.keeps else None,
-        **({"candidates": [found.model_dump(mode="json") for found in raced]} if raced else {}),
+        "git_commit_hash": verdict.applied.git_commit if kept else None,
     }
+    if verdict.candidates:
+        told["candidates"] = [raced.model_dump(mode="json") for raced in verdict.candidates]
+    return told
 
 
 def _performance(given: Recollection) -> dict[str, Any]:
-    now, lines = _figures(given.table), given.verdict.rooflines
-    new, old = given.table, given.previous
+    now, new, old = _figures(given.table), given.table, given.previous
     if new is not None and old is not None:  # a quick round has but some of the cases
         new, old = new.only(old.by_key()), old.only(new.by_key())
-    common = (_figures(new), _figures(old))
-
-    def share(unit: str) -> float | None:
-        return _mean([ln.achieved_pct for ln in lines if ln.unit == unit and ln.achieved_pct])
-
-    def delta(name: str) -> float | None:
-        after, before = (figures[name] for figures in common)
-        return None if before is None or after is None else after - before
-
+    both = [(name, figure, _figures(old)[name]) for name, figure in _figures(new).items()]
+    shares: dict[str, list[float]] = {"TFLOPS": [], "GB/s": []}
+    for line in given.verdict.rooflines:
+        shares[line.unit] += [line.achieved_pct] if line.achieved_pct else []
     return {
         "latency_us": now["latency"],
         "latency_us_by_shape": _latencies(given.table),
-        "tflops": now["TFLOPS"],
-        "bandwidth_gbps": now["GB/s"],
-        "tflops_peak_utilization_pct": share("TFLOPS"),
-        "bandwidth_peak_utilization_pct": share("GB/s"),
+        "tflops": now["tflops"],
+        "bandwidth_gbps": now["bandwidth"],
+        "tflops_peak_utilization_pct": _mean(shares["TFLOPS"]),
+        "bandwidth_peak_utilization_pct": _mean(shares["GB/s"]),
         "comparison_with_previous": {
-            "latency_delta": delta("latency"),
-            "tflops_delta": delta("TFLOPS"),
-            "bandwidth_delta": delta("GB/s"),
+            f"{name}_delta": None if after is None or before is None else after - before
+            for name, after, before in both
         },
     }
 
 
 def _figures(table: Table | None) -> dict[str, float | None]:
-    rates = {unit: _mean(_numbers(table, f"Forward {unit}")) for unit in ("TFLOPS", "GB/s")}
-    return {"latency": _mean(list(_latencies(table).values())), **rates}
+    return {
+        "latency": _mean([*_latencies(table).values()]),
+        "tflops": _mean(_numbers(table, "Forward TFLOPS")),
+        "bandwidth": _mean(_numbers(table, "Forward GB/s")),
+    }
 
 
 def _mean(found: Sequence[float]) -> float | None:
@@ -169,67 +187,33 @@ def _mean(found: Sequence[float]) -> float | None:
 def _numbers(table: Table | None, column: str) -> list[float]:
     if table is None or column not in table.header:
         return []
-    return [value for row in _passed(table) if (value := row.number(column)) is not None]
+    return [value for row in table.passed if (value := row.number(column)) is not None]
 
 
 def _latencies(table: Table | None) -> dict[str, float]:
     """Return each case's time of a step in microseconds."""
     found = {}
     columns = [name for name in _TIMES if table and name in table.header]
-    for row in _passed(table):
+    for row in table.passed if table else ():
         times = [value for name in columns if (value := row.number(name)) is not None]
         if times:
             found[row.label] = sum(times) * 1e3
     return found
 
 
-def _passed(table: Table | None) -> list[Row]:
-    return [row for row in table.rows if row.check == "PASS"] if table else []
-
-
-def _relative_error(table: Table | None) -> float | None:
-    """Return the largest relative root-mean-square error: an SNR of s dB is 10^(-s/20)."""
-    found = _numbers(table, "out_snr")
-    return float(10 ** (-min(found) / 20)) if found else None
-
-
-def _profile_evidence(given: Recollection) -> dict[str, Any]:
-    hot = [
-        f"{item.label}: {row.kernel} {row.mean_us:.3f} us x {row.calls}"
-        for item in given.profiles
-        if (row := item.hottest)
-    ]
-    bounds = sorted({line.bound for line in given.verdict.rooflines})
-    return {
-        "tool_used": ", ".join(sorted({item.tool for item in given.profiles})) or None,
-        "evidence_summary": "; ".join(hot) or None,
-        "bottleneck_type": ", ".join(f"{bound}_bound" for bound in bounds) or None,
-        "evidence_chain": given.item.notes.hypothesis,
-    }
-
-
-def _search_log(given: Recollection) -> list[dict[str, Any]]:
-    notes = given.item.notes
-    told = {"query": notes.hypothesis, "finding": notes.evidence, "actionability": notes.change}
-    return [{"source": "notes", **told}] if notes.evidence else []
-
-
-def _pitfalls(given: Recollection) -> list[dict[str, Any]]:
+def _pitfalls(given: Recollection) -> list[dict[str, str | None]]:
     """Return what went wrong: failed attempts, the roll-back's lesson, facts that are UNKNOWN."""
-    notes, found = given.item.notes, []
+    notes, verdict = given.item.notes, given.verdict
+    found: list[tuple[str | None, ...]] = []
     for attempt in given.item.attempts.values():
         decided = attempt.decided
         if decided and decided.decision.leaves_open:
             kind = "accuracy" if decided.decision is Decision.REPAIR else "runtime"
-            found.append(_pitfall(kind, f"attempt {attempt.number}: {decided.reason}"))
-    verdict = given.verdict
+            found.append((kind, f"attempt {attempt.number}: {decided.reason}"))
     if not verdict.decision.keeps:
         fixed = "the incumbent was restored"
-        found.append(_pitfall("performance", verdict.reason, notes.root_cause, fixed, notes.lesson))
+        found.append(("performance", verdict.reason, notes.root_cause, fixed, notes.lesson))
     unknown = sorted({text for line in verdict.rooflines for text in line.unknown})
-    return found + [_pitfall("hardware fact", text) for text in unknown]
-
-
-def _pitfall(*told: str | None) -> dict[str, Any]:
     keys = ("error_type", "error_message", "root_cause", "fix_applied", "lesson")
-    return dict(zip_longest(keys, told))
+    found += [("hardware fact", text) for text in unknown]
+    return [dict(zip_longest(keys, told)) for told in found]

@@ -30,7 +30,6 @@ TITLES = {
     REGRESSIONS: "",
     NO_IDLE_GPU: "",
 }
-_ANEW = "`kopt init NEW --from {name}` starts over from the best version"
 _NO_ROOFLINE = Efficiency(None, "UNKNOWN: no roofline (see `kopt calibrate --ceilings`)")
 _RUN_AGAIN = "such a session ends with exit code 10 and decides nothing; run it again"
 
@@ -56,14 +55,22 @@ def check(name: str, state: CampaignState, manifest: Manifest, policy: Policy) -
     no campaign: it holds at no time, and is told until something is measured.
     """
     best = state.incumbent.decided if state.incumbent else None
-    waited = state.no_idle_gpu
+    waited, anew = (
+        state.no_idle_gpu,
+        f"`kopt init NEW --from {name}` starts over from the best version",
+    )
     target = parse_target(manifest.performance_target) if manifest.performance_target else None
+    found, limit = count(state, policy).regressions, policy.max_regressions
+    review = (
+        f"review the directions (`kopt advise {name}`), then give --kopt-policy a policy file with "
+        f"a higher max_regressions; or {anew}"
+    )
     return (
         _target(target, best),
         _hardware(target, best),
-        _iterations(name, state, manifest.max_iterations),
-        Stop("T4", state.ended is not None, state.ended or "", _ANEW.format(name=name)),
-        _regressions(name, state, policy),
+        _iterations(state, manifest.max_iterations, anew),
+        Stop("T4", state.ended is not None, state.ended or "", anew),
+        Stop(REGRESSIONS, found >= limit, f"{found} of {limit}, measured", review),
         Stop(NO_IDLE_GPU, False, f"{waited}; run it again" if waited else _RUN_AGAIN),
     )
 
@@ -133,20 +140,11 @@ def _hardware(target: PerformanceTarget | None, best: Decided | None) -> Stop:
     )
 
 
-def _iterations(name: str, state: CampaignState, limit: int | None) -> Stop:
+def _iterations(state: CampaignState, limit: int | None, anew: str) -> Stop:
     if limit is None:
         return Stop("T3", False, "no max_iterations is set")
     more = f"raise max_iterations in manifest.yaml (at most {MOST_ITERATIONS})"
-    go_on = more if limit < MOST_ITERATIONS else _ANEW.format(name=name)
     # The baseline is no iteration.
     done = max(state.next_round - 2, 0)
-    return Stop("T3", done >= limit, f"{done} of {limit} rounds after the baseline", go_on)
-
-
-def _regressions(name: str, state: CampaignState, policy: Policy) -> Stop:
-    found, limit = count(state, policy).regressions, policy.max_regressions
-    go_on = (
-        f"review the directions (`kopt advise {name}`), then give --kopt-policy a policy file with "
-        f"a higher max_regressions; or {_ANEW.format(name=name)}"
-    )
-    return Stop(REGRESSIONS, found >= limit, f"{found} of {limit}, measured", go_on)
+    why = f"{done} of {limit} rounds after the baseline"
+    return Stop("T3", done >= limit, why, more if limit < MOST_ITERATIONS else anew)

@@ -6,13 +6,13 @@ The chain is the product of the paired gains, all over the same cases.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from pytest_kopt.campaign.ledger import Decided, PairedChange, Trend
 from pytest_kopt.campaign.state import CampaignState
 from pytest_kopt.decide.verdict import Decision, Level, Verdict
-from pytest_kopt.schema.metrics import RATE_UNITS, Metric, aggregate, direction, value
+from pytest_kopt.schema.metrics import COMBINED, Metric, aggregate, direction, rate_unit, value
 from pytest_kopt.schema.table import Table
 
 
@@ -21,14 +21,13 @@ def figures(table: Table, metric: Metric | None = None) -> Trend:
 
     For a schema without a rate, forward and combined are the primary `metric`.
     """
-    unit = next((unit for unit in RATE_UNITS if f"Forward {unit}" in table.header), None)
+    unit = rate_unit(table.header)
     if unit is None:
-        name = metric.name if metric else table.metrics[0]
-        single = Metric(name, metric.better if metric else direction(name, {}))
+        single = metric or Metric(table.metrics[0], direction(table.metrics[0], {}))
         average, peak = _average(table, single), _peak(table, single)
-        return Trend(unit=name, forward_average=average, forward_peak=peak, combined=average)
-    forward, backward = (Metric(f"{way} {unit}", "higher") for way in ("Forward", "Backward"))
-    combined = Metric(f"Combined Step {unit}", "higher")
+        return Trend(unit=single.name, forward_average=average, forward_peak=peak, combined=average)
+    ways = ("Forward", "Backward", COMBINED)
+    forward, backward, combined = (Metric(f"{way} {unit}", "higher") for way in ways)
     return Trend(
         unit=unit,
         forward_average=_average(table, forward),
@@ -45,7 +44,7 @@ def _average(table: Table, metric: Metric) -> float | None:
 
 
 def _peak(table: Table, metric: Metric) -> float | None:
-    values = [value(row, metric) for row in table.rows if row.check == "PASS"]
+    values = [value(row, metric) for row in table.passed]
     usable = [item for item in values if item is not None and math.isfinite(item)]
     best = max if metric.better == "higher" else min
     return best(usable) if usable else None
@@ -65,16 +64,24 @@ def chain_to(state: CampaignState, last: Decided) -> Chain | None:
     A quick round says nothing of the other cases: with one among the links, every link is taken
     over the representative cases. None where a link was not paired over them.
     """
-    accepted = [
-        item.verdict
-        for item in state.kept_rounds()
-        if item.verdict and 1 < item.number < last.round
-    ]
-    links = [*accepted, last]
+    accepted = (item.verdict for item in state.kept_rounds() if 1 < item.number < last.round)
+    links = [*filter(None, accepted), last]
     level: Level = "quick" if any(link.level == "quick" for link in links) else "full"
     changes = [link.paired if link.level == level else link.paired_quick for link in links]
-    found = _product(changes)
-    return Chain(found, level) if found else None
+    found = [change for change in changes if change]
+    if len(found) < len(changes):
+        return None
+
+    def compounded(parts: Iterable[float]) -> float:
+        return (math.prod(1 + part / 100 for part in parts) - 1) * 100
+
+    backward = [change.backward_pct for change in found if change.backward_pct is not None]
+    product = PairedChange(
+        step_pct=compounded(change.step_pct for change in found),
+        forward_pct=compounded(change.forward_pct for change in found),
+        backward_pct=compounded(backward) if len(backward) == len(found) else None,
+    )
+    return Chain(product, level)
 
 
 def chain_of_best(state: CampaignState) -> Chain | None:
@@ -109,19 +116,3 @@ def over_baseline(verdicts: Iterable[Verdict | Decided]) -> Iterator[Gain]:
                 gain = replace(gain, change_pct=(level - 1) * 100)
             level = 1 + (gain.change_pct or 0.0) / 100
         yield gain
-
-
-def _product(changes: Sequence[PairedChange | None]) -> PairedChange | None:
-    found = [change for change in changes if change]
-    if len(found) < len(changes):
-        return None
-
-    def compounded(parts: Iterable[float]) -> float:
-        return (math.prod(1 + part / 100 for part in parts) - 1) * 100
-
-    backward = [change.backward_pct for change in found if change.backward_pct is not None]
-    return PairedChange(
-        step_pct=compounded(change.step_pct for change in found),
-        forward_pct=compounded(change.forward_pct for change in found),
-        backward_pct=compounded(backward) if len(backward) == len(found) else None,
-    )
