@@ -6,7 +6,8 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from pytest_kopt.campaign.history.stops import Stop
 from pytest_kopt.campaign.kernel import files_of
 from pytest_kopt.campaign.state import Round, chain_breaks
 from pytest_kopt.cases.details import place_of
-from pytest_kopt.decide.verdict import Decision, NextAction, Verdict
+from pytest_kopt.decide.verdict import ActionWord, Decision, NextAction, Verdict
 from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.exit_codes import ExitCode
@@ -36,25 +37,29 @@ def status(
     are the arguments of `restore_harness`, where the harness stands in the way of a round.
     """
     away = here is not None and here.resolve() != campaign.root.resolve()
-    way = f"cd {shlex.quote(str(campaign.root))} && " if away else ""
-    obstacle = _refusal(_check_state, campaign)
-    state, manifest = campaign.state, campaign.manifest
-    policy = campaign.policy()
+    state, manifest, policy = campaign.state, campaign.manifest, campaign.policy()
     counted = counters.count(state, policy)
     ends = stops.check(campaign.name, state, manifest, policy)
     looked_at = unmasked_rounds(state)
     review = counters.review(looked_at)
     attempted = [_round(item) for item in state.rounds.values() if item.attempts]
     rounds = [item for item in attempted if version_of(item["round"]) not in state.masked]
-    pending = state.pending
-    session = _session(campaign)
+    pending, session = state.pending, _session(campaign)
+    obstacle = _refusal(
+        campaign.check_ready,
+        lambda: campaign.check_policy(policy),
+        lambda: state.baseline and campaign.incumbent(),
+    )
     refused = session["error"]["text"] if session and session["phase"] == running.ENDED else None
-    broken = None if obstacle else _refusal(hypothesis.check_parses, campaign) or refused
+    broken = None if obstacle else _refusal(lambda: hypothesis.check_parses(campaign)) or refused
     clear = not (obstacle or harness or broken or pending or stops.holding(ends))
-    same = _refusal(_check_measurable, campaign) if clear else None
-    found = InTheWay(obstacle, harness or {}, broken, same)
+    notes = state.rounds.get(state.next_round, Round(1)).notes
+    differs = partial(hypothesis.check_differs, campaign, notes.extra_benefit)
+    same = _refusal(differs) if clear else None
+    way = f"cd {shlex.quote(str(campaign.root))} && " if away else ""
+    outlook = _Outlook(campaign, ends, way, obstacle, harness or {}, broken, same)
+    action = outlook.next_action()
     verdict, decided = _last_verdict(campaign), state.decided_rounds()
-    action = next_action(campaign, found, ends, way)
     return {
         "schema_version": STATUS_VERSION,
         "campaign": campaign.name,
@@ -90,10 +95,10 @@ def status(
         "stagnation": asdict(review) if review else None,
         "termination_check": [{"title": stop.title, **asdict(stop)} for stop in ends],
         "integration": _integration(campaign),
-        "allowed": list(_allowed(campaign, ends, found, way)),
+        "allowed": list(outlook.allowed()),
         "running": session,
         "next_action": action.model_dump(mode="json"),
-        "next": sentence(action, campaign, found, ends, way),
+        "next": outlook.sentence(action),
         "quick": {
             "shapes": manifest.representative_shapes or [],
             "frozen_since_round": state.first_quick_round,
@@ -133,27 +138,14 @@ def _last_verdict(campaign: Campaign) -> Verdict | None:
     return None
 
 
-def _refusal(check: Callable[[Campaign], object], campaign: Campaign) -> str | None:
-    """Return why a check refuses a campaign, None where it does not."""
+def _refusal(*checks: Callable[[], object]) -> str | None:
+    """Return why the first of these checks refuses, None where none does."""
     try:
-        check(campaign)
+        for check in checks:
+            check()
     except (BadInput, KernelError) as error:
         return str(error)
     return None
-
-
-def _check_state(campaign: Campaign) -> None:
-    """Raise BadInput where the tree, or what is kept, is in no state for a round."""
-    campaign.check_ready()
-    campaign.check_policy(campaign.policy())
-    if campaign.state.baseline:
-        campaign.incumbent()
-
-
-def _check_measurable(campaign: Campaign) -> None:
-    """Raise BadInput where the kernel in the tree needs no round."""
-    notes = campaign.state.rounds.get(campaign.state.next_round, Round(1)).notes
-    hypothesis.check_differs(campaign, notes.extra_benefit)
 
 
 def _integration(campaign: Campaign) -> str | None:
@@ -182,22 +174,6 @@ def _measured_elsewhere(campaign: Campaign) -> str:
     return ""
 
 
-def _allowed(campaign: Campaign, ends: Sequence[Stop], found: InTheWay, way: str) -> Iterator[str]:
-    """Yield the commands that would not be refused now."""
-    is_ready = not found.obstacle and not found.harness
-    if not stops.holding(ends) and is_ready and not found.broken and not found.same:
-        yield f"{way}{round_command(campaign)}"
-    final = final_command(campaign)
-    if final and is_ready:
-        workspace = campaign.manifest.upstream is not None
-        yield f"{f'cd {shlex.quote(str(campaign.home))} && ' if workspace else way}{final}"
-    if not found.obstacle and (discarding := discard_command(campaign)):
-        yield discarding
-    yield from (f"kopt {word} {campaign.name}" for word in ("advise", "report"))
-    if not campaign.state.ended:
-        yield f"kopt stop {campaign.name}"
-
-
 def _session(campaign: Campaign) -> dict[str, Any] | None:
     """Return how far the session is that works on the campaign, or how a kernel ended the last one.
 
@@ -216,89 +192,6 @@ def _session(campaign: Campaign) -> dict[str, Any] | None:
     return None if file.stat().st_mtime < edited else document
 
 
-@dataclass(frozen=True, slots=True)
-class InTheWay:
-    """What keeps a round from running, None where nothing does.
-
-    `obstacle` is for a person to mend, `harness` says which edits to undo (the arguments of
-    `restore_harness`). The rest is the author's: a `broken` kernel that does not parse or import,
-    and one that is the `same` code as the last accepted.
-    """
-
-    obstacle: str | None = None
-    harness: Mapping[str, Any] = field(default_factory=dict)
-    broken: str | None = None
-    same: str | None = None
-
-
-def next_action(campaign: Campaign, found: InTheWay, ends: Sequence[Stop], way: str) -> NextAction:
-    """Return what is next as a word with its arguments; `way` brings one to where rounds run."""
-    if stops.holding(ends):
-        final, last = final_command(campaign), campaign.state.last_final
-        is_best = last is not None and last.best == campaign.state.incumbent_round
-        if not final or (last and is_best and last.decision is not Decision.INCOMPLETE):
-            return NextAction(action="stop")
-        return NextAction(action="run_final", arguments={"command": f"{way}{final}"})
-    if found.obstacle:
-        return NextAction(action="mend", arguments={"obstacle": found.obstacle})
-    if found.harness:
-        return NextAction(action="restore_harness", arguments=dict(found.harness))
-    state, number = campaign.state, campaign.state.next_round
-    arguments = {
-        "round": number,
-        "command": f"{way}{round_command(campaign)}",
-        "kernel": campaign.manifest.kernel_source,
-    }
-    if discarding := discard_command(campaign):
-        arguments["discard"] = discarding
-    if found.broken:
-        file, line = place_of(found.broken) or (None, None)
-        arguments["error"] = {"text": found.broken, "file": file, "line": line}
-        return NextAction(action="mend_kernel", arguments=arguments)
-    if state.has_begun(number):
-        return _going_on(campaign, state.rounds[number], found, arguments)
-    if state.baseline is None:
-        return NextAction(action="run_baseline", arguments=arguments)
-    if not found.same and lineage.edited(campaign.root, campaign.manifest, state):
-        return NextAction(action="run_round", arguments=arguments)
-    return NextAction(action="change_kernel", arguments=arguments)
-
-
-def _going_on(
-    campaign: Campaign, item: Round, found: InTheWay, arguments: dict[str, Any]
-) -> NextAction:
-    decided = item.verdict
-    if found.same:
-        return NextAction(action="change_kernel", arguments=arguments)
-    if decided is None or decided.decision is not Decision.REPAIR:
-        return NextAction(action="rerun", arguments=arguments)
-    if campaign.candidate().hashes != decided.kernel:
-        return NextAction(action="run_round", arguments=arguments)
-    if item.number > 1:
-        left = campaign.policy().max_repairs - (item.failed_checks() - 1)
-        arguments["repairs_left"] = left
-    return NextAction(action="repair", arguments=arguments)
-
-
-def round_command(campaign: Campaign) -> str:
-    return f"pytest --kopt-campaign {campaign.name} --kopt-round {campaign.state.next_round}"
-
-
-def final_command(campaign: Campaign) -> str | None:
-    """Return the command of the final comparison, None where it would be refused."""
-    best = campaign.state.incumbent_round
-    if best is None or best == 1 or campaign.state.ended == "abandoned":
-        return None
-    return f"pytest --kopt-campaign {campaign.name} --kopt-round final"
-
-
-def discard_command(campaign: Campaign) -> str | None:
-    """Return the command that ends the open round, None where none is open after the baseline."""
-    number = campaign.state.next_round
-    is_open = number > 1 and campaign.state.has_begun(number)
-    return f"kopt discard {campaign.name}" if is_open else None
-
-
 #: The sentence of an action that a round's command follows.
 _SENTENCES = {
     "run_baseline": "measure the baseline",
@@ -307,21 +200,118 @@ _SENTENCES = {
 }
 
 
-def sentence(
-    action: NextAction, campaign: Campaign, found: InTheWay, ends: Sequence[Stop], way: str
-) -> str:
-    word, arguments = action.action, action.arguments
-    if word in ("stop", "run_final"):
-        return "; ".join(["nothing", *going_on_lines(campaign, ends, way)])
-    if "obstacle" in arguments:
-        return f"mend what is in the way: {arguments['obstacle']}"
-    if "error" in arguments:
-        return f"mend the kernel: {arguments['error']['text']}"
-    if found.same and "discard" in arguments:
-        return f"change the kernel: {found.same}"
-    last = campaign.state.rounds.get(campaign.state.next_round, Round(1)).verdict
-    step = last.next_step if last else "run the round again"
-    return f"{_SENTENCES.get(word, step)}: {arguments['command']}"
+@dataclass(frozen=True, slots=True)
+class _Outlook:
+    """What may be done next, and what keeps a round from running (None where nothing does).
+
+    `way` brings one to where rounds run. `obstacle` is for a person to mend, `harness` says which
+    edits to undo (the arguments of `restore_harness`). The rest is the author's: a `broken` kernel
+    that does not parse or import, and one that is the `same` code as the last accepted.
+    """
+
+    campaign: Campaign
+    ends: Sequence[Stop]
+    way: str
+    obstacle: str | None
+    harness: Mapping[str, Any]
+    broken: str | None
+    same: str | None
+
+    @property
+    def _round_command(self) -> str:
+        number = self.campaign.state.next_round
+        return f"{self.way}pytest --kopt-campaign {self.campaign.name} --kopt-round {number}"
+
+    @property
+    def _discard_command(self) -> str | None:
+        """The command that ends the open round, None where none is open after the baseline."""
+        number = self.campaign.state.next_round
+        is_open = number > 1 and self.campaign.state.has_begun(number)
+        return f"kopt discard {self.campaign.name}" if is_open else None
+
+    def allowed(self) -> Iterator[str]:
+        """Yield the commands that would not be refused now."""
+        campaign, is_ready = self.campaign, not self.obstacle and not self.harness
+        if not stops.holding(self.ends) and is_ready and not self.broken and not self.same:
+            yield self._round_command
+        final = _final_command(campaign)
+        if final and is_ready:
+            workspace = campaign.manifest.upstream is not None
+            home = f"cd {shlex.quote(str(campaign.home))} && "
+            yield f"{home if workspace else self.way}{final}"
+        if not self.obstacle and (discarding := self._discard_command):
+            yield discarding
+        yield from (f"kopt {word} {campaign.name}" for word in ("advise", "report"))
+        if not campaign.state.ended:
+            yield f"kopt stop {campaign.name}"
+
+    def next_action(self) -> NextAction:
+        """Return what is next as a word with its arguments."""
+        state, number = self.campaign.state, self.campaign.state.next_round
+        if stops.holding(self.ends):
+            final, last = _final_command(self.campaign), state.last_final
+            is_best = last is not None and last.best == state.incumbent_round
+            if not final or (last and is_best and last.decision is not Decision.INCOMPLETE):
+                return NextAction(action="stop")
+            return NextAction(action="run_final", arguments={"command": f"{self.way}{final}"})
+        if self.obstacle:
+            return NextAction(action="mend", arguments={"obstacle": self.obstacle})
+        if self.harness:
+            return NextAction(action="restore_harness", arguments=dict(self.harness))
+        arguments: dict[str, Any] = {
+            "round": number,
+            "command": self._round_command,
+            "kernel": self.campaign.manifest.kernel_source,
+        }
+        if discarding := self._discard_command:
+            arguments["discard"] = discarding
+        if self.broken:
+            file, line = place_of(self.broken) or (None, None)
+            arguments["error"] = {"text": self.broken, "file": file, "line": line}
+            return NextAction(action="mend_kernel", arguments=arguments)
+        word = self._word()
+        if word == "repair" and number > 1:
+            failed = state.rounds[number].failed_checks() - 1
+            arguments["repairs_left"] = self.campaign.policy().max_repairs - failed
+        return NextAction(action=word, arguments=arguments)
+
+    def _word(self) -> ActionWord:
+        """Return what is next where nothing stands in the way of a round."""
+        campaign, state = self.campaign, self.campaign.state
+        if self.same:
+            return "change_kernel"
+        if state.has_begun(state.next_round):
+            decided = state.rounds[state.next_round].verdict
+            if decided is None or decided.decision is not Decision.REPAIR:
+                return "rerun"
+            return "repair" if campaign.candidate().hashes == decided.kernel else "run_round"
+        if state.baseline is None:
+            return "run_baseline"
+        edited = lineage.edited(campaign.root, campaign.manifest, state)
+        return "run_round" if edited else "change_kernel"
+
+    def sentence(self, action: NextAction) -> str:
+        word, arguments = action.action, action.arguments
+        if word in ("stop", "run_final"):
+            return "; ".join(["nothing", *going_on_lines(self.campaign, self.ends, self.way)])
+        if "obstacle" in arguments:
+            return f"mend what is in the way: {arguments['obstacle']}"
+        if "error" in arguments:
+            return f"mend the kernel: {arguments['error']['text']}"
+        if self.same and "discard" in arguments:
+            return f"change the kernel: {self.same}"
+        state = self.campaign.state
+        last = state.rounds.get(state.next_round, Round(1)).verdict
+        step = last.next_step if last else "run the round again"
+        return f"{_SENTENCES.get(word, step)}: {arguments['command']}"
+
+
+def _final_command(campaign: Campaign) -> str | None:
+    """Return the command of the final comparison, None where it would be refused."""
+    best = campaign.state.incumbent_round
+    if best is None or best == 1 or campaign.state.ended == "abandoned":
+        return None
+    return f"pytest --kopt-campaign {campaign.name} --kopt-round final"
 
 
 def going_on_lines(campaign: Campaign, found: Sequence[Stop], way: str = "") -> Iterator[str]:
@@ -329,9 +319,7 @@ def going_on_lines(campaign: Campaign, found: Sequence[Stop], way: str = "") -> 
 
     `way` is what brings one to where it runs.
     """
-    final = final_command(campaign)
-    if final:
-        yield f"the campaign ends here; its best against the baseline: {way}{final}"
-    else:
-        yield "the campaign ends here"
+    final = _final_command(campaign)
+    best = f"; its best against the baseline: {way}{final}" if final else ""
+    yield f"the campaign ends here{best}"
     yield from (f"to go on: {stop.go_on}" for stop in found if stop.holds)
