@@ -378,7 +378,7 @@ def test_a_kernel_has_to_exist_inside_the_repository(tmp_path: Path) -> None:
     (repository / "kernels" / "alias.py").symlink_to("own.py")
 
     def check(source: str) -> None:
-        check_kernel_paths(read(kernel_source=[source]), repository, repository)
+        check_kernel_paths(read(kernel_source=[source]).kernel_source, repository, repository)
 
     check("kernels/own.py")
     check("kernels/alias.py")

@@ -84,7 +84,7 @@ class Campaign:
     def check_ready(self) -> None:
         """Raise BadInput when the tree is in no state for a round."""
         self.check_place()
-        manifests.check_kernel_paths(self.manifest, self.root, self._bounds)
+        manifests.check_kernel_paths(self.manifest.kernel_source, self.root, self._bounds)
         if self.repository is None or not self.manifest.git_commit:
             return
         busy = self.repository.operation_in_progress()
@@ -216,7 +216,12 @@ class Campaign:
                 continue
             assert attempt.decided is not None
             commits = self._commits
-            action = _action(attempt.decided, commits)
+            decision = attempt.decided.decision
+            action: Literal["none", "commit", "restore"] = "none"
+            if not decision.keeps:
+                action = "restore"
+            elif commits and decision is not Decision.BASELINE:
+                action = "commit"
             self.append(ledger.Applying(time=now(), action=action, **common))
             commit, restored = None, []
             if action == "commit" and commits:
@@ -225,8 +230,10 @@ class Campaign:
                 files |= {str(path): path for path in beside(self)}
                 commit = commits.of_round(item, files, attempt.decided.reason)
             elif action == "restore":
-                undone = commits if commits and self._has_kept(item) else None
-                if undone:
+                known = (each.decided for each in item.attempts.values())
+                was_kept = any(each and each.decision.keeps for each in known)
+                undone = commits if self.state.incumbent and was_kept else None
+                if undone:  # a commit has the version of a round that was taken back since
                     undone.check_still_there()
                 rejected = self.kept(item.number, attempt).kernel()
                 restored = self.incumbent().restore(self.root, over=rejected, inside=self._bounds)
@@ -283,11 +290,6 @@ class Campaign:
         gone = dict.fromkeys(known.kernel if known else ())
         return {**gone, **self.kept(item.number, attempt).kernel_paths()}
 
-    def _has_kept(self, item: Round) -> bool:
-        """Say whether a commit has the version of a round that was taken back since."""
-        decided = (attempt.decided for attempt in item.attempts.values())
-        return self.state.incumbent is not None and any(d and d.decision.keeps for d in decided)
-
     def results(self, number: int) -> list[CaseResult]:
         """Return the results of a round's last attempt; BadInput when they are not as recorded."""
         return self.kept(number).results()
@@ -340,13 +342,3 @@ class Campaign:
     def _bounds(self) -> Path:
         """Where kernel files may lie: the repository, else the project."""
         return self.repository.root if self.repository else self.root
-
-
-def _action(
-    decided: ledger.Decided, commits: Commits | None
-) -> Literal["none", "commit", "restore"]:
-    if decided.decision is Decision.BASELINE:
-        return "none"
-    if not decided.decision.keeps:
-        return "restore"
-    return "commit" if commits else "none"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -306,9 +306,9 @@ def save(path: Path, manifest: Manifest) -> None:
     write_atomically(path, manifest.to_yaml())
 
 
-def check_kernel_paths(manifest: Manifest, root: Path, repository: Path) -> None:
+def check_kernel_paths(sources: Iterable[str], root: Path, repository: Path) -> None:
     """Raise BadInput for a kernel path that is missing or leads outside the repository."""
-    for source in manifest.kernel_source:
+    for source in sources:
         path = root / source
         if not path.exists():
             raise BadInput(f"kernel {source!r} does not exist", where="kernel_source")

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_kopt import policies, wire
-from pytest_kopt.campaign import commands, manifest
+from pytest_kopt.campaign import commands
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.git.worktrees import counterpart
 from pytest_kopt.campaign.kernel import files_of
-from pytest_kopt.campaign.manifest import Manifest
+from pytest_kopt.campaign.manifest import Manifest, check_kernel_paths
 from pytest_kopt.devices.pinning import discover, for_target
 from pytest_kopt.errors import BadInput
 from pytest_kopt.profiling import ncu, rocprof
@@ -58,9 +58,8 @@ def gaps(
     repository = Repository.around(root)
     found = tree_gaps(given, root, repository)
     for source in given.kernel_source:
-        one = given.model_copy(update={"kernel_source": [source]})
         with listed(found):
-            manifest.check_kernel_paths(one, root, repository.root if repository else root)
+            check_kernel_paths([source], root, repository.root if repository else root)
     suffixes = {Path(source).suffix for source in given.kernel_source}
     if suffixes & _COMPILED and given.rebuild_command is None:
         found.append("a compiled kernel needs rebuild_command (--rebuild 'COMMAND')")
@@ -77,7 +76,13 @@ def gaps(
             "--elsewhere if it is on another machine; to check only: pytest --kopt-check-only)"
         )
     if on_gpu:
-        found += _device_gaps(given.target_gpu)
+        try:
+            for_target(discover("cuda"), given.target_gpu)
+        except BadInput as error:
+            found.append(
+                f"target_gpu: no {given.target_gpu} here, {error.what} (--elsewhere sets the "
+                "campaign up for another machine, --gpu cpu for this one's CPU)"
+            )
     if not _mentions_cases(given, root):
         found.append(_no_cases(given))
     if found or not is_usable:
@@ -118,16 +123,6 @@ def _program_gaps(given: Manifest, root: Path) -> Iterator[str]:
         program = str(root / words[0]) if "/" in words[0] else words[0]
         if shutil.which(program, path=path) is None:
             yield f"{key}: the program {words[0]!r} is not on PATH"
-
-
-def _device_gaps(target: str) -> Iterator[str]:
-    try:
-        for_target(discover("cuda"), target)
-    except BadInput as error:
-        yield (
-            f"target_gpu: no {target} here, {error.what} (--elsewhere sets the campaign up for "
-            "another machine, --gpu cpu for this one's CPU)"
-        )
 
 
 def probe(given: Manifest, root: Path, *, profilers: bool = False) -> Probe:

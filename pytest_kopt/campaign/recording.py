@@ -24,7 +24,7 @@ from pytest_kopt.roofline import efficiency
 from pytest_kopt.schema.profile import fingerprint
 
 #: What the decided event says as the verdict does.
-_IN_SHORT = (*("decision", "level", "reason", "next_step", "aggregate", "flags", "kernel_time"),)
+_IN_SHORT = ["decision", "level", "reason", "next_step", "aggregate", "flags", "kernel_time"]
 
 
 def record_attempt(
@@ -75,7 +75,9 @@ def record_attempt(
         **told,
         **common,
     )
-    campaign.append(*before, _with_stops(campaign, decided, policy))
+    state = fold([*ledger.read(campaign.layout.ledger), decided])
+    found = stops.holding(stops.check(campaign.name, state, campaign.manifest, policy))
+    campaign.append(*before, decided.model_copy(update={"stops": found}))
     return campaign.state.rounds[round].attempts[number]
 
 
@@ -86,15 +88,10 @@ def record_final(
     directory = campaign.layout.final(1 + len(campaign.state.finals))
     verdict = verdict.model_copy(update={"campaign": campaign.name})
     kept = keep(campaign.layout, directory, evidence, verdict)
-    campaign.append(
-        ledger.Final(
-            time=now(),
-            best=campaign.state.incumbent_round or 1,
-            **{name: getattr(verdict, name) for name in ("decision", "reason", "aggregate")},
-            evidence=kept,
-            report=report,
-        )
-    )
+    best = campaign.state.incumbent_round or 1
+    told = {name: getattr(verdict, name) for name in ("decision", "reason", "aggregate")}
+    final = ledger.Final(time=now(), best=best, **told, evidence=kept, report=report)
+    campaign.append(final)
     return verdict
 
 
@@ -115,29 +112,16 @@ def record_no_idle_gpu(
 
 def _changes(campaign: Campaign, policy: Policy) -> Iterator[ledger.Event]:
     """Yield what of the manifest and of the stop limits is not as it was last recorded."""
-    limits = campaign.recorded_policy()
+    manifest = campaign.manifest.model_dump(mode="json", by_alias=True)
+    recorded = campaign.recorded_policy()
+    limits = {key: recorded[key] for key in STOP_LIMITS if key in recorded}
     for kind, known, given in (
-        (
-            ledger.ManifestChanged,
-            campaign.recorded_manifest(),
-            campaign.manifest.model_dump(mode="json", by_alias=True),
-        ),
-        (
-            ledger.PolicyChanged,
-            {key: limits[key] for key in STOP_LIMITS if key in limits},
-            policy.model_dump(),
-        ),
+        (ledger.ManifestChanged, campaign.recorded_manifest(), manifest),
+        (ledger.PolicyChanged, limits, policy.model_dump()),
     ):
         values = {key: given.get(key) for key in known if given.get(key) != known[key]}
         if values:
             yield kind(time=now(), values=values)
-
-
-def _with_stops(campaign: Campaign, decided: ledger.Decided, policy: Policy) -> ledger.Decided:
-    """Return the event with the conditions that hold once it is recorded."""
-    state = fold([*ledger.read(campaign.layout.ledger), decided])
-    found = stops.check(campaign.name, state, campaign.manifest, policy)
-    return decided.model_copy(update={"stops": stops.holding(found)})
 
 
 def _freeze(campaign: Campaign, header: tuple[str, ...], representative: list[str] | None) -> None:

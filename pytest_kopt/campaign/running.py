@@ -106,7 +106,10 @@ def hold(layout: Layout) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        what = f"campaign {layout.name!r} is in use by {_name_in(owner)}"
+        who = "another process"  # about to write its name, or just gone
+        with suppress(OSError):
+            who = owner.read_text()
+        what = f"campaign {layout.name!r} is in use by {who}"
         raise BadInput(what, legal="one session at a time") from None
     try:
         owner.write_text(f"process {os.getpid()} on {socket.gethostname()} since {now()}")
@@ -114,10 +117,3 @@ def hold(layout: Layout) -> Iterator[None]:
     finally:
         owner.unlink(missing_ok=True)
         lock.release()
-
-
-def _name_in(owner: Path) -> str:
-    try:
-        return owner.read_text()
-    except OSError:  # it is about to write it, or has just gone
-        return "another process"
