@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,17 @@ class Route:
     backend: str | None
 
     def untried(self, tried: Iterable[str], count: int) -> list[Direction]:
-        """Return up to `count` directions of its pages that no text of `tried` names."""
+        """Return up to `count` directions that no text of `tried` names, page after page in turn.
+
+        Taking one of each page in turn mixes algorithm and language: a review changes level.
+        """
+        named = set(re.findall(r"[a-z0-9_]+-\d+", " ".join(tried).lower()))
         pages = [item.path for item in self.readings if item.path.endswith(_DIRECTIONS)]
-        return untried(read(self.root, pages), tried, count)
+        left = [
+            [each for each in page if each.id not in named and not each.is_anti_pattern]
+            for page in read(self.root, pages)
+        ]
+        return [each for row in zip_longest(*left) for each in row if each][:count]
 
 
 def route(op: str, gpu: str, backend: str, lang: str, root: Path | None = None) -> Route:
@@ -139,33 +148,14 @@ class Direction:
         return self.title.lower().startswith("anti-pattern")
 
 
-def parse(text: str, path: str) -> list[Direction]:
-    """Return the directions of a page; sections of another form are none."""
-    found = []
-    for heading, body in sections(_HEADING, text):
-        told = {m["name"]: m["text"] for m in _LINE.finditer(body)}
-        lines = {name.lower().replace(" ", "_"): told.get(name, "") for name in _LINES}
-        title = heading["title"].strip()
-        found.append(Direction(id=heading["id"], title=title, path=path, **lines))
-    return found
-
-
 def read(root: Path, pages: Iterable[str]) -> list[list[Direction]]:
-    """Return the directions of each page below a knowledge folder that has any."""
-    found = [parse((root / page).read_text(), page) for page in pages]
-    return [directions for directions in found if directions]
-
-
-def untried(
-    pages: Sequence[Sequence[Direction]], tried: Iterable[str], count: int
-) -> list[Direction]:
-    """Return up to `count` directions that no text of `tried` names, page after page in turn.
-
-    Taking one of each page in turn mixes algorithm and language, so that a review changes level.
-    """
-    named = set(re.findall(r"[a-z0-9_]+-\d+", " ".join(tried).lower()))
-    left = [[d for d in page if d.id not in named and not d.is_anti_pattern] for page in pages]
-    found: list[Direction] = []
-    for place in range(max(map(len, left), default=0)):
-        found += [page[place] for page in left if place < len(page)]
-    return found[:count]
+    """Return each page's directions below a knowledge folder; sections of another form are none."""
+    found: list[list[Direction]] = []
+    for page in pages:
+        found.append([])
+        for heading, body in sections(_HEADING, (root / page).read_text()):
+            told = {m["name"]: m["text"] for m in _LINE.finditer(body)}
+            lines = {name.lower().replace(" ", "_"): told.get(name, "") for name in _LINES}
+            title = heading["title"].strip()
+            found[-1].append(Direction(id=heading["id"], title=title, path=page, **lines))
+    return found

@@ -6,7 +6,8 @@ import ast
 import functools
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
 
@@ -117,7 +118,7 @@ def _imports_below(
     """Return the loaded modules below `root`, their trees, and what each of them imports there."""
     modules = project_modules(root)
     trees = {name: ast.parse(path.read_bytes()) for name, path in modules.items()}
-    return modules, trees, {name: set(_imported(name, trees[name], modules)) for name in modules}
+    return modules, trees, {name: _imported(name, trees[name], modules) for name in modules}
 
 
 def _closure(start: set[str], edges: Mapping[str, set[str]]) -> set[str]:
@@ -130,31 +131,22 @@ def _closure(start: set[str], edges: Mapping[str, set[str]]) -> set[str]:
     return found
 
 
-def _imported(name: str, tree: ast.Module, modules: Mapping[str, Path]) -> Iterator[str]:
+def _imported(name: str, tree: ast.Module, modules: Mapping[str, Path]) -> set[str]:
     module = sys.modules[name]
     package = module.__name__ if hasattr(module, "__path__") else name.rpartition(".")[0]
+    found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from _prefixes(alias.name, modules)
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                parts = package.split(".")
-                above = parts[: len(parts) - node.level + 1]
-                base = ".".join([*above, *([base] if base else [])])
-            yield from _prefixes(base, modules)
-            for alias in node.names:
-                if f"{base}.{alias.name}" in modules:
-                    yield f"{base}.{alias.name}"
-
-
-def _prefixes(name: str, modules: Mapping[str, Path]) -> Iterator[str]:
-    parts = name.split(".")
-    for length in range(1, len(parts) + 1):
-        prefix = ".".join(parts[:length])
-        if prefix in modules:
-            yield prefix
+            parts = package.split(".") if node.level else []
+            above = parts[: len(parts) - node.level + 1]
+            base = ".".join([*above, *filter(None, [node.module])])
+            found |= {f"{base}.{alias.name}" for alias in node.names}
+    # What an import names may be a module or something in one; packages above are run as well.
+    return {way for name in found for way in accumulate(name.split("."), "{}.{}".format)} & {
+        *modules
+    }
 
 
 def _refuse_registrations(name: str, tree: ast.Module) -> None:

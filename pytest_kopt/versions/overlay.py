@@ -32,7 +32,29 @@ def build(
     removed = {PurePosixPath(path) for path in absent}
     real = {folder for path in (*replaced, *removed) for folder in path.parents}
     real |= {PurePosixPath(start), *PurePosixPath(start).parents}
-    _fill(root, target, PurePosixPath(), replaced, removed, real)
+
+    def fill(folder: PurePosixPath) -> None:
+        (target / folder).mkdir(parents=True, exist_ok=True)
+        source = root / folder
+        for name in sorted(os.listdir(source)) if source.is_dir() else ():
+            path = folder / name
+            touched = path in replaced or path in removed
+            if name in _LEFT_OUT or touched or target.is_relative_to(root / path):
+                continue
+            here, there = root / path, target / path
+            if path in real:
+                fill(path)
+            elif path.suffix == ".py" and not here.is_symlink() and here.is_file():
+                shutil.copyfile(here, there)
+            else:
+                there.symlink_to(here)
+        for path, content in replaced.items():
+            place = target / path
+            if folder in path.parents and (path.parent == folder or not place.parent.exists()):
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(content)
+
+    fill(PurePosixPath())
     return target
 
 
@@ -51,16 +73,13 @@ def difference(root: Path, tree: Path) -> tuple[dict[str, bytes], list[str]]:
         there = root / here.relative_to(tree)
         for name in names:
             mine, theirs = here / name, there / name
-            if not mine.is_symlink() and not _is_same(mine, theirs):
+            same = theirs.is_file() and filecmp.cmp(mine, theirs, shallow=False)
+            if not mine.is_symlink() and not same:
                 files[mine.relative_to(tree).as_posix()] = mine.read_bytes()
         known = set(os.listdir(there)) if there.is_dir() else set()
         gone = known - {*os.listdir(here)} - _LEFT_OUT
         absent += [(there / name).relative_to(root).as_posix() for name in sorted(gone)]
     return files, absent
-
-
-def _is_same(mine: Path, theirs: Path) -> bool:
-    return theirs.is_file() and filecmp.cmp(mine, theirs, shallow=False)
 
 
 def copy(root: Path, target: Path, files: Mapping[str, bytes], absent: Iterable[str] = ()) -> Path:
@@ -88,33 +107,3 @@ def copy(root: Path, target: Path, files: Mapping[str, bytes], absent: Iterable[
         place.unlink(missing_ok=True)
         place.write_bytes(content)
     return target
-
-
-def _fill(
-    root: Path,
-    target: Path,
-    folder: PurePosixPath,
-    files: Mapping[PurePosixPath, bytes],
-    absent: set[PurePosixPath],
-    real: set[PurePosixPath],
-) -> None:
-    (target / folder).mkdir(parents=True, exist_ok=True)
-    touched = {*files, *absent}
-    source = root / folder
-    entries = sorted(os.listdir(source)) if source.is_dir() else []
-    for name in entries:
-        path = folder / name
-        if name in _LEFT_OUT or path in touched or target.is_relative_to(root / path):
-            continue
-        if path in real:
-            _fill(root, target, path, files, absent, real)
-        elif path.suffix == ".py" and not (root / path).is_symlink() and (root / path).is_file():
-            shutil.copyfile(root / path, target / path)
-        else:
-            (target / path).symlink_to(root / path)
-    for path, content in files.items():
-        if path.parent == folder:
-            (target / path).write_bytes(content)
-        elif folder in path.parents and not (target / path).parent.exists():
-            (target / path).parent.mkdir(parents=True)
-            (target / path).write_bytes(content)

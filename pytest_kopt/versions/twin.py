@@ -129,30 +129,15 @@ def translating(
 
 
 def place(function: Callable[..., Any]) -> tuple[str, str]:
-    """Return the module and the dotted name under which a case's function can be had.
+    """Return the module and the dotted name under which exactly a case's function can be had.
 
     Raises NotLoadable for lambdas, closures and instances.
     """
-    return _place(_innermost(function))
-
-
-def _innermost(function: Any) -> Any:
     while isinstance(function, functools.partial):
         function = function.func
-    return function
-
-
-def _rebuild(function: Any, twin: Any) -> Any:
-    if not isinstance(function, functools.partial):
-        return twin
-    return functools.partial(_rebuild(function.func, twin), *function.args, **function.keywords)
-
-
-def _place(function: Any) -> tuple[str, str]:
-    """Return the module and the dotted name under which exactly this object can be had."""
     owner = getattr(function, "__self__", None)
     if isinstance(owner, type):
-        module, name = _place(owner)
+        module, name = place(owner)
         return module, f"{name}.{function.__name__}"
     module_of = home(function)
     candidates = [module_of] if module_of else []
@@ -165,3 +150,9 @@ def _place(function: Any) -> tuple[str, str]:
     inside = "defined inside a function" if "<locals>" in shown else "an instance"
     kind = "a lambda" if shown.endswith("<lambda>") else inside
     raise NotLoadable(f"{shown} is {kind}; {_ADVICE}")
+
+
+def _rebuild(function: Any, twin: Any) -> Any:
+    if not isinstance(function, functools.partial):
+        return twin
+    return functools.partial(_rebuild(function.func, twin), *function.args, **function.keywords)
