@@ -63,10 +63,7 @@ def keep(layout: Layout, directory: Path, evidence: Evidence, verdict: Verdict) 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a decided attempt of a round left.
-
-    Reads raise BadInput for a file that is gone or is not the one the ledger names.
-    """
+    """What a decided attempt left; BadInput for a file that is gone, or not the ledger's."""
 
     layout: Layout
     number: int

@@ -203,10 +203,7 @@ class Campaign:
     def settle(
         self, *, apply: bool = True, beside: Callable[[Campaign], Sequence[Path]] = lambda _: ()
     ) -> None:
-        """Carry out what was decided and is still to be done; safe to repeat.
-
-        `beside` writes the files that belong into a commit beside the kernel, and returns them.
-        """
+        """Carry out what was decided; safe to repeat. `beside` writes what is committed too."""
         self._finish_restoring()
         while self.state.pending:
             item, attempt = self.state.pending
@@ -307,10 +304,7 @@ class Campaign:
         return verdict.model_copy(update={"applied": applied})
 
     def note(self, number: int, notes: Notes) -> None:
-        """Add notes to a round that was run, or to the next one; BadInput for any other.
-
-        Also for another target class once the round is decided: what it had to improve is history.
-        """
+        """Add notes to a round that was run, or to the next one; BadInput for any other."""
         legal = sorted({*self.state.rounds, self.state.next_round})
         if number not in legal:
             what = f"round {number} does not exist"

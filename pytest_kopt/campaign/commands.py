@@ -30,10 +30,7 @@ class CommandResult:
 
 
 def split(command: str) -> tuple[dict[str, str], list[str]]:
-    """Return the leading NAME=value words and the words of the command, as shlex splits them.
-
-    Raises BadInput for an unbalanced quote or a command without a program.
-    """
+    """Return the leading NAME=value words and the command's, as shlex splits; or BadInput."""
     if "\0" in command:
         raise BadInput(f"{command!r} holds NUL", where="command")
     try:

@@ -45,10 +45,7 @@ class KernelVersion:
 
     @classmethod
     def take(cls, root: Path, sources: Iterable[str]) -> KernelVersion:
-        """Read the files (and directories' files) that `sources` name.
-
-        Raises BadInput for a file that cannot be read.
-        """
+        """Read the files (and directories' files) that `sources` name; or BadInput."""
         files = {}
         for source in sources:
             where = source

@@ -142,10 +142,7 @@ class Restored(AttemptEvent):
 
 
 class Audited(Document):
-    """An accepted round in the real-training applicability audit; gains in percent.
-
-    `credited_pct` is None where its notes name no bucket.
-    """
+    """An accepted round in the applicability audit; gains in percent, None without a bucket."""
 
     round: Annotated[int, Field(ge=1)]
     bucket: str | None = None
@@ -238,10 +235,7 @@ class PolicyChanged(Event):
 
 
 class Masking(Event):
-    """Versions of the iteration memory (v0 is round 1) were masked or unmasked.
-
-    `seed` is that of the draw of a partial restart, None where the user named the versions.
-    """
+    """Versions of the iteration memory were (un)masked; `seed` is a partial restart's draw."""
 
     event: Literal["masking"] = "masking"
     versions: list[Annotated[int, Field(ge=0)]]

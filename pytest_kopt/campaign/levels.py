@@ -22,11 +22,7 @@ KEY, CORE, TARGET = "representative_shapes", "core_shapes", "target_shapes"
 
 
 def choose(asked: str | None, count: int, shapes: Sequence[str] | None) -> Level:
-    """Return the level of a round that has an incumbent, in a campaign of `count` cases.
-
-    BadInput when quick is asked for and no representative shapes are set. With MOST cases or fewer
-    quick is full.
-    """
+    """Return the level of a round after the baseline; full with MOST of `count` cases or fewer."""
     if count <= MOST or asked == "full":
         return "full"
     if shapes:
@@ -52,10 +48,7 @@ def names(cases: Iterable[CaseResult | ExpectedCase]) -> dict[str, str]:
 
 
 def select(shapes: Sequence[str], cases: Mapping[str, str], key: str = KEY) -> tuple[str, ...]:
-    """Return the node ids that a key of the manifest means, in the cases' order.
-
-    `cases` are the names by node id. BadInput for a name that no case has.
-    """
+    """Return the node ids that a key means, of `cases` (names by node id); or BadInput."""
     for shape in shapes:
         if shape not in cases.values():
             raise BadInput(f"{shape!r} names no case", where=key, legal=list(cases.values()))

@@ -32,10 +32,7 @@ _FENCED = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 
 
 class Notes(Document):
-    """The keys of a notes file; all optional, later notes add to earlier ones.
-
-    With `anti_pattern` the tip says what not to do.
-    """
+    """The keys of a notes file, all optional; with `anti_pattern` the tip says what not to do."""
 
     summary: Text | None = None
     hypothesis: Text | None = None
@@ -74,20 +71,14 @@ NO_NOTES = Notes()
 
 
 def load(path: Path) -> Notes:
-    """Read a notes file, Markdown where its name ends in .md, else YAML.
-
-    BadInput names the key or section, its value and what is legal.
-    """
+    """Read a notes file, Markdown where its name ends in .md, else YAML; or BadInput."""
     text, where = load_text(path), str(path)
     read = _sections if path.suffix.lower() in (".md", ".markdown") else parse_yaml
     return validate(Notes, read(text, where), where=where)
 
 
 def _sections(text: str, where: str) -> dict[str, str]:
-    """Return the keys in the sections of summary.md, or in sections named like a key.
-
-    Left out are those that the plugin fills in, and what nobody has stated.
-    """
+    """Return the keys in sections of summary.md, but for what is ours or was never stated."""
     if "\0" in text:
         raise BadInput(NUL, where=where)
     found: dict[str, str] = {}

@@ -126,10 +126,7 @@ def _program_gaps(given: Manifest, root: Path) -> Iterator[str]:
 
 
 def probe(given: Manifest, root: Path, *, profilers: bool = False) -> Probe:
-    """Collect the campaign's tests in a fresh process with the manifest's environment.
-
-    With `profilers` it also asks what can tell GPU kernel time there, which imports torch.
-    """
+    """Collect the tests in a fresh process; `profilers` asks for those too, and imports torch."""
     with tempfile.TemporaryDirectory() as directory:
         answer = Path(directory) / "probe.json"
         done = subprocess.run(

@@ -1,7 +1,4 @@
-"""What an attempt, a final comparison or a wait for a GPU leaves in a campaign.
-
-Evidence is written first; the decided event is the commit point.
-"""
+"""What sessions leave in a campaign: evidence first; the decided event is the commit point."""
 
 from __future__ import annotations
 

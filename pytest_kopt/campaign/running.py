@@ -57,10 +57,7 @@ def is_anothers(file: Path) -> bool:
 
 
 def write(file: Path, **known: Any) -> None:
-    """Write the document; what is not known is None.
-
-    A file that cannot be written ends nothing: this is only a help.
-    """
+    """Write the document, None for what is not known; one that cannot be written ends nothing."""
     document = {
         "schema_version": RUNNING_VERSION,
         "pid": os.getpid(),
@@ -74,10 +71,7 @@ def write(file: Path, **known: Any) -> None:
 
 
 def end(file: Path, exit_code: int | None, error: Exception | None = None, **known: Any) -> None:
-    """Write that the session has ended, and by which error; another that still runs has the file.
-
-    `exit_code` is None where pytest itself broke.
-    """
+    """Write that the session has ended (`exit_code` None: pytest broke), unless another runs."""
     if is_anothers(file):
         return
     path, line = (place_of(str(error)) if error else None) or (None, None)
@@ -97,10 +91,7 @@ def refusals_left(file: Path) -> Iterator[None]:
 
 @contextmanager
 def hold(layout: Layout) -> Iterator[None]:
-    """Hold a campaign for this process; BadInput names the one that holds it.
-
-    The lock is the operating system's: it goes with the process, however that ends.
-    """
+    """Hold a campaign for as long as this process lives; BadInput names the one that has it."""
     owner = layout.directory / ".lock-owner"
     lock = FileLock(layout.lock)
     try:

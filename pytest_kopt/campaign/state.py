@@ -29,10 +29,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class Round:
-    """A round with its attempts, oldest first, and the notes given so far.
-
-    `last_event` is the place in the ledger of the last event that concerns it, counted from 1.
-    """
+    """A round with its attempts; `last_event` is its last one's place in the ledger, from 1."""
 
     number: int
     attempts: dict[int, Attempt] = field(default_factory=dict)
@@ -188,11 +185,7 @@ class CampaignState:
         return [item for item in self.decided_rounds() if item.is_kept]
 
     def check_round(self, asked: int | str) -> int:
-        """Return the number of the round that may run now.
-
-        `asked` is a number or "next". Raises BadInput for a round that is decided, skipped or
-        without a baseline.
-        """
+        """Return the number that `asked` (or "next") names; BadInput if it may not run."""
         following = self.next_round
         number = following if asked == "next" else int(asked)
         if number == following:

@@ -84,11 +84,7 @@ class Ceiling:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """Everything known about what one device can reach.
-
-    `warm` says that inputs stay in cache between calls (the CPU): a copy's bandwidth then follows
-    the size of what is copied.
-    """
+    """What one device can reach; `warm`: inputs stay in cache between calls (the CPU)."""
 
     device: str
     bandwidth: Ceiling

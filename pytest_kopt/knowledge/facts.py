@@ -59,10 +59,7 @@ class _SpecFile(Document):
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What the spec files say about one metric; `value` is None when they do not know it.
-
-    `path` and `key` say where it stands, or where it would.
-    """
+    """What a spec file says of a metric at `path` and `key`; `value` is None where it does not."""
 
     metric: str
     value: float | None
@@ -116,10 +113,7 @@ class Facts:
         return None
 
     def fact(self, metric: str, architecture: str, product: str | None = None) -> Fact:
-        """Return what is known of a metric of an architecture, or of one of its products.
-
-        BadInput, naming the key, for a spec file that cannot be used.
-        """
+        """Return what is known of a metric; BadInput for a spec file that cannot be used."""
         key = f"{product}.{metric}" if product else metric
         path = f"{_TOP}/hardware/{architecture}/spec.yaml"
         entry = self._specs(architecture, product).get(metric)

@@ -28,11 +28,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The reading order of one target.
-
-    `op`, `architecture` and `backend` are the matched entries of the index, None where it has none;
-    `gaps` say in words what is not covered.
-    """
+    """The reading order of one target; matched entries of the index, and what is not covered."""
 
     root: Path
     readings: tuple[Reading, ...]

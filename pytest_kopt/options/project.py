@@ -17,10 +17,7 @@ from pytest_kopt.options.settings import DEFAULT_WORKSPACE, workspace_of
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """Root and workspace, as a pytest run from here would see them.
-
-    `settings` is pytest's configuration file, relative to the root; None where there is none.
-    """
+    """Root, workspace and settings file (relative to the root), as a pytest run here sees them."""
 
     root: Path
     workspace: Path

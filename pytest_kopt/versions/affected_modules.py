@@ -56,10 +56,7 @@ def _is_below(path: Path, root: Path) -> bool:
 
 @functools.cache
 def _source(file: str) -> Path | None:
-    """Return where a module's source lies, None for what has none; asked for thousands, each case.
-
-    torch.ops, for one, says it comes from a relative path that does not exist.
-    """
+    """Return where a module's source lies, None for a path that does not exist (torch.ops)."""
     path = Path(file)
     return path.resolve() if file.endswith(".py") and path.is_file() else None
 

@@ -71,10 +71,7 @@ class SecondVersion(importlib.abc.MetaPathFinder):
         return {str(path) for path in self._paths.values()}
 
     def module(self, name: str) -> ModuleType:
-        """Return a module of the second version, imported at first use.
-
-        Raises NotLoadable when it does not exist there or its import fails.
-        """
+        """Return a module of the second version, imported at first use; or NotLoadable."""
         with self._swapped():
             try:
                 return importlib.import_module(name)

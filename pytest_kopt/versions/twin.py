@@ -79,10 +79,7 @@ class Translated:
         return kept[1]
 
     def translated(self, item: Any) -> Any:
-        """Return an enum's member, a dataclass or a named tuple as an instance of its twin class.
-
-        Raises NotLoadable for any other instance, and where the twin has other fields.
-        """
+        """Return an argument as an instance of its twin class; NotLoadable where none fits."""
         kind = type(item)
         if kind.__module__ not in self._names or self._version is None:
             return item
@@ -116,10 +113,7 @@ def translating(
     names: set[str],
     version: SecondVersion | None = None,
 ) -> Callable[..., Any]:
-    """Return what calls a version's function with arguments like `given`, translated where need be.
-
-    Raises NotLoadable for arguments that cannot be.
-    """
+    """Return what calls a function with arguments like `given`, translated; or NotLoadable."""
     if not any(type(item).__module__ in names for item in given):
         return function
     wrapped = Translated(function, names, version)
@@ -129,10 +123,7 @@ def translating(
 
 
 def place(function: Callable[..., Any]) -> tuple[str, str]:
-    """Return the module and the dotted name under which exactly a case's function can be had.
-
-    Raises NotLoadable for lambdas, closures and instances.
-    """
+    """Return module and dotted name of a case's function; NotLoadable if it has none."""
     while isinstance(function, functools.partial):
         function = function.func
     owner = getattr(function, "__self__", None)

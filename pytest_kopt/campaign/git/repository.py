@@ -251,10 +251,7 @@ class Repository:
         self._repo.git.branch("--quiet", "-D", branch)
 
     def exclude(self, path: Path) -> None:
-        """Keep a path out of git through `.git/info/exclude`, which is this clone's own.
-
-        The file is one for all trees, and its paths are relative to the root of each.
-        """
+        """Keep a path of every tree out of git, through this clone's `.git/info/exclude`."""
         line = "/" + path.resolve().relative_to(self.root.resolve()).as_posix() + "/"
         file = Path(self._repo.common_dir) / "info" / "exclude"
         file.parent.mkdir(exist_ok=True)

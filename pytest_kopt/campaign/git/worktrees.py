@@ -34,10 +34,7 @@ def keeper(root: Path) -> Path:
 
 
 def root_of(layout: Layout, manifest: Manifest, here: Path) -> Path:
-    """Return where a campaign's rounds run: its workspace, or the tree that is on its branch.
-
-    `here` is a project root of the repository, and the answer where no tree is on that branch.
-    """
+    """Return where a campaign's rounds run: its workspace, the tree on its branch, or `here`."""
     if manifest.upstream is not None:
         return layout.directory
     repository, branch = Repository.around(here), branch_of(layout.name, manifest)

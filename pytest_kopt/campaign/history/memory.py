@@ -1,7 +1,4 @@
-"""Iteration memory: one document a decided round, rebuilt from ledger and evidence.
-
-v0 is the baseline, vN round N + 1. Only `masked` is a decision of its own, and a ledger event.
-"""
+"""Iteration memory, rebuilt from ledger and evidence; v0 is the baseline, vN round N + 1."""
 
 from __future__ import annotations
 
@@ -68,11 +65,7 @@ def check_versions(state: CampaignState, wanted: Iterable[int], *, masked: bool)
 
 
 def draw_restart(state: CampaignState, seed: int) -> list[int]:
-    """Return about half of the unmasked versions, drawn by a seed: never v0, never the best.
-
-    The best is the last accepted round: the chain of accepted rounds does not fall. BadInput when
-    there is nothing to draw from.
-    """
+    """Return about half of the unmasked versions, by a seed: never v0, nor the best one."""
     best = state.incumbent_round
     kept = {0, version_of(best) if best else 0}
     free = [v for v in versions(state) if v not in state.masked and v not in kept]

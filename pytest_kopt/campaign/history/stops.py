@@ -89,10 +89,7 @@ def refuse_another_round(stops: Sequence[Stop]) -> None:
 
 
 def lines(held: Mapping[str, str], others: Mapping[str, str] | None = None) -> list[str]:
-    """Return the Termination Check as text: which conditions hold and why.
-
-    `others` say why the rest does not, where that is known.
-    """
+    """Return the Termination Check as text; `others` say why the rest does not hold."""
     others = {NO_IDLE_GPU: _RUN_AGAIN, **(others or {})}
     found = []
     for name, words in TITLES.items():

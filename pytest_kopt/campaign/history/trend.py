@@ -1,7 +1,4 @@
-"""The figures that a campaign's trend shows of a round, and the chain of the accepted ones' gains.
-
-The chain is the product of the paired gains, all over the same cases.
-"""
+"""The figures that a campaign's trend shows, and the product of the accepted rounds' gains."""
 
 from __future__ import annotations
 

@@ -315,10 +315,7 @@ def _final_command(campaign: Campaign) -> str | None:
 
 
 def going_on_lines(campaign: Campaign, found: Sequence[Stop], way: str = "") -> Iterator[str]:
-    """Yield what is left to do where the campaign has ended, and how to go on all the same.
-
-    `way` is what brings one to where it runs.
-    """
+    """Yield what is left to do where the campaign has ended; `way` brings one there."""
     final = _final_command(campaign)
     best = f"; its best against the baseline: {way}{final}" if final else ""
     yield f"the campaign ends here{best}"
