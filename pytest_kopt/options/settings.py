@@ -79,8 +79,10 @@ class Settings:
         given: dict[str, Any] = {name: getattr(option, f"kopt_{name}") for name in plain}
         for name in ("gate", "compare", "engine", "device"):
             given[name] = choice(config, f"kopt_{name}")
-        files = {name: getattr(option, f"kopt_{name}") for name in ("verdict", "comment", "notes")}
-        paths = {name: path and (here / path).resolve() for name, path in files.items()}
+
+        def absolute(path: str | None) -> Path | None:
+            return None if path is None else (here / path).resolve()
+
         settings = cls(
             **given,
             root=config.rootpath,
@@ -91,12 +93,12 @@ class Settings:
             base_python=python and Path(os.path.abspath(here / python)),
             candidates=tuple(option.kopt_candidates),
             rebuild_command=config.getini("kopt_rebuild_command"),
-            summary_csv=csv and (here / csv).resolve(),
+            summary_csv=absolute(csv),
             csv_per_schema=bool(csv and (csv.endswith("/") or (here / csv).is_dir())),
             calibrate=_count("--kopt-calibrate", option.kopt_calibrate, 4, 1000),
-            verdict_path=paths["verdict"],
-            comment_path=paths["comment"],
-            notes=paths["notes"],
+            verdict_path=absolute(option.kopt_verdict),
+            comment_path=absolute(option.kopt_comment),
+            notes=absolute(option.kopt_notes),
             policy=option.kopt_policy or config.getini("kopt_policy"),
             gpu_wait=_number(config, "kopt_gpu_wait", DEFAULT_GPU_WAIT, 0, "minutes, 0 or more"),
             timeout=_number(config, "kopt_timeout", DEFAULT_TIMEOUT, 1e-9, "seconds above 0"),

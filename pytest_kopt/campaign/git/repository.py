@@ -7,8 +7,7 @@ import re
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,17 +49,6 @@ class Tree:
 
     path: Path
     branch: str | None
-
-
-@contextmanager
-def _in_its_words(what: str, where: str) -> Iterator[None]:
-    """Raise BadInput with git's own words when git refuses."""
-    import git
-
-    try:
-        yield
-    except git.GitCommandError as error:
-        raise BadInput(f"{what}: {str(error.stderr).strip()}", where=where) from None
 
 
 class Repository:
@@ -130,11 +118,13 @@ class Repository:
         """Whether history was cut off when this clone was made."""
         return bool(self._repo.git.rev_parse("--is-shallow-repository") == "true")
 
-    def _answer(self, *words: str) -> str | None:
-        """Return what a git command says, None where it fails."""
-        code, said, _ = self._repo.git.execute(
+    def _answer(self, *words: str, refused: BadInput | None = None) -> str | None:
+        """Return what a git command says; where it fails, None, or raise with git's own words."""
+        code, said, why = self._repo.git.execute(
             ["git", *words], with_extended_output=True, with_exceptions=False
         )
+        if code and refused:
+            raise BadInput(f"{refused.what}: {why}", where=refused.where)
         return None if code else str(said)
 
     def commit_of(self, ref: str) -> str | None:
@@ -216,14 +206,14 @@ class Repository:
 
     def switch(self, branch: str) -> None:
         """Check out a branch, made from HEAD when it does not exist; edits stay in the tree."""
-        with _in_its_words(f"git cannot switch to {branch!r}", where="git_branch"):
-            self._repo.git.switch(*([branch] if self.has_branch(branch) else ["-c", branch]))
+        refused = BadInput(f"git cannot switch to {branch!r}", where="git_branch")
+        self._answer("switch", *[] if self.has_branch(branch) else ["-c"], branch, refused=refused)
 
     def add_tree(self, path: Path, branch: str) -> None:
         """Add a work tree on a branch, made from HEAD when it does not exist."""
         place = [str(path), branch] if self.has_branch(branch) else ["-b", branch, str(path)]
-        with _in_its_words(f"git cannot make a tree at {path}", where="--worktree"):
-            self._repo.git.worktree("add", "--quiet", *place)
+        refused = BadInput(f"git cannot make a tree at {path}", where="--worktree")
+        self._answer("worktree", "add", "--quiet", *place, refused=refused)
 
     def add_tree_at(self, path: Path, commit: str) -> None:
         """Add a work tree on no branch that holds a commit."""
