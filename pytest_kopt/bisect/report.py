@@ -38,10 +38,15 @@ def exit_code(document: dict[str, Any]) -> ExitCode:
 
 def lines(document: dict[str, Any]) -> Iterator[str]:
     rows = [
-        (row["commit"][:12], row["standing"], _shown(row), words.clipped(row["subject"], 50))
+        {
+            "commit": row["commit"][:12],
+            "against GOOD": row["standing"],
+            "change": _shown(row),
+            "subject": words.clipped(row["subject"], 50),
+        }
         for row in document["commits"]
     ]
-    yield words.markdown_table(("commit", "against GOOD", "change", "subject"), rows)
+    yield words.markdown_table(rows)
     yield ""
     first = document["first_slower"]
     if first is None:

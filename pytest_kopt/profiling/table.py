@@ -68,6 +68,9 @@ class CaseProfile:
         """Time of all kernels of one step."""
         return sum(row.total_us for row in self.rows) / self.steps
 
+    def share_pct(self, row: KernelRow) -> float:
+        return row.total_us / (self.step_us * self.steps) * 100
+
 
 def gpu_step_us(profiles: Iterable[CaseProfile]) -> dict[str, float]:
     """Return each case's GPU time of a step by node id, in microseconds.

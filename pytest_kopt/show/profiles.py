@@ -12,10 +12,6 @@ from pytest_kopt.profiling.table import OCCUPIED, CaseProfile, KernelRow
 from pytest_kopt.schema.table import write_atomically
 from pytest_kopt.show.words import markdown_table
 
-_HEADER = (
-    *("Kernel", "Calls", "Mean (us)", "Share", "Registers", "Accum", "Scalar"),
-    *("Shared (B)", "Occupancy (%)"),
-)
 PROFILE_VERSION = 1
 
 
@@ -52,9 +48,8 @@ def page_of(profiles: Sequence[CaseProfile]) -> str:
         times = "GPU kernel time" if item.on == "gpu" else "CPU operator time"
         parts.append(f"{times}: {item.step_us:.3f} us a step; hottest: `{item.hottest.kernel}`\n")
         rows = [_row(item, row) for row in item.rows]
-        told = [i for i in range(len(_HEADER)) if any(row[i] != "-" for row in rows)]
-        cells = [[row[i] for i in told] for row in rows]
-        parts.append(markdown_table([_HEADER[i] for i in told], cells) + "\n")
+        told = [name for name in rows[0] if any(row[name] != "-" for row in rows)]
+        parts.append(markdown_table({name: row[name] for name in told} for row in rows) + "\n")
     return "\n".join(parts)
 
 
@@ -65,19 +60,20 @@ def profile_lines(profiles: Sequence[CaseProfile]) -> Iterator[str]:
         if hot is None:
             yield f"profile {item.label} ({item.tool}): {item.note.splitlines()[0]}"
             continue
-        share = hot.total_us / (item.step_us * item.steps) * 100
         yield (
             f"profile {item.label} ({item.tool}): {hot.kernel[:50]} {hot.mean_us:.2f} us x "
-            f"{hot.calls}, {share:.0f} % of {item.step_us:.2f} us a step"
+            f"{hot.calls}, {item.share_pct(hot):.0f} % of {item.step_us:.2f} us a step"
         )
 
 
-def _row(item: CaseProfile, row: KernelRow) -> list[str]:
-    return [
-        row.kernel,
-        str(row.calls),
-        f"{row.mean_us:.3f}",
-        f"{row.total_us / (item.step_us * item.steps) * 100:.1f} %",
-        *(str(v) if (v := getattr(row, name)) is not None else "-" for name in OCCUPIED),
-        "-" if row.occupancy_pct is None else f"{row.occupancy_pct:.1f}",
-    ]
+def _row(item: CaseProfile, row: KernelRow) -> dict[str, str]:
+    occupied = (getattr(row, name) for name in OCCUPIED)
+    cells = ("-" if count is None else str(count) for count in occupied)
+    return {
+        "Kernel": row.kernel,
+        "Calls": str(row.calls),
+        "Mean (us)": f"{row.mean_us:.3f}",
+        "Share": f"{item.share_pct(row):.1f} %",
+        **dict(zip(("Registers", "Accum", "Scalar", "Shared (B)"), cells, strict=True)),
+        "Occupancy (%)": "-" if row.occupancy_pct is None else f"{row.occupancy_pct:.1f}",
+    }

@@ -12,7 +12,6 @@ from pytest_kopt.roofline import Roofline, efficiency
 from pytest_kopt.show.words import clipped, markdown_table
 
 _LABEL_WIDTH = 30
-_HEADER = ("roofline", "", "bound", "FLOP/B", "ridge", "attainable", "achieved", "of it", "target")
 
 
 def roofline_lines(rooflines: Sequence[Roofline]) -> Iterator[str]:
@@ -23,7 +22,7 @@ def roofline_lines(rooflines: Sequence[Roofline]) -> Iterator[str]:
     if any(item.bound != "UNKNOWN" for item in rooflines):
         yield ""
         rows = [_row(item) for item in rooflines]
-        yield from tabulate(rows, headers=_HEADER, disable_numparse=True).splitlines()
+        yield from tabulate(rows, headers="keys", disable_numparse=True).splitlines()
         yield from filter(None, (item.over_declared for item in rooflines))
         yield f"hardware efficiency (T2): {efficiency(rooflines).why}"
     elif blocked:
@@ -33,31 +32,43 @@ def roofline_lines(rooflines: Sequence[Roofline]) -> Iterator[str]:
 
 def target_table(rooflines: Sequence[Roofline]) -> str:
     """Return the absolute target of every case in Markdown: the rates to reach, and the time."""
-    header = ("Case", "Direction", "Bound", "TFLOPS, at least", "GB/s, at least", "µs, at most")
+    headings = ("TFLOPS, at least", "GB/s, at least", "µs, at most")
     return markdown_table(
-        header, [(item.label, item.way, item.bound, *target_cells(item)) for item in rooflines]
+        {
+            "Case": item.label,
+            "Direction": item.way,
+            "Bound": item.bound,
+            **target_cells(item, *headings),
+        }
+        for item in rooflines
     )
 
 
-def target_cells(item: Roofline) -> list[str]:
+def target_cells(item: Roofline, *headings: str) -> dict[str, str]:
     """Return a case's target as TFLOPS, GB/s and microseconds; "-" without such work."""
     missing = "UNKNOWN" if item.bound == "UNKNOWN" else "-"
-    return [missing if number is None else f"{number:.4g}" for number in item.targets]
+    cells = (missing if number is None else f"{number:.4g}" for number in item.targets)
+    return dict(zip(headings, cells, strict=True))
 
 
-def _row(item: Roofline) -> list[str]:
-    share = None if item.achieved_pct is None else f"{item.achieved_pct:.1f} %"
-    return [
-        clipped(item.label, _LABEL_WIDTH),
-        {"forward": "fwd", "backward": "bwd"}[item.way],
-        item.bound,
-        "-" if item.intensity is None else f"{item.intensity:.1f}",
-        "-" if item.ridge is None else f"{item.ridge:.1f}",
-        "UNKNOWN" if item.attainable is None else f"{figure(item.attainable)} {item.unit}",
-        figure(item.achieved),
-        share or "-",
-        figure(item.target),
-    ]
+def share_of(item: Roofline) -> str:
+    return "-" if item.achieved_pct is None else f"{item.achieved_pct:.1f} %"
+
+
+def _row(item: Roofline) -> dict[str, str]:
+    return {
+        "roofline": clipped(item.label, _LABEL_WIDTH),
+        "": {"forward": "fwd", "backward": "bwd"}[item.way],
+        "bound": item.bound,
+        "FLOP/B": "-" if item.intensity is None else f"{item.intensity:.1f}",
+        "ridge": "-" if item.ridge is None else f"{item.ridge:.1f}",
+        "attainable": "UNKNOWN"
+        if item.attainable is None
+        else f"{figure(item.attainable)} {item.unit}",
+        "achieved": figure(item.achieved),
+        "of it": share_of(item),
+        "target": figure(item.target),
+    }
 
 
 def ceiling_lines(measured: Measured, known: Ceilings) -> Iterator[str]:

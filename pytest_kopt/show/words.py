@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
@@ -25,9 +25,6 @@ _Figure = tuple[str, str, str]
 #: Characters from which on a failure's text is not told for every case.
 _LONG = 160
 _OTHER = "other instructions or arguments"
-CANDIDATES = ("Place", "Candidate", "Decision", "vs incumbent", "Interval", "Reason")
-CASES = ("Case", "Dims", "Check", "vs incumbent", "Interval", "Status")
-CLASSES = ("Class", "Cases", "Incumbent", "Candidate", "vs incumbent", "Interval", "Status")
 
 
 def within(found: Aggregate | Shape | ConfigClass | RaceCandidate) -> str:
@@ -94,38 +91,51 @@ def _kernel_figures(verdict: Verdict) -> Iterator[tuple[KernelChange, list[_Figu
             yield kernel, rows
 
 
-def bounds(found: Aggregate | Shape | ConfigClass | RaceCandidate) -> list[str]:
-    return [changed(found.change_pct), interval(found.low_pct, found.high_pct)]
+def tables(verdict: Verdict) -> dict[str, list[dict[str, str]]]:
+    """Return a verdict's cases, classes and candidates, each as rows of cells by heading."""
+    return {
+        "cases": [
+            {
+                "Case": s.label,
+                "Dims": said(s.dims),
+                "Check": s.check,
+                **bounds(s),
+                "Status": s.status,
+            }
+            for s in verdict.shapes
+        ],
+        "classes": [
+            {"Class": c.name, "Cases": str(c.cases), **versions(c), **bounds(c), "Status": c.status}
+            for c in verdict.classes
+        ],
+        "candidates": [
+            {
+                "Place": str(each.place),
+                "Candidate": each.name,
+                "Decision": str(each.decision),
+                **bounds(each),
+                "Reason": each.reason,
+            }
+            for each in verdict.candidates
+        ],
+    }
 
 
-def case_rows(verdict: Verdict) -> list[list[str]]:
-    return [
-        [shape.label, said(shape.dims), shape.check, *bounds(shape), shape.status]
-        for shape in verdict.shapes
-    ]
+def bounds(
+    found: Aggregate | Shape | ConfigClass | RaceCandidate, heading: str = "vs incumbent"
+) -> dict[str, str]:
+    return {heading: changed(found.change_pct), "Interval": interval(found.low_pct, found.high_pct)}
 
 
-def class_rows(verdict: Verdict) -> list[list[str]]:
-    return [
-        [each.name, str(each.cases), *versions(each), *bounds(each), each.status]
-        for each in verdict.classes
-    ]
-
-
-def versions(found: Aggregate | ConfigClass) -> list[str]:
-    return [figure(found.incumbent), figure(found.candidate)]
+def versions(
+    found: Aggregate | ConfigClass, before: str = "Incumbent", now: str = "Candidate"
+) -> dict[str, str]:
+    return {before: figure(found.incumbent), now: figure(found.candidate)}
 
 
 def said(dims: Mapping[str, object]) -> str:
     """Return dims as `B=1, M=512`."""
     return ", ".join(f"{name}={value}" for name, value in dims.items())
-
-
-def candidate_rows(verdict: Verdict) -> list[list[str]]:
-    return [
-        [str(each.place), each.name, str(each.decision), *bounds(each), each.reason]
-        for each in verdict.candidates
-    ]
 
 
 def clipped(label: str, room: int) -> str:
@@ -168,10 +178,10 @@ def printed(text: str) -> list[str]:
     return [f"\u2060{line}" if line.lstrip().startswith("::") else line for line in lines]
 
 
-def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table; bars in cells are escaped."""
-    safe = [[one_line(cell) for cell in row] for row in rows]
-    return tabulate(safe, headers=list(header), tablefmt="github", disable_numparse=True)
+def markdown_table(rows: Iterable[Mapping[str, str]]) -> str:
+    """Return a Markdown table of rows, each cells by heading; bars in cells are escaped."""
+    safe = [{name: one_line(cell) for name, cell in row.items()} for row in rows]
+    return tabulate(safe, headers="keys", tablefmt="github", disable_numparse=True)
 
 
 def bullets(items: Iterable[tuple[str, object]]) -> str:

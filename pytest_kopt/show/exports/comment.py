@@ -54,11 +54,12 @@ def _blocks(verdict: Verdict) -> Iterator[str]:
         # A gate compares times of many schemas: it has no figure of its own.
         has_figures = any(total.candidate is not None for total in totals)
         yield markdown_table(
-            ["Geomean", *(["Before", "Now"] if has_figures else []), "Change", "Interval"],
-            [
-                [_safe(each.metric), *(versions(each) if has_figures else []), *bounds(each)]
-                for each in totals
-            ],
+            {
+                "Geomean": _safe(each.metric),
+                **(versions(each, "Before", "Now") if has_figures else {}),
+                **bounds(each, "Change"),
+            }
+            for each in totals
         )
     if verdict.shapes:
         worst = sorted(
@@ -66,11 +67,13 @@ def _blocks(verdict: Verdict) -> Iterator[str]:
         )
         yield f"<details><summary>{len(worst)} cases, the worst first</summary>"
         yield markdown_table(
-            ["Case", "Check", "Change", "Interval", "Status"],
-            [
-                [_safe(shape.label), shape.check, *bounds(shape), _status(shape)]
-                for shape in worst[:_MOST_ROWS]
-            ],
+            {
+                "Case": _safe(shape.label),
+                "Check": shape.check,
+                **bounds(shape, "Change"),
+                "Status": _status(shape),
+            }
+            for shape in worst[:_MOST_ROWS]
         )
         if len(worst) > _MOST_ROWS:
             yield f"and {len(worst) - _MOST_ROWS} more in verdict.json"

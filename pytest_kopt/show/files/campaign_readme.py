@@ -17,7 +17,7 @@ from pytest_kopt.figures import figure
 from pytest_kopt.knowledge.facts import Fact, product_facts
 from pytest_kopt.roofline import TARGET_PCT, Roofline, efficiency
 from pytest_kopt.schema.table import Table
-from pytest_kopt.show.rooflines import target_cells, target_table
+from pytest_kopt.show.rooflines import share_of, target_cells, target_table
 from pytest_kopt.show.words import bullets, markdown_table, page
 
 
@@ -121,19 +121,19 @@ def baseline_report(campaign: Campaign, table: Table) -> str:
     verdict = campaign.verdict(campaign.state.rounds[1])
     assert verdict is not None
     results = campaign.results(1)
-    session = campaign.first.session()
-    rows = [[row.cells[name] for name in table.header] for row in table.rows]
     return page(
         f"Baseline of {campaign.name}",
         [
-            ("Measured", _measured(campaign, results, session)),
-            ("Cases", markdown_table(table.header, rows)),
+            ("Measured", _measured(campaign, results)),
+            ("Cases", markdown_table(row.cells for row in table.rows)),
             ("Roofline", _rooflines_found(verdict.rooflines, results)),
         ],
     )
 
 
-def _measured(campaign: Campaign, results: Sequence[CaseResult], session: dict[str, object]) -> str:
+def _measured(campaign: Campaign, results: Sequence[CaseResult]) -> str:
+    session = campaign.first.session()
+
     def seen(name: str) -> str:
         found = {text for result in results if (text := getattr(result.evidence, name))}
         return ", ".join(sorted(found)) or "not recorded"
@@ -159,24 +159,20 @@ def _rooflines_found(found: Sequence[Roofline], results: Sequence[CaseResult]) -
         interpreted = any(result.evidence.interpreted for result in results)
         why = "Triton's interpreter ran the cases: their times mean nothing."
         return why if interpreted else "No case declares FLOPs or bytes."
-    header = (
-        *("Case", "Direction", "FLOP/byte", "Ridge", "Bound", "Attainable", "Achieved", "Of it"),
-        *("Target TFLOPS", "Target GB/s", "Target µs"),
-    )
-    rows = [
-        [
-            item.label,
-            item.way,
-            figure(item.intensity),
-            figure(item.ridge),
-            item.bound,
-            f"{figure(item.attainable, 'UNKNOWN')} {item.unit}",
-            figure(item.achieved),
-            "-" if item.achieved_pct is None else f"{item.achieved_pct:.1f} %",
-            *target_cells(item),
-        ]
+    table = markdown_table(
+        {
+            "Case": item.label,
+            "Direction": item.way,
+            "FLOP/byte": figure(item.intensity),
+            "Ridge": figure(item.ridge),
+            "Bound": item.bound,
+            "Attainable": f"{figure(item.attainable, 'UNKNOWN')} {item.unit}",
+            "Achieved": figure(item.achieved),
+            "Of it": share_of(item),
+            **target_cells(item, "Target TFLOPS", "Target GB/s", "Target µs"),
+        }
         for item in found
-    ]
+    )
     sources = sorted({text for item in found for text in item.sources})
-    lines = [markdown_table(header, rows), "", f"Hardware efficiency (T2): {efficiency(found).why}"]
+    lines = [table, "", f"Hardware efficiency (T2): {efficiency(found).why}"]
     return "\n".join([*lines, *(f"- {text}" for text in sources)])

@@ -164,18 +164,16 @@ def _final_lines(campaign: str, final: Final) -> Iterator[str]:
 
 
 def _audit_lines(campaign: str, report: FinalReport) -> Iterator[str]:
-    header = ["Round", "Bucket", "Benchmark gain", "Real-training gain", "Decision"]
-    rows = [
-        [
-            f"round-{item.round}",
-            item.bucket or "-",
-            changed(item.benchmark_pct),
-            changed(item.credited_pct),
-            item.decision,
-        ]
+    yield markdown_table(
+        {
+            "Round": f"round-{item.round}",
+            "Bucket": item.bucket or "-",
+            "Benchmark gain": changed(item.benchmark_pct),
+            "Real-training gain": changed(item.credited_pct),
+            "Decision": item.decision,
+        }
         for item in report.audit
-    ]
-    yield markdown_table(header, rows)
+    )
     yield ""
     gains = {
         "S_real (K rounds)": report.s_real_pct,

@@ -19,10 +19,6 @@ from pytest_kopt.figures import changed, figure
 from pytest_kopt.show.words import bullets, markdown_table, one_line
 
 NAME = "performance.md"
-_HEADER = (
-    *("Date", "Commit", "Status", "Round", "Benchmark command", "Target", "Kernel"),
-    *("Benchmark", "GPU time (us)", "vs best", "Explanation"),
-)
 
 
 def missing_text(text: str, campaign: Campaign) -> str:
@@ -46,34 +42,35 @@ def missing_text(text: str, campaign: Campaign) -> str:
     return added if text or not added else f"# Performance\n{added}"
 
 
-def _table_row(text: str, cells: list[str]) -> str:
+def _table_row(text: str, cells: dict[str, str]) -> str:
     """Return a row that goes on with the results which the text ends with, or begins a table."""
     last = list(takewhile(lambda line: line.startswith("|"), reversed(text.splitlines())))
-    if last and last[-1].startswith(f"| {_HEADER[0]} "):
-        return f"| {' | '.join(one_line(cell) for cell in cells)} |\n"
-    return f"\n{markdown_table(_HEADER, [cells])}\n"
+    if last and last[-1].startswith(f"| {next(iter(cells))} "):
+        return f"| {' | '.join(map(one_line, cells.values()))} |\n"
+    return f"\n{markdown_table([cells])}\n"
 
 
 def _cells(
     campaign: Campaign, item: Round, attempt: Attempt, decided: Decided, place: str
-) -> list[str]:
+) -> dict[str, str]:
     notes, total, profiled = item.notes, decided.aggregate, decided.kernel_time
     baseline = decided.decision is Decision.BASELINE
     told = [notes.change or notes.summary or notes.hypothesis, notes.key_finding]
-    return [
-        decided.time,
-        _commit(campaign, attempt, baseline),
-        "baseline" if baseline else "keep",
-        place,
-        campaign.manifest.benchmark_command
+    return {
+        "Date": decided.time,
+        "Commit": _commit(campaign, attempt, baseline),
+        "Status": "baseline" if baseline else "keep",
+        "Round": place,
+        "Benchmark command": campaign.manifest.benchmark_command
         or f"pytest --kopt-campaign {campaign.name} --kopt-round {item.number}",
-        notes.target_class or "global",
-        (profiled.hottest if profiled else None) or "-",
-        f"{total.metric} {figure(total.candidate)}" if total else "-",
-        figure(profiled.candidate_us if profiled else None),
-        changed(total.change_pct if total else None),
-        "; ".join(filter(None, told)) or ("baseline" if baseline else "not described"),
-    ]
+        "Target": notes.target_class or "global",
+        "Kernel": (profiled.hottest if profiled else None) or "-",
+        "Benchmark": f"{total.metric} {figure(total.candidate)}" if total else "-",
+        "GPU time (us)": figure(profiled.candidate_us if profiled else None),
+        "vs best": changed(total.change_pct if total else None),
+        "Explanation": "; ".join(filter(None, told))
+        or ("baseline" if baseline else "not described"),
+    }
 
 
 def _commit(campaign: Campaign, attempt: Attempt, baseline: bool) -> str:
@@ -83,12 +80,6 @@ def _commit(campaign: Campaign, attempt: Attempt, baseline: bool) -> str:
         return "-"
     waived = attempt.settled and attempt.applied is None
     return "not committed" if waived else "the one that adds this line"
-
-
-_REGRESSIONS = (
-    *("Round", "Time", "Hypothesis", "Changed files", "Benchmark best -> candidate"),
-    *("GPU time best -> candidate (us)", "Delta", "Notes"),
-)
 
 
 def stop_summary(campaign: Campaign, item: Round, attempt: Attempt) -> str:
@@ -111,7 +102,7 @@ def _summary(campaign: Campaign, time: str, until: tuple[int, int], why: str = "
     applied = best.attempts[kept.attempt].applied if best and kept else None
     total = kept.aggregate if kept else None
     rows = [_regression_cells(found) for found in counted.recent]
-    table = markdown_table(_REGRESSIONS, rows) if rows else "No measured regression since the best."
+    table = markdown_table(rows) if rows else "No measured regression since the best."
     commit = (applied.git_commit if applied else None) or "-"
     told = {
         "Stop time": time,
@@ -122,14 +113,16 @@ def _summary(campaign: Campaign, time: str, until: tuple[int, int], why: str = "
     return f"{bullets(told.items())}\n\n{table}\n"
 
 
-def _regression_cells(found: Regression) -> list[str]:
-    return [
-        f"round-{found.round} attempt {found.attempt}",
-        found.time,
-        found.hypothesis or "not stated",
-        ", ".join(found.files),
-        f"{found.metric} {figure(found.incumbent)} -> {figure(found.candidate)}",
-        f"{figure(found.incumbent_kernel_us)} -> {figure(found.candidate_kernel_us)}",
-        changed(found.change_pct),
-        found.points,
-    ]
+def _regression_cells(found: Regression) -> dict[str, str]:
+    times = (found.incumbent_kernel_us, found.candidate_kernel_us)
+    return {
+        "Round": f"round-{found.round} attempt {found.attempt}",
+        "Time": found.time,
+        "Hypothesis": found.hypothesis or "not stated",
+        "Changed files": ", ".join(found.files),
+        "Benchmark best -> candidate": f"{found.metric} {figure(found.incumbent)} -> "
+        f"{figure(found.candidate)}",
+        "GPU time best -> candidate (us)": " -> ".join(map(figure, times)),
+        "Delta": changed(found.change_pct),
+        "Notes": found.points,
+    }

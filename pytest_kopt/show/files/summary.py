@@ -22,19 +22,7 @@ from pytest_kopt.honesty.transfer import (
     credited_pct,
     decision,
 )
-from pytest_kopt.show.words import (
-    CANDIDATES,
-    CASES,
-    CLASSES,
-    bounds,
-    bullets,
-    candidate_rows,
-    case_rows,
-    class_rows,
-    kernel_lines,
-    markdown_table,
-    page,
-)
+from pytest_kopt.show.words import bounds, bullets, kernel_lines, markdown_table, page, tables
 
 
 def summary(campaign: Campaign, item: Round, verdict: Verdict) -> str:
@@ -129,19 +117,15 @@ def _results(campaign: Campaign, item: Round, verdict: Verdict) -> str:
         "Tests": f"`{campaign.manifest.tests or 'as on the command line'}`",
         "Raw artifacts": f"`artifacts/benchmark.csv`, {evidence}",
     }
-    lines = [bullets(told.items())]
-    lines += ["", markdown_table(CASES, case_rows(verdict)), ""]
-    for total in [verdict.aggregate, *verdict.secondary]:
-        if total is not None:
-            lines.append(
-                f"- {total.metric} (geomean): {figure(total.candidate)}, incumbent "
-                f"{figure(total.incumbent)}, change {' '.join(bounds(total))}".rstrip()
-            )
-    if verdict.classes:
-        lines += ["", markdown_table(CLASSES, class_rows(verdict))]
-    if verdict.candidates:
-        lines += ["", markdown_table(CANDIDATES, candidate_rows(verdict))]
-    return "\n".join(lines)
+    cases, *others = tables(verdict).values()
+    lines = [bullets(told.items()), *(["", markdown_table(cases)] if cases else []), ""]
+    lines += (
+        f"- {total.metric} (geomean): {figure(total.candidate)}, incumbent "
+        f"{figure(total.incumbent)}, change {' '.join(bounds(total).values())}".rstrip()
+        for total in (verdict.aggregate, *verdict.secondary)
+        if total is not None
+    )
+    return "\n".join([*lines, *(f"\n{markdown_table(rows)}" for rows in others if rows)])
 
 
 def _decision(verdict: Verdict) -> str:

@@ -15,24 +15,13 @@ from pytest_kopt.decide.verdict import Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.figures import changed, interval
 from pytest_kopt.show.files.optimize_log import outlook
-from pytest_kopt.show.words import (
-    CANDIDATES,
-    CASES,
-    CLASSES,
-    bounds,
-    candidate_rows,
-    case_rows,
-    class_rows,
-    kernel_rows,
-    versions,
-)
+from pytest_kopt.show.words import bounds, kernel_rows, tables, versions
 
 #: What a report shows of a verdict as it stands there.
 _OF_VERDICT = {
     *("level", "decision", "reason", "next_step", "compare", "engine", "policy", "flags"),
     *("aggregate", "shapes", "rooflines"),
 }
-_TOTALS = ("Geomean", "Incumbent", "Candidate", "vs incumbent", "Interval")
 _KERNELS = ("Kernel", "First in", "What", "Incumbent", "Candidate")
 
 
@@ -120,9 +109,10 @@ def _rounds(campaign: Campaign) -> Iterator[dict[str, Any]]:
 
 def _round(item: Round, verdict: Verdict) -> dict[str, Any]:
     notes, total, applied = item.notes, verdict.aggregate, verdict.applied
-    totals = [found for found in (total, *verdict.secondary) if found]
-    devices = ([shape.device or ""] for shape in verdict.shapes)
-    cases = [[*row, *device] for row, device in zip(case_rows(verdict), devices, strict=True)]
+    totals = [each for each in (total, *verdict.secondary) if each]
+    found = tables(verdict)
+    cases = zip(found["cases"], verdict.shapes, strict=True)
+    notes_given = [{"Notes": name, "": str(value)} for name, value in notes.given().items()]
     return {
         **verdict.model_dump(mode="json", include=_OF_VERDICT),
         "number": item.number,
@@ -132,14 +122,14 @@ def _round(item: Round, verdict: Verdict) -> dict[str, Any]:
         "change": changed(total.change_pct) if total else "—",
         "interval": interval(total.low_pct, total.high_pct) if total else "",
         "tables": [
-            [header, *rows]
-            for header, rows in (
-                (_TOTALS, [[each.metric, *versions(each), *bounds(each)] for each in totals]),
-                (CLASSES, class_rows(verdict)),
-                ((*CASES, "Device"), cases),
-                (CANDIDATES, candidate_rows(verdict)),
-                (_KERNELS, kernel_rows(verdict)),
-                (("Notes", ""), [[name, str(value)] for name, value in notes.given().items()]),
+            [[*rows[0]], *([*row.values()] for row in rows)]
+            for rows in (
+                [{"Geomean": each.metric, **versions(each), **bounds(each)} for each in totals],
+                found["classes"],
+                [{**row, "Device": shape.device or ""} for row, shape in cases],
+                found["candidates"],
+                [dict(zip(_KERNELS, row, strict=True)) for row in kernel_rows(verdict)],
+                notes_given,
             )
             if rows
         ],
