@@ -2,44 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from pytest_kopt.decide.verdict import Decision
+import yaml
+
 from pytest_kopt.figures import changed_within
 
 Spec = dict[str, Any]
 
-#: Colours that can be told apart in both themes and without red and green.
-COLOURS = {
-    Decision.BASELINE: "#7f8c9b",
-    Decision.ACCEPTED: "#1b9e77",
-    Decision.ACCEPTED_WITH_NOTE: "#8fbf3f",
-    Decision.ROLLED_BACK: "#d9553b",
-    Decision.INCONCLUSIVE: "#e0a52e",
-    Decision.SPLIT: "#8d6cc9",
-    Decision.REPAIR: "#4a90d9",
-    Decision.REJECTED_OVERFIT: "#b8327d",
-    Decision.INCOMPLETE: "#a9b2bd",
-}
 #: From so many times the smallest on, the largest would flatten the rest of a linear axis.
 _WIDE = 4.0
-_SLOWER, _SAME, _FASTER = "#c8452f", "rgba(140,150,160,0.18)", "#1f6fb4"
-_GREY = COLOURS[Decision.BASELINE]
+#: Figures of a tooltip; what else stands there is text.
+_NUMBERS = {"gain", "achieved", "attainable", "achieved_pct"}
 
 
 def timeline(rounds: Sequence[Any]) -> Spec:
     """Draw every attempt of every round, coloured by what became of it."""
     values = [{"round": item["number"], **each} for item in rounds for each in item["attempts"]]
-    layer = _layer(
-        {"type": "square", "size": 90, "opacity": 1},
-        x=_round_axis(rounds),
-        y=_field("attempt", "ordinal", title="attempt"),
-        color=_decision_colour(values),
-        tooltip=_tooltip("round", "attempt", "decision", "time", "reason"),
-    )
     height = 20 * max(value["attempt"] for value in values)
-    return _chart("Verdicts: one mark an attempt", values, height=height, **layer)
+    return _chart("timeline", values, height=height, **_by_decision(rounds, values))
 
 
 def trend(rounds: Sequence[Any], metric: str) -> Spec:
@@ -57,23 +41,8 @@ def trend(rounds: Sequence[Any], metric: str) -> Spec:
         if item["over_baseline"] is not None
     ]
     gain = _gain_axis(values, f"{metric} over round 1")
-    colour, bounds = _decision_colour(values), {**gain, "field": "low"}
-    tooltip = _tooltip("round", "decision", "change", "summary")
-    line = {"type": "line", "interpolate": "step-after", "color": COLOURS[Decision.ACCEPTED]}
-    point = {"type": "point", "filled": True, "size": 28, "opacity": 1}
-    rule = {"type": "rule", "strokeWidth": 2}
-    both = "isValid(datum.low) && isValid(datum.high)"
-    return _chart(
-        "Gain over the baseline",
-        values,
-        height=260,
-        encoding={"x": _round_axis(rounds)},
-        layer=[
-            _layer(line, "datum.keeps", y=gain),
-            _layer(rule, both, y=bounds, y2={"field": "high"}, color=colour),
-            _layer(point, y=gain, color=colour, tooltip=tooltip),
-        ],
-    )
+    ends = {"gain": gain, "low": {**gain, "field": "low"}}
+    return _chart("trend", values, **ends, **_by_decision(rounds, values))
 
 
 def heat_map(rounds: Sequence[Any]) -> Spec:
@@ -93,27 +62,8 @@ def heat_map(rounds: Sequence[Any]) -> Spec:
     found = sorted(abs(value["change"]) for value in values if value["change"] is not None)
     # A single outlier would make everything else look the same.
     limit = max(found[int(0.95 * (len(found) - 1))], 0.1) if found else 1.0
-    tooltip = _tooltip("round", "case", "text", "status", "check")
-    colour = _field(
-        "change",
-        title="vs incumbent (%)",
-        legend={"orient": "top", "gradientLength": 160},
-        scale={"domain": [-limit, 0, limit], "range": [_SLOWER, _SAME, _FASTER], "clamp": True},
-    )
-    cross = {"type": "point", "shape": "cross", "color": _SLOWER, "size": 40}
-    return _chart(
-        "Every case in every round",
-        values,
-        height=13 * len({value["case"] for value in values}),
-        encoding={
-            "x": _field("round", "ordinal", axis={"labelOverlap": True, "labelAngle": 0}),
-            "y": _field("case", "nominal", sort=None, title=None),
-        },
-        layer=[
-            _layer({"type": "rect"}, "isValid(datum.change)", color=colour, tooltip=tooltip),
-            _layer(cross, "datum.check !== 'PASS'", tooltip=tooltip),
-        ],
-    )
+    height = 13 * len({value["case"] for value in values})
+    return _chart("heat_map", values, height=height, limits=[-limit, 0, limit])
 
 
 def rooflines(found: Sequence[Any]) -> Spec | None:
@@ -121,40 +71,12 @@ def rooflines(found: Sequence[Any]) -> Spec | None:
     drawn = ("intensity", "attainable", "achieved")
     rates = [item for item in found if item["unit"] == "TFLOPS"]
     values = [item for item in rates if all((item[key] or 0) > 0 for key in drawn)]
-    if not values:
-        return None
-    rate = _field("achieved", title="TFLOPS", scale={"type": "log"})
-    line = {"type": "line", "strokeDash": [4, 3], "color": _GREY}
-    point = _layer(
-        {"type": "point", "filled": True, "size": 60, "opacity": 1},
-        y=rate,
-        color=_field("bound", "nominal"),
-        shape=_field("way", "nominal"),
-        tooltip=_tooltip("label", "way", "bound", "achieved", "attainable", "achieved_pct"),
-    )
-    return _chart(
-        "Roofline",
-        values,
-        height=280,
-        encoding={"x": _field("intensity", title="FLOP per byte", scale={"type": "log"})},
-        layer=[_layer(line, y={**rate, "field": "attainable"}), point],
-    )
+    return _chart("rooflines", values) if values else None
 
 
 def pairs() -> Spec:
     """Draw the pairs of a case that the reader chooses; the page fills in the data."""
-    gain = _field("gain", title="gain of a pair (%)")
-    point = _layer(
-        {"type": "point", "filled": True, "size": 35, "opacity": 0.65},
-        y={**gain, "scale": {"zero": False}},
-        xOffset={"field": "pair"},
-        color=_field("first", "nominal", title="went first"),
-        tooltip=_tooltip("process", "pair", "first", "gain"),
-    )
-    mean = {"type": "tick", "thickness": 2, "color": _GREY}
-    x = _field("process", "ordinal", title="fresh process")
-    layer = [point, _layer(mean, y={**gain, "aggregate": "mean"})]
-    return _chart("Pairs", [], height=220, encoding={"x": x}, layer=layer)
+    return _chart("pairs", [])
 
 
 def comparison(campaigns: Sequence[Any]) -> Spec:
@@ -165,65 +87,59 @@ def comparison(campaigns: Sequence[Any]) -> Spec:
         for each in item["rounds"]
         if each["keeps"]
     ]
-    layer = _layer(
-        {"type": "line", "interpolate": "step-after", "point": True},
-        x=_field("round", axis={"tickMinStep": 1}),
-        y=_gain_axis(values, "over round 1"),
-        color=_field("campaign", "nominal"),
-        tooltip=_tooltip("campaign", "round", "gain"),
-    )
-    return _chart("Gain over the baseline, by campaign", values, height=240, **layer)
+    return _chart("comparison", values, gain=_gain_axis(values, "over round 1"))
 
 
-def _gain_axis(values: Sequence[dict[str, Any]], title: str) -> Spec:
+@functools.cache
+def _specs() -> Spec:
+    found: Spec = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+    return found
+
+
+def _chart(name: str, values: Sequence[Any], **given: Any) -> Spec:
+    spec = _filled(_specs()[name], given)
+    data = {"name": "table", "values": list(values)}
+    return {"description": spec.pop("description"), "width": "container", "data": data, **spec}
+
+
+def _filled(part: Any, given: Spec) -> Any:
+    """Return a part of a specification with what is `given` for its $names."""
+    if isinstance(part, dict):
+        return {
+            key: [_told(name) for name in value] if key == "tooltip" else _filled(value, given)
+            for key, value in part.items()
+        }
+    if isinstance(part, list):
+        return [_filled(item, given) for item in part]
+    is_name = isinstance(part, str) and part.startswith("$")
+    return given[part[1:]] if is_name else part
+
+
+def _told(name: str) -> Spec:
+    if name in _NUMBERS:
+        return {"field": name, "type": "quantitative", "format": ".3f"}
+    return {"field": name, "type": "nominal"}
+
+
+def _gain_axis(values: Sequence[Spec], title: str) -> Spec:
     """Return the axis of gains in percent; factors on a logarithmic one where they lie far apart.
 
     The values' gains and bounds become factors then.
     """
+    axis = {"field": "gain", "type": "quantitative"}
     ratios = [1 + (value["gain"] or 0.0) / 100 for value in values]
     if not ratios or not min(ratios) > 0 or max(ratios) < _WIDE * min(ratios):
-        return _field("gain", title=f"{title} (%)")
+        return {**axis, "title": f"{title} (%)"}
     for value in values:
         for key in {"gain", "low", "high"} & value.keys():
             if value[key] is not None:
                 value[key] = max(1 + value[key] / 100, 1e-6)
-    return _field("gain", title=f"{title} (factor)", scale={"type": "log"})
+    return {**axis, "title": f"{title} (factor)", "scale": {"type": "log"}}
 
 
-def _chart(description: str, values: Sequence[Any], **parts: Any) -> Spec:
-    data = {"name": "table", "values": list(values)}
-    return {"description": description, "width": "container", "data": data, **parts}
-
-
-def _field(name: str, type: str = "quantitative", **more: Any) -> Spec:
-    return {"field": name, "type": type, **more}
-
-
-def _layer(mark: Spec, filter: str = "", **encoding: Any) -> Spec:
-    """Return a layer, of the values for which `filter` holds alone where there is one."""
-    chosen = {"transform": [{"filter": filter}]} if filter else {}
-    return {**chosen, "mark": mark, "encoding": encoding}
-
-
-def _round_axis(rounds: Sequence[Any]) -> Spec:
-    last = max(item["number"] for item in rounds)
-    scale = {"domain": [0.5, last + 0.5], "nice": False}
-    axis = {"tickMinStep": 1, "format": "d", "grid": False}
-    return _field("round", title="round", scale=scale, axis=axis)
-
-
-def _decision_colour(values: Sequence[Any]) -> Spec:
-    """Colours by decision; the legend names the decisions that occur."""
+def _by_decision(rounds: Sequence[Any], values: Sequence[Spec]) -> Spec:
+    """Return the ends of an axis of rounds, and the decisions that occur with their colours."""
     present = {value["decision"] for value in values}
-    shown = {str(decision): colour for decision, colour in COLOURS.items() if decision in present}
-    scale = {"domain": [*shown], "range": [*shown.values()]}
-    legend = {"orient": "top", "columns": 3}
-    return _field("decision", "nominal", title=None, legend=legend, scale=scale)
-
-
-def _tooltip(*fields: str) -> list[Spec]:
-    numbers = {"gain", "achieved", "attainable", "achieved_pct"}
-    return [
-        _field(name, format=".3f") if name in numbers else _field(name, "nominal")
-        for name in fields
-    ]
+    shown = {name: colour for name, colour in _specs()["colours"].items() if name in present}
+    last = max(item["number"] for item in rounds)
+    return {"rounds": [0.5, last + 0.5], "decisions": [*shown], "colours": [*shown.values()]}
