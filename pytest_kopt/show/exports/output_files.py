@@ -17,7 +17,7 @@ from typing import Any
 
 from pytest_kopt.cases.result import CaseResult, table_of
 from pytest_kopt.clock import now
-from pytest_kopt.schema.table import Table, format_csv, write_atomically
+from pytest_kopt.schema.table import format_csv, write_atomically
 
 #: The release of pytest-benchmark whose format this is.
 FORMAT = "5.1.0"
@@ -35,25 +35,19 @@ def write_all_rows(path: Path, results: Sequence[CaseResult], *, per_schema: boo
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", names.get(result.header, "rows"))
         groups.setdefault(path / f"{name}.csv" if per_schema else path, []).append(result)
     for file, members in groups.items():
-        kept = _fitting(members)
+        # Rows of tests that failed early whose dims were guessed, and guessed wrong, are left out.
+        sure = [result for result in members if not result.evidence.guessed]
+        header = (sure or members)[0].header
+        kept = [r for r in members if not r.evidence.guessed or r.header == header]
         table = table_of(kept)
-        if table is not None:
-            write_rows(file, table, kept)
-
-
-def _fitting(results: Sequence[CaseResult]) -> list[CaseResult]:
-    """Leave out rows of tests that failed early whose dims were guessed, and guessed wrong."""
-    sure = [result for result in results if not result.evidence.guessed]
-    header = (sure or list(results) or [CaseResult("")])[0].header
-    return [r for r in results if not r.evidence.guessed or r.header == header]
-
-
-def write_rows(path: Path, table: Table, results: Sequence[CaseResult]) -> None:
-    write_atomically(path, format_csv(table.header, table.rows))
-    evidence = json.dumps([result.to_document() for result in results], indent=1) + "\n"
-    write_atomically(path.with_name(f"{path.name}.evidence.json"), evidence)
-    benchmark = path.with_name(f"{path.name}.benchmark.json")
-    write_atomically(benchmark, benchmark_json(results, now()))
+        assert table is not None
+        evidence = json.dumps([result.to_document() for result in kept], indent=1) + "\n"
+        for ending, text in (
+            ("", format_csv(table.header, table.rows)),
+            (".evidence.json", evidence),
+            (".benchmark.json", benchmark_json(kept, now())),
+        ):
+            write_atomically(file.with_name(f"{file.name}{ending}"), text)
 
 
 def benchmark_json(results: Sequence[CaseResult], when: str, commit: str | None = None) -> str:
@@ -104,12 +98,10 @@ def _entries(result: CaseResult) -> Iterator[dict[str, Any]]:
 def _stats(seconds: Sequence[float], iterations: int) -> dict[str, Any]:
     """Return the statistics of samples, each the mean of `iterations` calls."""
     ordered = sorted(seconds)
+    one = len(ordered) == 1
     mean = statistics.fmean(ordered)
-    spread = statistics.stdev(ordered) if len(ordered) > 1 else 0.0
-    quarters = (
-        statistics.quantiles(ordered, method="inclusive") if len(ordered) > 1 else ordered * 3
-    )
-    low, median, high = quarters
+    spread = 0.0 if one else statistics.stdev(ordered)
+    low, median, high = ordered * 3 if one else statistics.quantiles(ordered, method="inclusive")
     iqr = high - low
     inside = [x for x in ordered if low - 1.5 * iqr <= x <= high + 1.5 * iqr]
     far = sum(abs(x - mean) > spread for x in ordered)

@@ -15,38 +15,35 @@ from pytest_kopt.honesty.inflation import ALLOWED_GAP_PCT
 from pytest_kopt.show.files.performance_log import stop_summary, wait_summary
 from pytest_kopt.show.words import bullets, markdown_table, page
 
-_ENDED = "<!-- ended -->"
-
 
 def missing_text(text: str, campaign: Campaign) -> str:
     """Return what has to be appended to the file's `text` so that every decision stands in it.
 
     Each entry carries an anchor, so that a run after a kill appends what is missing and only that.
     """
-    parts = [] if text else [_title(campaign)]
-    for item, attempt, decided in campaign.state.decided():
-        anchor = f"<!-- round-{item.number} attempt-{attempt.number} -->"
-        if anchor not in text:
-            parts.append(f"\n{anchor}\n{_entry(campaign, item, attempt, decided)}")
-            if decided.stops:
-                parts.append(f"\n{_termination_check(decided.stops)}")
-            summary = stop_summary(campaign, item, attempt)
-            parts += [f"\n## Stop Summary\n\n{summary}"] * bool(summary)
-    for number, final in enumerate(campaign.state.finals, start=1):
-        anchor = f"<!-- final-{number} -->"
-        if anchor not in text:
-            parts.append(f"\n{anchor}\n{final_text(campaign.name, final)}")
-    for number, wait in enumerate(campaign.state.waits, start=1):
-        anchor = f"<!-- no-idle-gpu-{number} -->"
-        if anchor not in text:
-            check = _termination_check({stops.NO_IDLE_GPU: str(wait.event)})
-            summary = wait_summary(campaign, wait)
-            parts.append(f"\n{anchor}\n{check}\n## Stop Summary\n\n{summary}")
-    ended = campaign.state.ended
-    if ended and _ENDED not in text:
-        *_, held = {}, *(decided.stops for _, _, decided in campaign.state.decided())
-        parts.append(f"\n{_ENDED}\n{_termination_check({**held, 'T4': ended})}")
-    return "".join(parts)
+    entries = ((f"<!-- {anchor} -->", entry) for anchor, entry in _entries(campaign))
+    new = "".join(f"\n{anchor}\n{entry}" for anchor, entry in entries if anchor not in text)
+    return new if text else _title(campaign) + new
+
+
+def _entries(campaign: Campaign) -> Iterator[tuple[str, str]]:
+    """Yield what an anchor says, and the text below it."""
+    state, held = campaign.state, dict[str, str]()
+    for item, attempt, decided in state.decided():
+        entry, held = _entry(campaign, item, attempt, decided), decided.stops
+        if held:
+            entry += f"\n{_termination_check(held)}"
+        if summary := stop_summary(campaign, item, attempt):
+            entry += f"\n## Stop Summary\n\n{summary}"
+        yield f"round-{item.number} attempt-{attempt.number}", entry
+    for number, final in enumerate(state.finals, start=1):
+        yield f"final-{number}", final_text(campaign.name, final)
+    for number, wait in enumerate(state.waits, start=1):
+        check = _termination_check({stops.NO_IDLE_GPU: str(wait.event)})
+        summary = wait_summary(campaign, wait)
+        yield f"no-idle-gpu-{number}", f"{check}\n## Stop Summary\n\n{summary}"
+    if state.ended:
+        yield "ended", _termination_check({**held, "T4": state.ended})
 
 
 def _termination_check(held: Mapping[str, str]) -> str:
