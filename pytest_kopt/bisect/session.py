@@ -93,10 +93,7 @@ class Step:
         return True
 
     def compare(self, base: str, output: Path) -> Answer:
-        """Hold what the tree has checked out against an ancestor, in a session of the gate there.
-
-        Raises CannotFinish where no GPU is idle, KeyboardInterrupt where it was interrupted.
-        """
+        """Hold the tree against an ancestor in a session of the gate; CannotFinish: no idle GPU."""
         written = output.with_suffix(".json")
         written.unlink(missing_ok=True)
         output.write_bytes(b"")

@@ -240,11 +240,7 @@ def _relative(path: str, root: Path) -> str:
 
 
 def place_template(name: str, root: Path) -> list[str]:
-    """Copy a template into a project and return the paths that are new.
-
-    A file that is there already with the same content is left alone. Raises BadInput, with nothing
-    copied, for an unknown name or a file that would be overwritten.
-    """
+    """Copy a template and return what is new; BadInput, with no copy, where a file differs."""
     if name not in TEMPLATES:
         raise BadInput(f"template {name!r} is unknown", where="--template", legal=TEMPLATES)
     source = bundled("conftest_templates")

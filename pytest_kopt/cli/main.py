@@ -33,11 +33,7 @@ _COMMANDS = (
 
 
 class _Visible(io.TextIOBase):
-    """A stream that shows what documents hold; escape sequences in them do nothing.
-
-    Once its reader is gone (`kopt status | head`) the command goes on, unread: its exit code is its
-    own.
-    """
+    """A stream that shows escape sequences; its command goes on unread if its reader is gone."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

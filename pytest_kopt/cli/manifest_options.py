@@ -70,10 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def given(arguments: argparse.Namespace, missing: list[str]) -> dict[str, Any]:
-    """Return the manifest's keys that the command line sets, legal or not.
-
-    What cannot be written into a manifest at all is added to what is `missing`.
-    """
+    """Return the keys that the command line sets, legal or not; `missing` takes what sets none."""
     missing += (
         f"--env: {word!r} sets nothing (legal: NAME=VALUE)"
         for word in arguments.env or ()

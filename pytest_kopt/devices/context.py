@@ -18,10 +18,7 @@ _WAKING = threading.Lock()
 
 
 def rouse(kind: str) -> None:
-    """Do what the first case would wait for, once: import torch, Triton and the matrix libraries.
-
-    Holds the check's lock meanwhile, so that nothing is timed on the device.
-    """
+    """Do once, while nothing is timed, what the first case would wait for: imports, a product."""
     with _WAKING:
         _woken(kind)
 

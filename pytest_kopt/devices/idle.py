@@ -30,10 +30,7 @@ class NoIdleGpu(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a look found on one device; without `reasons` it is idle.
-
-    One that is `shared` is so but for other kopt sessions, which take turns on it.
-    """
+    """What a look found: idle without `reasons`, if `shared` but for other sessions of kopt."""
 
     device: Device
     reasons: tuple[str, ...]
@@ -52,10 +49,7 @@ class Finding:
 def judge(
     device: Device, readings: Sequence[Reading], strangers: Sequence[int], *, shared: bool = False
 ) -> Finding:
-    """Judge one device by the readings of a look and the foreign processes on it.
-
-    What moves on a `shared` one may be other kopt sessions', and pids of another namespace as well.
-    """
+    """Judge a device by a look; on a `shared` one what moves may be other sessions' of kopt."""
     if shared:
         strangers = [pid for pid in strangers if processes.is_here(pid)]
     busy = [r.utilisation_pct for r in readings if r.utilisation_pct is not None]
@@ -110,10 +104,7 @@ class AvailabilityGate:
         return self._wait(lambda: self.look(devices), minutes, seen)
 
     def free_of_strangers(self, device: Device, minutes: float) -> None:
-        """Return once no stranger computes on the device; NoIdleGpu after `minutes`.
-
-        For use between measurements. Pids of another namespace may be one's own, and do not count.
-        """
+        """Return once no stranger computes there, as between measurements; NoIdleGpu if not."""
 
         def look() -> list[Finding]:
             running = self.vendor.read(device).processes or ()

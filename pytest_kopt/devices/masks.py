@@ -1,6 +1,4 @@
-"""Which devices a process may use: the kind, and what it sees by the vendors' variables.
-
-Imports no torch.
+"""Which devices a process may use, told without torch: the kind, and by the vendors' variables.
 
 CUDA: docs.nvidia.com, CUDA Programming Guide, "CUDA Environment Variables"; ROCm:
 rocm.docs.amd.com, "GPU isolation techniques". An entry is an index, a UUID or the unique beginning

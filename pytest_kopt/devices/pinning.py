@@ -107,10 +107,7 @@ def _target_of(device: Device) -> str:
 
 
 def in_use(host: Host) -> Device:
-    """Return the device that torch's "cuda" is in this process; imports torch on a GPU host.
-
-    The first usable one, unless something initialised CUDA before the process was pinned.
-    """
+    """Return torch's "cuda": the first usable one, unless CUDA was initialised before the pin."""
     first = host.devices[0]
     if host.vendor is None:
         return first

@@ -95,10 +95,7 @@ def place(
     say: Callable[[str], None],
     early: EarlyLook | None = None,
 ) -> Placement:
-    """Find the devices of a kind, "cpu" or "cuda"; with `wait_minutes` only idle ones.
-
-    BadInput where there is none for `target`, NoIdleGpu where none gets idle; `early` looks first.
-    """
+    """Return devices, idle ones with `wait_minutes`; BadInput for no such one, or NoIdleGpu."""
     host = for_target(discover(kind), target)
     if host.vendor is None:
         return ON_CPU

@@ -17,10 +17,7 @@ _TRIES = 20
 
 
 def announce(device: str) -> None:
-    """Let other kopt sessions know that this process takes turns on a GPU (its UUID).
-
-    Safe to repeat.
-    """
+    """Let other sessions of kopt know that this process takes turns on a GPU; may be repeated."""
     pid = os.getpid()
     _hold(_name(pid), fcntl.LOCK_EX, pid)
     _hold(_users(device), fcntl.LOCK_SH, pid)

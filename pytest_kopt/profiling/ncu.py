@@ -41,10 +41,7 @@ _FORBIDDEN = "ERR_NVGPUCTRPERM"
 
 
 def launches(text: str) -> list[Launch]:
-    """Return the launches of a raw page: one line a launch, units in the line below the header.
-
-    Raises ValueError when there is no such table, with the tool's own last word.
-    """
+    """Return the launches of a raw page; ValueError with the tool's last word without a table."""
     if _FORBIDDEN in text:
         raise ValueError(
             f"{_FORBIDDEN}: this machine forbids performance counters; verdict.json has registers "

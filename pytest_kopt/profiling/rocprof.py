@@ -30,11 +30,8 @@ def report(directory: Path) -> str:
 
 
 def launches(text: str) -> list[Launch]:
-    """Return the launches between the two marks of a kernel trace, by their start.
-
-    Column names differ in case between versions. Durations are end minus start, in nanoseconds.
-    Raises ValueError when there is no such table or the marks are missing.
-    """
+    """Return the launches between two marks of a kernel trace; ValueError where it is none."""
+    # Names of columns differ in case between versions; times are in nanoseconds.
     rows = [
         {str(name).lower(): cell for name, cell in row.items()}
         for row in csv.DictReader(text.splitlines())

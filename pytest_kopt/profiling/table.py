@@ -73,10 +73,7 @@ class CaseProfile:
 
 
 def gpu_step_us(profiles: Iterable[CaseProfile]) -> dict[str, float]:
-    """Return each case's GPU time of a step by node id, in microseconds.
-
-    torch's profiler counts before a vendor's tool, which is not at hand in every round.
-    """
+    """Return each case's GPU time of a step by node id, in microseconds."""
     found: dict[str, float] = {}
     for item in profiles:  # torch's profiler comes first, a vendor's tool after it
         if item.on == "gpu" and item.rows:

@@ -12,10 +12,7 @@ _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
 def launches(trace: Mapping[str, Any]) -> list[Launch]:
-    """Return what ran on the device, in the order of the trace.
-
-    Registers, shared memory and occupancy are told on NVIDIA; elsewhere they stay None.
-    """
+    """Return what ran on the device, in order; what it occupies is told on NVIDIA only."""
     found = []
     for event in trace.get("traceEvents", ()):
         if event.get("ph") != "X" or event.get("cat") not in _ON_DEVICE:

@@ -24,10 +24,7 @@ IMPORTS = (ast.Import, ast.ImportFrom)
 
 @dataclass(slots=True)
 class Module:
-    """One Python file: its tree, what binds each name, and the functions that may stand anywhere.
-
-    `imports` maps a name to the dotted name it is imported as, with leading dots where relative.
-    """
+    """One Python file: what binds each name; dotted names of `imports` have dots if relative."""
 
     path: str
     body: list[ast.stmt]

@@ -66,10 +66,7 @@ def _keeps_names(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
 
 
 class Program:
-    """The files of one version: functions by name, and what else each file does, in its order.
-
-    `homes` are the files of the functions; `loads` the modules that are imported first of all.
-    """
+    """One version's files: functions, their `homes`, and the modules that are imported first."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources

@@ -28,10 +28,7 @@ _COMPREHENSION = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def plain_tree(source: bytes) -> ast.Module | None:
-    """Return the tree of a Python file, docstrings removed and locals numbered.
-
-    None for a file whose text counts: one that does not parse, or may look at itself.
-    """
+    """Return a tree without docstrings, locals numbered; None for a file whose text counts."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -20,22 +20,17 @@ from pytest_kopt.profiling.table import CaseProfile
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """What a finished trial hands to the terminal.
-
-    `detail` is the output of a failed command, `outlook` what the verdict means for the campaign.
-    """
+    """What a finished trial hands to the terminal; `detail` is the output of a failed command."""
 
     verdict: Verdict
     detail: str = ""
     profiles: tuple[CaseProfile, ...] = ()
+    #: What the verdict means for the campaign.
     outlook: tuple[str, ...] = ()
 
 
 def closing_lines(campaign: Campaign, policy: Policy) -> Iterator[str]:
-    """Yield the Termination Check where a condition holds, else the review that is due.
-
-    A round that is still open asks for no review.
-    """
+    """Yield the Termination Check where a condition holds, else the review due between rounds."""
     state = campaign.state
     found = stops.check(campaign.name, state, campaign.manifest, policy)
     if stops.holding(found):

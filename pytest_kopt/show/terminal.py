@@ -50,10 +50,7 @@ class Line(str):
 
 
 def write(reporter: pytest.TerminalReporter, lines: Iterable[str]) -> None:
-    """Write lines through pytest's reporter, which colours them on a terminal only.
-
-    Labels, notes and the output of commands are shown; they do nothing to the terminal.
-    """
+    """Write lines, coloured on a terminal only; what they hold does nothing to the terminal."""
     for line in lines:
         for piece in printed(line):
             reporter.write_line(piece, **(line.markup if isinstance(line, Line) else {}))
@@ -65,10 +62,7 @@ def result_lines(
     rooflines: Sequence[Roofline] = (),
     verbosity: int = 0,
 ) -> Iterator[str]:
-    """Yield the lines of the section "kopt", tables at most 80 columns wide.
-
-    With `-q` tables are short; with `-v` they have every column, however wide.
-    """
+    """Yield the section `kopt`: tables of 80 columns, short with `-q`, with `-v` every column."""
     verdict = closing.verdict if closing else None
     for _, members in itertools.groupby(results, key=lambda result: result.header):
         yield from _case_table(list(members), verdict, verbosity)
@@ -237,10 +231,7 @@ def noise_lines(found: Mapping[str, Any]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis from a slow-down to as large a gain, zero in its middle, for all bars of a table.
-
-    `limit` is the log-ratio at its ends. With `bent` it is logarithmic beyond 1 %.
-    """
+    """An axis for bars: the log-ratio `limit` at its ends, if `bent` logarithmic beyond 1 %."""
 
     MARK: ClassVar[str] = "±"
 
@@ -268,11 +259,7 @@ class Axis:
         return f"{self.MARK} {end}{', log' if self.bent else ''}"
 
     def bar(self, shape: Shape) -> str:
-        """Return a case's change and interval.
-
-        `·` is the axis, `│` zero, `━` the interval, `●` the change. Without an interval the change
-        stands alone; without a change there is no bar.
-        """
+        """Draw `·` for the axis, `│` zero, `━` the interval, `●` the change, if there is one."""
         change, low, high = shape.change_pct, shape.low_pct, shape.high_pct
         if change is None or math.isnan(change):
             return ""

@@ -153,10 +153,7 @@ _UNSEEN = re.compile(
 
 
 def visible(text: str) -> str:
-    r"""Return text with control and direction characters as `\u001b`: it shows what it holds.
-
-    Tab and newline stay.
-    """
+    r"""Return text with control and direction characters as `\u001b`; tab and newline stay."""
     return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
@@ -200,10 +197,7 @@ def one_line(text: str) -> str:
 
 
 def told_once(text: str, told: dict[str, str]) -> str:
-    """Return a failure's text; where an earlier one said the same, its first line and whose it was.
-
-    `told` maps what was said below the first line to that line; what is new is added.
-    """
+    """Return a failure's text, or whose it equals; `told`: by the text below, the first line."""
     head, _, rest = text.partition("\n")
     first = told.setdefault(rest, head)
     return text if first == head or len(rest) < _LONG else f"{head}\nthe same as {first!r}"

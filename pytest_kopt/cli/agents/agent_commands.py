@@ -82,10 +82,7 @@ async def _follow(process: anyio.abc.Process, out: int, told: Told) -> None:
 
 
 async def _ended(process: anyio.abc.Process) -> None:
-    """End what still runs, and wait for it.
-
-    A session takes SIGTERM for Ctrl-C, which what a shell started in its background ignores.
-    """
+    """End what still runs by SIGTERM, which a session takes for Ctrl-C, and wait for it."""
     if process.returncode is None:
         process.terminate()
         with anyio.move_on_after(_GRACE_SECONDS):

@@ -40,10 +40,7 @@ def append_summary(environ: Mapping[str, str], markdown: str) -> None:
 def annotation_lines(
     environ: Mapping[str, str], verdict: Verdict, results: Sequence[CaseResult]
 ) -> Iterator[str]:
-    """Yield the workflow commands that a runner turns into annotations; none anywhere else.
-
-    Flags stand on the line they name, cases that failed or became slower on their test's file.
-    """
+    """Yield a runner's annotations: of flags on the lines they name, of cases on their tests."""
     if environ.get("GITHUB_ACTIONS") != "true":
         return
     level = "error" if verdict.decision is Decision.REJECTED_OVERFIT else "warning"

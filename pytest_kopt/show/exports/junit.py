@@ -17,10 +17,7 @@ Property = tuple[str, str]
 
 
 def unpack(report: pytest.TestReport) -> None:
-    """Put the figures of a case where its JSON stood in a report's properties.
-
-    The JSON is for our own collector, which has read it; everyone after it gets names and numbers.
-    """
+    """Put a case's figures, for everyone after our collector, where its JSON stood in a report."""
     found: list[tuple[str, object]] = []
     for name, value in report.user_properties:
         if name != PROPERTY or not isinstance(value, str):

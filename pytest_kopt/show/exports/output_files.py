@@ -1,8 +1,4 @@
-"""The files of `--summary-csv PATH`: the rows, what the frozen CSV cannot hold, and the timings.
-
-These are in pytest-benchmark's JSON, for `pytest-benchmark compare` and the tools around it, which
-itself writes nothing under xdist.
-"""
+"""The files of `--summary-csv PATH`: rows, evidence, and timings as pytest-benchmark's JSON."""
 
 from __future__ import annotations
 
@@ -19,15 +15,12 @@ from pytest_kopt.cases.result import CaseResult, table_of
 from pytest_kopt.clock import now
 from pytest_kopt.schema.table import format_csv, write_atomically
 
-#: The release of pytest-benchmark whose format this is.
+#: The release of pytest-benchmark whose format this is; itself it writes none under xdist.
 FORMAT = "5.1.0"
 
 
 def write_all_rows(path: Path, results: Sequence[CaseResult], *, per_schema: bool) -> None:
-    """Write the CSV at `path`; with `per_schema` one for each schema, in the directory `path`.
-
-    Raises BadInput when the rows of one CSV do not have the same columns.
-    """
+    """Write a CSV at `path`, or one a schema in that folder; BadInput where columns do not fit."""
     # A case that died knows its columns, not always the name of its schema.
     names = {result.header: result.schema for result in results if result.schema}
     groups: dict[Path, list[CaseResult]] = {}
@@ -51,10 +44,7 @@ def write_all_rows(path: Path, results: Sequence[CaseResult], *, per_schema: boo
 
 
 def benchmark_json(results: Sequence[CaseResult], when: str, commit: str | None = None) -> str:
-    """Return the file's text; cases that were not timed are left out.
-
-    `when` is the time as it is to stand there, `commit` the one of the tree that was measured.
-    """
+    """Return the text on the timed cases; `when` and the tree's `commit` stand there as given."""
     uname = platform.uname()
     document = {
         "machine_info": {

@@ -16,11 +16,7 @@ _EXPORTS = (comment, github, junit)
 
 
 def publish(config: pytest.Config, verdict: Verdict, results: Sequence[CaseResult]) -> list[str]:
-    """Call every implementation and return the lines that the terminal is to show.
-
-    The verdict has been carried out by now: one that raises is told, disturbs no other, and changes
-    nothing.
-    """
+    """Return what every implementation has the terminal show; one that raises disturbs no other."""
     manager, lines = config.pluginmanager, list[str]()
     for module in reversed(_EXPORTS):
         if not manager.is_registered(module):

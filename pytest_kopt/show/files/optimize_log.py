@@ -17,10 +17,7 @@ from pytest_kopt.show.words import bullets, markdown_table, page
 
 
 def missing_text(text: str, campaign: Campaign) -> str:
-    """Return what has to be appended to the file's `text` so that every decision stands in it.
-
-    Each entry carries an anchor, so that a run after a kill appends what is missing and only that.
-    """
+    """Return what `text` lacks; the anchor of each entry says what a run before a kill appended."""
     entries = ((f"<!-- {anchor} -->", entry) for anchor, entry in _entries(campaign))
     new = "".join(f"\n{anchor}\n{entry}" for anchor, entry in entries if anchor not in text)
     return new if text else _title(campaign) + new

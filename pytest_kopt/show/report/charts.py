@@ -122,10 +122,7 @@ def _told(name: str) -> Spec:
 
 
 def _gain_axis(values: Sequence[Spec], title: str) -> Spec:
-    """Return the axis of gains in percent; factors on a logarithmic one where they lie far apart.
-
-    The values' gains and bounds become factors then.
-    """
+    """Return the axis of gains in percent, or of factors, as `values` are then, if far apart."""
     axis = {"field": "gain", "type": "quantitative"}
     ratios = [1 + (value["gain"] or 0.0) / 100 for value in values]
     if not ratios or not min(ratios) > 0 or max(ratios) < _WIDE * min(ratios):

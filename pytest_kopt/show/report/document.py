@@ -26,10 +26,7 @@ _KERNELS = ("Kernel", "First in", "What", "Incumbent", "Candidate")
 
 
 def document(campaign: Campaign) -> dict[str, Any]:
-    """Return a campaign's report as JSON-able data; texts stand as the terminal writes them.
-
-    Raises BadInput before the first decided round and for evidence that is not the ledger's.
-    """
+    """Return a campaign's report as JSON-able data; BadInput without a round or its evidence."""
     rounds = list(_rounds(campaign))
     if not rounds:
         legal = f"pytest --kopt-campaign {campaign.name} --kopt-round 1"
