@@ -12,16 +12,16 @@ from pytest_kopt.options.project import Project
 
 
 @command(
-    "bisect",
-    "Find the first commit after GOOD that is slower: each is compared with GOOD as the PR "
-    "gate does, in a work tree of its own. Words after -- go to pytest. Exit code 8 if a "
-    "commit is slower, 0 if none is shown to be.",
     "kopt bisect v1.2 main -- tests/test_gemm.py",
     argument("good", metavar="GOOD", help="a commit before the slow one"),
     argument("bad", metavar="BAD", nargs="?", default="HEAD", help="default: HEAD"),
     JSON,
 )
 def bisect(arguments: argparse.Namespace) -> int:
+    """Find the first commit after GOOD that is slower: each is compared with GOOD as the PR gate
+    does, in a work tree of its own. Words after -- go to pytest. Exit code 8 if a commit is slower,
+    0 if none is shown to be.
+    """
     import pytest
 
     from pytest_kopt.bisect.bisection import Bisection, Journal, other_tree, sessions_in

@@ -18,9 +18,6 @@ from pytest_kopt.show.rooflines import ceiling_lines
 
 
 @command(
-    "calibrate",
-    "Measure this machine: its ceilings (copy bandwidth, matrix rates, launch overhead), then "
-    "the noise floor and smallest resolvable gain of the cases, compared with themselves.",
     "kopt calibrate --tests tests/test_softmax.py --processes 20",
     one_of(
         argument("--ceilings", action="store_true", help="only the ceilings; needs no cases"),
@@ -32,6 +29,9 @@ from pytest_kopt.show.rooflines import ceiling_lines
     argument("-o", "--output", type=Path, metavar="FILE", help="write the noise as JSON too"),
 )
 def calibrate(arguments: argparse.Namespace) -> int:
+    """Measure this machine: its ceilings (copy bandwidth, matrix rates, launch overhead), then the
+    noise floor and smallest resolvable gain of the cases, compared with themselves.
+    """
     if not arguments.noise:
         _ceilings(arguments.device)
     return 0 if arguments.ceilings else _noise(arguments)

@@ -20,40 +20,32 @@ from pytest_kopt.trials.rounds.discard import discard as discard_round
 
 
 @command(
-    "note",
-    "Add notes to a finished round or to the next one; later notes override earlier ones.",
     f"kopt note {EXAMPLE} 3 notes.md",
-    *(NAME, ROUND),
+    NAME,
+    ROUND,
     argument(
         "file", type=Path, metavar="FILE", help="YAML, or sections as in summary.md (FILE.md)"
     ),
 )
 def note(arguments: argparse.Namespace) -> None:
+    """Add notes to a finished round or to the next one; later notes override earlier ones."""
     given = notes.load(arguments.file)
     with changing(arguments.name) as campaign:
         campaign.note(arguments.round, given)
     print(f"round {arguments.round}: noted {', '.join(given.given()) or 'nothing'}")
 
 
-@command(
-    "restore",
-    "Put the version that a round measured into the tree; what is there is kept.",
-    "kopt restore 3",
-    *(NAME, ROUND),
-)
+@command("kopt restore 3", NAME, ROUND)
 def restore(arguments: argparse.Namespace) -> None:
+    """Put the version that a round measured into the tree; what is there is kept."""
     with changing(arguments.name) as campaign:
         _settle(campaign)
         _put_back(campaign, arguments.round)
 
 
-@command(
-    "retry",
-    "Restore the version that a round measured, and measure it again as the next round.",
-    "kopt retry 3",
-    *(NAME, ROUND),
-)
+@command("kopt retry 3", NAME, ROUND)
 def retry(arguments: argparse.Namespace) -> int:
+    """Restore the version that a round measured, and measure it again as the next round."""
     number = arguments.round
     with changing(arguments.name) as campaign:
         _settle(campaign)
@@ -78,13 +70,9 @@ def retry(arguments: argparse.Namespace) -> int:
         )
 
 
-@command(
-    "discard",
-    "End the open round: it is rolled back, and its version is kept.",
-    "kopt discard",
-    NAME,
-)
+@command("kopt discard", NAME)
 def discard(arguments: argparse.Namespace) -> None:
+    """End the open round: it is rolled back, and its version is kept."""
     with changing(arguments.name) as campaign:
         _settle(campaign)
         number = discard_round(campaign)
@@ -92,24 +80,17 @@ def discard(arguments: argparse.Namespace) -> None:
     print(f"round {number} was discarded; round {campaign.state.incumbent_round}'s version is back")
 
 
-@command(
-    "stop",
-    "End a campaign: no further rounds; its best may still be compared with the baseline "
-    "(--kopt-round final). Everything is kept.",
-    f"kopt stop {EXAMPLE}",
-    NAME,
-)
+@command(f"kopt stop {EXAMPLE}", NAME)
 def stop(arguments: argparse.Namespace) -> None:
+    """End a campaign: no further rounds; its best may still be compared with the baseline
+    (--kopt-round final). Everything is kept.
+    """
     _end(arguments, "stopped")
 
 
-@command(
-    "abandon",
-    "Give a campaign up: no further rounds and no final comparison. Everything is kept.",
-    f"kopt abandon {EXAMPLE}",
-    NAME,
-)
+@command(f"kopt abandon {EXAMPLE}", NAME)
 def abandon(arguments: argparse.Namespace) -> None:
+    """Give a campaign up: no further rounds and no final comparison. Everything is kept."""
     _end(arguments, "abandoned")
 
 

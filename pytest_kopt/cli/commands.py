@@ -50,9 +50,14 @@ class Command:
             parser.set_defaults(run=self.run)
 
 
-def command(name: str, help: str, example: str, *arguments: Argument) -> Callable[[Run], Command]:
-    """Make a function the command `name`."""
-    return lambda run: Command(name, help, example, arguments, run)
+def command(example: str, *arguments: Argument) -> Callable[[Run], Command]:
+    """Make a function the command that its name ends with; its docstring is the help."""
+
+    def made(run: Run) -> Command:
+        name, help = run.__name__.rpartition("_")[2], " ".join(str(run.__doc__).split())
+        return Command(name, help, example, arguments, run)
+
+    return made
 
 
 def argument(*names: str, **settings: Any) -> Argument:

@@ -13,8 +13,6 @@ from pytest_kopt.show.terminal import verdict_lines
 
 
 @command(
-    "decide",
-    "Judge a candidate's CSV against the incumbent's by the rule for stored figures.",
     "kopt decide --candidate new.csv --incumbent old.csv --json",
     argument("--candidate", type=Path, required=True, metavar="CSV", help="new figures"),
     argument("--incumbent", type=Path, required=True, metavar="CSV", help="old figures"),
@@ -48,6 +46,7 @@ from pytest_kopt.show.terminal import verdict_lines
     argument("--json", action="store_true", help="print verdict.json"),
 )
 def decide(arguments: argparse.Namespace) -> int:
+    """Judge a candidate's CSV against the incumbent's by the rule for stored figures."""
     policy = policies.load(arguments.policy)
     columns = tuple(part.strip() for part in arguments.classes.split(",") if part.strip())
     evidence = StoredEvidence(

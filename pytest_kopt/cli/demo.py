@@ -55,13 +55,12 @@ _EDITS = {
 
 
 @command(
-    "demo",
-    "Run a whole campaign in a small repository, on the CPU.",
     "kopt demo",
     argument("directory", nargs="?", type=Path, default=Path("kopt-demo"), metavar="DIR"),
     argument("--gpu", default="cpu", metavar="ARCH", help="on a GPU of this model instead: H200"),
 )
 def demo(arguments: argparse.Namespace) -> int:
+    """Run a whole campaign in a small repository, on the CPU."""
     root = arguments.directory.resolve()
     if root.exists() and any(root.iterdir()):
         raise BadInput(f"{root} is not empty", where="kopt demo", legal="a new or empty directory")

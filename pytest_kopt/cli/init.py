@@ -55,8 +55,6 @@ _STAND_INS: dict[str, Any] = {
 
 
 @command(
-    "init",
-    "Set up a campaign: write its manifest, check what it needs, check out its branch.",
     "kopt init softmax_triton_sm90_20261121 --op softmax --kernel kernels/softmax.py "
     "--backend TRITON --gpu H200 --tests tests/test_softmax.py",
     one_of(
@@ -89,6 +87,7 @@ _STAND_INS: dict[str, Any] = {
     argument("-v", "--verbose", action="store_true", help="show the whole manifest"),
 )
 def init(arguments: argparse.Namespace) -> None:
+    """Set up a campaign: write its manifest, check what it needs, check out its branch."""
     project = Project.here()
     if arguments.template:
         placed = [f"written: {path}" for path in place_template(arguments.template, project.root)]

@@ -28,8 +28,9 @@ def _judged(bucket: str) -> tuple[Argument, ...]:
     )
 
 
-@command("show", "Show the tips.", f"kopt tips show {EXAMPLE}", NAME)
-def _show_tips(arguments: argparse.Namespace) -> None:
+@command(f"kopt tips show {EXAMPLE}", NAME)
+def tips_show(arguments: argparse.Namespace) -> None:
+    """Show the tips."""
     campaign = Project.here().campaign(arguments.name)
     path = tips.path_of(campaign.home, campaign.manifest)
     known = tips.entries(path)
@@ -40,14 +41,17 @@ def _show_tips(arguments: argparse.Namespace) -> None:
 
 
 @command(
-    "add",
-    "Add what a round taught. Lines 'Context: …', 'Signal: …', 'Takeaway: …' and "
-    "'Applicability: …' fill those fields; other text is the takeaway.",
     _ADDED,
-    *(NAME, argument("round", type=int, metavar="N")),
+    NAME,
+    argument("round", type=int, metavar="N"),
     *_judged("the round's bucket, if its notes do not name it"),
 )
-def _add(arguments: argparse.Namespace) -> None:
+def tips_add(arguments: argparse.Namespace) -> None:
+    """Add what a round taught.
+
+    Lines 'Context: …', 'Signal: …', 'Takeaway: …' and 'Applicability: …' fill those fields; other
+    text is the takeaway.
+    """
     with changing(arguments.name) as campaign:
         campaign.note(arguments.round, _noted(arguments))
     if campaign.state.rounds[arguments.round].is_open:
@@ -57,14 +61,13 @@ def _add(arguments: argparse.Namespace) -> None:
 
 
 @command(
-    "correct",
-    "Append a correction to a tip: tips are never changed.",
     f"kopt tips correct {EXAMPLE} 2 'only below 4096 columns'",
     NAME,
     argument("tip", type=int, metavar="TIP", help="its number in `kopt tips show`"),
     *_judged("the tip's bucket, if it has none"),
 )
-def _correct(arguments: argparse.Namespace) -> None:
+def tips_correct(arguments: argparse.Namespace) -> None:
+    """Append a correction to a tip: tips are never changed."""
     campaign = Project.here().campaign(arguments.name)
     path = tips.path_of(campaign.home, campaign.manifest)
     with campaign.locked():
@@ -83,15 +86,16 @@ TIPS = Command(
     "Show or add tips for a campaign's GPU, op and backend.",
     _ADDED,
     (),
-    actions=(_show_tips, _add, _correct),
+    actions=(tips_show, tips_add, tips_correct),
 )
 
 
 _VERSIONS = argument("versions", nargs="+", metavar="VERSION")
 
 
-@command("list", "List the versions.", f"kopt memory list {EXAMPLE}", NAME)
-def _list(arguments: argparse.Namespace) -> None:
+@command(f"kopt memory list {EXAMPLE}", NAME)
+def memory_list(arguments: argparse.Namespace) -> None:
+    """List the versions."""
     campaign = Project.here().campaign(arguments.name)
     for item in campaign.state.decided_rounds():
         version = memory.version_of(item.number)
@@ -103,14 +107,9 @@ def _list(arguments: argparse.Namespace) -> None:
         print(f"v{version} round {item.number}: {decided.decision}{change}{masked}")
 
 
-@command(
-    "show",
-    "Print one version.",
-    f"kopt memory show {EXAMPLE} v3",
-    NAME,
-    argument("version", metavar="VERSION"),
-)
-def _show(arguments: argparse.Namespace) -> None:
+@command(f"kopt memory show {EXAMPLE} v3", NAME, argument("version", metavar="VERSION"))
+def memory_show(arguments: argparse.Namespace) -> None:
+    """Print one version."""
     campaign = Project.here().campaign(arguments.name)
     version = memory.parse_version(arguments.version)
     path = campaign.layout.memory(version)
@@ -121,34 +120,29 @@ def _show(arguments: argparse.Namespace) -> None:
 
 
 @command(
-    "mask",
-    "Skip versions everywhere.",
     f"kopt memory mask {EXAMPLE} v3",
-    *(NAME, _VERSIONS),
+    NAME,
+    _VERSIONS,
     argument("--reason", default="", metavar="TEXT"),
 )
-def _mask(arguments: argparse.Namespace) -> None:
+def memory_mask(arguments: argparse.Namespace) -> None:
+    """Skip versions everywhere."""
     _mark(arguments, masked=True, reason=arguments.reason)
 
 
-@command(
-    "unmask",
-    "Use masked versions again.",
-    f"kopt memory unmask {EXAMPLE} v3",
-    *(NAME, _VERSIONS),
-)
-def _unmask(arguments: argparse.Namespace) -> None:
+@command(f"kopt memory unmask {EXAMPLE} v3", NAME, _VERSIONS)
+def memory_unmask(arguments: argparse.Namespace) -> None:
+    """Use masked versions again."""
     _mark(arguments, masked=False)
 
 
 @command(
-    "restart",
-    "Partial restart: mask about half, drawn by a seed, but never v0 or the best.",
     f"kopt memory restart {EXAMPLE} --seed 7",
     NAME,
     argument("--seed", type=int, metavar="N", help="default: drawn, recorded"),
 )
-def _restart(arguments: argparse.Namespace) -> None:
+def memory_restart(arguments: argparse.Namespace) -> None:
+    """Partial restart: mask about half, drawn by a seed, but never v0 or the best."""
     seed = arguments.seed if arguments.seed is not None else secrets.randbelow(2**31)
     with changing(arguments.name) as campaign:
         drawn = memory.draw_restart(campaign.state, seed)
@@ -173,5 +167,5 @@ MEMORY = Command(
     "List, show and mask the iteration memory (v0 is the baseline, vN round N + 1).",
     f"kopt memory mask {EXAMPLE} v3 v4",
     (),
-    actions=(_list, _show, _mask, _unmask, _restart),
+    actions=(memory_list, memory_show, memory_mask, memory_unmask, memory_restart),
 )

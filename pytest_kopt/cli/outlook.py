@@ -13,24 +13,16 @@ from pytest_kopt.show.standing import status_lines
 from pytest_kopt.trials.harness import edited_harness
 
 
-@command(
-    "status",
-    "Show where a campaign stands and what is next.",
-    "kopt status --json",
-    *(NAME, JSON),
-)
+@command("kopt status --json", NAME, JSON)
 def status(arguments: argparse.Namespace) -> None:
+    """Show where a campaign stands and what is next."""
     project = Project.here()
     campaign = project.campaign(arguments.name)
     document = status_document(campaign, project.root, edited_harness(campaign))
     show(arguments, document, status_lines)
 
 
-@command(
-    "advise",
-    "Show what to read, what bounds the cases, what was learned, and what was not tried yet.",
-    f"kopt advise {EXAMPLE}",
-    *(NAME, JSON),
-)
+@command(f"kopt advise {EXAMPLE}", NAME, JSON)
 def advise(arguments: argparse.Namespace) -> None:
+    """Show what to read, what bounds the cases, what was learned, and what was not tried yet."""
     show(arguments, advice_document(Project.here().campaign(arguments.name)), advice_lines)

@@ -18,8 +18,6 @@ _PAUSE = 2.0
 
 
 @command(
-    "report",
-    "Write a campaign's report as one HTML file; of several, an index and a file each.",
     f"kopt report {EXAMPLE} -o report.html",
     argument(
         "names", nargs="*", metavar="NAME", help="campaigns; default: the branch's or the only one"
@@ -36,6 +34,7 @@ _PAUSE = 2.0
     ),
 )
 def report(arguments: argparse.Namespace) -> None:
+    """Write a campaign's report as one HTML file; of several, an index and a file each."""
     project = Project.here()
     names: list[str | None] = list(dict.fromkeys(arguments.names)) or [None]
     if arguments.watch:
@@ -46,8 +45,6 @@ def report(arguments: argparse.Namespace) -> None:
 
 
 @command(
-    "export",
-    "Write campaigns as tables: rounds, rows, pairs, profiles, conditions, and their units.",
     f"kopt export {EXAMPLE} -o tables",
     argument(
         "names",
@@ -63,6 +60,7 @@ def report(arguments: argparse.Namespace) -> None:
     ),
 )
 def export(arguments: argparse.Namespace) -> None:
+    """Write campaigns as tables: rounds, rows, pairs, profiles, conditions, and their units."""
     from pytest_kopt.analysis import frames as analysis
 
     frames = analysis.load(*arguments.names)

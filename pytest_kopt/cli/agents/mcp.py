@@ -10,12 +10,9 @@ from pytest_kopt.cli.commands import command
 from pytest_kopt.errors import BadInput
 
 
-@command(
-    "mcp",
-    "Serve this project's campaigns to an agent: Model Context Protocol over stdin and stdout.",
-    "claude mcp add kopt -- kopt mcp",
-)
+@command("claude mcp add kopt -- kopt mcp")
 def mcp(_: argparse.Namespace) -> None:
+    """Serve this project's campaigns to an agent: Model Context Protocol over stdin and stdout."""
     try:
         from pytest_kopt.cli.agents.agent_tools import server
     except ModuleNotFoundError as error:
