@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from pytest_kopt.bisect.bisection import Bisection
 from pytest_kopt.bisect.history import Commit
 from pytest_kopt.bisect.walk import Change, Culprit, Pair
 from pytest_kopt.decide.inference import percent
-from pytest_kopt.decide.verdict import Shape
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.figures import changed_within
 from pytest_kopt.show import words
@@ -18,11 +17,12 @@ from pytest_kopt.show import words
 def report(bisection: Bisection, found: Culprit | None) -> dict[str, Any]:
     """Return the answer; changes in percent of speed, intervals at three standard errors."""
     commits, bad = bisection.commits, bisection.history.change(bisection.history.last)
+    may_be_slower = bad is not None and bad.mean < -bad.error
     return {
         "schema_version": 1,
         "good": commits[0].hash,
         "bad": commits[-1].hash,
-        "decision": _decision(found, bad),
+        "decision": "SLOWER" if found else "UNDECIDED" if may_be_slower else "NOT_SLOWER",
         "first_slower": found and _culprit(bisection, found),
         "bad_against_good": bad and _figures(bad),
         "commits": list(_standings(bisection)),
@@ -69,19 +69,14 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
         yield f"  {case['label']}: {_shown(case)}"
 
 
-def _decision(found: Culprit | None, bad: Change | None) -> str:
-    if found:
-        return "SLOWER"
-    return "UNDECIDED" if bad and bad.mean < -bad.error else "NOT_SLOWER"
-
-
 def _culprit(bisection: Bisection, found: Culprit) -> dict[str, Any]:
     versions, history = bisection.versions, bisection.history
     commit = versions[found.version][0]
     step = history.change(found.version, found.before) or history.change(found.version) or Change()
     answer = bisection.answers.get(Pair(found.before, found.version))
     verdict = answer.verdict if answer else None
-    between = versions[found.before + 1 : found.version]
+    hurt = [case for case in verdict.shapes if (case.high_pct or 0.0) < 0] if verdict else []
+    hurt.sort(key=lambda case: case.change_pct or 0.0)
     return {
         "commit": commit.hash,
         "subject": commit.subject,
@@ -90,51 +85,46 @@ def _culprit(bisection: Bisection, found: Culprit) -> dict[str, Any]:
         "previous": versions[found.before][-1].hash,
         **_figures(step),
         "confirmed": found.confirmed,
-        "or_one_of": [run[0].hash for run in between],
+        "or_one_of": [run[0].hash for run in versions[found.before + 1 : found.version]],
         "kernels": words.kernel_lines(verdict) if verdict else [],
-        "cases": [
-            case.model_dump(mode="json") for case in _hurt(verdict.shapes if verdict else [])
-        ],
+        "cases": [case.model_dump(mode="json") for case in hurt],
     }
-
-
-def _hurt(shapes: Sequence[Shape]) -> list[Shape]:
-    found = [s for s in shapes if s.high_pct is not None and s.high_pct < 0]
-    return sorted(found, key=lambda shape: shape.change_pct or 0.0)
 
 
 def _standings(bisection: Bisection) -> Iterator[dict[str, Any]]:
     for place, run in enumerate(bisection.versions):
         change = bisection.history.change(place)
         for commit in run:
+            standing, reason = _standing(bisection, place, commit, change)
             yield {
                 "commit": commit.hash,
                 "subject": commit.subject,
                 "is_merge": commit.is_merge,
-                **_standing(bisection, place, commit, change),
+                "standing": standing,
+                **({"reason": reason} if reason else {}),
+                **(_figures(change) if change and standing not in ("skipped", "GOOD") else {}),
             }
 
 
 def _standing(
     bisection: Bisection, place: int, commit: Commit, change: Change | None
-) -> dict[str, Any]:
-    reason = bisection.skipped.get(commit.hash, "")
-    known = _figures(change) if change else {}
-    if reason:
-        return {"standing": "skipped", "reason": reason}
+) -> tuple[str, str]:
+    """Return how a commit stands to GOOD, and why where that is not by a comparison."""
+    if reason := bisection.skipped.get(commit.hash):
+        return "skipped", reason
     if commit is bisection.commits[0]:
-        return {"standing": "GOOD"}
+        return "GOOD", ""
     first = bisection.versions[place][0]
     if commit is not first:
-        return {"standing": "same code", "reason": f"as {first.hash[:12]}", **known}
+        return "same code", f"as {first.hash[:12]}"
     if change is None:
-        return {"standing": "not measured"}
+        return "not measured", ""
     answer = bisection.answers.get(Pair(0, place))
     if answer is None or (answer.verdict and answer.verdict.compare == "none"):
-        return {"standing": "same code", "reason": "as GOOD", **known}
+        return "same code", "as GOOD"
     if change.high < 0:
-        return {"standing": "slower", **known}
-    return {"standing": "faster" if change.low > 0 else "not shown to differ", **known}
+        return "slower", ""
+    return "faster" if change.low > 0 else "not shown to differ", ""
 
 
 def _figures(change: Change) -> dict[str, float]:

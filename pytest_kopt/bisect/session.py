@@ -45,9 +45,8 @@ class Answer:
     def change(self) -> Change | None:
         """The change of the geometric mean, None where nothing was compared or can be."""
         verdict = self.verdict
-        if verdict is None or verdict.decision.leaves_open:
-            return None
-        if verdict.decision is Decision.REJECTED_OVERFIT:
+        refused = verdict and verdict.decision is Decision.REJECTED_OVERFIT
+        if verdict is None or verdict.decision.leaves_open or refused:
             return None
         total = verdict.aggregate
         if total is None:

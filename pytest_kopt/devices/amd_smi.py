@@ -37,11 +37,9 @@ class AmdSmi:
         found = []
         for index, handle in enumerate(smi.amdsmi_get_processor_handles()):
             asic = smi.amdsmi_get_gpu_asic_info(handle)
-            uuid, pci = (
-                runtime_uuid(asic["asic_serial"], index),
-                smi.amdsmi_get_gpu_device_bdf(handle),
-            )
+            uuid = runtime_uuid(asic["asic_serial"], index)
             name, architecture = asic["market_name"], asic["target_graphics_version"]
+            pci = smi.amdsmi_get_gpu_device_bdf(handle)
             found.append(Device(uuid, index, name, architecture, pci))
         return found
 

@@ -89,7 +89,11 @@ def for_target(host: Host, target: str | None) -> Host:
     """Return the host with a campaign's devices, "cpu", sm_90 or gfx942; BadInput without any."""
     if target is None:
         return host
-    names = {device.uuid: _target_of(device) for device in host.devices}
+    # AMD's tools may add the features of an architecture: gfx942:sramecc+:xnack-.
+    names = {
+        device.uuid: "cpu" if device.kind == "cpu" else device.architecture.partition(":")[0]
+        for device in host.devices
+    }
     wanted = target.removesuffix("a") if target.startswith("sm_") else target
     kept = tuple(device for device in host.devices if names[device.uuid] in ("", wanted))
     if not kept:
@@ -99,11 +103,6 @@ def for_target(host: Host, target: str | None) -> Host:
             legal="--kopt-device cpu" if target == "cpu" else f"a machine with {target}",
         )
     return replace(host, devices=kept)
-
-
-def _target_of(device: Device) -> str:
-    # AMD's tools may add the features of an architecture: gfx942:sramecc+:xnack-.
-    return "cpu" if device.kind == "cpu" else device.architecture.partition(":")[0]
 
 
 def in_use(host: Host) -> Device:

@@ -19,8 +19,8 @@ _TRIES = 20
 def announce(device: str) -> None:
     """Let other sessions of kopt know that this process takes turns on a GPU; may be repeated."""
     pid = os.getpid()
-    _hold(_name(pid), fcntl.LOCK_EX, pid)
-    _hold(_users(device), fcntl.LOCK_SH, pid)
+    _hold(f"process-{pid}", fcntl.LOCK_EX, pid)
+    _hold(f"{device}.users", fcntl.LOCK_SH, pid)
 
 
 @functools.cache
@@ -39,12 +39,12 @@ def _hold(name: str, how: int, pid: int) -> int:
 
 def is_announced(pid: int) -> bool:
     """Say whether a process announced itself and is alive."""
-    return _is_held(_name(pid), fcntl.LOCK_SH)
+    return _is_held(f"process-{pid}", fcntl.LOCK_SH)
 
 
 def take_turns_on(device: str) -> bool:
     """Say whether any process announced itself on a device and is alive."""
-    return _is_held(_users(device), fcntl.LOCK_EX)
+    return _is_held(f"{device}.users", fcntl.LOCK_EX)
 
 
 def _is_held(name: str, how: int) -> bool:
@@ -96,11 +96,3 @@ def descendants(root: int) -> set[int]:
             found.add(pid)
             left += children.get(pid, [])
     return found
-
-
-def _name(pid: int) -> str:
-    return f"process-{pid}"
-
-
-def _users(device: str) -> str:
-    return f"{device}.users"

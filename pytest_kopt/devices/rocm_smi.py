@@ -70,21 +70,14 @@ class RocmSmi:
 
 def _query(*options: str) -> dict[str, dict[str, str]]:
     """Return what the tool prints; Unanswered when it fails."""
-    command = (_TOOL, *options, "--json")
+    words = (_TOOL, *options, "--json")
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        found = None if done.returncode else json.loads(done.stdout)
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
         raise Unanswered(f"{_TOOL}: {error}") from None
-    if done.returncode:
-        raise Unanswered(f"{_TOOL} ended with {done.returncode}: {done.stdout or done.stderr}")
-    try:
-        found = json.loads(done.stdout)
-    except ValueError as error:
-        raise Unanswered(f"{_TOOL} printed no JSON: {error}") from None
     if not isinstance(found, dict):
-        raise Unanswered(f"{_TOOL} printed {type(found).__name__}")
+        raise Unanswered(f"{_TOOL} ended with {done.returncode}: {done.stdout or done.stderr}")
     return found
 
 
@@ -104,9 +97,8 @@ def _processes(system: dict[str, str]) -> tuple[int, ...]:
 
 
 def _power(fields: dict[str, str]) -> float | None:
-    names = [name for name in fields if name.endswith("Graphics Package Power (W)")]
-    names = [name for name in names if not name.startswith("Max")]
-    return _number(fields[names[0]]) if names else None
+    names = (name for name in fields if name.endswith("Graphics Package Power (W)"))
+    return _number(fields.get(next((name for name in names if not name.startswith("Max")), "")))
 
 
 def _number(text: str | None) -> float | None:
