@@ -139,7 +139,10 @@ def init(arguments: argparse.Namespace) -> None:
         given = given.model_copy(update={"quick_command": command})
         if repository is not None:
             if tree is None and given.git_branch not in ("none", repository.branch):
-                _check_nobody_works_here(project)
+                # A session on another campaign would find its branch gone.
+                for name in campaigns(project.workspace):
+                    with hold(Layout(project.workspace / name)):
+                        pass
                 repository.switch(given.git_branch)
             project.keep_workspace_out_of_git()
         policy = policies.load(given.policy, project.root)
@@ -175,13 +178,6 @@ def _refuse(missing: list[str]) -> None:
         raise BadInput(f"{missing[0]}; nothing was written")
     if missing:
         raise BadInput("not ready, nothing was written:" + "".join(f"\n  - {g}" for g in missing))
-
-
-def _check_nobody_works_here(project: Project) -> None:
-    """Raise BadInput when a session on another campaign would find its branch gone."""
-    for name in campaigns(project.workspace):
-        with hold(Layout(project.workspace / name)):
-            pass
 
 
 def _document(

@@ -99,7 +99,12 @@ class Module:
         known: set[str] = set()
         for node in self.body:
             known |= _binds(node)
-            if not reachable(_at_once(node), bodies) & {*self.bound} <= known:
+            at_once = {
+                item.id
+                for item in _outside_functions(node)
+                if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Load)
+            }
+            if not reachable(at_once, bodies) & {*self.bound} <= known:
                 return False
         return True
 
@@ -147,14 +152,6 @@ def _binds(node: ast.stmt) -> set[str]:
         elif isinstance(item, ast.MatchMapping) and item.rest:
             found.add(item.rest)
     return found
-
-
-def _at_once(node: ast.stmt) -> set[str]:
-    return {
-        item.id
-        for item in _outside_functions(node)
-        if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Load)
-    }
 
 
 def _at_definition(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.AST]:

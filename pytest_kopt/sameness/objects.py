@@ -99,7 +99,12 @@ def figures(content: bytes, threads: int, shared: int, arch: str) -> Mapping[str
     if "registers" in found:
         share = occupancy(int(found["registers"]), threads, int(found["shared memory"]), arch)
         found |= {"occupancy": share} if share is not None else {}
-    return found | dict(_mix(text))
+    pattern = next((p for p in (_SASS, _AMD, _PTX) if p.search(text)), _PTX)
+    kinds = (
+        next((name for name, kind in _KINDS if kind.match(word)), "others")
+        for word in pattern.findall(text)
+    )
+    return found | {name: float(count) for name, count in Counter(kinds).items()}
 
 
 def occupancy(registers: int, threads: int, shared: int, arch: str) -> float | None:
@@ -116,15 +121,6 @@ def occupancy(registers: int, threads: int, shared: int, arch: str) -> float | N
     fits = [blocks, most // warps, file // each // warps if each else blocks]
     fits.append(memory * 1024 // (shared + _RESERVED))
     return 100.0 * min(fits) * warps / most
-
-
-def _mix(text: str) -> Mapping[str, float]:
-    pattern = next((p for p in (_SASS, _AMD, _PTX) if p.search(text)), _PTX)
-    found = Counter(
-        next((name for name, kind in _KINDS if kind.match(word)), "others")
-        for word in pattern.findall(text)
-    )
-    return {name: float(count) for name, count in found.items()}
 
 
 def _listing(content: bytes, arch: str) -> str:

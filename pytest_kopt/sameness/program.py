@@ -89,8 +89,9 @@ class Program:
         for path, module in found._modules.items():
             found.loads |= found.loaded(path)
             for name, node in module.functions.items():
-                key = found._key(path, name)
-                found.functions[key], found.homes[key] = found._form(module, node), path
+                key, used = found._key(path, name), sorted(names_in(node) & {*module.bound})
+                tokens = [(other, found._token(module, other)) for other in used]
+                found.functions[key], found.homes[key] = f"{ast.dump(node)} {tokens}", path
         return found
 
     def lacks(self, path: str) -> bool:
@@ -150,10 +151,6 @@ class Program:
 
     def _key(self, path: str, name: str) -> str:
         return name if self._count[name] == 1 else f"{path}:{name}"
-
-    def _form(self, module: Module, node: ast.FunctionDef) -> str:
-        names = sorted(names_in(node) & {*module.bound})
-        return f"{ast.dump(node)} {[(name, self._token(module, name)) for name in names]}"
 
     def _token(self, module: Module, name: str) -> str:
         """Return what a file's name means, wherever in the program that is defined."""

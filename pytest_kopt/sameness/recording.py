@@ -57,21 +57,17 @@ class Launch:
 
 
 def _agree(one: str, other: str) -> bool:
-    return one == other or (
-        len(one) == len(other)
-        and all(a == b or _ANY in (a, b) for a, b in zip(_bytes(one), _bytes(other), strict=True))
-    )
+    return len(one) == len(other) and all(a == b or _ANY in (a, b) for a, b in _bytes(one, other))
 
 
 def _common(one: str, again: str) -> str:
     if len(one) != len(again):
         return one
-    pairs = zip(_bytes(one), _bytes(again), strict=True)
-    return "".join(a if a == b else _ANY for a, b in pairs)
+    return "".join(a if a == b else _ANY for a, b in _bytes(one, again))
 
 
-def _bytes(word: str) -> list[str]:
-    return [word[i : i + 2] for i in range(0, len(word), 2)]
+def _bytes(one: str, other: str) -> list[tuple[str, str]]:
+    return [(one[i : i + 2], other[i : i + 2]) for i in range(0, len(one), 2)]
 
 
 @dataclass(frozen=True, slots=True)

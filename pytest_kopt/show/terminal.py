@@ -84,7 +84,9 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
     yield ""
     quick = ", quick" if verdict.level == "quick" else ""
     where = f"round {verdict.round}, attempt {verdict.attempt}{quick}: " if verdict.round else ""
-    yield Line(f"{where}{outcome(verdict)} ({verdict.reason})", **_decision_markup(verdict))
+    undecided = verdict.decision.exit_code in (ExitCode.INCONCLUSIVE, ExitCode.INCOMPLETE)
+    colour = "green" if verdict.decision.keeps else "yellow" if undecided else "red"
+    yield Line(f"{where}{outcome(verdict)} ({verdict.reason})", **{colour: True, "bold": True})
     for raced in verdict.candidates:
         figures = "" if raced.change_pct is None else f" {within(raced)}"
         why = "" if raced.place == 1 else f" ({raced.reason})"
@@ -129,13 +131,6 @@ def _shown(found: Aggregate | ConfigClass) -> str:
     return f"{figure(found.incumbent)} -> {figure(found.candidate)}  {speed}{change}"
 
 
-def _decision_markup(verdict: Verdict) -> Markup:
-    if verdict.decision.keeps:
-        return {"green": True, "bold": True}
-    undecided = verdict.decision.exit_code in (ExitCode.INCONCLUSIVE, ExitCode.INCOMPLETE)
-    return {"yellow" if undecided else "red": True, "bold": True}
-
-
 def _case_table(
     results: Sequence[CaseResult], verdict: Verdict | None, verbosity: int
 ) -> Iterator[str]:
@@ -147,7 +142,13 @@ def _case_table(
     operation, labels = _labels(results)
     wanted = max(map(len, labels))
     while True:
-        rest = list(map("  ".join, zip(*itertools.starmap(_column, columns.items()), strict=True)))
+        widths = [max(map(len, (name, *cells))) for name, cells in columns.items()]
+        lines = (
+            columns.keys(),
+            ("-" * width for width in widths),
+            *zip(*columns.values(), strict=True),
+        )
+        rest = ["  ".join(map(str.ljust, line, widths)) for line in lines]
         room = wanted if verbosity > 0 else WIDTH - 2 - len(rest[0])
         snrs = [name for name in columns if name.endswith("_snr")]
         spare = snrs or [name for name in columns if name.startswith(Axis.MARK)]
@@ -159,11 +160,6 @@ def _case_table(
     marks: list[Markup] = [{}, {}, *map(_row_markup, results, found)]
     for name, line, markup in zip(names, rest, marks, strict=True):
         yield Line(f"{name:<{room}}  {line}".rstrip(), **markup)
-
-
-def _column(name: str, cells: Sequence[str]) -> list[str]:
-    width = max(map(len, [name, *cells]))
-    return [name.ljust(width), "-" * width, *(cell.ljust(width) for cell in cells)]
 
 
 def _columns(

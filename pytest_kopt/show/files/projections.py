@@ -39,7 +39,12 @@ def refresh(campaign: Campaign) -> None:
     table = _table(campaign, 1) if first in news else None
     if first and table:
         write_atomically(campaign.layout.baseline_report, baseline_report(campaign, table))
-        _complete_readme(campaign, first)
+        verdict, readme = campaign.verdict(first), campaign.layout.readme
+        if readme.is_file() and verdict is not None:
+            device, text = device_model_of(campaign.results(1)), readme.read_text()
+            known = with_baseline(text, campaign.manifest, device, verdict.rooflines)
+            if known != text:
+                write_atomically(readme, known)
     for item in (each for each in campaign.state.decided_rounds() if each in news):
         _memory(campaign, item)
     append_logs(campaign)
@@ -50,16 +55,6 @@ def refresh(campaign: Campaign) -> None:
 def are_behind(campaign: Campaign) -> bool:
     """Say whether the files show less than the ledger tells: a session was killed before."""
     return _shown(campaign) != campaign.state.events
-
-
-def _complete_readme(campaign: Campaign, baseline: Round) -> None:
-    """Fill in what the baseline tells, where the campaign's README says that it is to come."""
-    path, verdict = campaign.layout.readme, campaign.verdict(baseline)
-    if path.is_file() and verdict is not None:
-        device, text = device_model_of(campaign.results(1)), path.read_text()
-        known = with_baseline(text, campaign.manifest, device, verdict.rooflines)
-        if known != text:
-            write_atomically(path, known)
 
 
 def _shown(campaign: Campaign) -> int:

@@ -96,12 +96,9 @@ def _rounds(campaign: Campaign) -> Iterator[dict[str, Any]]:
     found = [(item, verdict) for item in rounds if (verdict := campaign.verdict(item))]
     gains = over_baseline(verdict for _, verdict in found)
     for (item, verdict), gain in zip(found, gains, strict=True):
-        yield {
-            **_round(item, verdict),
-            "over_baseline": gain.change_pct,
-            "over_baseline_low": gain.low_pct,
-            "over_baseline_high": gain.high_pct,
-        }
+        over = (gain.change_pct, gain.low_pct, gain.high_pct)
+        names = ("over_baseline", "over_baseline_low", "over_baseline_high")
+        yield {**_round(item, verdict), **dict(zip(names, over, strict=True))}
 
 
 def _round(item: Round, verdict: Verdict) -> dict[str, Any]:
