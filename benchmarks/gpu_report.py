@@ -21,8 +21,6 @@ from pytest_kopt.devices.pinning import find_vendor
 
 ROOT = Path(__file__).resolve().parents[1]
 GPU_PROJECT = ROOT / "benchmarks" / "gpu_project"
-
-
 #: hypothesis' plugin imports hypothesis in the summary of every session, for 0.6 to 1.1 s.
 _WITHOUT = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
 
@@ -90,16 +88,7 @@ def start(root: Path, *arguments: str, **variables: str) -> subprocess.Popen[str
     environ = {name: text for name, text in os.environ.items() if name != "PYTEST_ADDOPTS"}
     environ["PYTHONPATH"] = f"{ROOT}{os.pathsep}{environ.get('PYTHONPATH', '')}"
     return subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:hypothesispytest",
-            *arguments,
-        ],
+        [sys.executable, "-m", "pytest", *_WITHOUT, *arguments],
         cwd=root,
         env=environ | variables,
         stdin=subprocess.DEVNULL,
