@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_kopt import wire
+from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.fingerprint import Fingerprint, Harness, edits, undeclared
 
 FILES = {
@@ -112,7 +113,7 @@ def test_what_no_case_uses_may_change(root: Path, name: str) -> None:
     before = take(root)
     (root / name).parent.mkdir(exist_ok=True)
     append(name)(root)
-    assert edits(before, take(root, before)) == []
+    assert [*edits(before, take(root, before))] == []
 
 
 def test_files_that_come_and_go(root: Path) -> None:
@@ -173,9 +174,10 @@ def test_plugins_of_the_command_line_belong_to_it(root: Path) -> None:
 
 def test_changed_dependencies_are_flagged(root: Path) -> None:
     before = take(root)
-    assert undeclared(before, take(root), ()) == []
+    assert [*undeclared(before, take(root), ())] == []
     append("project/kernels/tiles.py")(root)
-    (finding,) = undeclared(before, take(root), ())
+    now = take(root)
+    (finding,) = ask(Phase.DEPENDED, before=before, now=now, changed=())
     assert finding.check == "undeclared-dependency"
     assert finding.where == "project/kernels/tiles.py"
     assert not finding.rejects

@@ -185,9 +185,9 @@ def test_new_content_comes_without_a_version_but_to_weights() -> None:
 
 def test_nan_in_an_input_is_no_change() -> None:
     x = torch.full((4,), math.nan)
-    assert inputs.undeclared([x.clone()], [x], (), ()) == []
-    assert inputs.undeclared([torch.ones(4)], [x], (), ()) != []
-    assert inputs.undeclared([x.view(2, 2)], [x], (), ()) != []
+    assert [*inputs.undeclared([x.clone()], [x], (), ())] == []
+    assert [*inputs.undeclared([torch.ones(4)], [x], (), ())] != []
+    assert [*inputs.undeclared([x.view(2, 2)], [x], (), ())] != []
 
 
 # --- outputs and memory --------------------------------------------------------------------------
@@ -195,15 +195,15 @@ def test_nan_in_an_input_is_no_change() -> None:
 
 def test_a_result_is_stale_when_it_stays_although_it_had_to_change() -> None:
     one, other = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 5.0, 3.0])
-    assert outputs.stale("it", [one], [one.clone()], [one.double()], [other.double()])
-    assert not outputs.stale("it", [one], [other], [one.double()], [other.double()])
-    assert not outputs.stale("it", [one], [one.clone()], [one.double()], [one.double() + 1e-9])
+    assert [*outputs.stale("it", [one], [one.clone()], [one.double()], [other.double()])]
+    assert not [*outputs.stale("it", [one], [other], [one.double()], [other.double()])]
+    assert not [*outputs.stale("it", [one], [one.clone()], [one.double()], [one.double() + 1e-9])]
 
 
 def test_a_coarse_output_may_stay_when_only_what_it_cannot_hold_changes() -> None:
     out = torch.tensor([4.0, 0.0], dtype=torch.float16)
     before, after = torch.tensor([4.0, 1e-9]).double(), torch.tensor([4.0, 3e-9]).double()
-    assert not outputs.stale("it", [out], [out.clone()], [before], [after])
+    assert not [*outputs.stale("it", [out], [out.clone()], [before], [after])]
 
 
 def test_a_view_of_an_input_is_not_a_shared_result() -> None:
@@ -281,11 +281,11 @@ def test_narrow_outputs_are_held_to_their_own_rounding() -> None:
     for part, other in zip(a.split(4, 1), b.split(4, 0), strict=True):
         chained += part @ other
     base = {"out": accuracy_of(ref, honest)}
-    assert downgrades({"out": accuracy_of(ref, honest)}, base, a.numel() + b.numel()) == []
+    assert [*downgrades({"out": accuracy_of(ref, honest)}, base, a.numel() + b.numel())] == []
     split = ((a.float() @ b.float()) + 0.004 * ref.abs().float()).bfloat16()
-    assert downgrades({"out": accuracy_of(ref, split)}, base, a.numel() + b.numel()) == []
+    assert [*downgrades({"out": accuracy_of(ref, split)}, base, a.numel() + b.numel())] == []
     coarse = (a.float().mul(8).round().div(8) @ b.float().mul(8).round().div(8)).bfloat16()
-    assert downgrades({"out": accuracy_of(ref, coarse)}, base, a.numel() + b.numel()) != []
+    assert [*downgrades({"out": accuracy_of(ref, coarse)}, base, a.numel() + b.numel())] != []
 
 
 def test_a_product_owes_what_its_own_terms_cost_and_a_global_norm_what_all_elements_do() -> None:
@@ -302,7 +302,7 @@ def test_a_product_owes_what_its_own_terms_cost_and_a_global_norm_what_all_eleme
     (found,) = downgrades({"out": accuracy_of(ref, split)}, base, elements)
     assert found.check == "precision-downgrade"
     norm = {"out": replace(base["out"], terms=None)}
-    assert not downgrades({"out": accuracy_of(ref, split)}, norm, elements)
+    assert not [*downgrades({"out": accuracy_of(ref, split)}, norm, elements)]
     # A weight's gradient adds up over the batch as well.
     x, w = torch.empty(4, 50, 8), torch.empty(8, 16)
     assert most_terms([x, w], [torch.empty(4, 50, 16), w, x], 2 * 4 * 50 * 8 * 16) == 200
@@ -315,8 +315,8 @@ def test_another_dtype_than_the_baselines_is_named_and_a_poor_baseline_excuses()
     found = downgrades({"out": accuracy_of(ref, x.tanh().half())}, base, 1.0)
     assert [f.check for f in found] == ["output-dtype"]
     poor = accuracy_of(ref, x.half().tanh().float())
-    assert downgrades({"out": poor}, {"out": poor}, 1.0) == []
-    assert downgrades({"out": poor}, {}, 1.0) == []
+    assert [*downgrades({"out": poor}, {"out": poor}, 1.0)] == []
+    assert [*downgrades({"out": poor}, {}, 1.0)] == []
 
 
 def test_a_reference_that_is_rounded_itself_asks_for_no_bits_of_its_own() -> None:
@@ -327,7 +327,7 @@ def test_a_reference_that_is_rounded_itself_asks_for_no_bits_of_its_own() -> Non
     base = {"dw": accuracy_of(exact, exact)}
     found = accuracy_of(exact, another_order)
     assert base["dw"].snr_db == math.inf > found.snr_db
-    assert downgrades({"dw": found}, base, 512.0) == []
+    assert [*downgrades({"dw": found}, base, 512.0)] == []
     coarse = accuracy_of(exact, (exact.float() / 4).round().bfloat16() * 4)
     assert [f.check for f in downgrades({"dw": coarse}, base, 512.0)] != []
 
@@ -387,7 +387,7 @@ def test_a_sum_over_everything_is_owed_no_more_than_it_can_reach() -> None:
     for row in x.square().t().contiguous():
         norm += row.sum()
     clipped = accuracy_of(ref, x / (norm.sqrt() * (1 + 2e-6)))
-    assert downgrades({"out": clipped}, base, x.numel()) == []
+    assert [*downgrades({"out": clipped}, base, x.numel())] == []
     halved = accuracy_of(ref, x.half().float() / norm.sqrt())
     assert [f.check for f in downgrades({"out": halved}, base, x.numel())] == [
         "precision-downgrade"
@@ -418,7 +418,7 @@ def test_no_library_kernel_is_faster_than_physics_and_nothing_at_all_is() -> Non
         start = time.perf_counter()
         torch.neg(x)
         best = min(best, time.perf_counter() - start)
-    assert physics.too_fast(best * 1e3, 4 << 20, 0, "cpu") == []
+    assert [*physics.too_fast(best * 1e3, 4 << 20, 0, "cpu")] == []
     (finding,) = physics.too_fast(1e-4, 4 << 20, 0, "cpu")
     assert finding.check == "faster-than-physics"
 

@@ -196,7 +196,7 @@ def test_the_first_reader_does_no_work_of_the_call(monkeypatch: pytest.MonkeyPat
         waiting.add(id(result))
         return [result]
 
-    assert aftermath.read_late(lambda: [honest(*inputs())]) == []
+    assert [*aftermath.read_late(lambda: [honest(*inputs())])] == []
     monkeypatch.setattr(aftermath, "taken", touch)
     (finding,) = aftermath.read_late(call)
     assert finding.check == "late-result" and "for the first time" in finding.message

@@ -107,7 +107,7 @@ def finding(bucket: str) -> Finding:
 def test_buckets_are_checked(
     declared: str | None, found: list[str], check: str | None, rejects: bool
 ) -> None:
-    said = bucket_findings(Claim(declared), map(finding, found))
+    said = [*bucket_findings(Claim(declared), map(finding, found))]
     assert [item.check for item in said] == ([] if check is None else [check])
     assert any(item.rejects for item in said) is rejects
 

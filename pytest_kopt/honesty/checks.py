@@ -1,6 +1,6 @@
 """Every check of honesty, in one table: when it is asked, what it may find, and what follows.
 
-A check is a function that returns findings; its parameters are named like the facts of its phase,
+A check is a function that yields findings; its parameters are named like the facts of its phase,
 as a test's are like fixtures. What a fact holds is seen where its phase is asked: those of
 `Phase.CALL` in cases/running/checking.py, others by searching for the phase. To add a check, write
 the function in a file of its own and add its line to TABLE; `docs/honesty.md` has a row for every
@@ -14,6 +14,7 @@ import inspect
 import operator
 import pkgutil
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import Enum
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -62,11 +63,11 @@ class Phase(Enum):
 
 
 class Check(NamedTuple):
-    """A function in `pytest_kopt`, as `module:name`, and the findings that it may return.
+    """A function in `pytest_kopt`, as `module:name`, and the findings that it may yield.
 
     Those that `rejects` end a round as REJECTED_OVERFIT, `repairs` make it a failed check (REPAIR),
-    `notes` stand among the verdict's flags: a note's Finding has `rejects=False`. Several names
-    stand in one text. It is asked `only` where this fact, or this attribute of one, is true.
+    `notes` stand among the verdict's flags, and one that is nothing else never rejects. Several
+    names stand in one text. It is asked `only` where this fact, or this attribute of one, is true.
     """
 
     phase: Phase
@@ -88,9 +89,9 @@ class Check(NamedTuple):
         # Looked up anew each time: what a kernel replaces in a module is found there.
         function = pkgutil.resolve_name(f"pytest_kopt.{self.function}")
         for finding in function(*(facts[name] for name in inspect.signature(function).parameters)):
-            allowed = f"{self.rejects if finding.rejects else self.notes} {self.repairs}"
-            assert finding.check in allowed.split() or self.notes == ANY, f"{self} gave {finding}"
-            yield finding
+            assert finding.check in self.names or self.notes == ANY, f"{self} gave {finding}"
+            may_reject = finding.check in f"{self.rejects} {self.repairs}".split()
+            yield finding if may_reject else replace(finding, rejects=False)
 
 
 def load() -> None:

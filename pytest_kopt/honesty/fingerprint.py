@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -144,20 +144,14 @@ class Harness:
         return path.relative_to(self.root.resolve()).as_posix()
 
 
-def edits(before: Fingerprint, now: Fingerprint) -> list[Finding]:
-    """Return what of the harness changed since the baseline; every one rejects."""
+def edits(before: Fingerprint, now: Fingerprint) -> Iterator[Finding]:
+    """Yield what of the harness changed since the baseline; every one rejects."""
     texts = [_file_change(before.files.get(n), now.files.get(n), n) for n in touched(before, now)]
     texts += _changes("pytest setting", before.settings, now.settings)
     old, new = ({key: f.manifest.get(key) for key in MANIFEST_KEYS} for f in (before, now))
     texts += _changes("manifest key", old, new)
-    return [
-        Finding(
-            "harness-edit",
-            text,
-            advice="put it back, or start a new campaign with it (kopt init NEW --from OLD)",
-        )
-        for text in texts
-    ]
+    advice = "put it back, or start a new campaign with it (kopt init NEW --from OLD)"
+    yield from (Finding("harness-edit", text, advice=advice) for text in texts)
 
 
 def touched(before: Fingerprint, now: Fingerprint) -> list[str]:
@@ -166,29 +160,21 @@ def touched(before: Fingerprint, now: Fingerprint) -> list[str]:
     return [n for n in names if before.files.get(n, "") != now.files.get(n, "")]
 
 
-def undeclared(before: Fingerprint, now: Fingerprint, changed: Iterable[str]) -> list[Finding]:
-    """Return the kernel's imports from outside kernel_source that changed since the last accept.
+def undeclared(before: Fingerprint, now: Fingerprint, changed: Iterable[str]) -> Iterator[Finding]:
+    """Yield the kernel's imports from outside kernel_source that changed since the last accept.
 
     `changed` are those of the new ones that differ from the last accepted tree.
     """
-    differing = set(changed) | {
-        name for name, sha256 in before.dependencies.items() if _sha_now(now, name) != sha256
-    }
-    return [
-        Finding(
+    known = {**now.files, **now.dependencies}
+    differing = {name for name, sha256 in before.dependencies.items() if known.get(name) != sha256}
+    for name in sorted(differing.union(changed)):
+        yield Finding(
             "undeclared-dependency",
             f"the kernel imports {name}, which changed and is not in kernel_source: both versions "
             "ran it as it is now, and it is neither kept nor restored",
             where=name,
             advice="add it to kernel_source in a new campaign (kopt init NEW --from OLD)",
-            rejects=False,
         )
-        for name in sorted(differing)
-    ]
-
-
-def _sha_now(now: Fingerprint, name: str) -> str | None:
-    return now.dependencies.get(name, now.files.get(name))
 
 
 def _file_change(old: str | None, new: str | None, name: str) -> str:

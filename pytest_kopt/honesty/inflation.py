@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_kopt.decide.inference import percent
@@ -69,31 +69,26 @@ def inflation(
     )
 
 
-def gap_finding(inflation: Inflation) -> list[Finding]:
-    """Return the note that a part of the gain is there with reused tensors only."""
-    return [
-        Finding(
-            "reuse-gain",
-            f"{inflation.reuse_pct:+.1f} % with reused tensors, {inflation.fresh_pct:+.1f} % with "
-            "fresh ones",
-            advice="a training step brings fresh tensors: only the second figure counts",
-            rejects=False,
-        )
-    ]
+def gap_finding(inflation: Inflation) -> Iterator[Finding]:
+    """Say that a part of the gain is there with reused tensors only."""
+    yield Finding(
+        "reuse-gain",
+        f"{inflation.reuse_pct:+.1f} % with reused tensors, {inflation.fresh_pct:+.1f} % with "
+        "fresh ones",
+        advice="a training step brings fresh tensors: only the second figure counts",
+    )
 
 
-def slowed(slower: float, gain: float) -> list[Finding]:
-    """Return the finding that the incumbent is so much slower in company; both are log-ratios."""
-    return [
-        Finding(
-            "incumbent-slowed",
-            f"the incumbent is {percent(slower):.1f} % slower beside the candidate than in a "
-            "process without it",
-            advice="leave the process, its libraries and the machine as they are: only what the "
-            "kernel's own calls gain counts",
-            rejects=slower >= _SHARE * gain,
-        )
-    ]
+def slowed(slower: float, gain: float) -> Iterator[Finding]:
+    """Say that the incumbent is so much slower in company; both are log-ratios."""
+    yield Finding(
+        "incumbent-slowed",
+        f"the incumbent is {percent(slower):.1f} % slower beside the candidate than in a "
+        "process without it",
+        advice="leave the process, its libraries and the machine as they are: only what the "
+        "kernel's own calls gain counts",
+        rejects=slower >= _SHARE * gain,
+    )
 
 
 def _squared_error(ratios: Sequence[float]) -> float:

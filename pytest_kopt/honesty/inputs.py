@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy
@@ -176,57 +176,48 @@ def undeclared(
     given: Sequence[Any],
     writes: Sequence[int],
     consumes: Sequence[int],
-) -> list[Finding]:
-    """Return a finding when a call wrote to inputs that the case does not declare."""
-    places = sorted(changed(used, given).difference(writes, consumes))
-    if not places:
-        return []
-    several = "inputs" if len(places) > 1 else "input"
-    return [
-        _undeclared_write(
+) -> Iterator[Finding]:
+    """Say when a call wrote to inputs that the case does not declare."""
+    if places := sorted(changed(used, given).difference(writes, consumes)):
+        several = "inputs" if len(places) > 1 else "input"
+        yield _undeclared_write(
             f"the call writes to {several} {', '.join(map(str, places))}",
             f"writes={(*writes, *places)!r} if it holds a result, "
             f"consumes={(*consumes, *places)!r} if it may hold anything afterwards",
         )
-    ]
 
 
 def undeclared_gradients(
     incoming: tuple[Sequence[Any], Sequence[Any]],
     consumes: Sequence[int],
     consumes_incoming: bool,
-) -> list[Finding]:
-    """Return a finding when the last backward wrote over what it was given.
+) -> Iterator[Finding]:
+    """Say when the last backward wrote over what it was given.
 
     `incoming` are the incoming gradients, and what they held.
     """
-    if consumes_incoming or not changed(*incoming):
-        return []
-    what = "the backward writes over the incoming gradient"
-    return [_undeclared_write(what, f"consumes={(*consumes, 'grad_out')!r}")]
+    if not consumes_incoming and changed(*incoming):
+        what = "the backward writes over the incoming gradient"
+        yield _undeclared_write(what, f"consumes={(*consumes, 'grad_out')!r}")
 
 
-def undrawn(used: Sequence[Any], given: Sequence[Any], drawn: Sequence[Any]) -> list[Finding]:
-    """Return a finding when a call left a generator where it was, and the reference did not.
+def undrawn(used: Sequence[Any], given: Sequence[Any], drawn: Sequence[Any]) -> Iterator[Finding]:
+    """Say when a call left a generator where it was, and the reference did not.
 
     `given` is what both found, `used` and `drawn` what call and reference left.
     """
     for place, items in enumerate(zip(used, given, drawn, strict=True)):
-        for mine, before, theirs in zip(*map(contents, items), strict=True):
-            if not isinstance(mine, torch.Generator):
-                continue
-            left, start, wanted = (each.get_state() for each in (mine, before, theirs))
-            if same_bits(left, start) and not same_bits(wanted, start):
-                return [
-                    Finding(
+        for three in zip(*map(contents, items), strict=True):
+            if isinstance(three[0], torch.Generator):
+                left, start, wanted = (each.get_state() for each in three)
+                if same_bits(left, start) and not same_bits(wanted, start):
+                    yield Finding(
                         "generator-left",
                         f"the call leaves the generator in input {place} where it was: the next "
                         "one will draw the same numbers",
                         advice="draw from the generator itself, as the reference does",
                         rejects=False,
                     )
-                ]
-    return []
 
 
 def _undeclared_write(what: str, line: str) -> Finding:

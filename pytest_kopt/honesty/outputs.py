@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -75,9 +75,10 @@ def _start(tensor: torch.Tensor) -> int:
     return address - int(tensor.storage_offset()) * tensor.element_size()
 
 
-def layouts(accuracy: Mapping[str, Accuracy], baseline: Mapping[str, Accuracy]) -> list[Finding]:
-    """Return findings for results that lie in memory otherwise than the baseline's, by name."""
-    findings = []
+def layouts(
+    accuracy: Mapping[str, Accuracy], baseline: Mapping[str, Accuracy]
+) -> Iterator[Finding]:
+    """Name results that lie in memory otherwise than the baseline's."""
     for name, found in accuracy.items():
         before = baseline[name].layout if name in baseline else None
         if found.layout in (None, IN_ORDER, before) or before not in (IN_ORDER, ANOTHER_ORDER):
@@ -89,8 +90,7 @@ def layouts(accuracy: Mapping[str, Accuracy], baseline: Mapping[str, Accuracy]) 
             check = "output-layout"
             what = f"{name} is {found.layout}, the baseline's has memory of its own"
             advice = "return a copy: who uses the result may write to it, or to the input"
-        findings.append(Finding(check, what, advice=advice, rejects=False))
-    return findings
+        yield Finding(check, what, advice=advice, rejects=False)
 
 
 def in_order(function: Callable[..., Any], like: Any, found: Any) -> Callable[..., Any]:
@@ -208,19 +208,16 @@ def stale(
     kept: Sequence[Any],
     expected_before: Sequence[Any],
     expected: Sequence[Any],
-) -> list[Finding]:
-    """Return a finding when a result is an earlier one although its reference changed visibly."""
+) -> Iterator[Finding]:
+    """Say when a result is an earlier one although its reference changed visibly."""
     found = zip(before, kept, expected_before, expected, strict=False)
-    if not any(_is_stale(*four) for four in found if all(type(t) in _PLAIN for t in four)):
-        return []
-    return [
-        Finding(
+    if any(_is_stale(*four) for four in found if all(type(t) in _PLAIN for t in four)):
+        yield Finding(
             "stale-result",
             f"{what} gave an earlier result, bit for bit",
             advice="a result cached for other content is wrong in a training step: compute it",
             bucket="W2",
         )
-    ]
 
 
 def _is_stale(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -50,22 +50,19 @@ def written_bytes(found: Iterable[torch.Tensor]) -> int:
     return sum(sizes.values())
 
 
-def too_fast(ms: float, nbytes: float, flops: float, device: str) -> list[Finding]:
-    """Return a finding when a call took less time than its output or its product can take."""
+def too_fast(ms: float, nbytes: float, flops: float, device: str) -> Iterator[Finding]:
+    """Say when a call took less time than its output or its product can take."""
     least = floor_ms(nbytes, flops, ceilings(device))
     # A busy host shows less than the device can do: it is looked at again before anything is said.
     for _ in range(_AGAIN if ms < least else 0):
         least = min(least, floor_ms(nbytes, flops, _measured(device)))
-    if ms >= least:
-        return []
-    return [
-        Finding(
+    if ms < least:
+        yield Finding(
             "faster-than-physics",
             f"a call took {ms:.6g} ms; this device needs {least:.6g} ms at least for {nbytes:.4g} "
             f"bytes of output and {flops:.4g} FLOPs",
             advice="do all the work within the timed call",
         )
-    ]
 
 
 @functools.cache

@@ -9,7 +9,7 @@ dtype, and a result that equals them bit for bit is no more exact than one that 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -76,28 +76,25 @@ def downgrades(
     accuracy: Mapping[str, Accuracy],
     baseline: Mapping[str, Accuracy],
     elements: float,
-) -> list[Finding]:
-    """Return findings for results of another dtype than the baseline's, or far less exact.
+) -> Iterator[Finding]:
+    """Name results of another dtype than the baseline's, or far less exact.
 
     Another dtype breaks the kernel's contract, and is no accusation.
 
     By name of the result; nothing is said of one that the baseline does not know. `elements` are
     the inputs': as many terms as a global norm adds up. Of products the baseline knows how many.
     """
-    findings = []
     for name, now in accuracy.items():
         before = baseline.get(name)
         if before is None:
             continue
         if now.dtype != before.dtype:
-            findings.append(
-                Finding(
-                    "output-dtype",
-                    f"{name} is {now.dtype}, the baseline's is {before.dtype}",
-                    advice="keep the dtype: whatever uses the result expects it, and the "
-                    "tolerance depends on it",
-                    rejects=False,
-                )
+            yield Finding(
+                "output-dtype",
+                f"{name} is {now.dtype}, the baseline's is {before.dtype}",
+                advice="keep the dtype: whatever uses the result expects it, and the tolerance "
+                "depends on it",
+                rejects=False,
             )
             continue
         dtype = getattr(torch, now.dtype.removeprefix("torch."))
@@ -105,12 +102,9 @@ def downgrades(
             continue
         least = least_snr(now, dtype, before.terms or elements)
         if now.snr_db < min(least, before.snr_db - _WORSE_THAN_BASELINE):
-            findings.append(
-                Finding(
-                    "precision-downgrade",
-                    f"{name} has {now.snr_db:.1f} dB of SNR where the baseline has "
-                    f"{before.snr_db:.1f} dB and arithmetic in {dtype} reaches {least:.1f} dB",
-                    advice="compute in the declared precision; a narrower one is another operation",
-                )
+            yield Finding(
+                "precision-downgrade",
+                f"{name} has {now.snr_db:.1f} dB of SNR where the baseline has "
+                f"{before.snr_db:.1f} dB and arithmetic in {dtype} reaches {least:.1f} dB",
+                advice="compute in the declared precision; a narrower one is another operation",
             )
-    return findings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pydantic import computed_field
@@ -83,7 +83,7 @@ class Shown:
     new_weight_cache: bool = False
 
 
-def bucket_findings(claim: Claim, found: Iterable[Finding]) -> list[Finding]:
+def bucket_findings(claim: Claim, found: Iterable[Finding]) -> Iterator[Finding]:
     """Check the declared bucket against what audit and simulation found.
 
     A bucket that is never real is taken at its word and rejects. A weight cache under another
@@ -95,25 +95,20 @@ def bucket_findings(claim: Claim, found: Iterable[Finding]) -> list[Finding]:
     worst = max(buckets & {BOUNDED, *OVERFIT}, default="")
     declared = claim.bucket
     if declared in OVERFIT:
-        return [
-            Finding(
-                "declared-bucket",
-                f"the notes put the gain into {declared}, which no real step has",
-                advice="K1 to K4 and a bounded W1 are the gains that are kept",
-                bucket=declared,
-            )
-        ]
-    if worst and declared is not None and declared != worst:
-        return [
-            Finding(
-                "bucket-mismatch",
-                f"the notes say {declared}, but {worst} was found",
-                advice=f"correct it with `kopt note` (bucket: {worst})",
-                bucket=worst,
-                rejects=worst in OVERFIT,
-            )
-        ]
-    return []
+        yield Finding(
+            "declared-bucket",
+            f"the notes put the gain into {declared}, which no real step has",
+            advice="K1 to K4 and a bounded W1 are the gains that are kept",
+            bucket=declared,
+        )
+    elif worst and declared is not None and declared != worst:
+        yield Finding(
+            "bucket-mismatch",
+            f"the notes say {declared}, but {worst} was found",
+            advice=f"correct it with `kopt note` (bucket: {worst})",
+            bucket=worst,
+            rejects=worst in OVERFIT,
+        )
 
 
 def decision(claim: Claim, shown: Shown) -> str:

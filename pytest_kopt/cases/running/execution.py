@@ -197,16 +197,11 @@ def watch_interpreter() -> Iterator[SimpleNamespace]:
         yield watch
 
 
-def rewritten_samples(bait: tuple[float, ...]) -> list[Finding]:
-    if bait == _BAIT:
-        return []
-    return [
-        Finding(
-            "samples-edited",
-            "the call rewrote a list of numbers in the frames above it",
-            advice="a kernel must not change its callers' variables",
-        )
-    ]
+def rewritten_samples(bait: tuple[float, ...]) -> Iterator[Finding]:
+    if bait != _BAIT:
+        what = "the call rewrote a list of numbers in the frames above it"
+        advice = "a kernel must not change its callers' variables"
+        yield Finding("samples-edited", what, advice=advice)
 
 
 def judge(case: Case, expected: Pass, run: Pass) -> list[Comparison]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import CodeType, FrameType
@@ -232,8 +232,8 @@ class Reference:
         wanted = leaves(given)
         return _gradients(self.forward(given, names).outputs, wanted, incoming)
 
-    def called(self, code: frozenset[CodeType], run: Pass, expected: Pass) -> list[Finding]:
-        """Return a finding when a call, which ran this code, let the reference do the work.
+    def called(self, code: frozenset[CodeType], run: Pass, expected: Pass) -> Iterator[Finding]:
+        """Say when a call, which ran this code, let the reference do the work.
 
         It ran the reference, or foreign code that makes its result, and got its very bits: of a few
         numbers, such as a loss, chance may give them to whoever shares that code.
@@ -252,15 +252,12 @@ class Reference:
                 for ref, out in zip(expected.outputs.values(), run.outputs.values(), strict=True)
             )
         )
-        if not direct and not through:
-            return []
-        return [
-            Finding(
+        if direct or through:
+            yield Finding(
                 "reference-called",
                 "the kernel calls the case's reference",
                 advice="the kernel is judged by the reference: compute the result in the kernel",
             )
-        ]
 
 
 def _versions(given: Sequence[Any]) -> list[list[int]]:

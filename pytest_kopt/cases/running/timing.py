@@ -128,7 +128,7 @@ def uncaptured(why: Mapping[str, str], told: bool, computes: Callable[[], bool])
         return [_UNJOINED]
     if NOTHING in said and computes():
         return [_EMPTY]
-    return [Finding("not-captured", by_events(why), rejects=False)] if told else []
+    return [Finding("not-captured", by_events(why))] if told else []
 
 
 _UNJOINED = Finding(

@@ -154,8 +154,6 @@ class Tripwire:
                 where=author,
                 advice="a kernel may write only to its outputs, temporary files and compilers' "
                 "caches",
-                # What files and libraries beside the kernel may do as well is only told.
-                rejects=check in ("records-read", "foreign-signal"),
             )
 
     def _written(self, name: str) -> None:

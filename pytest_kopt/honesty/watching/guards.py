@@ -93,16 +93,10 @@ class Guards:
     def findings(self) -> list[Finding]:
         """Return a finding when a guarded value is not what it was."""
         changed = sorted({*self._changes()})
-        if not changed:
-            return []
         shown = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if changed[5:] else "")
-        return [
-            Finding(
-                "patched-function",
-                f"changed since before the kernel was imported: {shown}",
-                advice="a kernel must change nothing outside of itself",
-            )
-        ]
+        what = f"changed since before the kernel was imported: {shown}"
+        advice = "a kernel must change nothing outside of itself"
+        return [Finding("patched-function", what, advice=advice)] if changed else []
 
     def _remember(
         self,

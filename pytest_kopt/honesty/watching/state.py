@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,8 +56,8 @@ def look(device: str = "cpu") -> State:
     return found | _torch_state() | (_cuda_state() if device == "cuda" else {})
 
 
-def changes(before: State, after: State) -> list[Finding]:
-    """Return a finding when something in the state is not as it was."""
+def changes(before: State, after: State) -> Iterator[Finding]:
+    """Say when something in the state is not as it was."""
     # torch's part appears when torch is loaded; variables may come and go.
     names = [n for n in {**before, **after} if (n in before and n in after) or "environment" in n]
     different = [
@@ -66,47 +66,37 @@ def changes(before: State, after: State) -> list[Finding]:
         if name not in (_DENORMALS, _THREADS, _PROFILER)
         and not _equal(before.get(name), after.get(name))
     ]
-    found = []
     if different:
         advice = "a kernel must leave the interpreter and torch as they were"
-        found.append(Finding("process-state", "; ".join(different), advice=advice))
+        yield Finding("process-state", "; ".join(different), advice=advice)
     if after.get(_DENORMALS) and before.get(_DENORMALS) is False:
         # Both versions are timed with it.
-        found.append(
-            Finding(
-                "denormals",
-                "denormal numbers are zero in this process since the kernel was loaded",
-                advice="a library built with -ffast-math or -Ofast does that: link it without",
-                rejects=False,
-            )
+        yield Finding(
+            "denormals",
+            "denormal numbers are zero in this process since the kernel was loaded",
+            advice="a library built with -ffast-math or -Ofast does that: link it without",
         )
-    return found
 
 
-def taken_threads(threads: int, threads_now: object) -> list[Finding]:
-    """Return a finding when torch's number of threads is not the one that was set for timing."""
-    if threads_now == threads:
-        return []
-    return [
-        Finding(
+def taken_threads(threads: int, threads_now: object) -> Iterator[Finding]:
+    """Say when torch's number of threads is not the one that was set for timing."""
+    if threads_now != threads:
+        yield Finding(
             "thread-count",
             f"the kernel set torch's threads from {threads} to {threads_now}",
             advice="cases are timed with the threads that the harness sets, for every version",
         )
-    ]
 
 
-def left_threads(before: State, after: State) -> list[Finding]:
-    """Return a finding when calls leave torch with another number of threads than they found.
+def left_threads(before: State, after: State) -> Iterator[Finding]:
+    """Say when calls leave torch with another number of threads than they found.
 
     Whatever uses OpenMP shares this number with torch.
     """
     threads: Any = before[_THREADS]
     advice = f"set it back before returning: torch.set_num_threads({threads})"
-    return [
-        replace(found, check="threads-left", advice=advice, rejects=False)
-        for found in taken_threads(threads, after[_THREADS])
-    ]
+    for found in taken_threads(threads, after[_THREADS]):
+        yield replace(found, check="threads-left", advice=advice, rejects=False)
 
 
 def left_profiler(before: State, after: State) -> list[Finding]:

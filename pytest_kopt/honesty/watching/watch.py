@@ -71,16 +71,13 @@ def heard(tripwire: Tripwire) -> list[Finding]:
     return tripwire.findings()
 
 
-def changed_settings(asked: Mapping[str, object], settings: Mapping[str, object]) -> list[Finding]:
-    """Return a finding when an import changed the session's options."""
+def changed_settings(
+    asked: Mapping[str, object], settings: Mapping[str, object]
+) -> Iterator[Finding]:
+    """Say when an import changed the session's options."""
     names = [name for name, value in asked.items() if settings.get(name) is not value]
     names = [name for name in names if settings.get(name) != asked[name]]
-    if not names:
-        return []
-    return [
-        Finding(
-            "settings-changed",
-            f"importing the kernel changed the session's {', '.join(sorted(names))}",
-            advice="a kernel must not change how it is measured",
-        )
-    ]
+    if names:
+        what = f"importing the kernel changed the session's {', '.join(sorted(names))}"
+        advice = "a kernel must not change how it is measured"
+        yield Finding("settings-changed", what, advice=advice)

@@ -46,8 +46,8 @@ def aftermath(checking: Checking) -> Iterator[Finding]:
         yield from still_busy(call)
 
 
-def read_late(call: Callable[[], Sequence[torch.Tensor]]) -> list[Finding]:
-    """Return a finding when the first reader of a CPU result, page by page, does the work."""
+def read_late(call: Callable[[], Sequence[torch.Tensor]]) -> Iterator[Finding]:
+    """Say when the first reader of a CPU result, page by page, does the work."""
     called, late = [], []
     for _ in range(_READS):
         begin = perf_counter()
@@ -58,20 +58,17 @@ def read_late(call: Callable[[], Sequence[torch.Tensor]]) -> list[Finding]:
         taken(results)
         late.append((once - returned) - (perf_counter() - once))
         called.append(returned - begin)
-    if min(late) <= max(_READING_SECONDS, _WORK_SHARE * min(called)):
-        return []
-    return [
-        replace(
+    if min(late) > max(_READING_SECONDS, _WORK_SHARE * min(called)):
+        yield replace(
             LATE,
             message=f"reading a result for the first time takes {min(late) * 1e3:.3g} ms longer "
             f"than reading it again; the call takes {min(called) * 1e3:.3g} ms",
             advice="have every element in memory when the call returns",
         )
-    ]
 
 
-def still_busy(call: Callable[[], object]) -> list[Finding]:
-    """Return a finding when the process or its children compute on while nobody calls the kernel.
+def still_busy(call: Callable[[], object]) -> Iterator[Finding]:
+    """Say when the process or its children compute on while nobody calls the kernel.
 
     Torch's own pool, and a compiler's workers, run dry soon after a call.
     """
@@ -82,16 +79,14 @@ def still_busy(call: Callable[[], object]) -> list[Finding]:
         share = _busy_share()
         idle += share < IDLE_SHARE
         if idle == _IDLE_LOOKS:
-            return []
+            return
         shares.append(share)
-    return [
-        Finding(
-            "background-work",
-            f"threads or child processes used {100 * sum(shares) / len(shares):.0f} % of a core "
-            "each time it was measured, while no call was running",
-            advice="do all work within the call, and wait for it before returning",
-        )
-    ]
+    yield Finding(
+        "background-work",
+        f"threads or child processes used {100 * sum(shares) / len(shares):.0f} % of a core "
+        "each time it was measured, while no call was running",
+        advice="do all work within the call, and wait for it before returning",
+    )
 
 
 def _busy_share() -> float:
