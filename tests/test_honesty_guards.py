@@ -49,7 +49,7 @@ REPLACED = {
     "torch.cuda.synchronize": (torch.cuda, "synchronize"),
     "torch.testing.assert_close": (torch.testing, "assert_close"),
     "pytest_kopt.numerics.compare.compare": (compare, "compare"),
-    "pytest_kopt.numerics.gates.Tolerance.passes": (gates.Tolerance, "passes"),
+    "pytest_kopt.numerics.gates.Gate.passes": (gates.Gate, "passes"),
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
@@ -34,83 +33,52 @@ class Figures:
     bitwise_equal: bool
 
 
-class Gate(Protocol):
-    """A condition on an output; `rtol` and `atol` define which elements count as mismatched."""
-
-    @property
-    def rtol(self) -> float: ...
-
-    @property
-    def atol(self) -> float: ...
-
-    def passes(self, figures: Figures) -> bool:
-        """Say whether the figures meet the gate."""
-
-    def describe(self) -> str:
-        """Return the gate in a few words."""
-
-
 @dataclass(frozen=True, slots=True)
-class Tolerance:
-    """allclose: |out − ref| ≤ atol + rtol·|ref| for every element."""
+class Gate:
+    """A condition on an output; `rtol` and `atol` define which elements count as mismatched.
 
-    rtol: float
-    atol: float
-
-    def passes(self, figures: Figures) -> bool:
-        return figures.mismatch_share == 0
-
-    def describe(self) -> str:
-        return f"allclose(rtol={self.rtol:g}, atol={self.atol:g})"
-
-
-@dataclass(frozen=True, slots=True)
-class Snr:
-    """SNR in dB at or above a threshold; `format` is the one it was named by, such as "e4m3"."""
-
-    threshold: float
-    rtol: float = DIAGNOSTIC_TOLERANCES["float8"]
-    atol: float = DIAGNOSTIC_TOLERANCES["float8"]
-    format: str | None = None
-
-    def passes(self, figures: Figures) -> bool:
-        return figures.snr_db >= self.threshold
-
-    def describe(self) -> str:
-        return f"SNR >= {self.threshold:g} dB"
-
-
-@dataclass(frozen=True, slots=True)
-class Bitwise:
-    """Every element has the same bits' value as the reference (rtol = atol = 0)."""
+    That none does (allclose: |out − ref| ≤ atol + rtol·|ref| for every element); or an SNR in dB of
+    `threshold`, with the `format` that it was named by, such as "e4m3"; or, where it `is_exact`,
+    that every element has the value of the reference.
+    """
 
     rtol: float = 0.0
     atol: float = 0.0
+    threshold: float | None = None
+    format: str | None = None
+    is_exact: bool = False
 
     def passes(self, figures: Figures) -> bool:
-        return figures.bitwise_equal
+        if self.threshold is not None:
+            return figures.snr_db >= self.threshold
+        return figures.bitwise_equal if self.is_exact else figures.mismatch_share == 0
 
     def describe(self) -> str:
-        return "bitwise equal"
+        """Return the gate in a few words."""
+        if self.threshold is not None:
+            return f"SNR >= {self.threshold:g} dB"
+        allclose = f"allclose(rtol={self.rtol:g}, atol={self.atol:g})"
+        return "bitwise equal" if self.is_exact else allclose
 
 
-def tolerance(*, rtol: float, atol: float) -> Tolerance:
+def tolerance(*, rtol: float, atol: float) -> Gate:
     """Return an allclose gate; BadInput for a negative or NaN tolerance."""
     for name, value in (("rtol", rtol), ("atol", atol)):
         if not value >= 0:
             raise BadInput(f"{name} is {value!r}", legal="a number >= 0")
-    return Tolerance(float(rtol), float(atol))
+    return Gate(float(rtol), float(atol))
 
 
-def snr(threshold: str | float) -> Snr:
+def snr(threshold: str | float) -> Gate:
     """Return an SNR gate from a format ("e4m3", "e5m2", "fp4") or a number of dB."""
     named = threshold.lower() if isinstance(threshold, str) else None
-    return Snr(snr_threshold(threshold), format=named)
+    wide = DIAGNOSTIC_TOLERANCES["float8"]
+    return Gate(wide, wide, snr_threshold(threshold), named)
 
 
-def bitwise() -> Bitwise:
+def bitwise() -> Gate:
     """Return the gate that asks for equality of every element."""
-    return Bitwise()
+    return Gate(is_exact=True)
 
 
 def get_tolerances(dtype: torch.dtype) -> dict[str, float]:
@@ -132,14 +100,14 @@ def get_tolerances(dtype: torch.dtype) -> dict[str, float]:
 def default_gate(dtype: torch.dtype) -> Gate:
     """Return a dtype's gate: allclose, the format's SNR for fp8 and fp4, equality for integers."""
     if not dtype.is_floating_point and not dtype.is_complex:
-        return Bitwise()
+        return bitwise()
     name = _name(dtype)
     if name.startswith("float4"):
         wide = DIAGNOSTIC_TOLERANCES["float4"]
-        return Snr(SNR_THRESHOLDS["fp4"], rtol=wide, atol=wide)
+        return Gate(wide, wide, SNR_THRESHOLDS["fp4"])
     if name.startswith("float8_"):
         return snr(name.removeprefix("float8_")[:4])
-    return Tolerance(**get_tolerances(dtype))
+    return tolerance(**get_tolerances(dtype))
 
 
 def encoding(dtype: torch.dtype) -> str | None:

@@ -24,7 +24,7 @@ from pytest_kopt.honesty import memory, outputs, physics
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.precision import accuracy_of, least_exact
 from pytest_kopt.numerics.determinism import bits
-from pytest_kopt.numerics.gates import Gate, Snr
+from pytest_kopt.numerics.gates import Gate
 from pytest_kopt.numerics.nested import fresh_copies, storages, tensors
 
 #: What a gate says of a kernel that is named after a format.
@@ -144,8 +144,8 @@ def io_bytes(
 
 def computing_dtype(given: Sequence[Any], gate: Gate | None) -> str | None:
     """Return the dtype of products for the roofline: the gate's, else that of most input bytes."""
-    if isinstance(gate, Snr) and gate.format in _FORMATS:
-        return _FORMATS[gate.format]
+    if named := _FORMATS.get(getattr(gate, "format", None) or ""):
+        return named
     sizes: dict[str, int] = {}
     for item in tensors(list(given)):
         if item.is_floating_point() or item.dtype is torch.int8:
