@@ -28,7 +28,7 @@ from pytest_kopt.honesty import inputs, memory, outputs, physics, work
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.precision import accuracy_of, downgrades, least_snr, most_terms
 from pytest_kopt.numerics.compare import compare
-from pytest_kopt.numerics.gates import Tolerance
+from pytest_kopt.numerics.gates import Gate
 from pytest_kopt.numerics.nested import storages
 from pytest_kopt.numerics.snr import compute_snr, rounding_snr
 from tests import nursery
@@ -368,7 +368,7 @@ def test_the_baselines_accuracy_comes_back_from_the_record_to_where_cases_run() 
     result = CaseResult("t.py::test_x", header=("label", "Check"), evidence=evidence)
     document = json.loads(json.dumps(asdict(ExpectedCase.of(result))))
     bench = Bench("cpu", "wall", 1, {"t.py::test_x": wire.read(ExpectedCase, document)})
-    assert bench.accuracy("t.py::test_x") == {"out": reached}
+    assert bench.frozen("t.py::test_x").accuracy == {"out": reached}
 
 
 def test_what_is_owed_falls_with_the_number_of_terms() -> None:
@@ -425,7 +425,7 @@ def test_no_library_kernel_is_faster_than_physics_and_nothing_at_all_is() -> Non
 
 def test_controls_that_are_right_by_accident_say_nothing() -> None:
     def passing(expected: Tensor, given_: list[Tensor], atol: float) -> list[str]:
-        gate = Tolerance(atol, atol)
+        gate = Gate(atol, atol)
         return passing_controls(
             expected, given_, torch.float32, lambda c: compare(expected, c, gate).passed
         )

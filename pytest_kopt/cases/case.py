@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -123,7 +124,7 @@ def declare(
     domain: str | Sequence[str] = (),
 ) -> Case:
     """Build a case; BadInput names the argument that does not fit and what would."""
-    where = f"case {nodeid}"
+    refusal = functools.partial(BadInput, where=f"case {nodeid}")
     for name, given, legal in (
         ("function", function, "the function itself, uncalled"),
         ("inputs", inputs, "a function that makes fresh arguments: lambda: (torch.randn(…), …)"),
@@ -132,40 +133,39 @@ def declare(
     ):
         if not (isinstance(given, Mapping) if name == "dims" else callable(given)):
             held = "missing" if given is None else f"a {type(given).__name__}"
-            raise BadInput(f"{name} is {held}", where=where, legal=legal)
+            raise refusal(f"{name} is {held}", legal=legal)
     assert inputs and reference and dims is not None
     if _holds_tensors(function):
-        function, inputs, reference, weights = _opened(function, inputs, reference, weights, where)
+        function, inputs, reference, weights = _opened(
+            function, inputs, reference, weights, refusal
+        )
     gates = list(gate.values()) if isinstance(gate, Mapping) else [gate]
     if not all(item is None or hasattr(item, "passes") for item in gates):
-        raise BadInput(
+        raise refusal(
             f"gate is {gate!r}",
-            where=where,
             legal="None, snr(…), tolerance(…), bitwise(), or a dict of them by name of the output",
         )
     for name, number, least in (("groups", groups, 0), ("group_multiple", group_multiple, 1)):
         is_number = type(number) is int and number >= least
         if not is_number and (name, number) != ("groups", None):
-            raise BadInput(
-                f"{name} is {number!r}", where=where, legal=f"an integer of at least {least}"
-            )
+            raise refusal(f"{name} is {number!r}", legal=f"an integer of at least {least}")
     profile = resolve(schema, nodeid)
     full = profile.complete_dims(dims, nodeid)
     if backward and not _has_backward(profile):
-        raise BadInput(
+        raise refusal(
             f"backward=True, but schema {profile.name!r} has no backward column",
-            where=where,
             legal=[*(name for name, s in BUILT_IN.items() if _has_backward(s)), "backward=False"],
         )
     if flops is None and profile.name == "gemm":
         flops = 2.0 * int(full["B"]) * int(full["M"]) * int(full["N"]) * int(full["K"])
-    work = {"flops": _pair("flops", flops, where), "nbytes": _pair("nbytes", nbytes, where)}
+    work = {"flops": _pair("flops", flops, refusal), "nbytes": _pair("nbytes", nbytes, refusal)}
     if profile.work is not None and work[profile.work] is None:
-        raise BadInput(
-            f"schema {profile.name!r} needs {profile.work}",
-            where=where,
-            legal=f"{profile.work}=NUMBER or a pair (forward, backward)",
-        )
+        legal = f"{profile.work}=NUMBER or a pair (forward, backward)"
+        raise refusal(f"schema {profile.name!r} needs {profile.work}", legal=legal)
+    words = [word.strip() for word in (domain.split(",") if isinstance(domain, str) else domain)]
+    for unknown in {*filter(None, words)}.difference(DOMAIN):
+        raise refusal(f"domain has {unknown!r}", legal=DOMAIN)
+    positions = [item for item in consumes if item != GRAD_OUT]
     return Case(
         nodeid=nodeid,
         function=function,
@@ -176,29 +176,21 @@ def declare(
         label=label or named(nodeid, full),
         backward=backward,
         weights=tuple(weights),
-        writes=_positions("writes", writes, where),
+        writes=_positions("writes", writes, refusal),
         owed=(),
-        consumes=_positions("consumes", [item for item in consumes if item != GRAD_OUT], where),
+        consumes=_positions("consumes", positions, refusal),
         consumes_incoming=GRAD_OUT in consumes,
         flops=work["flops"],
         nbytes=work["nbytes"],
         gate=gate,
         groups=groups,
         group_multiple=group_multiple,
-        domain=_domain(domain, where),
+        domain=tuple(filter(None, words)),
     )
 
 
 def _has_backward(schema: Schema) -> bool:
     return any(column.is_backward for column in schema.columns)
-
-
-def _domain(given: str | Sequence[str], where: str) -> tuple[str, ...]:
-    words = given.split(",") if isinstance(given, str) else given
-    found = tuple(word.strip() for word in words if word.strip())
-    for unknown in {*found}.difference(DOMAIN):
-        raise BadInput(f"domain has {unknown!r}", where=where, legal=DOMAIN)
-    return found
 
 
 def _holds_tensors(function: Any) -> bool:
@@ -213,7 +205,7 @@ def _opened(
     inputs: Callable[[], Any],
     reference: Any,
     weights: Sequence[int],
-    where: str,
+    refusal: Callable[..., BadInput],
 ) -> tuple[Callable[..., Any], Callable[[], Any], Callable[..., Any], tuple[int, ...]]:
     """Return a module as a function of its inputs and its state; the reference likewise."""
     from torch.func import functional_call
@@ -222,10 +214,9 @@ def _opened(
     names = tuple(module.state_dict())
     given = inputs()
     if function not in (module, module.forward) or not isinstance(given, tuple | list):
-        raise BadInput(
+        raise refusal(
             f"the function is {function_name(function)} of a {type(module).__name__}, which holds "
             f"{', '.join(names)}",
-            where=where,
             legal="the module itself, with inputs() returning a tuple, or a function that takes "
             "its parameters and calls torch.func.functional_call",
         )
@@ -259,12 +250,12 @@ def is_floating(item: Any) -> bool:
     return getattr(item, "is_floating_point", bool)()
 
 
-def _positions(name: str, given: Sequence[Any], where: str) -> tuple[int, ...]:
+def _positions(
+    name: str, given: Sequence[Any], refusal: Callable[..., BadInput]
+) -> tuple[int, ...]:
     if isinstance(given, str) or not all(type(place) is int and place >= 0 for place in given):
         more = f", or {GRAD_OUT!r}" if name == "consumes" else ""
-        raise BadInput(
-            f"{name} is {given!r}", where=where, legal=f"a tuple of positions of inputs{more}"
-        )
+        raise refusal(f"{name} is {given!r}", legal=f"a tuple of positions of inputs{more}")
     return tuple(given)
 
 
@@ -272,13 +263,13 @@ def function_name(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", type(function).__name__)
 
 
-def _pair(name: str, work: Work | None, where: str) -> tuple[float, float] | None:
+def _pair(
+    name: str, work: Work | None, refusal: Callable[..., BadInput]
+) -> tuple[float, float] | None:
     """Return (forward, backward); the backward counts double unless told."""
     if work is None:
         return None
     pair = work if isinstance(work, tuple) else (work, 2.0 * work)
     if len(pair) != 2 or not all(isinstance(part, int | float) and part > 0 for part in pair):
-        raise BadInput(
-            f"{name} is {work!r}", where=where, legal="a number above 0, or a pair of them"
-        )
+        raise refusal(f"{name} is {work!r}", legal="a number above 0, or a pair of them")
     return float(pair[0]), float(pair[1])

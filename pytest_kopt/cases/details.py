@@ -21,7 +21,19 @@ def with_details(
     verdict: Verdict, results: Sequence[CaseResult], number: int | None = None
 ) -> Verdict:
     """Return the verdict of a round with what is next, and what is known of its cases."""
-    shapes = [_detailed(shape, result) for shape, result in of_shapes(verdict.shapes, results)]
+    shapes = [
+        shape.model_copy(
+            update={
+                "nodeid": result.nodeid,
+                "forward_ms": _time(result, "Forward Time (ms)") or _time(result, "Time (ms)"),
+                "backward_ms": _time(result, "Backward Time (ms)"),
+                "diagnosis": diagnosis(result),
+            }
+            if result
+            else {}
+        )
+        for shape, result in of_shapes(verdict.shapes, results)
+    ]
     return verdict.model_copy(update={"shapes": shapes, "next_action": verdict.action(number)})
 
 
@@ -49,18 +61,6 @@ def diagnosis(result: CaseResult) -> Diagnosis | None:
     first: dict[str, Any] = asdict(failed[0]) if failed else {}
     file, line = place_of(result.diagnosis) or (None, None)
     return Diagnosis(text=result.diagnosis, file=file, line=line, **first)
-
-
-def _detailed(shape: Shape, result: CaseResult | None) -> Shape:
-    if result is None:
-        return shape
-    update = {
-        "nodeid": result.nodeid,
-        "forward_ms": _time(result, "Forward Time (ms)") or _time(result, "Time (ms)"),
-        "backward_ms": _time(result, "Backward Time (ms)"),
-        "diagnosis": diagnosis(result),
-    }
-    return shape.model_copy(update=update)
 
 
 def _time(result: CaseResult, column: str) -> float | None:

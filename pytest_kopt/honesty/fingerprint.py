@@ -43,7 +43,7 @@ class Fingerprint:
 class Harness:
     """Where the harness of a campaign lies.
 
-    `tests` and `kernel` are paths below `root`; `folders` those in which modules are looked for;
+    `tests` and `kernel` are paths below `root`, `folders` those in which modules are looked for,
     `plugins` the names of plugins that the command line or the environment loads.
     """
 
@@ -53,6 +53,9 @@ class Harness:
     folders: tuple[Path, ...]
     plugins: tuple[str, ...] = ()
     ignored: tuple[Path, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "root", self.root.resolve())
 
     def take(
         self,
@@ -66,11 +69,13 @@ class Harness:
         `loaded` are files that a worker says it loaded: some are only imported by a computed name.
         What is `recorded` already is looked at again, imported or not.
         """
-        root, finder = self.root.resolve(), self._finder()
+        root = self.root
+        own = [_import_folder(root / test, root) for test in self.tests]
+        folders = dict.fromkeys([*(folder.resolve() for folder in self.folders), *own, root])
+        finder = Finder(root, tuple(f for f in folders if f.is_relative_to(root)))
         conftests = [path for test in self.tests for path in self._conftests(root / test)]
         start = [*(root / test for test in self.tests), *conftests]
-        for name in self.plugins:
-            start += finder.files(name)
+        start += [path for name in self.plugins for path in finder.files(name)]
         needed = reached(self._kernel_files(), finder, self._is_ignored)
         wanted = reached(start, finder, self._is_kernel)
         wanted = {path for path in wanted if self._is_harness(path, conftests, finder)}
@@ -89,17 +94,10 @@ class Harness:
             {name: _sha256(root / name) for name in sorted(outside)},
         )
 
-    def _finder(self) -> Finder:
-        root = self.root.resolve()
-        own = [_import_folder(root / test, root) for test in self.tests]
-        folders = dict.fromkeys([*(folder.resolve() for folder in self.folders), *own, root])
-        return Finder(root, tuple(f for f in folders if f.is_relative_to(root)))
-
     def _conftests(self, test: Path) -> list[Path]:
-        root = self.root.resolve()
-        above = [folder for folder in test.resolve().parents if folder.is_relative_to(root)]
+        above = [folder for folder in test.resolve().parents if folder.is_relative_to(self.root)]
         found = [folder / "conftest.py" for folder in above]
-        packages = [folder / "__init__.py" for folder in above if folder != root]
+        packages = [folder / "__init__.py" for folder in above if folder != self.root]
         return [path for path in (*found, *packages) if path.is_file()]
 
     def _is_harness(self, path: Path, conftests: Sequence[Path], finder: Finder) -> bool:
@@ -117,7 +115,7 @@ class Harness:
 
     def _beside_tests(self, path: Path) -> bool:
         """Say whether a file lies in a folder above a test, below the root, without a kernel."""
-        root = self.root.resolve()
+        root = self.root
         above = {folder for test in self.tests for folder in (root / test).resolve().parents}
         homes = {folder for folder in above if folder != root and folder.is_relative_to(root)}
         return any(path.is_relative_to(home) and not self._has_kernel_below(home) for home in homes)
@@ -131,7 +129,7 @@ class Harness:
             path = (self.root / source).resolve()
             found += sorted(path.rglob("*.py")) if path.is_dir() else [path]
             found += [p for folder in path.parents if (p := folder / "__init__.py").is_file()]
-        return [path for path in found if path.is_relative_to(self.root.resolve())]
+        return [path for path in found if path.is_relative_to(self.root)]
 
     def _is_kernel(self, path: Path) -> bool:
         sources = [(self.root / source).resolve() for source in self.kernel]
@@ -141,12 +139,15 @@ class Harness:
         return any(path.is_relative_to(folder.resolve()) for folder in self.ignored)
 
     def _name(self, path: Path) -> str:
-        return path.relative_to(self.root.resolve()).as_posix()
+        return path.relative_to(self.root).as_posix()
 
 
 def edits(before: Fingerprint, now: Fingerprint) -> Iterator[Finding]:
     """Yield what of the harness changed since the baseline; every one rejects."""
-    texts = [_file_change(before.files.get(n), now.files.get(n), n) for n in touched(before, now)]
+    texts = []
+    for name in touched(before, now):
+        known = "edited" if now.files.get(name) else "removed"
+        texts.append(f"{name} was {known if before.files.get(name) else 'added'}")
     texts += _changes("pytest setting", before.settings, now.settings)
     old, new = ({key: f.manifest.get(key) for key in MANIFEST_KEYS} for f in (before, now))
     texts += _changes("manifest key", old, new)
@@ -175,12 +176,6 @@ def undeclared(before: Fingerprint, now: Fingerprint, changed: Iterable[str]) ->
             where=name,
             advice="add it to kernel_source in a new campaign (kopt init NEW --from OLD)",
         )
-
-
-def _file_change(old: str | None, new: str | None, name: str) -> str:
-    if not old:
-        return f"{name} was added"
-    return f"{name} was removed" if not new else f"{name} was edited"
 
 
 def _changes(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

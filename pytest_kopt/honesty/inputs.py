@@ -64,12 +64,16 @@ def _write(target: Any, source: Any) -> None:
         return
     if target.grad_fn is not None and not target._is_view():
         target.detach_()
-    target, source = target.data, source.detach()
-    for dimension, step in enumerate(target.stride()):
-        # Of an expanded tensor every element is there once.
-        if step == 0 and target.shape[dimension] > 1:
-            target, source = target.narrow(dimension, 0, 1), source.narrow(dimension, 0, 1)
-    target.copy_(source)
+    target = once(target.data)
+    target.copy_(source.detach()[tuple(map(slice, target.shape))])
+
+
+def once(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the part of an expanded tensor that holds every element once."""
+    for dimension, step in enumerate(tensor.stride()):
+        if step == 0 and tensor.shape[dimension] > 1:
+            tensor = tensor.narrow(dimension, 0, 1)
+    return tensor
 
 
 def overwrite(
@@ -88,12 +92,11 @@ def overwrite(
     for position, (held, fresh) in enumerate(zip(old, new, strict=True)):
         if position in weights and only_activations:
             continue
-        for target, source in zip(contents(held), contents(fresh), strict=True):
+        pairs: Iterable[tuple[Any, Any]] = zip(contents(held), contents(fresh), strict=True)
+        for target, source in pairs:
             if getattr(target, "shape", None) != getattr(source, "shape", None):
                 continue
-            if not isinstance(target, torch.Tensor) or not isinstance(source, torch.Tensor):
-                _write(target, source)
-            elif position in weights:
+            if position in weights and isinstance(target, torch.Tensor):
                 with torch.no_grad():
                     target.copy_(source)
             else:

@@ -31,7 +31,10 @@ def taken(results: Sequence[Any]) -> list[Any]:
     return [_clone(_detach(item)) if type(item) in _PLAIN else item for item in results]
 
 
-def _oddities(outputs: Sequence[Any], expected: Sequence[Any], given: Sequence[Any]) -> list[str]:
+def odd_findings(
+    outputs: Sequence[Any], expected: Sequence[Any], given: Sequence[Any]
+) -> list[Finding]:
+    """Return a finding when outputs are no plain tensors where the inputs are."""
     devices = {item.device.type for item in tensors(given)}
     allowed = {*_PLAIN, *(type(item) for item in expected)}
     odd = []
@@ -51,7 +54,8 @@ def _oddities(outputs: Sequence[Any], expected: Sequence[Any], given: Sequence[A
             odd.append(f"an output is on {item.device}")
         elif _reach(item) > item.untyped_storage().nbytes():
             odd.append("an output reaches beyond its storage")
-    return odd
+    advice = "return torch.Tensor objects that hold their values"
+    return [Finding("output-type", "; ".join(odd), advice=advice, rejects=False)] if odd else []
 
 
 def layout(out: object, given: Sequence[Any]) -> str | None:
@@ -110,15 +114,6 @@ def in_order(function: Callable[..., Any], like: Any, found: Any) -> Callable[..
         )
 
     return delivered
-
-
-def odd_findings(
-    outputs: Sequence[Any], expected: Sequence[Any], given: Sequence[Any]
-) -> list[Finding]:
-    """Return a finding when outputs are no plain tensors where the inputs are."""
-    odd = _oddities(outputs, expected, given)
-    advice = "return torch.Tensor objects that hold their values"
-    return [Finding("output-type", "; ".join(odd), advice=advice, rejects=False)] if odd else []
 
 
 def shared(

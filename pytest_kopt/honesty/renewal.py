@@ -29,7 +29,7 @@ class Renewal:
 
         With `restores` a copy of what they hold now is kept, from which `begin` begins.
         """
-        found = [_once(tensor.data) for tensor in tensors if tensor.is_floating_point()]
+        found = [inputs.once(tensor.data) for tensor in tensors if tensor.is_floating_point()]
         self._scaled = [tensor for tensor in found if tensor.dtype in inputs.SCALABLE]
         self._mixed = [tensor for tensor in found if inputs.has_room(tensor)]
         self._dice = random.Random(seed)
@@ -71,11 +71,3 @@ class Renewal:
             if size not in places:
                 places[size] = inputs.places(size[0], self._generator).to(tensor.device)
             inputs.exchange(tensor, places[size], moved)
-
-
-def _once(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the part of an expanded tensor that holds every element once."""
-    for dimension, step in enumerate(tensor.stride()):
-        if step == 0 and tensor.shape[dimension] > 1:
-            tensor = tensor.narrow(dimension, 0, 1)
-    return tensor

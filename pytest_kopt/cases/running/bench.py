@@ -10,7 +10,6 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.result import ExpectedCase
 from pytest_kopt.devices.lock import Waiting
 from pytest_kopt.devices.vendor import Reading
-from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.watching.watch import Watch
 from pytest_kopt.measure.wall import WallEngine
@@ -52,13 +51,9 @@ class Bench:
         is_recorded = self.freezes or self.expected is not None
         return not self.check_only and (is_recorded or not interpreted)
 
-    def accuracy(self, nodeid: str) -> dict[str, Accuracy]:
-        frozen = (self.expected or {}).get(nodeid)
-        return frozen.accuracy if frozen else {}
-
-    def left_to_torch(self, nodeid: str) -> str:
-        frozen = (self.expected or {}).get(nodeid)
-        return frozen.by_torch if frozen else ""
+    def frozen(self, nodeid: str) -> ExpectedCase:
+        """Return what the baseline knows of a case, one of which nothing is known without it."""
+        return (self.expected or {}).get(nodeid) or ExpectedCase(nodeid, "", (), {})
 
     def watched(self) -> list[Finding]:
         return self.watch.findings() if self.watch else []

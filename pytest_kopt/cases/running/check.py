@@ -59,7 +59,7 @@ def check_case(case: Case, bench: Bench) -> CheckReport:
     evidence = _evidence(case, bench, seeds)
     findings: list[Finding] = []
     before, threads = look(bench.device), torch.get_num_threads()
-    baseline = bench.accuracy(case.nodeid)
+    baseline = bench.frozen(case.nodeid).accuracy
     try:
         # The reference comes first here, on content of which the kernel sees nothing.
         case = observed(case, derive(bench.session_seed, case.nodeid, "writes"), bench.device)

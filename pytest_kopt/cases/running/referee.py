@@ -179,7 +179,7 @@ def serve_referee(case: Case, bench: Bench, order: ArmsOrder, commander: Command
                 ]
                 commander.kept(case.nodeid, looks)
             else:
-                known = floors(bench.accuracy(case.nodeid), SLACK_DB)
+                known = floors(bench.frozen(case.nodeid).accuracy, SLACK_DB)
                 if wanted["confirms"]:
                     names = {told["name"] for look in wanted["looks"] for told in look["results"]}
                     known |= {name: max(known.get(name, _SAME_DB), _SAME_DB) for name in names}

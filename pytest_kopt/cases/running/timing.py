@@ -106,8 +106,7 @@ def time_case(course: Course) -> None:
 
 def engines_of(case: Case, bench: Bench) -> Sequence[str]:
     """Return the engines of a case's directions, the baseline's; a graph it chose may now fail."""
-    frozen = (bench.expected or {}).get(case.nodeid)
-    engines = frozen.engine.split("+") if frozen and frozen.engine else [bench.engine]
+    engines = (bench.frozen(case.nodeid).engine or bench.engine).split("+")
     return ["auto" if bench.engine == "auto" and name == "graph" else name for name in engines]
 
 

@@ -58,11 +58,13 @@ class Bounds:
         """Return the check and what an event tried, None where the system does not refuse it."""
         if event == "socket.__new__" and arguments[1] != socket.AF_UNIX:
             return "network", "open a socket"
-        if event in _SIGNALS and not _may_signal(_SIGNALS[event], arguments[0]):
+        if event in _SIGNALS and _is_refused(lambda: _SIGNALS[event](arguments[0], 0)):
             return "foreign-signal", "signal another process"
         if (event == "open" or event in _MOVED) and (name := _place(event, arguments)):
             place = Path(name)
-            if _FOREIGN.fullmatch(name) and not _may_open(name):
+            if _FOREIGN.fullmatch(name) and _is_refused(
+                lambda: os.close(os.open(name, os.O_RDONLY))
+            ):
                 return "foreign-signal", "read the memory of another process"
             if not self.hidden.isdisjoint(map(hash, (place, *place.parents))):
                 return "records-read", "open the campaign's records"
@@ -86,20 +88,12 @@ def _is_below(place: Path, folders: Sequence[Path]) -> bool:
     return any(place.is_relative_to(folder) for folder in folders)
 
 
-def _may_open(name: str) -> bool:
+def _is_refused(attempt: Callable[[], None]) -> bool:
     try:
-        os.close(os.open(name, os.O_RDONLY))
+        attempt()
     except OSError as error:
-        return not isinstance(error, PermissionError)
-    return True
-
-
-def _may_signal(kill: Callable[[int, int], None], to: int) -> bool:
-    try:
-        kill(to, 0)
-    except OSError as error:
-        return not isinstance(error, PermissionError)
-    return True
+        return isinstance(error, PermissionError)
+    return False
 
 
 class Tripwire:

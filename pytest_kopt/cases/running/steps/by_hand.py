@@ -44,7 +44,7 @@ def by_hand(checking: Checking) -> Iterator[Finding]:
         checking.by_torch = operators
         bench = checking.bench
         # What the baseline left to torch, and is left to it alike, is nobody's doing.
-        if not bench.freezes and operators != bench.left_to_torch(case.nodeid):
+        if not bench.freezes and operators != bench.frozen(case.nodeid).by_torch:
             language = bench.language
             yield Finding(
                 "vendor-operator",
