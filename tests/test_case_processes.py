@@ -29,9 +29,9 @@ class Child:
         world.children.append(self)
         self._send("collected", ids=CASES)
 
-    def ask(self, nodeid: str, following: str | None) -> None:
+    def tell(self, kind: str, nodeid: str, next: str | None, seed: None) -> None:
         world = self._world
-        world.asked.append((world.children.index(self), nodeid, following))
+        world.asked.append((world.children.index(self), nodeid, next))
         self._send("started", nodeid=nodeid, location=["f", 1, nodeid])
         if nodeid in world.deadly:
             self._theirs.close()

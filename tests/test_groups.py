@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
@@ -11,14 +11,13 @@ from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.groups import Groups, find_groups, redrawn, with_steady_groups
-from pytest_kopt.cases.order import CANDIDATE, UNEVEN, ArmsOrder, BlockOrder
+from pytest_kopt.cases.order import CANDIDATE, UNEVEN, ArmsOrder
 from pytest_kopt.cases.running.arms import serve_arms
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.check import CheckReport, check_case
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.skew import DISTRIBUTIONS, skewed_groups
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.measure.wall import WallEngine
 from tests.builders import a_bench
 
@@ -330,28 +329,22 @@ class _Commands:
     def __init__(self) -> None:
         self.arms: list[str] = []
         self.times: list[float] = []
-        self.findings: list[Finding] = []
+        self.findings: list[object] = []
 
-    def loaded(self, nodeid: str) -> None: ...
+    def tell(self, kind: str, **told: Any) -> None:
+        if kind == "ready":
+            self.arms = told["arms"]
+        elif kind == "time":
+            self.times.append(told["forward"])
+        elif kind == "kept":
+            assert told["looks"] == []
+        elif kind == "caught":
+            self.findings = told["findings"]
 
-    def agree(self, nodeid: str, engine: str, not_captured: Mapping[str, str]) -> str:
-        return engine
-
-    def ready(self, nodeid: str, arms: Sequence[str]) -> None:
-        self.arms = [*arms]
-
-    def next_block(self) -> BlockOrder:
+    def hear(self) -> dict[str, Any]:
         done = len(self.times)
-        return BlockOrder(self.arms[done % len(self.arms)] if done < 2 * len(self.arms) else "", 5)
-
-    def timed(self, forward_ms: float, backward_ms: float | None) -> None:
-        self.times.append(forward_ms)
-
-    def kept(self, nodeid: str, looks: Sequence[Mapping[str, Any]]) -> None:
-        assert looks == []
-
-    def caught(self, nodeid: str, findings: Sequence[Finding]) -> None:
-        self.findings = [*findings]
+        arm = self.arms[done % len(self.arms)] if done < 2 * len(self.arms) else ""
+        return {"arm": arm, "seed": 5, "is_looked_at": False} if self.arms else {}
 
 
 def test_arms_with_uneven_groups_find_what_they_write_as_it_was() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pytest_kopt import policies
 from pytest_kopt.cases.case import declare
-from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder, BlockOrder
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO, ArmsOrder
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.cases.running import arms, timing
 from pytest_kopt.cases.running.arms import serve_arms
@@ -112,26 +112,22 @@ class Commands:
         self.order: list[str] = []
         self.findings: list[Any] = []
 
-    def loaded(self, nodeid: str) -> None: ...
+    def tell(self, kind: str, **told: Any) -> None:
+        if kind == "prepared":
+            self.asked = told["engine"], told["not_captured"]
+        elif kind == "ready":
+            self.order = [*told["arms"]] * 2
+        elif kind == "time":
+            assert told["forward"] > 0
+        elif kind == "kept":
+            assert told["looks"] == []
+        elif kind == "caught":
+            self.findings = told["findings"]
 
-    def agree(self, nodeid: str, engine: str, not_captured: Mapping[str, str]) -> str:
-        self.asked = engine, not_captured
-        return self.common or engine
-
-    def ready(self, nodeid: str, arms: Sequence[str]) -> None:
-        self.order = [*arms] * 2
-
-    def next_block(self) -> BlockOrder:
-        return BlockOrder(self.order.pop() if self.order else "", 5)
-
-    def timed(self, forward_ms: float, backward_ms: float | None) -> None:
-        assert forward_ms > 0
-
-    def kept(self, nodeid: str, looks: Sequence[Mapping[str, Any]]) -> None:
-        assert looks == []
-
-    def caught(self, nodeid: str, findings: Sequence[Any]) -> None:
-        self.findings = [*findings]
+    def hear(self) -> dict[str, Any]:
+        arm = self.order.pop() if self.order else ""
+        common = {"engine": self.common} if self.common else {}
+        return {"arm": arm, "seed": 5, "is_looked_at": False, **common}
 
 
 @pytest.mark.parametrize(
@@ -201,7 +197,7 @@ class _Child:
 
     def __init__(self, arm: str, engine: str, not_captured: Mapping[str, str]) -> None:
         self.arm = arm
-        self.spans: dict[str, list[Any]] = {}
+        self._times: list[dict[str, Any]] = []
         self.told: list[str] = []
         self.blocks: list[int] = []
         self.keeps: list[int | None] = []
@@ -218,28 +214,20 @@ class _Child:
         )
 
     def receive(self) -> dict[str, Any]:
+        if self._times:
+            return self._times.pop()
         return self._messages.popleft()
 
-    def agree(self, engine: str) -> None:
-        self.told.append(engine)
-
-    def block(
-        self, arm: str, seed: int, *, is_looked_at: bool, keeps: int | None
-    ) -> tuple[float, None]:
-        assert not is_looked_at, "told before"
-        self.spans.setdefault(arm, [])
-        self.blocks.append(seed)
-        self.keeps.append(keeps)
-        return random.uniform(1.0, 1.01), None
-
-    def ask(self, nodeid: str, following: str | None, seed: int) -> None: ...
-
-    def go_on(self) -> None: ...
-
-    def release(self, seed: int, *, keeps: int | None) -> None:
-        self.keeps.append(keeps)
-
-    def settle(self, accuracy: object) -> None: ...
+    def tell(self, kind: str, **told: Any) -> None:
+        if kind == "engine":
+            self.told.append(told["engine"])
+        elif kind == "block":
+            self.keeps.append(told["keeps"])
+            if told["arm"]:
+                assert not told["is_looked_at"], "told before"
+                self.blocks.append(told["seed"])
+                time = {"forward": random.uniform(1.0, 1.01), "backward": None}
+                self._times.append({"kind": "time", "waited": 1.0, "spent": 1.0, **time})
 
 
 def replica(seed: int = 1) -> tuple[CaseQuads, list[_Child]]:

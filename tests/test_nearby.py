@@ -23,12 +23,12 @@ class Process:
         self._dies_at, self._same = dies_at, same
         self._messages = self._talk()
 
-    def ask(self, nodeid: str, following: str | None) -> None:
-        self.asked.append(nodeid)
+    def tell(self, kind: str, **told: Any) -> None:
+        if kind == "block":
+            self.seeds.add(told["seed"])
+            return
+        self.asked.append(told["nodeid"])
         assert len(self.asked) - self.answered <= AHEAD, "a pipe would be full in the end"
-
-    def release(self, seed: int) -> None:
-        self.seeds.add(seed)
 
     def receive(self) -> dict[str, Any]:
         return next(self._messages)

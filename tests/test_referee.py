@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.order import CANDIDATE, UNEVEN, ArmsOrder, BlockOrder
+from pytest_kopt.cases.order import CANDIDATE, UNEVEN, ArmsOrder
 from pytest_kopt.cases.running.arms import serve_arms
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.referee import serve_referee
@@ -21,7 +21,7 @@ from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.measure.wall import WallEngine
 from pytest_kopt.paired.referee import Looks, Referee
 
-SESSION_SEED = 77
+SESSION_SEED, NO_SEED = 77, 0
 FAST = WallEngine(iterations=10, block_seconds=0.05)
 
 
@@ -59,27 +59,19 @@ class Runner:
         self.left: list[tuple[str, int]] = []
         self.looks: list[dict[str, Any]] = []
 
-    def loaded(self, nodeid: str) -> None: ...
+    def tell(self, kind: str, **told: Any) -> None:
+        if kind == "ready":
+            self.blocks = [(arm, seed) for seed in (5, 6) for arm in told["arms"]]
+            self.left = [*self.blocks]
+        elif kind == "kept":
+            self.looks = [dict(look) for look in told["looks"]]
+        elif kind == "caught":
+            assert not told["findings"]
 
-    def agree(self, nodeid: str, engine: str, not_captured: Mapping[str, str]) -> str:
-        return engine
-
-    def ready(self, nodeid: str, arms: Sequence[str]) -> None:
-        self.blocks = [(arm, seed) for seed in (5, 6) for arm in arms]
-        self.left = [*self.blocks]
-
-    def next_block(self) -> BlockOrder:
-        order = self.left.pop(0) if self.left else ("", 0)
-        place = len(self.blocks) - len(self.left) - 1 if order[0] else len(self.blocks)
-        return BlockOrder(*order, is_looked_at=True, keeps=place or None)
-
-    def timed(self, forward_ms: float, backward_ms: float | None) -> None: ...
-
-    def kept(self, nodeid: str, looks: Sequence[Mapping[str, Any]]) -> None:
-        self.looks = [dict(look) for look in looks]
-
-    def caught(self, nodeid: str, findings: Sequence[Finding]) -> None:
-        assert not findings
+    def hear(self) -> dict[str, Any]:
+        arm, seed = self.left.pop(0) if self.left else ("", NO_SEED)
+        place = len(self.blocks) - len(self.left) - 1 if arm else len(self.blocks)
+        return {"arm": arm, "seed": seed, "is_looked_at": True, "keeps": place or None}
 
 
 class Asking:
@@ -93,7 +85,7 @@ class Asking:
                 "seed": SESSION_SEED,
                 "blocks": runner.blocks,
                 "engine": "wall+wall",
-                "secret": BlockOrder("").seed,
+                "secret": NO_SEED,
                 "looks": runner.looks if looks is None else looks,
                 "answers": looks is None,
                 "confirms": False,
@@ -103,14 +95,15 @@ class Asking:
         self.why_not = ""
         self.looks: list[dict[str, Any]] = []
 
-    def loaded(self, nodeid: str) -> dict[str, Any] | None:
-        return self._wanted.pop() if self._wanted else None
+    def tell(self, kind: str, **told: Any) -> None:
+        if kind == "kept":
+            self.looks = [dict(look) for look in told["looks"]]
+        elif kind == "judged":
+            self.found = [str(Finding(**finding)) for finding in told["findings"]]
+            self.why_not = told["why_not"]
 
-    def kept(self, nodeid: str, looks: Sequence[Mapping[str, Any]]) -> None:
-        self.looks = [dict(look) for look in looks]
-
-    def judged(self, nodeid: str, findings: Sequence[Finding], why_not: str) -> None:
-        self.found, self.why_not = [str(finding) for finding in findings], why_not
+    def hear(self) -> dict[str, Any]:
+        return self._wanted.pop() if self._wanted else {"kind": "stop"}
 
 
 def runs(case: Case, scratch: Path) -> Runner:
@@ -295,16 +288,10 @@ class _Process:
     def receive(self) -> dict[str, Any]:
         return self.messages.pop(0)
 
-    def ask(self, nodeid: str, following: str | None) -> None:
-        self.heard.append(f"ask {nodeid}")
-
-    def go_on(self) -> None:
-        self.heard.append("go on")
-
-    def judge(
-        self, seed: int, blocks: Any, engine: str, secret: int, looks: Any, **asked: bool
-    ) -> None:
-        self.heard.append("answer" if asked["answers"] else "judge")
+    def tell(self, kind: str, **told: Any) -> None:
+        if kind == "run":
+            kind = f"run {told['nodeid']}"
+        self.heard.append("answer" if told.get("answers") else kind)
 
     def kill(self) -> None: ...
 
@@ -331,7 +318,7 @@ def test_a_finding_stands_where_the_incumbent_elsewhere_is_right(stands: bool) -
     referee.await_loaded("a")
     assert referee.judge(looks) == [Finding(**WRONG[0])]
     assert referee.stands(looks) == stands
-    assert (first.heard, second.heard) == (["ask a", "judge", "judge"], ["ask a", "answer"])
+    assert (first.heard, second.heard) == (["run a", "judge", "judge"], ["run a", "answer"])
     assert bool(referee.why_not("a")) == (not stands)
 
 
@@ -343,5 +330,5 @@ def test_a_referee_goes_from_case_to_case_and_leaves_out_what_it_cannot_judge() 
     for nodeid, found in (("a", []), ("b", None), ("c", [])):
         referee.await_loaded(nodeid)
         assert referee.judge(Looks(nodeid, 1, [], "wall", 3, [])) == found
-    assert process.heard == ["ask a", "judge", "go on", "ask b", "ask c", "judge"]
+    assert process.heard == ["run a", "judge", "go", "run b", "run c", "judge"]
     assert [referee.why_not(nodeid) for nodeid in "abc"] == ["", "it is another's code", ""]

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
-
-from pytest_kopt.cases.result import CaseResult
-from pytest_kopt.honesty.accuracy import Accuracy
-from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.heldout import Tried
-
-if TYPE_CHECKING:
-    from pytest_kopt.decide.verdict import Same
-    from pytest_kopt.sameness.recording import Recording
+from typing import Any, Protocol
 
 CANDIDATE, INCUMBENT, PLACEBO = "candidate", "incumbent", "placebo"
 #: The incumbent in a process without the candidate.
@@ -64,61 +55,16 @@ class ProfileOrder:
     external: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class BlockOrder:
-    """The order to run a block of an arm, or none: "" is the end of the blocks.
-
-    `seed` is what content is drawn under, of the block or of what comes without one; nobody knows
-    it before. With `is_looked_at` (a GPU) a result of the block is kept and judged. Where the
-    last block's is to be (the CPU), `keeps` is its place among those of the arm that are judged.
-    """
-
-    arm: str
-    seed: int = 0
-    is_looked_at: bool = False
-    keeps: int | None = None
-
-
 class Commander(Protocol):
-    """The other side; its files lie in `scratch`, `seed` is the case's own, None: the session's."""
+    """The process that decides, for one that runs a case; `processes.channel` lists what is said.
+
+    Files for it lie in `scratch`; `seed` is the case's own, None: the session's.
+    """
 
     scratch: Path
     seed: int | None
 
-    def declared(self, result: CaseResult) -> None:
-        """Hand in the ERROR row that a case gets if it takes its process down."""
+    def tell(self, kind: str, **fields: Any) -> None: ...
 
-    def loaded(self, nodeid: str) -> Mapping[str, Any] | None:
-        """Say that all is there; wait for the device, or for what a referee has to judge."""
-
-    def agree(self, nodeid: str, engine: str, not_captured: Mapping[str, str]) -> str:
-        """Say what times this process's arms, and why no graph; return what is to time all arms."""
-
-    def ready(self, nodeid: str, arms: Sequence[str]) -> None: ...
-
-    def same(self, nodeid: str, how: Same) -> None:
-        """Say that the versions are the same for this case: there is nothing to compare."""
-
-    def changed(self, nodeid: str, before: Recording, after: Recording, arch: str) -> None:
-        """Say what the incumbent and the candidate have the device do, of this architecture."""
-
-    def refuse(self, nodeid: str, reason: str) -> None: ...
-
-    def next_block(self) -> BlockOrder:
-        """Wait for the next block, or for the end of them."""
-
-    def timed(self, forward_ms: float, backward_ms: float | None) -> None: ...
-
-    def kept(
-        self, nodeid: str, looks: Sequence[Mapping[str, Any]]
-    ) -> Mapping[str, Accuracy] | None:
-        """Hand over what was looked at; None where it was right, else the baseline's accuracy."""
-
-    def judged(self, nodeid: str, findings: Sequence[Finding], why_not: str) -> None:
-        """Say what a referee found, or why it cannot judge."""
-
-    def caught(self, nodeid: str, findings: Sequence[Finding]) -> None:
-        """Say what the candidate gave away while it was timed; nothing, as a rule."""
-
-    def tried(self, shape: Tried) -> None:
-        """Tell what the arms did at a shape near the case's own."""
+    def hear(self) -> Mapping[str, Any]:
+        """Wait for the next order, `stop` where the other side is gone."""

@@ -35,8 +35,8 @@ class Nearby(Children):
         return [tried for child in self.children for tried in self._read(child)]
 
     def _ask(self, child: Child, nodeid: str) -> None:
-        child.ask(nodeid, None)
-        child.release(self._seed)
+        child.tell("run", nodeid=nodeid, next=None, seed=None)
+        child.tell("block", arm="", seed=self._seed)
 
     def _read(self, child: Child) -> Iterator[Tried]:
         for place, nodeid in enumerate(self._ids):

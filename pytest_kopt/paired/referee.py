@@ -8,7 +8,7 @@ candidate can judge it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pytest_kopt.honesty.finding import Finding
@@ -19,8 +19,8 @@ from pytest_kopt.processes.child import Child, ChildDied, Children
 class Looks:
     """What was looked at in a replica of a case, whose seed is `seed`: arm and seed of `blocks`.
 
-    `handed` is what their process handed over, drawn under a `secret`; `confirms` says that it is
-    another referee's.
+    `looks` are what their process handed over; of large results it is elements that were drawn
+    under a `secret`. `confirms` says that they are another referee's.
     """
 
     nodeid: str
@@ -28,7 +28,7 @@ class Looks:
     blocks: Sequence[tuple[str, int]]
     engine: str
     secret: int
-    handed: Sequence[Mapping[str, Any]]
+    looks: Sequence[Mapping[str, Any]]
     confirms: bool = False
 
 
@@ -56,9 +56,9 @@ class Referee(Children):
             return
         (child,) = self.children
         if self._case:
-            child.go_on()
+            child.tell("go")
             self._wait("finished")
-        child.ask(nodeid, None)
+        child.tell("run", nodeid=nodeid, next=None, seed=None)
         self._case, self._is_loaded = nodeid, False
 
     def await_loaded(self, nodeid: str) -> None:
@@ -81,7 +81,7 @@ class Referee(Children):
             other.await_loaded(looks.nodeid)
             kept = other._asked(looks, "kept")
             self.await_loaded(looks.nodeid)
-            theirs = replace(looks, handed=kept["looks"], confirms=True) if kept else None
+            theirs = replace(looks, looks=kept["looks"], confirms=True) if kept else None
             found = self.judge(theirs) if theirs else None
         finally:
             other.end()
@@ -93,8 +93,7 @@ class Referee(Children):
     def _asked(self, looks: Looks, kind: str) -> Mapping[str, Any] | None:
         if not (self._case == looks.nodeid and self._is_loaded):
             return None
-        given = (looks.seed, looks.blocks, looks.engine, looks.secret, looks.handed)
-        self.children[0].judge(*given, answers=kind == "kept", confirms=looks.confirms)
+        self.children[0].tell("judge", answers=kind == "kept", **asdict(looks))
         self._is_loaded = False
         return self._wait(kind)
 

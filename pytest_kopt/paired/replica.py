@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
@@ -19,6 +19,7 @@ from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Outcome, Tried
+from pytest_kopt.honesty.watching.clock import Span
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.paired.referee import Looks, Referee, why_ended
 from pytest_kopt.processes.child import Child, ChildDied, Children
@@ -149,7 +150,7 @@ class Replica(Children):
     def load_anew(self, referee: Referee) -> None:
         """Be another replica in the same processes: whatever is the project's is loaded again."""
         for child in self.children:
-            child.again()
+            child.tell("again")
         self._referee = referee
         self.loads += 1
         self._asked, self.held_seconds, self.tried = None, 0.0, []
@@ -190,7 +191,7 @@ class Replica(Children):
         """Have a case loaded on content that comes nowhere else: answers could be passed."""
         self._asked, self._seed = nodeid, secrets.randbits(62)
         for child in self.children:
-            child.ask(nodeid, None, self._seed)
+            child.tell("run", nodeid=nodeid, next=None, seed=self._seed)
 
     def _case(
         self, nodeid: str, order: random.Random, clear: Callable[[], None]
@@ -204,7 +205,7 @@ class Replica(Children):
         for child in self.children:
             message = _wait(child, "loaded", "same")
             if message["kind"] == "same":
-                return _same(child, message), []
+                return _same(nodeid, child, message), []
         self._referee.await_loaded(nodeid)
         with placement.host.lock(device):
             placement.keep_strangers_off(device)
@@ -212,10 +213,10 @@ class Replica(Children):
             prepared = []
             kernels = None
             for child in self.children:
-                child.go_on()
+                child.tell("go")
                 message = _wait(child, "changed", "same", "prepared")
                 if message["kind"] == "same":
-                    return _same(child, message), []
+                    return _same(nodeid, child, message), []
                 if message["kind"] == "changed":
                     kernels = differences_later(
                         message["before"], message["after"], message["arch"]
@@ -224,28 +225,26 @@ class Replica(Children):
                 prepared.append(message)
             engine = agreed(message["engine"] for message in prepared)
             for child in self.children:
-                child.agree(engine)
+                child.tell("engine", engine=engine)
                 arms |= dict.fromkeys(_wait(child, "ready")["arms"], child)
             clear()
             arms = {arm: child for arm, child in arms.items() if arm not in self._out}
             blocks = _Blocks(arms, order, device.kind)
-            for arm, child in arms.items():
+            for arm in arms:
                 blocks.run(arm, order.getrandbits(62))
-                child.spans.clear()
+            blocks.spans.clear()
             quads, conditions = steadily(
                 lambda: _quads(blocks, order), lambda: placement.host.read(device)
             )
-            spans = {arm: child.spans.pop(arm) for arm, child in arms.items()}
-            waiting = [span for arm in _TRUSTED & spans.keys() for span in spans.pop(arm)]
-            found = ask(
-                Phase.COMPARED,
-                spans=[span for own in spans.values() for span in own],
-                others=waiting,
-            )
+            spans = [
+                [span for arm, span in blocks.spans if (arm in _TRUSTED) == trusted]
+                for trusted in (False, True)
+            ]
+            found = ask(Phase.COMPARED, spans=spans[0], others=spans[1])
             looks = []
             for child in self.children:
                 secret = order.getrandbits(62)
-                child.release(secret, keeps=blocks.keeps(child))
+                child.tell("block", arm="", seed=secret, keeps=blocks.keeps(child))
                 handed = _wait(child, "kept")["looks"]
                 if own := [(arm, seed) for arm, seed in blocks.looked_at if arms[arm] is child]:
                     looks.append(Looks(nodeid, self._seed, own, engine, secret, handed))
@@ -253,7 +252,8 @@ class Replica(Children):
         self.held_seconds += timed[1] - timed[0]
         inside = self._referee.why_not(nodeid)
         for child in self.children:
-            child.settle(self._accuracy.get(nodeid, {}) if inside else None)
+            known = {name: asdict(item) for name, item in self._accuracy.get(nodeid, {}).items()}
+            child.tell("settled", accuracy=known if inside else None)
             found += [Finding(**told) for told in _wait(child, "caught")["findings"]]
             if found:
                 raise Caught(found)
@@ -284,10 +284,10 @@ class Replica(Children):
         raise Caught(wrong)
 
 
-def _same(child: Child, message: Mapping[str, Any]) -> CaseQuads:
+def _same(nodeid: str, child: Child, message: Mapping[str, Any]) -> CaseQuads:
     """Return a case that needs no clock, once its process is done with it."""
     _wait(child, "finished")
-    return CaseQuads(message["nodeid"], "", same=message["how"])
+    return CaseQuads(nodeid, "", same=message["how"])
 
 
 class _Blocks:
@@ -306,6 +306,7 @@ class _Blocks:
         #: The places of what processes are to keep of their last blocks.
         self._keeping: dict[Child, int] = {}
         self._seeds: dict[tuple[str, int], int] = {}
+        self.spans: list[tuple[str, Span]] = []
 
     @property
     def looked_at(self) -> list[tuple[str, int]]:
@@ -315,14 +316,20 @@ class _Blocks:
     def run(self, arm: str, seed: int) -> Times:
         number, self._runs[arm] = self._runs[arm], self._runs[arm] + 1
         child, before = self.arms[arm], number in self._told_before.get(arm, ())
-        times = child.block(arm, seed, is_looked_at=before, keeps=self.keeps(child))
+        keeps = self.keeps(child)
+        child.tell("block", arm=arm, seed=seed, is_looked_at=before, keeps=keeps)
+        message = child.receive()
+        if message["kind"] != "time":
+            raise ChildDied(f"sent {message['kind']} instead of a time")
+        self.spans.append((arm, Span(float(message["waited"]), float(message["spent"]))))
         place = number if number < _LOOKS else self._order.randrange(number + 1)
         if before:
             self._seeds[arm, number] = seed
         elif not self._told_before and place < _LOOKS:
             self._seeds[arm, place] = seed
             self._keeping[child] = place
-        return times
+        backward = message["backward"]
+        return float(message["forward"]), None if backward is None else float(backward)
 
     def keeps(self, child: Child) -> int | None:
         """Return, once, the place of what a process is to keep of its last block."""

@@ -200,7 +200,7 @@ class CaseProcesses:
             return
         # pytest has to know it: it takes down what the next one does not need.
         worker.following = self._take()
-        worker.child.ask(worker.current, worker.following)
+        worker.child.tell("run", nodeid=worker.current, next=worker.following, seed=None)
 
     def _take(self) -> str | None:
         if self._waiting:

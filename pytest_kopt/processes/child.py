@@ -9,15 +9,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_kopt.honesty.accuracy import Accuracy
-from pytest_kopt.honesty.watching.clock import Span
 from pytest_kopt.options.declare import FROM_MANIFEST, PATH_OPTIONS
 from pytest_kopt.processes.channel import Message
 from pytest_kopt.processes.isolation import lacking
@@ -121,11 +118,10 @@ class Child:
         if hidden and orders.arms and orders.arms.is_referee:
             # It reads what others hand over, from folders that are not there yet.
             hidden = ()
-        self.spans: dict[str, list[Span]] = {}
         self._launched = launched
         self._process, self._channel = launched.process, launched.channel
         self._log = launched.log
-        self._tell(
+        self.tell(
             "hello",
             sys_path=[moved(entry) for entry in starter.sys_path],
             argv=_without_records(sys.argv),
@@ -143,78 +139,10 @@ class Child:
         """What `multiprocessing.connection.wait` can wait for."""
         return self._channel.reader
 
-    def ask(self, nodeid: str, following: str | None, seed: int | None = None) -> None:
-        """Have a case run, with a seed of its own in the place of the session's if one is given."""
-        self._tell("run", nodeid=nodeid, next=following, seed=seed)
-
-    def go_on(self) -> None:
-        """Have a case that is loaded be prepared: the device is the child's own."""
-        self._tell("go")
-
-    def agree(self, engine: str) -> None:
-        """Tell a case that was prepared what is to time all its arms."""
-        self._tell("engine", engine=engine)
-
-    def block(
-        self, arm: str, seed: int, *, is_looked_at: bool, keeps: int | None
-    ) -> tuple[float, float | None]:
-        """Have a block of an arm run on content drawn under a seed.
-
-        Return its forward and backward time in ms per call; with `is_looked_at` one of its results
-        is judged after the last block. So is one of the block before it in that process where
-        `keeps` is its place among its arm's; another that had the place before is not.
-        """
-        self._tell("block", arm=arm, seed=seed, is_looked_at=is_looked_at, keeps=keeps)
-        message = self.receive()
-        if message["kind"] != "time":
-            raise ChildDied(f"sent {message['kind']} instead of a time")
-        self.spans.setdefault(arm, []).append(
-            Span(float(message["waited"]), float(message["spent"]))
-        )
-        backward = message["backward"]
-        return float(message["forward"]), None if backward is None else float(backward)
-
-    def judge(
-        self,
-        seed: int,
-        blocks: Sequence[tuple[str, int]],
-        engine: str,
-        secret: int,
-        looks: Sequence[Mapping[str, Any]],
-        *,
-        answers: bool,
-        confirms: bool = False,
-    ) -> None:
-        """Have a referee judge the looked-at blocks of a process that ran a case with this seed.
-
-        With `answers` it is to call its own function on their content; `confirms` says that these
-        are such answers of another. `blocks` are arm and seed of each; what of large results is
-        judged was drawn under `secret`.
-        """
-        told = {"blocks": [*blocks], "engine": engine, "secret": secret, "looks": looks}
-        self._tell("judge", seed=seed, answers=answers, confirms=confirms, **told)
-
-    def settle(self, accuracy: Mapping[str, Accuracy] | None) -> None:
-        """Tell a process that what it handed over was found right (None).
-
-        Else it judges that itself: by the accuracy of the baseline's results, by name.
-        """
-        known = None if accuracy is None else {n: asdict(item) for n, item in accuracy.items()}
-        self._tell("settled", accuracy=known)
-
-    def again(self) -> None:
-        """Have the process, whose last case has finished, load everything anew and collect."""
-        self.spans.clear()
-        self._tell("again")
-
     @property
     def has_died(self) -> bool:
         """Whether ChildDied was raised for this process."""
         return self._process.returncode is not None
-
-    def release(self, seed: int, *, keeps: int | None = None) -> None:
-        """Let the case that is held ready end; what it draws after its blocks has this seed."""
-        self._tell("block", arm="", seed=seed, is_looked_at=False, keeps=keeps)
 
     def receive(self) -> Message:
         """Return the next message; ChildDied when the process ended, or sent something else."""
@@ -243,7 +171,8 @@ class Child:
         """End the process at once."""
         self._launched.kill()
 
-    def _tell(self, kind: str, **fields: Any) -> None:
+    def tell(self, kind: str, **fields: Any) -> None:
+        """Send a message, unless the process has ended."""
         with contextlib.suppress(OSError):
             self._channel.send(kind, **fields)
 

@@ -5,20 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from pytest_kopt.cases.order import BlockOrder
-from pytest_kopt.cases.result import LOST, CaseResult
+from pytest_kopt.cases.result import LOST
 from pytest_kopt.devices import context
-from pytest_kopt.honesty.accuracy import Accuracy
-from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.honesty.watching.audit_hook import Bounds
 from pytest_kopt.measure.wall import keep_freed_memory
 from pytest_kopt.options.declare import SERVE
@@ -27,10 +22,8 @@ from pytest_kopt.processes.isolation import isolate
 from pytest_kopt.processes.parent_death import end_with_parent
 from pytest_kopt.processes.reload import forget
 from pytest_kopt.processes.worker_orders import WorkerOrders
-from pytest_kopt.sameness.recording import RECORDING, Recording
 
 if TYPE_CHECKING:
-    from pytest_kopt.decide.verdict import Same
     from pytest_kopt.honesty.watching.watch import Watch
 
 
@@ -61,7 +54,7 @@ class Serve:
         self._channel = channel
         self._args, self._from_manifest = args, from_manifest
         self._config: pytest.Config | None = None
-        self._ordered = 0.0
+        self._heard = 0.0
         self._leaving = False
 
     @property
@@ -103,18 +96,15 @@ class Serve:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self._channel.send("collected", ids=[item.nodeid for item in session.items])
+        self.tell("collected", ids=[item.nodeid for item in session.items])
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run what the other side asks for until it says stop or again, or goes away."""
         items = {item.nodeid: item for item in session.items}
         while True:
-            try:
-                message = self._channel.receive()
-            except EOFError:
-                return True
-            if message is None or message["kind"] == "stop":
+            message = self.hear()
+            if message["kind"] == "stop":
                 return True
             if message["kind"] == "again":
                 self.again = True
@@ -122,98 +112,34 @@ class Serve:
             item, following = items[message["nodeid"]], items.get(message["next"] or "")
             self.seed = message["seed"]
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            self._channel.send("finished", nodeid=item.nodeid, leaving=self._leaving)
+            self.tell("finished", nodeid=item.nodeid, leaving=self._leaving)
             if self._leaving:
                 return True
 
     def pytest_runtest_logstart(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
-        self._channel.send("started", nodeid=nodeid, location=location)
+        self.tell("started", nodeid=nodeid, location=location)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._leaving |= any(name == LOST for name, _ in report.user_properties)
         self._send_report("report", report)
 
-    def loaded(self, nodeid: str) -> Message | None:
-        """Say that a case is there; return what is said when it is its turn."""
-        self._channel.send("loaded", nodeid=nodeid)
-        return self._channel.receive()
+    def tell(self, kind: str, **fields: Any) -> None:
+        """Send a message; `spent` in it says how many ms have passed here since the last order."""
+        self._channel.send(kind, spent=(time.perf_counter() - self._heard) * 1e3, **fields)
 
-    def agree(self, nodeid: str, engine: str, not_captured: Mapping[str, str]) -> str:
-        """Say what times the arms of a case here; return what is to time them everywhere."""
-        self._channel.send(
-            "prepared", nodeid=nodeid, engine=engine, not_captured=dict(not_captured)
-        )
-        message = self._channel.receive()
-        return str(message["engine"]) if message and message["kind"] == "engine" else engine
-
-    def ready(self, nodeid: str, arms: Sequence[str]) -> None:
-        """Announce that the arms of a case can be timed."""
-        self._channel.send("ready", nodeid=nodeid, arms=list(arms))
-
-    def declared(self, result: CaseResult) -> None:
-        """Hand in the row that a case gets if it never comes back."""
-        self._channel.send("declared", result=result.to_json())
-
-    def same(self, nodeid: str, how: Same) -> None:
-        """Say that the versions are the same for a case."""
-        self._channel.send("same", nodeid=nodeid, how=how)
-
-    def changed(self, nodeid: str, before: Recording, after: Recording, arch: str) -> None:
-        """Say what the incumbent and the candidate have the device do."""
-        recorded = {"before": before, "after": after}.items()
-        both = {name: RECORDING.dump_python(found, mode="json") for name, found in recorded}
-        self._channel.send("changed", nodeid=nodeid, arch=arch, **both)
-
-    def refuse(self, nodeid: str, reason: str) -> None:
-        """Say why two versions cannot live in this process."""
-        self._channel.send("refused", nodeid=nodeid, reason=reason)
-
-    def next_block(self) -> BlockOrder:
-        """Wait for the next block; the end is also where the other side is gone."""
+    def hear(self) -> Message:
+        """Wait for the next order, `stop` where the other side is gone."""
         try:
             message = self._channel.receive()
         except EOFError:
             message = None
-        self._ordered = time.perf_counter()
-        if message is None or message["kind"] == "stop":
-            return BlockOrder("")
-        looked_at, keeps = message["is_looked_at"], message["keeps"]
-        return BlockOrder(message["arm"], message["seed"], looked_at, keeps)
-
-    def timed(self, forward_ms: float, backward_ms: float | None) -> None:
-        """Return the times of a block, and how long it took from the order on."""
-        spent = (time.perf_counter() - self._ordered) * 1e3
-        self._channel.send("time", forward=forward_ms, backward=backward_ms, spent=spent)
-
-    def kept(
-        self, nodeid: str, looks: Sequence[Mapping[str, Any]]
-    ) -> Mapping[str, Accuracy] | None:
-        """Hand over what was looked at; return None where it was found right.
-
-        Else this process judges it, by the accuracy of the baseline's results.
-        """
-        self._channel.send("kept", nodeid=nodeid, looks=[*looks])
-        message = self._channel.receive()
-        known = message["accuracy"] if message else {}
-        return known and {name: Accuracy(**found) for name, found in known.items()}
-
-    def judged(self, nodeid: str, findings: Sequence[Finding], why_not: str) -> None:
-        """Return what a referee found, or why it cannot judge."""
-        told = [asdict(f) for f in findings]
-        self._channel.send("judged", nodeid=nodeid, findings=told, why_not=why_not)
-
-    def caught(self, nodeid: str, findings: Sequence[Finding]) -> None:
-        """Return what the candidate gave away while it was timed."""
-        self._channel.send("caught", nodeid=nodeid, findings=[asdict(f) for f in findings])
-
-    def tried(self, shape: Tried) -> None:
-        """Tell what the arms did at a shape near the case's own."""
-        self._channel.send("tried", shape=asdict(shape))
+        self._heard = time.perf_counter()
+        return message or {"kind": "stop"}
 
     def _send_report(self, kind: str, report: pytest.CollectReport | pytest.TestReport) -> None:
         assert self._config is not None
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-        self._channel.send(kind, data=data)
+        self.tell(kind, data=data)
 
 
 def _keep_from_children(*descriptors: int) -> None:

@@ -272,7 +272,7 @@ class Worker:
     def _declare(self, result: CaseResult) -> None:
         self._undecided[result.nodeid] = result
         if self._commander is not None and not (self.orders.arms or self.orders.profile):
-            self._commander.declared(result)
+            self._commander.tell("declared", result=result.to_json())
 
     def _error_result(self, item: pytest.Item) -> CaseResult | None:
         """Return the ERROR result of a test that never called the fixture, if dims tell."""

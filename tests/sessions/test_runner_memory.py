@@ -79,7 +79,7 @@ from pathlib import Path
 
 from pytest_kopt.processes.child import Child
 
-_tell = Child._tell
+_tell = Child.tell
 
 
 def _noted(self, kind, **fields):
@@ -88,7 +88,7 @@ def _noted(self, kind, **fields):
     _tell(self, kind, **fields)
 
 
-Child._tell = _noted
+Child.tell = _noted
 """
 CASES = """
 import pytest

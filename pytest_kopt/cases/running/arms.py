@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ from pytest_kopt.cases.running.timing import (
 )
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.lock import checking_lock, timing_lock
+from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.honesty.inputs import Held
@@ -86,16 +87,17 @@ def serve_arms(
             case = observed(case, seed)
             versions = _versions(case, order, seed)
     except Unreached:
-        commander.same(case.nodeid, "source")
+        commander.tell("same", how="source")
         return
     except NotLoadable as reason:
-        commander.refuse(case.nodeid, str(reason))
+        commander.tell("refused", reason=str(reason))
         return
     if order.nearby:
         _try_nearby(case, bench, versions, commander, item)
         return
     with bench.waiting():
-        commander.loaded(case.nodeid)
+        commander.tell("loaded")
+        commander.hear()
     if _tell_machine_code(case, bench, order, commander, versions, seed):
         return
     with one_thread():
@@ -112,23 +114,23 @@ def serve_arms(
                 found |= prepare_blocks(functions, of, sets, bench, seed, engines=engines)
             return found
 
-        arms = _on_one_engine(prepare, engines_of(case, bench), case.nodeid, bench, commander)
-        commander.ready(case.nodeid, list(arms))
+        arms = _on_one_engine(prepare, engines_of(case, bench), bench, commander)
+        commander.tell("ready", arms=list(arms))
         last: list[Spotted] = []
         while True:
-            wanted = commander.next_block()
-            if wanted.keeps is not None:
+            wanted = commander.hear()
+            if (place := wanted.get("keeps")) is not None:
                 for block in last:
-                    block.keep(wanted.keeps)
-            if not wanted.arm:
+                    block.keep(place)
+            if not wanted.get("arm"):
                 break
-            last = arms[wanted.arm]
-            times = [block.run_on(wanted.seed, is_looked_at=wanted.is_looked_at) for block in last]
-            commander.timed(times[0], times[1] if times[1:] else None)
+            last, is_looked_at = arms[wanted["arm"]], wanted["is_looked_at"]
+            times = [block.run_on(wanted["seed"], is_looked_at=is_looked_at) for block in last]
+            commander.tell("time", forward=times[0], backward=times[1] if times[1:] else None)
         findings, threads = bench.watched(), torch.get_num_threads()
         suspects = arms.keys() - {INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]}
         looks = [
-            hand_over(name, way, spot, commander.scratch, wanted.seed)
+            hand_over(name, way, spot, commander.scratch, wanted.get("seed", 0))
             for name in suspects
             for way, block in zip(WAYS, arms[name], strict=False)
             for spot in block.spots
@@ -143,12 +145,13 @@ def serve_arms(
                 asks_known=order.tells_more and name == CANDIDATE,
             )
     with bench.waiting():
-        accuracy = commander.kept(case.nodeid, looks)
+        commander.tell("kept", looks=looks)
+        accuracy = commander.hear().get("accuracy")
     if accuracy is not None:
-        known = floors(accuracy, SLACK_DB)
+        known = floors({name: Accuracy(**told) for name, told in accuracy.items()}, SLACK_DB)
         for name in suspects:
             findings += ask(Phase.JUDGED, blocks=arms[name], floors=known)
-    commander.caught(case.nodeid, [found for found in findings if found.rejects])
+    commander.tell("caught", findings=[asdict(found) for found in findings if found.rejects])
 
 
 def _try_nearby(
@@ -159,7 +162,7 @@ def _try_nearby(
     item: pytest.Function,
 ) -> None:
     """Try the arms near the case's own shape, but not while somebody times on the device."""
-    secret = derive(commander.next_block().seed, case.nodeid, "held out")
+    secret = derive(commander.hear().get("seed", 0), case.nodeid, "held out")
     cases = enumerate(held_out_cases(item, case, bench.device, secret))
     # Without what it waited for others: what is tried must not depend on them.
     spent, is_over = 0.0, False
@@ -175,7 +178,7 @@ def _try_nearby(
                 if tried is not None and tried.asks_for_times:
                     to_time.append((tried, near))
                 elif tried is not None:
-                    commander.tried(tried)
+                    commander.tell("tried", shape=asdict(tried))
                 took = time.perf_counter() - start
                 is_over = number + 1 >= _TRIED and spent + took > _TRYING_SECONDS
                 if is_over or took > _AT_ONCE_SECONDS:
@@ -184,7 +187,7 @@ def _try_nearby(
         for tried, near in to_time:
             with one_thread(), timing_lock(bench.uuid, bench.waiting):
                 time_shape(tried, case, near, versions, bench.device, secret)
-            commander.tried(tried)
+            commander.tell("tried", shape=asdict(tried))
 
 
 def _tell_machine_code(
@@ -201,6 +204,7 @@ def _tell_machine_code(
     if not {CANDIDATE, INCUMBENT} <= versions.keys():
         return False
     from pytest_kopt.sameness.launches import architecture, record
+    from pytest_kopt.sameness.recording import RECORDING
 
     given = make_inputs(case, seed)
     before, after = (
@@ -208,16 +212,17 @@ def _tell_machine_code(
     )
     on_device = {*engines_of(case, bench)} <= {"auto", "graph"}
     if before.is_same(after) and on_device and not order.measure_same:
-        commander.same(case.nodeid, "machine")
+        commander.tell("same", how="machine")
         return True
-    commander.changed(case.nodeid, before, after, architecture())
+    recorded = {"before": before, "after": after}.items()
+    both = {name: RECORDING.dump_python(found, mode="json") for name, found in recorded}
+    commander.tell("changed", arch=architecture(), **both)
     return False
 
 
 def _on_one_engine(
     prepare: Callable[[Sequence[str]], dict[str, _Arm]],
     engines: Sequence[str],
-    nodeid: str,
     bench: Bench,
     commander: Commander,
 ) -> dict[str, _Arm]:
@@ -230,7 +235,9 @@ def _on_one_engine(
         if name in (CANDIDATE, INCUMBENT)
     ]
     with bench.waiting():
-        common = commander.agree(nodeid, own, {k: v for why in reasons for k, v in why.items()})
+        told = {what: said for why in reasons for what, said in why.items()}
+        commander.tell("prepared", engine=own, not_captured=told)
+        common = commander.hear().get("engine", own)
     if {*map(_engine, arms.values())} == {common}:
         return arms
     # Their graphs hold memory that the others may need.

@@ -12,7 +12,7 @@ import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -162,12 +162,13 @@ def serve_referee(case: Case, bench: Bench, order: ArmsOrder, commander: Command
             case = observed(case, derive(bench.session_seed, case.nodeid, "referee"))
             _check_tree(order)
     except NotLoadable as reason:
-        commander.refuse(case.nodeid, str(reason))
+        commander.tell("refused", reason=str(reason))
         return
     while True:
         with bench.waiting():
-            wanted = commander.loaded(case.nodeid)
-        if wanted is None or wanted["kind"] != "judge":
+            commander.tell("loaded")
+            wanted = commander.hear()
+        if wanted["kind"] != "judge":
             return
         content = _Content(case, derive(wanted["seed"], case.nodeid, "pairs"))
         with one_thread(), checking_lock(bench.uuid, bench.waiting):
@@ -177,7 +178,7 @@ def serve_referee(case: Case, bench: Bench, order: ArmsOrder, commander: Command
                     hand_over(look["arm"], look["way"], content.answer(look), folder, secret)
                     for look in wanted["looks"]
                 ]
-                commander.kept(case.nodeid, looks)
+                commander.tell("kept", looks=looks)
             else:
                 known = floors(bench.frozen(case.nodeid).accuracy, SLACK_DB)
                 if wanted["confirms"]:
@@ -190,7 +191,7 @@ def serve_referee(case: Case, bench: Bench, order: ArmsOrder, commander: Command
                     why_not = str(reason)
                 except Exception as error:
                     found = [_amiss(f"cannot be judged ({type(error).__name__}: {error})")]
-                commander.judged(case.nodeid, found, why_not)
+                commander.tell("judged", findings=[*map(asdict, found)], why_not=why_not)
 
 
 def _check_tree(order: ArmsOrder) -> None:
