@@ -11,7 +11,7 @@ import pytest
 
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.processes.case_processes import CaseProcesses, Listener
-from pytest_kopt.processes.child import MAX_DEATHS, Child, filter_known
+from pytest_kopt.processes.child import MAX_DEATHS, Child
 from pytest_kopt.processes.launcher import Starter
 from pytest_kopt.processes.worker_orders import WorkerOrders
 
@@ -43,7 +43,8 @@ class Rerun(Listener):
         self.abandon = self._processes.abandon
 
     def collected(self, ids: list[str]) -> Sequence[str]:
-        return filter_known(self._ids, super().collected(ids))
+        known = {*super().collected(ids)}
+        return [nodeid for nodeid in self._ids if nodeid in known]
 
     def run(self) -> Collector:
         self._processes.run()

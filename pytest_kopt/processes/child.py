@@ -21,6 +21,10 @@ from pytest_kopt.processes.isolation import lacking
 from pytest_kopt.processes.launcher import Starter, launcher_of
 from pytest_kopt.processes.worker_orders import WorkerOrders
 
+#: After so many deaths of its process a case is given up.
+MAX_DEATHS = 2
+#: In the report of a case that did not find the memory that it needs on its GPU.
+NO_MEMORY = "OutOfMemoryError"
 _GRACE_SECONDS = 10
 #: Options with a value that a process which runs cases has no use for, and such settings.
 _RECORDS = (*PATH_OPTIONS, "--kopt-campaign")
@@ -154,7 +158,6 @@ class Child:
         return message
 
     def stop(self) -> None:
-        """Let the process end, and see to it that it does."""
         self.dismiss()
         try:
             self._process.wait(_GRACE_SECONDS)
@@ -163,12 +166,10 @@ class Child:
         self._launched.close()
 
     def dismiss(self) -> None:
-        """Let the process end, without waiting for it."""
         with contextlib.suppress(OSError):
             self._channel.send("stop")
 
     def kill(self) -> None:
-        """End the process at once."""
         self._launched.kill()
 
     def tell(self, kind: str, **fields: Any) -> None:
@@ -206,42 +207,17 @@ class Children:
         self.children = [*children]
 
     def dismiss(self) -> None:
-        """Let the processes end, without waiting for them."""
         for child in self.children:
             child.dismiss()
 
     def kill(self) -> None:
-        """End the processes at once."""
         for child in self.children:
             child.kill()
 
     def stop(self) -> None:
-        """Let go of the processes."""
         for child in self.children:
             child.stop()
 
     def end(self) -> None:
-        """End them and let go of them."""
         self.kill()
         self.stop()
-
-
-def filter_known(wanted: Sequence[str], collected: Sequence[str]) -> list[str]:
-    """Return the wanted node ids that were collected, in the order in which they are wanted."""
-    known = set(collected)
-    return [nodeid for nodeid in wanted if nodeid in known]
-
-
-MAX_DEATHS = 2
-#: In the report of a case that did not find the memory that it needs on its GPU.
-NO_MEMORY = "OutOfMemoryError"
-
-
-def collect(child: Child, failed: Callable[[dict[str, Any]], None]) -> list[str]:
-    """Wait for a child's collection and return its node ids; `failed` gets each failed report."""
-    while True:
-        message = child.receive()
-        if message["kind"] == "collected":
-            return list(message["ids"])
-        if message["kind"] == "collect_error":
-            failed(message["data"])

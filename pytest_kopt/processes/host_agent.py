@@ -75,17 +75,14 @@ class HostAgent:
         return {"pid": launched.process.pid, "why_fresh": self._launcher.why_fresh}
 
     def send(self, number: int, message: dict[str, Any]) -> None:
-        """Hand a message on to a process."""
         with suppress(KeyError, OSError):  # It has ended, and who asked is told so.
             self._running[number].channel.send(message.pop("kind"), **message)
 
     def kill(self, number: int) -> None:
-        """End a process and what it left running."""
         with suppress(KeyError):
             self._running[number].kill()
 
     def read(self, device: str) -> dict[str, Any]:
-        """Return a device's state."""
         return asdict(self._host.read(self._device(device)))
 
     def strangers(self, device: str, minutes: float) -> None:
@@ -94,13 +91,11 @@ class HostAgent:
         self._host.keep_strangers_off(self._device(device), minutes, say)
 
     def lock(self, device: str) -> None:
-        """Take a device's lock, once it is free."""
         held = ExitStack()
         held.enter_context(self._host.lock(self._device(device)))
         self._locks[device] = held
 
     def unlock(self, device: str) -> None:
-        """Give it back."""
         self._locks.pop(device).close()
 
     def tree(
@@ -111,7 +106,6 @@ class HostAgent:
         return str(overlay.build(Path(root), target, files, absent, start))
 
     def end(self) -> None:
-        """End everything that was started."""
         for launched in list(self._running.values()):
             launched.kill()
         self._launcher.end()

@@ -33,8 +33,7 @@ class Process(Protocol):
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end and return the exit status; `subprocess.TimeoutExpired`."""
 
-    def kill(self) -> None:
-        """End it at once."""
+    def kill(self) -> None: ...
 
 
 def sweep_group(pid: int) -> None:
@@ -59,7 +58,6 @@ class Launched:
     sweep: Callable[[int], None] = sweep_group
 
     def kill(self) -> None:
-        """End the process at once, and all of its group."""
         self.sweep(self.process.pid)
         self.process.kill()
         self.process.wait()

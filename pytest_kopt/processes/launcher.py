@@ -40,18 +40,10 @@ class Launcher:
     """
 
     def __init__(self) -> None:
+        self.environ: Mapping[str, str] = os.environ
+        self.sys_path: Sequence[str] = sys.path
         self._why_fresh = ""
         self._parent: WarmParent | None = None
-
-    @property
-    def environ(self) -> Mapping[str, str]:
-        """The environment of this process."""
-        return os.environ
-
-    @property
-    def sys_path(self) -> Sequence[str]:
-        """Where this process imports from."""
-        return sys.path
 
     @property
     def why_fresh(self) -> str:
@@ -78,17 +70,14 @@ class Launcher:
             self._parent.load(modules)
 
     def start(self, env: Mapping[str, str], directory: str) -> Launched:
-        parent = self._parent
-        if parent is not None and not self.why_fresh:
+        forked = None
+        if self._parent is not None and not self.why_fresh:
             try:
-                forked = parent.fork(env, directory)
+                forked = self._parent.fork(env, directory)
             except NoFork as error:
                 # What it has forked goes on, and so the parent stays until the end.
                 self._why_fresh = str(error)
-            else:
-                if forked is not None:
-                    return forked
-        return interpreter(env, directory)
+        return forked or interpreter(env, directory)
 
     def end(self) -> None:
         """End the parent, and whoever is left of its forks; safe to repeat."""

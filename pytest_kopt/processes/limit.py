@@ -23,7 +23,6 @@ class TimeLimit:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """End the process when this takes longer than it may."""
         self._start(self._seconds)
         try:
             yield

@@ -79,7 +79,6 @@ class RemoteHost:
 
     @property
     def sys_path(self) -> Sequence[str]:
-        """Where processes there import from."""
         return self._sys_path if self._roots else sys.path
 
     def copied(self, path: Path) -> tuple[Path, Path] | None:
@@ -97,7 +96,6 @@ class RemoteHost:
         return None
 
     def path(self, path: Path) -> Path:
-        """Return where a file or folder of the project lies there."""
         copied = self.copied(path)
         return copied[1] / path.relative_to(copied[0]) if copied else path
 
@@ -130,12 +128,10 @@ class RemoteHost:
         return self._pins[device.uuid]
 
     def read(self, device: Device) -> Reading:
-        """Return a device's state."""
         return Reading(**self.ask("read", device=device.uuid))
 
     @contextmanager
     def lock(self, device: Device) -> Iterator[None]:
-        """Hold the device's lock on that host."""
         self.ask("lock", device=device.uuid)
         try:
             yield
@@ -172,7 +168,6 @@ class RemoteHost:
         return told["value"]
 
     def tell(self, order: str, **given: Any) -> None:
-        """Send an order that has no answer."""
         self._send({"id": None, "order": order, "given": given})
 
     def _send(self, order: dict[str, Any]) -> None:
@@ -217,7 +212,6 @@ class RemoteProcess:
         self._over = threading.Event()
 
     def has_ended(self, status: int, log: bytes) -> None:
-        """Take down its end."""
         self.log.write(log)
         self.returncode = status
         self._over.set()
@@ -231,7 +225,6 @@ class RemoteProcess:
         return self.returncode
 
     def kill(self) -> None:
-        """End it at once, with its group."""
         if not self._over.is_set():
             self._host.tell("kill", number=self._number)
 
@@ -245,7 +238,6 @@ class RemoteChannel(Channel):
         self._number = number
 
     def send(self, kind: str, **fields: Any) -> None:
-        """Send a message."""
         self._host.tell("send", number=self._number, message={"kind": kind, **fields})
 
     def receive(self, timeout: float | None = None) -> Message | None:

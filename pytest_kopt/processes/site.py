@@ -30,7 +30,6 @@ class Site:
 
     @property
     def cores(self) -> int:
-        """How many processors it has."""
         return self.remote.cores if self.remote else os.cpu_count() or 1
 
     def path(self, path: Path) -> Path:

@@ -92,7 +92,6 @@ class Toolchain:
         return [*ours, *(entry for entry in self.path if entry not in ours)]
 
     def start(self, env: Mapping[str, str], directory: str) -> Launched:
-        """Return a process of that interpreter that waits for orders."""
         return interpreter(env, directory, self.python)
 
 

@@ -77,7 +77,7 @@ class WarmParent:
         None where the environment needs an interpreter of its own. Raises NoFork.
         """
         wanted = {**_AT_IMPORT, **env}
-        changed = {name for name in wanted.keys() | self._env.keys() if self._differs(name, wanted)}
+        changed = {name for name, _ in wanted.items() ^ self._env.items()}
         if any(name not in _OWN and not name.startswith("PYTEST_") for name in changed):
             return None
         own = {name: wanted.get(name) for name in changed}
@@ -137,9 +137,6 @@ class WarmParent:
             raise NoFork(told["unfit"])
         return told
 
-    def _differs(self, name: str, wanted: Mapping[str, str]) -> bool:
-        return wanted.get(name) != self._env.get(name)
-
 
 class Fork:
     """A process that the parent forked, as `subprocess.Popen` would have it.
@@ -149,27 +146,22 @@ class Fork:
 
     def __init__(self, pid: int, status: int) -> None:
         self.pid = pid
+        self.returncode: int | None = None
         self._status = status
-        self._returncode: int | None = None
         self._waiting = threading.Lock()
-
-    @property
-    def returncode(self) -> int | None:
-        return self._returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end and return the exit status; `subprocess.TimeoutExpired`."""
         with self._waiting:
-            if self._returncode is None:
+            if self.returncode is None:
                 if not select.select([self._status], [], [], timeout)[0]:
                     raise subprocess.TimeoutExpired(f"fork {self.pid}", timeout or 0.0)
                 told = os.read(self._status, STATUS.size)
                 os.close(self._status)
-                self._returncode = STATUS.unpack(told)[0] if told else -signal.SIGKILL
-            return self._returncode
+                self.returncode = STATUS.unpack(told)[0] if told else -signal.SIGKILL
+            return self.returncode
 
     def kill(self) -> None:
-        """End it at once."""
-        if self._returncode is None:
+        if self.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -14,7 +15,8 @@ from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.devices.masks import interpreter_environment
 from pytest_kopt.errors import BadInput
-from pytest_kopt.processes.child import Child, ChildDied, collect, mover
+from pytest_kopt.processes.case_processes import CaseProcesses, Listener
+from pytest_kopt.processes.child import Child, mover
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.trials.trees import overlays
 from pytest_kopt.trials.trial import InCopies, Measurements
@@ -90,14 +92,6 @@ def can_be_kernel_code(path: str, harness: Iterable[str]) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Inventory:
-    """Node ids of the cases, and the files that do not import, each with the reason."""
-
-    ids: tuple[str, ...] = ()
-    errors: dict[str, str] = field(default_factory=dict)
-
-
 @contextmanager
 def tree_of(base: Base) -> Iterator[tuple[Path, Path]]:
     """Yield the project's root and a tree of the whole base, its tests included."""
@@ -105,49 +99,44 @@ def tree_of(base: Base) -> Iterator[tuple[Path, Path]]:
         yield versions.root, versions.trees[0]
 
 
-def take_inventory(config: pytest.Config, orders: WorkerOrders, base: Base) -> Inventory:
+class _Inventory(Listener):
+    """A collection of which nothing is run."""
+
+    def collected(self, ids: list[str]) -> Sequence[str]:
+        super().collected(ids)
+        return ()
+
+
+def take_inventory(config: pytest.Config, orders: WorkerOrders, base: Base) -> Collector:
     """Collect the base's cases of this session's files; BadInput where they cannot be collected."""
+    listener = _Inventory(config, Collector(), lives=1)
     with tree_of(base) as copy:
-        args = _arguments(config, mover(config, *copy))
-        if not args:
-            return Inventory()
-        child = Child(config, orders, interpreter_environment(orders.device), args, copy)
-        errors: dict[str, str] = {}
-
-        def failed(data: dict[str, object]) -> None:
-            report = config.hook.pytest_report_from_serializable(config=config, data=data)
-            errors[report.nodeid] = report.longreprtext.strip().splitlines()[-1]
-
-        try:
-            return Inventory(tuple(collect(child, failed)), errors)
-        except ChildDied as death:
-            raise BadInput(
-                f"its tests cannot be collected: {death}",
-                where=str(base),
-                legal="a base whose tests can be collected",
-            ) from None
-        except BaseException:
-            # Ctrl-C: it would not listen before it has collected.
-            child.kill()
-            raise
-        finally:
-            child.stop()
+        if args := _arguments(config, mover(config, *copy)):
+            env = interpreter_environment(orders.device)
+            CaseProcesses(partial(Child, config, orders, env, args, copy), listener).run()
+    if death := listener.collector.startup_death:
+        raise BadInput(
+            f"its tests cannot be collected: {death}",
+            where=str(base),
+            legal="a base whose tests can be collected",
+        )
+    return listener.collector
 
 
 def removed(
-    config: pytest.Config, then: Inventory, base: Base, now: Collector, measurements: Measurements
+    config: pytest.Config, then: Collector, base: Base, now: Collector, measurements: Measurements
 ) -> list[str]:
     """Return the base's cases that are gone or newly skipped; nothing of single tests' files."""
     if any("::" in arg for arg in config.args):
         return []
-    skipped = [nodeid for nodeid in then.ids if nodeid in now.skipped]
+    skipped = [nodeid for nodeid in then.order if nodeid in now.skipped]
     ran = set[str]()
     if skipped:
         with tree_of(base) as copy:
             (there,) = measurements.run_in(InCopies([copy], skipped, {"check_only": True}))
         # What a test only has parameters for is no sign that it came to its case.
         ran = {nodeid for nodeid, row in there.undecided.items() if not row.evidence.guessed}
-    return [nodeid for nodeid in then.ids if nodeid not in now.order or nodeid in ran]
+    return [nodeid for nodeid in then.order if nodeid not in now.order or nodeid in ran]
 
 
 def _arguments(config: pytest.Config, moved: Callable[[str], str]) -> list[str]:

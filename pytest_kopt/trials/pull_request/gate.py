@@ -31,7 +31,7 @@ from pytest_kopt.sameness.program import differing
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.show.words import gate_outcome
 from pytest_kopt.trials import judging
-from pytest_kopt.trials.pull_request.base import Base, Inventory, removed, take_inventory
+from pytest_kopt.trials.pull_request.base import Base, removed, take_inventory
 from pytest_kopt.trials.trees import trees_of, why_not_in_place
 from pytest_kopt.trials.trial import InCopies, Measurements, Trial
 from pytest_kopt.versions.affected_modules import DATA_SUFFIXES, NATIVE_SUFFIXES
@@ -158,7 +158,7 @@ class PullRequestGate(Gate):
         #: The changed files besides the cases' own, and which of them do other things.
         self._sources: Sequence[str] = ()
         self._changed: Sequence[str] = ()
-        self._then, self._unbuilt = Inventory(), ""
+        self._then, self._unbuilt = Collector(), ""
         self._held = ExitStack()
         self._trees = trees_of(base.root, self._held, settings.rebuild_command)
 
@@ -197,8 +197,8 @@ class PullRequestGate(Gate):
         self._sources = self._base.kernel_changes(harness, patterns)
         self._changed = [path for path in self._sources if path in self._differing]
         for nodeid in ids:
-            error = judging.under(nodeid, self._then.errors)
-            if error:
+            if error := judging.under(nodeid, self._then.collect_errors):
+                error = error.strip().splitlines()[-1]
                 raise BadInput(
                     f"{nodeid.partition('::')[0]} does not import there: {error}",
                     where=str(self._base),
@@ -233,7 +233,7 @@ class PullRequestGate(Gate):
         damning = judging.rejecting(found)
         if damning:
             return judging.overfit(results, damning, self.policy, _COMPUTE), ""
-        new = [result.nodeid for result in results if result.nodeid not in self._then.ids]
+        new = [result.nodeid for result in results if result.nodeid not in self._then.order]
         gone: list[str] = []
 
         def compared() -> Verdict:
