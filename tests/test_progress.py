@@ -15,7 +15,7 @@ import pytest
 from _pytest._io import TerminalWriter
 
 from pytest_kopt.campaign import running
-from pytest_kopt.decide.inference import FINAL_LOOK
+from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
 from pytest_kopt.decide.verdict import ActionWord
 from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.session import progress as module
@@ -65,7 +65,7 @@ def test_what_starts_for_long_is_told_on_a_line_of_its_own(monkeypatch: pytest.M
     screen, clock, told = Screen(tty=True), Clock(), threading.Event()
     monkeypatch.setattr(screen, "flush", told.set)
     progress = Progress(on(screen), clock=clock)
-    progress.starting()
+    progress.begin("starting")
     clock.now += module.QUIET_SECONDS
     assert told.wait(10)
     progress.stop()
@@ -75,9 +75,9 @@ def test_what_starts_for_long_is_told_on_a_line_of_its_own(monkeypatch: pytest.M
 def test_a_slow_process_does_not_make_more_be_left() -> None:
     clock = Clock()
     progress = Progress(None, clock=clock)
-    progress.comparing(FINAL_LOOK)
+    progress.begin("comparing", FINAL_LOOK, looks=tuple(LOOKS))
     clock.now += 5.0
-    progress.measured()
+    progress.advance()
     left = []
     for _ in range(3):
         left.append(progress.document()["seconds_left"])
@@ -89,18 +89,18 @@ def test_a_slow_process_does_not_make_more_be_left() -> None:
 def test_a_terminal_shows_the_phase_and_what_is_left() -> None:
     screen, clock = Screen(tty=True), Clock()
     progress = Progress(on(screen), clock=clock)
-    progress.checking(5)
+    progress.begin("checking", 5)
     for place in range(2):
         progress.started(f"t.py::test_softmax[{place}]")
         clock.now += 2.0
-        progress.checked()
+        progress.advance()
     progress.started("t.py::test_softmax[2]")
     assert screen.written[0] == "\rkopt: checking 1 of 5: test_softmax[0]"
     assert screen.written[-1] == "\rkopt: checking 3 of 5: test_softmax[2], about 6 s left"
-    progress.comparing(FINAL_LOOK)
+    progress.begin("comparing", FINAL_LOOK, looks=tuple(LOOKS))
     for _ in range(3):
         clock.now += 3.0
-        progress.measured()
+        progress.advance()
     assert screen.written[-3:] == [
         "\rkopt: comparing, look 1 of 5: replica 1 of at most 8, up to 21 s left",
         "\rkopt: comparing, look 1 of 5: replica 2 of at most 8, up to 18 s left",
@@ -108,7 +108,7 @@ def test_a_terminal_shows_the_phase_and_what_is_left() -> None:
     ]
     for _ in range(6):
         clock.now += 3.0
-        progress.measured()
+        progress.advance()
     # Some cases alone, beyond the last look of all.
     assert screen.written[-1].endswith("replica 9 of at most 16, up to 21 s left")
     progress.stop()
@@ -117,22 +117,22 @@ def test_a_terminal_shows_the_phase_and_what_is_left() -> None:
 def test_a_race_shows_each_of_its_phases(tmp_path: Path) -> None:
     screen, clock, file = Screen(), Clock(), tmp_path / "running.json"
     progress = Progress(on(screen), file, clock)
-    progress.entering("checking candidate", 8)
+    progress.begin("checking candidate", 8, says=True)
     for _ in range(2):
         clock.now += 2.0
-        progress.checked()
+        progress.advance()
     assert progress.line() == "kopt: checking candidate 3 of 8, about 12 s left"
-    progress.comparing(4, phase="racing", looks=(2, 3, 4))
+    progress.begin("racing", 4, looks=(2, 3, 4))
     for _ in range(3):
-        progress.measured()
+        progress.advance()
     found = json.loads(file.read_text())
     assert (found["phase"], found["look"], found["looks"]) == ("racing", 2, 3)
     assert progress.line().startswith("kopt: racing, look 2 of 3: replica 3 of at most 4")
-    progress.entering("checking the winner")
+    progress.begin("checking the winner", says=True)
     clock.now += 3.0
     assert progress.line() == "kopt: checking the winner, 3 s so far"
-    progress.comparing(FINAL_LOOK, phase="comparing the winner")
-    progress.measured()
+    progress.begin("comparing the winner", FINAL_LOOK, looks=tuple(LOOKS))
+    progress.advance()
     assert json.loads(file.read_text())["phase"] == "comparing the winner"
     said = [line.partition(",")[0] for line in screen.written]
     assert said == [
@@ -157,7 +157,7 @@ def test_elsewhere_a_line_comes_every_ten_seconds(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(screen, "write_line", write_line)
     progress = Progress(on(screen), clock=clock)
-    progress.checking(3)
+    progress.begin("checking", 3)
     progress.started("t.py::test_slow")
     assert not told.wait(0.05)
     clock.now = 10.0
@@ -170,11 +170,11 @@ def test_elsewhere_a_line_comes_every_ten_seconds(monkeypatch: pytest.MonkeyPatc
 def test_elsewhere_it_is_as_loud_as_asked(verbosity: int, lines: int) -> None:
     screen = Screen(verbosity=verbosity)
     progress = Progress(on(screen))
-    progress.comparing(8)
+    progress.begin("comparing", 8, looks=tuple(LOOKS))
     for _ in range(3):
-        progress.measured()
+        progress.advance()
     assert len(screen.written) == lines
-    Progress(None).measured()
+    Progress(None).advance()
 
 
 def test_it_begins_a_line_of_its_own() -> None:
@@ -182,19 +182,19 @@ def test_it_begins_a_line_of_its_own() -> None:
     screen = Screen(verbosity=1)
     screen.writer.write("....   [100%]")
     progress = Progress(on(screen))
-    progress.comparing(8)
+    progress.begin("comparing", 8, looks=tuple(LOOKS))
     for _ in range(2):
-        progress.measured()
+        progress.advance()
         assert screen.writer.width_of_current_line == 0
 
 
 def test_whoever_polls_finds_the_phase_and_the_seconds_left(tmp_path: Path) -> None:
     file, clock = tmp_path / "running.json", Clock()
     progress = Progress(None, file, clock)
-    progress.checking(2)
+    progress.begin("checking", 2)
     progress.started("t.py::test_a")
     clock.now += 4.0
-    progress.checked()
+    progress.advance()
     found = json.loads(file.read_text())
     assert {key: found[key] for key in ("phase", "case", "done", "total", "seconds_left")} == {
         "phase": "checking",
@@ -203,19 +203,19 @@ def test_whoever_polls_finds_the_phase_and_the_seconds_left(tmp_path: Path) -> N
         "total": 2,
         "seconds_left": 4.0,
     }
-    progress.comparing(16, lanes=2)
+    progress.begin("comparing", 16, looks=tuple(LOOKS), lanes=2)
     for _ in range(5):
-        progress.measured()
+        progress.advance()
     found = json.loads(file.read_text())
     assert (found["phase"], found["look"], found["looks"], found["case"]) == (
         *("comparing", 2, 5),
         None,
     )
-    progress.deciding()
+    progress.begin("deciding")
     assert json.loads(file.read_text())["phase"] == "deciding" in progress.line()
     progress.end(9)
     progress.end(None)
-    progress.measured()
+    progress.advance()
     found = json.loads(file.read_text())
     assert (found["phase"], found["exit_code"], found["error"]) == ("ended", 9, None)
 
@@ -225,14 +225,14 @@ def test_a_session_that_waits_is_no_longer_the_one_before(tmp_path: Path) -> Non
     file = tmp_path / "running.json"
     running.write(file, phase="ended", exit_code=1, pid=os.getppid())
     progress = Progress(None, file)
-    progress.starting()
+    progress.begin("starting")
     found = json.loads(file.read_text())
     assert (found["phase"], found["pid"], found["exit_code"]) == ("starting", os.getpid(), None)
     assert (datetime.now().astimezone() - datetime.fromisoformat(found["updated"])).seconds < 60
     running.write(file, phase="checking", pid=os.getppid())
-    progress.starting()
+    progress.begin("starting")
     assert json.loads(file.read_text())["phase"] == "checking", "another session has the campaign"
-    progress.checking(1)
+    progress.begin("checking", 1)
     assert json.loads(file.read_text())["pid"] == os.getpid()
     assert "starting" not in progress.line()
 
@@ -240,7 +240,7 @@ def test_a_session_that_waits_is_no_longer_the_one_before(tmp_path: Path) -> Non
 def test_why_a_session_ended_stays_to_be_read(tmp_path: Path) -> None:
     file = tmp_path / "running.json"
     progress = Progress(None, file)
-    progress.checking(2)
+    progress.begin("checking", 2)
     progress.end(1, KernelError("the kernel does not import\nkernels/gemm.py:3: in <module>"))
     found = json.loads(file.read_text())
     assert (found["phase"], found["exit_code"]) == ("ended", 1)
@@ -262,8 +262,8 @@ def test_a_refused_session_leaves_the_file_of_one_that_runs(tmp_path: Path, phas
 def test_a_file_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     (tmp_path / "blocked").write_text("a file, not a directory\n")
     progress = Progress(None, tmp_path / "blocked/running.json")
-    progress.checking(2)
-    progress.checked()
+    progress.begin("checking", 2)
+    progress.advance()
     progress.end(0)
     assert (tmp_path / "blocked").read_text() == "a file, not a directory\n"
 

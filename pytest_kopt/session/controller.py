@@ -97,7 +97,7 @@ class Controller:
                     ids, self.collector, self._config.stash.get(NARROWED, False)
                 )
         if self.settings.active:
-            self.progress.checking(len(ids))
+            self.progress.begin("checking", len(ids))
         # Only now: contexts that wake on a device at once are there at the same time, late.
         if self.trial:
             self.trial.get_ahead(ids, self.measurements)
@@ -120,7 +120,7 @@ class Controller:
         self.measurements.session = session
         if self.trial:
             self._interruption.take_over()
-            self.progress.starting()
+            self.progress.begin("starting")
         with told("nothing was measured or changed", self):
             if not self.is_settled:
                 self.measurements.take_place(
@@ -149,7 +149,7 @@ class Controller:
         self.progress.started(nodeid)
 
     def pytest_runtest_logfinish(self) -> None:
-        self.progress.checked()
+        self.progress.advance()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
@@ -234,7 +234,7 @@ class Controller:
         undisturbed = self._interruption.held_off() if interrupted else nullcontext()
         lasting = "nothing is lost: the next session finishes what this one began"
         if self.trial:
-            self.progress.deciding()
+            self.progress.begin("deciding")
         with undisturbed, told(lasting, self):
             if not interrupted:
                 self.measurements.second_runs()

@@ -143,7 +143,7 @@ class HostMeasurements:
         self.orders = replace(self.orders, ignored=kept)
         assert self.session is not None
         self.session.testscollected += len(ids)
-        self.progress.checking(len(ids))
+        self.progress.begin("checking", len(ids))
         replay = Replay(self._config, self._collector)
         known = {case.nodeid: case.device for case in self.orders.expected or ()}
         homes = {nodeid: known.get(nodeid) for nodeid in ids}
@@ -163,8 +163,8 @@ class HostMeasurements:
             crowded = True
         self._running = None
         if phase:
-            self.progress.entering(phase, len(asked.copies) if several else 0)
-        found = begun[1].wait(self.progress.checked)
+            self.progress.begin(phase, len(asked.copies) if several else 0, says=True)
+        found = begun[1].wait(self.progress.advance)
         for number, there in enumerate(found):
             if crowded and any(NO_MEMORY in text for text in there.failures.values()):
                 alone = replace(asked, copies=asked.copies[number : number + 1])
@@ -217,7 +217,7 @@ class HostMeasurements:
         lanes = self._lanes(ids)
         most = most or self._settings.calibrate or FINAL_LOOK
         looks = RACE_LOOKS if versions.raced else tuple(LOOKS)
-        self.progress.comparing(most * len(lanes), len(lanes), phase, looks)
+        self.progress.begin(phase, most * len(lanes), looks=looks, lanes=len(lanes))
         begun, self._opened = self._opened, None
         if begun is not None:
             known, opened = begun
@@ -234,8 +234,8 @@ class HostMeasurements:
             self.orders,
             lanes,
             versions,
-            self.progress.measured,
-            self.progress.deciding,
+            self.progress.advance,
+            partial(self.progress.begin, "deciding"),
             most,
             # What is calibrated is how processes differ; of a race's two to four each counts.
             loads_anew=not (self._settings.calibrate or versions.raced),

@@ -12,12 +12,13 @@ import pytest
 
 from pytest_kopt.campaign import running
 from pytest_kopt.clock import now
-from pytest_kopt.decide.inference import LOOKS
 from pytest_kopt.decide.looks import ALONE_LOOKS
 
 #: Seconds after which a line is printed where there is no terminal, whatever has happened.
 QUIET_SECONDS = 10.0
 _TICK_SECONDS = 1.0
+#: Phases in which a session begins.
+_FIRST = ("starting", "checking")
 
 
 class Progress:
@@ -47,53 +48,44 @@ class Progress:
         self._lanes = 1
         self._since = self._counted = self._shown = self._written = clock()
 
-    def starting(self) -> None:
-        """Begin to wait for a device, to run the manifest's commands and to collect."""
-        self._begin("starting", 0)
-        self._beat()
+    def begin(
+        self,
+        phase: str,
+        total: int = 0,
+        *,
+        looks: Sequence[int] = (),
+        lanes: int = 1,
+        says: bool = False,
+    ) -> None:
+        """Begin a phase of `total` parts (0: they are not counted).
 
-    def checking(self, total: int) -> None:
-        self._begin("checking", total)
-        self._beat()
+        A comparison's are replicas, at most so many on all its `lanes` together, looked at after
+        `looks` of them on each.
+        """
+        with self._lock:
+            self._phase, self._total, self._done, self._case = phase, total, 0, ""
+            self._looks, self._lanes = looks, lanes
+            self._since = self._clock()
+            self._step(says=says)
+        if phase in _FIRST and self._reporter is not None and not self._beats:
+            self._beats = True
+            threading.Thread(target=self._beat, name="kopt-progress", daemon=True).start()
 
     def started(self, nodeid: str) -> None:
         with self._lock:
             self._case = nodeid
             self._step(says=self._is_terminal)
 
-    def entering(self, phase: str, total: int = 0) -> None:
-        """Begin a phase of its own, which has so many parts (0: that is not counted)."""
-        self._begin(phase, total, says=True)
-
-    def checked(self) -> None:
-        """Note that another case, or another part of a phase, is done; from any thread."""
+    def advance(self) -> None:
+        """Note that another part of the phase is done; from any thread."""
         with self._lock:
             self._done += 1
-            self._counted = self._clock()
-            self._step(says=self._is_terminal)
-
-    def comparing(
-        self,
-        planned: int,
-        lanes: int = 1,
-        phase: str = running.COMPARING,
-        looks: Sequence[int] = tuple(LOOKS),
-    ) -> None:
-        """Begin a comparison of at most so many replicas, on so many devices at once."""
-        self._begin(phase, planned, looks, lanes)
-
-    def measured(self) -> None:
-        """Note that another replica has been measured; may be called from any thread."""
-        with self._lock:
-            self._done += 1
-            if self._done > self._total:
+            if self._looks and self._done > self._total:
                 # Beyond the last look of all cases some are measured alone.
                 self._total = self._lanes * max(ALONE_LOOKS)
             self._counted = self._clock()
-            self._step(says=self._is_terminal or self._done == 1 or self._verbosity > 0)
-
-    def deciding(self) -> None:
-        self._begin("deciding", 0)
+            tells = self._looks and (self._done == 1 or self._verbosity > 0)
+            self._step(says=self._is_terminal or bool(tells))
 
     def stop(self) -> None:
         self._ended.set()
@@ -158,29 +150,8 @@ class Progress:
     def _is_terminal(self) -> bool:
         return bool(self._reporter and self._reporter.isatty)
 
-    def _begin(
-        self,
-        phase: str,
-        total: int,
-        looks: Sequence[int] = (),
-        lanes: int = 1,
-        *,
-        says: bool = False,
-    ) -> None:
-        with self._lock:
-            self._phase, self._total, self._done, self._case = phase, total, 0, ""
-            self._looks, self._lanes = looks, lanes
-            self._since = self._clock()
-            self._step(says=says)
-
     def _beat(self) -> None:
         """Go on showing while nothing happens."""
-        if self._beats or self._reporter is None:
-            return
-        self._beats = True
-        threading.Thread(target=self._keep_beating, name="kopt-progress", daemon=True).start()
-
-    def _keep_beating(self) -> None:
         while not self._ended.wait(_TICK_SECONDS):
             with self._lock:
                 self._step(says=self._clock() - self._shown >= QUIET_SECONDS)

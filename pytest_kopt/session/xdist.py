@@ -8,8 +8,9 @@ itself, through its gateway, before pytest is started there.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -30,6 +31,19 @@ channel.send(found)
 """
 
 
+@dataclass(slots=True)
+class _Far:
+    """A worker on another host: its place among those there and what it is pinned to, once known.
+
+    `connection` is the spec of another connection to the `host`, "" where none is needed.
+    """
+
+    host: str
+    connection: str = ""
+    place: int | None = None
+    pinned: Mapping[str, str] = field(default_factory=dict)
+
+
 class XdistBridge:
     """Registered in the controller of a distributed run."""
 
@@ -37,11 +51,8 @@ class XdistBridge:
         self._controller = controller
         self._early_deaths = 0
         # By identity: specs of one host compare equal.
-        self._remote: dict[int, str] = {}
-        self._places: dict[int, int] = {}
-        self._pinned: dict[int, dict[str, str]] = {}
+        self._far: dict[int, _Far] = {}
         self._taken: Counter[str] = Counter()
-        self._connections: dict[int, str] = {}
         self._gateways: list[Any] = []
 
     @pytest.hookimpl(optionalhook=True)
@@ -55,30 +66,29 @@ class XdistBridge:
                 spec.env.update(controller.measurements.environment_of_worker(place))
                 place += 1
                 continue
-            self._remote[id(spec)] = host
+            far = self._far[id(spec)] = _Far(host)
             spec.env.update(controller.measurements.common_environment)
             if controller.judges:
                 with told("nothing was measured", controller):
-                    self._connections[id(spec)] = connection_of(spec, proxies)
+                    far.connection = connection_of(spec, proxies)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_newgateway(self, gateway: Any) -> None:
         """Have a worker on another host pin itself, before pytest is imported there."""
         spec = gateway.spec
-        if id(spec) not in self._remote:
+        if (far := self._far.get(id(spec))) is None:
             return
         controller = self._controller
-        before = self._pinned.get(id(spec), {}).get("uuid")
         channel = gateway.remote_exec(_PIN)
         name = channel.receive()
         if spec.popen and not spec.via:
             # The same command may lead to another host each time.
-            self._remote[id(spec)] = name
-        if id(spec) not in self._places:
-            self._places[id(spec)] = self._taken[self._remote[id(spec)]]
-            self._taken[self._remote[id(spec)]] += 1
-        wanted = (controller.settings.device, self._places[id(spec)], controller.wait_minutes)
-        channel.send((*wanted, before, controller.orders.target))
+            far.host = name
+        if far.place is None:
+            far.place = self._taken[far.host]
+            self._taken[far.host] += 1
+        wanted = (controller.settings.device, far.place, controller.wait_minutes)
+        channel.send((*wanted, far.pinned.get("uuid"), controller.orders.target))
         while "say" in (answer := channel.receive()):
             controller.say(f"{gateway.id}: {answer['say']}")
         channel.waitclose()
@@ -88,19 +98,18 @@ class XdistBridge:
                 raise NoIdleGpu(controller.wait_minutes or 0.0, in_the_way)
         if "refused" in answer:
             raise pytest.UsageError(f"{gateway.id}: {answer['refused']}")
-        self._pinned[id(spec)] = answer
+        far.pinned = answer
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         spec = node.gateway.spec
         self._gateways.append(node.gateway)
-        orders = self._controller.orders
-        pinned = self._pinned.get(id(spec))
-        if pinned:
-            orders = replace(orders, device=pinned["kind"])
-            self._reach(node, pinned["uuid"])
+        orders, far = self._controller.orders, self._far.get(id(spec))
+        if far is not None and far.pinned:
+            orders = replace(orders, device=far.pinned["kind"])
+            self._reach(node, far)
         node.workerinput[WORKERINPUT] = orders.to_json()
-        node.workerinput[BELOW] = id(spec) not in self._remote and not spec.via
+        node.workerinput[BELOW] = far is None and not spec.via
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
@@ -109,25 +118,25 @@ class XdistBridge:
         place = {case.nodeid: i for i, case in enumerate(expected)}
         self._controller.collected(sorted(ids, key=lambda nodeid: place.get(nodeid, len(place))))
 
-    def _reach(self, node: Any, device: str) -> None:
+    def _reach(self, node: Any, far: _Far) -> None:
         """Have what starts processes on a worker's host begin beside the worker."""
         controller, spec = self._controller, node.gateway.spec
-        if id(spec) not in self._connections:
+        name, connection = far.host, far.connection
+        if not connection:
             return
-        name, connection = self._remote[id(spec)], self._connections[id(spec)]
         roots = node.nodemanager.roots if spec.chdir or not spec.popen else ()
 
         def connect() -> RemoteHost:
             return RemoteHost(name, connection, roots, controller.say)
 
-        controller.measurements.reach(name, connect, device, controller.wait_minutes)
+        controller.measurements.reach(name, connect, far.pinned["uuid"], controller.wait_minutes)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note on which other host a case ran."""
         node = getattr(report, "node", None)
-        if node is not None and id(node.gateway.spec) in self._connections:
-            homes = self._controller.measurements.sites.homes
-            homes[report.nodeid] = self._remote[id(node.gateway.spec)]
+        far = self._far.get(id(node.gateway.spec)) if node is not None else None
+        if far is not None and far.connection:
+            self._controller.measurements.sites.homes[report.nodeid] = far.host
 
     def pytest_keyboard_interrupt(self) -> None:
         """End the workers at once: one whose case hangs would be waited for."""
