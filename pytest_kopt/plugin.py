@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_kopt.options.declare import (
-    JUDGING,
     MARKERS,
     SERVE,
     STDERR,
@@ -42,15 +41,10 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
     known = early_config.known_args_namespace
-    runs_cases = runs_cases_of_a_trial(early_config)
-    if runs_cases:
+    if runs_cases_of_a_trial(early_config):
         watch_of(early_config)
     if early_config.pluginmanager.has_plugin(SERVE):
         return
-    if not runs_cases and any(vars(known)[option] for option in JUDGING.values()):
-        from pytest_kopt.session.warming import warm_up
-
-        warm_up(early_config)
     if known.kopt_round:
         with kept_bytecode():
             from pytest_kopt.session.arguments import take_from_manifest

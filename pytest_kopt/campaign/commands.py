@@ -28,6 +28,12 @@ class CommandResult:
     def ok(self) -> bool:
         return self.returncode == 0
 
+    @property
+    def failure(self) -> str:
+        """How it failed and what it printed, "" where it did not."""
+        how = f"`{self.command}` ended with status {self.returncode}\n{self.output}"
+        return "" if self.ok else how.rstrip()
+
 
 def split(command: str) -> tuple[dict[str, str], list[str]]:
     """Return the leading NAME=value words and the command's, as shlex splits; or BadInput."""

@@ -264,9 +264,10 @@ class HostMeasurements:
 
     def warm_up(self) -> None:
         """Have the processes to come start sooner; what they import is imported meanwhile."""
-        if not self._settings.forks:
-            return
         config = self._config
+        if not self._settings.forks:
+            launcher_of(config).end()
+            return
         plugins = [plugin for plugin, _ in config.pluginmanager.list_plugin_distinfo()]
         modules = [name for plugin in plugins if (name := getattr(plugin, "__name__", ""))]
         if any(case.has_backward for case in self.orders.expected or ()):

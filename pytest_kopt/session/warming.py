@@ -13,21 +13,8 @@ EARLY_LOOK: pytest.StashKey[EarlyLook] = pytest.StashKey()
 
 
 def begin_to_warm(config: pytest.Config) -> None:
-    """Start it for a command, of which nothing is parsed yet."""
-    _warm(config, device_of([*map(str, config.invocation_params.args)]))
-
-
-def warm_up(config: pytest.Config) -> None:
-    """Start it in the environment that the session most likely has; another replaces it if not."""
-    known = config.known_args_namespace
-    if known.collectonly or (config.getini("kopt_processes") or "forked") != "forked":
-        launcher_of(config).end()
-        return
-    _warm(config, known.kopt_device or config.getini("kopt_device") or "auto")
-
-
-def _warm(config: pytest.Config, device: str) -> None:
-    kind = choose(device)
+    """Start it for a command of which nothing is parsed yet; another replaces what does not fit."""
+    kind = choose(device_of([*map(str, config.invocation_params.args)]))
     launcher_of(config).warm(interpreter_environment(kind), str(config.invocation_params.dir))
-    if kind == "cuda" and EARLY_LOOK not in config.stash:
+    if kind == "cuda":
         config.stash[EARLY_LOOK] = EarlyLook()

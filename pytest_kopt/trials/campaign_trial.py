@@ -187,17 +187,15 @@ def _check_cases(opened: Opened, ids: Sequence[str], collector: Collector, filte
         return
     legal = "the cases of the baseline; `kopt init --from` starts over with new ones"
     foreign = [nodeid for nodeid in ids if nodeid not in opened.expected]
-    if foreign:
-        what = f"the case set changed: {foreign[0]} is not in the baseline"
-        raise BadInput(what, where=where, legal=legal)
     gone = [
         nodeid
         for nodeid in opened.expected
         if nodeid not in ids and not judging.under(nodeid, collector.collect_errors)
     ]
-    if gone and not filtered:
-        what = f"the case set changed: {gone[0]} of the baseline is gone"
-        raise BadInput(what, where=where, legal=legal)
+    if foreign or (gone and not filtered):
+        how = [f"{i} is not in the baseline" for i in foreign]
+        how += [f"{i} of the baseline is gone" for i in gone]
+        raise BadInput(f"the case set changed: {how[0]}", where=where, legal=legal)
 
 
 def _run_commands(campaign: Campaign, runs_benchmark: bool) -> tuple[str, str]:
@@ -205,21 +203,13 @@ def _run_commands(campaign: Campaign, runs_benchmark: bool) -> tuple[str, str]:
 
     Returns why nothing can be measured, if so, and what the benchmark printed.
     """
-    manifest = campaign.manifest
+    manifest, printed = campaign.manifest, ""
     benchmark = manifest.benchmark_command if runs_benchmark else None
-    printed = ""
-    for command in (
-        manifest.format_command,
-        manifest.rebuild_command,
-        manifest.test_command,
-        benchmark,
-    ):
-        if not command:
-            continue
+    before = (manifest.format_command, manifest.rebuild_command, manifest.test_command)
+    for command in filter(None, (*before, benchmark)):
         done = commands.run(command, campaign.root, manifest.env)
         if not done.ok:
-            why = f"`{command}` ended with status {done.returncode}\n{done.output}"
-            return why.rstrip(), printed
+            return done.failure, printed
         if command == manifest.benchmark_command:
             printed = done.output
     return "", printed

@@ -77,18 +77,12 @@ def _version(campaign: Campaign, incumbent: KernelVersion, name: str, here: Path
     folder = here / name
     sources = campaign.manifest.kernel_source
     if folder.is_dir():
-        known = {
-            path.relative_to(folder).as_posix(): path.read_bytes() for path in files_of(folder)
-        }
+        known = {p.relative_to(folder).as_posix(): p.read_bytes() for p in files_of(folder)}
         foreign = [path for path in known if not _belongs(path, sources)]
         if foreign or not known:
-            raise BadInput(
-                f"{name!r} holds {foreign[0]!r}, which is no kernel file"
-                if foreign
-                else f"{name!r} holds no file",
-                where=_OPTION,
-                legal=f"files of kernel_source: {', '.join(sources)}",
-            )
+            what = f"{foreign[0]!r}, which is no kernel file" if foreign else "no file"
+            legal = f"files of kernel_source: {', '.join(sources)}"
+            raise BadInput(f"{name!r} holds {what}", where=_OPTION, legal=legal)
         files = {path: file for path, file in incumbent.files.items() if path not in known}
     else:
         known, files = _at(campaign, name), {}
@@ -107,11 +101,11 @@ def _at(campaign: Campaign, ref: str) -> dict[str, bytes]:
         )
     inside = repository.relative(campaign.root, ".")
     prefix = "" if inside == "." else f"{inside}/"
+    below = (p.removeprefix(prefix) for p in repository.blobs(commit) if p.startswith(prefix))
     found = {
-        path.removeprefix(prefix): repository.content(commit, path)
-        for path in repository.blobs(commit)
-        if path.startswith(prefix)
-        and _belongs(path.removeprefix(prefix), campaign.manifest.kernel_source)
+        path: repository.content(commit, prefix + path)
+        for path in below
+        if _belongs(path, campaign.manifest.kernel_source)
     }
     if not found:
         raise BadInput(f"{ref!r} has no kernel file", where=_OPTION, legal="a commit that has one")

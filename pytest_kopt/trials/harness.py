@@ -27,10 +27,6 @@ _EFFECTIVE = (
 )
 #: Settings of the file's section that only concern what is shown and where it is kept.
 _IDLE = ("log_", "junit_", "verbosity_", "console_", "cache_dir", "tmp_path_", "kopt_campaign")
-_SECTIONS = {
-    ".toml": (("tool", "pytest", "ini_options"), ("tool", "pytest"), ("pytest",)),
-    ".cfg": (("tool:pytest",),),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,26 +87,19 @@ class HarnessWatch:
             if campaign.manifest.upstream
             else (campaign.layout.workspace,),
         )
-        recorded = list(self._baseline.files) if self._baseline else []
-        loaded = {file for result in results for file in result.evidence.loaded or ()}
-        first = self._baseline is None
-        known = self._baseline.settings if self._baseline else {}
-        options = {key: text for key, text in known.items() if key.startswith("--")}
-        return harness.take(
-            options | self._setup.settings, manifest, loaded if first else (), recorded
-        )
-
-    def edits(self, now: Fingerprint) -> list[Finding]:
-        before = self._baseline
-        return [] if before is None else ask(Phase.HARNESS, before=before, now=now)
+        if (first := self._baseline) is None:
+            loaded = {file for result in results for file in result.evidence.loaded or ()}
+            return harness.take(self._setup.settings, manifest, loaded, [])
+        options = {key: text for key, text in first.settings.items() if key.startswith("--")}
+        return harness.take(options | self._setup.settings, manifest, (), list(first.files))
 
     def touched(self, ids: Iterable[str]) -> list[str]:
         return [] if self._baseline is None else touched(self._baseline, self.take(ids))
 
     def check(self, ids: Iterable[str]) -> Fingerprint:
         """Return the fingerprint now; BadInput when the harness is not the baseline's."""
-        now = self.take(ids)
-        found = self.edits(now)
+        now, before = self.take(ids), self._baseline
+        found = ask(Phase.HARNESS, before=before, now=now) if before is not None else ()
         if found:
             raise BadInput(
                 f"the harness is not the baseline's: {'; '.join(item.message for item in found)}",
@@ -161,21 +150,16 @@ def pytest_section(path: Path | None) -> dict[str, Any]:
     if path.suffix != ".toml":
         from iniconfig import IniConfig
 
-        sections = IniConfig(str(path)).sections
-        name = _SECTIONS.get(path.suffix, (("pytest",),))[0][0]
-        return dict(sections.get(name, {}))
+        name = "tool:pytest" if path.suffix == ".cfg" else "pytest"
+        return dict(IniConfig(str(path)).sections.get(name, {}))
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
     document = tomllib.loads(path.read_text())
-    for place in _SECTIONS[".toml"]:
-        found: Any = document
-        for key in place:
-            found = found.get(key, {}) if isinstance(found, dict) else {}
-        if found:
-            return {key: _plain(value, path.parent) for key, value in found.items()}
-    return {}
+    tool = document.get("tool", {}).get("pytest", {})
+    section = tool.get("ini_options") or tool or document.get("pytest", {})
+    return {key: _plain(value, path.parent) for key, value in section.items()}
 
 
 def _plain(value: Any, root: Path) -> Any:

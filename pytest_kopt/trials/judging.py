@@ -200,24 +200,19 @@ def all_failed(
 
 def machine_flags(incumbent: Mapping[str, Any]) -> list[str]:
     """Return what to know about a stored comparison with another machine's session."""
-    where = elsewhere(incumbent)
-    return (
-        [
-            f"the incumbent was measured on {where}: stored figures of two machines differ without "
-            "any change; --kopt-compare paired measures both versions here"
-        ]
-        if where
-        else []
+    text = (
+        "the incumbent was measured on {}: stored figures of two machines differ without any "
+        "change; --kopt-compare paired measures both versions here"
     )
+    return [text.format(where)] if (where := elsewhere(incumbent)) else []
 
 
 def device_flags(results: Sequence[CaseResult], expected: Mapping[str, ExpectedCase]) -> list[str]:
     """Return what to know of a stored comparison's devices: others, throttled, drifted."""
     flags = []
     for result in results:
-        frozen = expected.get(result.nodeid)
+        frozen, now = expected.get(result.nodeid), result.evidence.device
         before = frozen.device if frozen else ""
-        now = result.evidence.device or ""
         if before and now and before != now:
             flags.append(f"{result.label}: measured on {now}, the incumbent on {before}")
     around = {r.label: r.evidence.conditions for r in results}

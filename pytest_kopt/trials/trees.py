@@ -52,9 +52,8 @@ def overlays(
             overlay.copy(root, first, incumbent, absent)
             _build(rebuild, first, env or {})
             shutil.copytree(first, second, symlinks=True)
-        extensions = None
-        if rebuild is None and _builds_inline(incumbent):
-            extensions = (builds or base) / _content(incumbent)
+        is_inline = rebuild is None and _builds_inline(incumbent)
+        extensions = (builds or base) / _content(incumbent) if is_inline else None
         yield Versions(root, (first, second), tuple(sorted(old)), rebuild is not None, extensions)
 
 
@@ -101,8 +100,7 @@ def why_not_in_place(command: str) -> str:
 
 
 def _build(command: str, tree: Path, env: Mapping[str, str]) -> None:
-    problem = why_not_in_place(command)
-    if problem:
+    if problem := why_not_in_place(command):
         raise NotComparable(problem)
     extensions = {"TORCH_EXTENSIONS_DIR": str(tree / ".torch_extensions")}
     done = commands.run(command, tree, {**env, **extensions})
@@ -123,8 +121,6 @@ def _sweep() -> None:
 def _is_alive(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return True

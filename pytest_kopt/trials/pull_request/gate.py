@@ -184,10 +184,7 @@ class PullRequestGate(Gate):
         if base.old:
             self._then = take_inventory(self.config, self._orders, base)
         if command:
-            done = commands.run(command, base.root, {})
-            if not done.ok:
-                why = f"`{command}` ended with status {done.returncode}\n{done.output}"
-                self._unbuilt = why.rstrip()
+            self._unbuilt = commands.run(command, base.root, {}).failure
         return self._unbuilt
 
     def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
@@ -241,9 +238,8 @@ class PullRequestGate(Gate):
             return self._compared(results, new, measurements)
 
         verdict, detail = self.judged(results, compared)
-        verdict = judging.flagged(
-            verdict, [*(f"removed case: {nodeid}" for nodeid in gone), *found]
-        )
+        flags = [f"removed case: {nodeid}" for nodeid in gone]
+        verdict = judging.flagged(verdict, [*flags, *found])
         return verdict if self.settings.allow_removed else _without(gone, new, verdict), detail
 
     def _beside(self) -> Versions:
@@ -262,8 +258,8 @@ class PullRequestGate(Gate):
     ) -> Verdict:
         """Compare the cases that the base has, or can run, on both versions of the kernels."""
         if not self._changed:
-            why = "the kernels are the same code as"
-            why = why if self._sources else "no kernel code changed since"
+            same_code = "the kernels are the same code as"
+            why = same_code if self._sources else "no kernel code changed since"
             return self._nothing(results, f"{why} {self._base}")
         versions = self._beside()
         alone = self._without_twin(new, versions, measurements)
@@ -289,8 +285,8 @@ class PullRequestGate(Gate):
         if not new or not self._base.old:
             return {}
         asked = InCopies([(versions.root, versions.trees[0])], new, {"check_only": True})
-        (there,) = (run.results for run in measurements.run_in(asked))
-        found = {nodeid: there[nodeid].check if nodeid in there else "" for nodeid in new}
+        (there,) = measurements.run_in(asked)
+        found = {i: there.results[i].check if i in there.results else "" for i in new}
         return {
             nodeid: f"new case, not compared: {nodeid}" + (check and f" ({check} at the base)")
             for nodeid, check in found.items()
