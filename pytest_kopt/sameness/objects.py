@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import re
 import shutil
 import struct
@@ -17,7 +18,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from pathlib import Path
 
 #: Beginnings of the names of sections that no device sees: debug information, names, tools.
 _UNSEEN = (
@@ -65,9 +65,7 @@ def digest(content: bytes) -> str:
 
 def _sections(content: bytes) -> Iterator[tuple[str, int, bytes]]:
     """Yield name, type and content of each section of a 64-bit ELF file; a size for empty ones."""
-    start, size, count, names = struct.unpack_from("<40xQ10xHHH", content)[:1] + struct.unpack_from(
-        "<HHH", content, 58
-    )
+    start, size, count, names = struct.unpack_from("<40xQ10xHHH", content)
     headers = [struct.unpack_from("<IIQQQQIIQQ", content, start + i * size) for i in range(count)]
     text = headers[names][4]
     for header in headers:
@@ -146,9 +144,6 @@ def _run(name: str, *words: str) -> str:
 def tool_path(name: str) -> str | None:
     """Return where a disassembler is: on PATH, in Triton's wheel, or in ROCm's folder."""
     triton = importlib.util.find_spec("triton")
-    folders = [
-        Path(folder) for folder in (triton.submodule_search_locations if triton else ()) or ()
-    ]
-    places = [*(folder / "backends/nvidia/bin" for folder in folders), Path("/opt/rocm/llvm/bin")]
-    known = (str(place / name) for place in places if (place / name).is_file())
-    return shutil.which(name) or next(known, None)
+    folders = (triton and triton.submodule_search_locations) or ()
+    places = [*(f"{folder}/backends/nvidia/bin" for folder in folders), "/opt/rocm/llvm/bin"]
+    return shutil.which(name) or shutil.which(name, path=os.pathsep.join(places))

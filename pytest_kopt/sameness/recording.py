@@ -9,7 +9,7 @@ the same as anything.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -111,21 +111,19 @@ def differences(before: Recording, after: Recording, arch: str) -> list[KernelCh
 
     if before.unread or after.unread:
         before, after = _of_objects(before), _of_objects(after)
-    pairs: list[tuple[str, tuple[Launch | None, int], tuple[Launch | None, int]]] = []
-    for name in dict.fromkeys(launch.name for launch in (*before.launches, *after.launches)):
-        old, new = ([x for x in r.launches if x.name == name] for r in (before, after))
-        alike = len(old) == len(new) and all(map(Launch.is_same, old, new))
-        if not alike:
-            unlike: Iterator[tuple[Launch | None, Launch | None]]
-            unlike = ((o, n) for o, n in zip(old, new, strict=False) if not o.is_same(n))
-            first, second = next(unlike, (old[0] if old else None, new[0] if new else None))
-            pairs.append((name, (first, len(old)), (second, len(new))))
+    found = []
     with ThreadPoolExecutor(8) as pool:
-        one = [pool.submit(_needs, *found, before.objects, arch) for _, found, _ in pairs]
-        other = [pool.submit(_needs, *found, after.objects, arch) for _, _, found in pairs]
+        for name in dict.fromkeys(launch.name for launch in (*before.launches, *after.launches)):
+            old, new = ([x for x in r.launches if x.name == name] for r in (before, after))
+            if len(old) == len(new) and all(map(Launch.is_same, old, new)):
+                continue
+            unlike = (p for p in zip(old, new, strict=False) if not p[0].is_same(p[1]))
+            first, second = next(unlike, (next(iter(old), None), next(iter(new), None)))
+            one = pool.submit(_needs, first, len(old), before.objects, arch)
+            found.append((name, one, pool.submit(_needs, second, len(new), after.objects, arch)))
     return [
-        KernelChange(kernel=name, before=old.result(), after=new.result())
-        for (name, _, _), old, new in zip(pairs, one, other, strict=True)
+        KernelChange(kernel=name, before=one.result(), after=other.result())
+        for name, one, other in found
     ]
 
 

@@ -30,16 +30,20 @@ def missing_text(text: str, campaign: Campaign) -> str:
         place = f"{campaign.name} round-{item.number}"
         if decided.decision.keeps and not re.search(rf"\| {re.escape(place)} \|", text):
             added += _table_row(text + added, _cells(campaign, item, attempt, decided, place))
-        anchor = f"<!-- {place} attempt-{attempt.number} -->"
-        summary = stop_summary(campaign, item, attempt)
-        if summary and anchor not in text:
-            added += f"\n{anchor}\n## Stop Summary: {campaign.name}\n\n{summary}"
+        if summary := stop_summary(campaign, item, attempt):
+            added += _stopped(
+                text, campaign, f"round-{item.number} attempt-{attempt.number}", summary
+            )
     for number, wait in enumerate(campaign.state.waits, start=1):
-        anchor = f"<!-- {campaign.name} no-idle-gpu-{number} -->"
-        if wait.event.performance_log and anchor not in text:
+        if wait.event.performance_log:
             summary = wait_summary(campaign, wait)
-            added += f"\n{anchor}\n## Stop Summary: {campaign.name}\n\n{summary}"
+            added += _stopped(text, campaign, f"no-idle-gpu-{number}", summary)
     return added if text or not added else f"# Performance\n{added}"
+
+
+def _stopped(text: str, campaign: Campaign, where: str, summary: str) -> str:
+    anchor = f"<!-- {campaign.name} {where} -->"
+    return "" if anchor in text else f"\n{anchor}\n## Stop Summary: {campaign.name}\n\n{summary}"
 
 
 def _table_row(text: str, cells: dict[str, str]) -> str:

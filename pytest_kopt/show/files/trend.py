@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.history.trend import Chain, chain_to
@@ -71,24 +72,24 @@ def versus(found: ledger.Trend, baseline: ledger.Trend) -> str:
     is_rate = found.unit.endswith(RATE_UNITS)
     better = "higher" if is_rate else direction(found.unit, {})
 
-    def change(new: float | None, old: float | None) -> str:
+    def change(new: float | None, old: float | None) -> float | None:
         if new is None or old is None or not new > 0 or not old > 0:
-            return "—"
-        return frozen_change(((new / old if better == "higher" else old / new) - 1) * 100)
+            return None
+        return ((new / old if better == "higher" else old / new) - 1) * 100
 
-    columns = {"step": "combined", "fwd": "forward_average", "bwd": "backward_average"}
-    return ", ".join(
-        f"{name} {change(getattr(found, column), getattr(baseline, column))}"
-        for name, column in columns.items()
-    )
+    columns = ("combined", "forward_average", "backward_average")
+    return _by_direction(change(getattr(found, c), getattr(baseline, c)) for c in columns)
 
 
 def chained(chain: Chain) -> str:
     change = chain.change
-    return (
-        f"step {frozen_change(change.step_pct)}, fwd {frozen_change(change.forward_pct)}, "
-        f"bwd {frozen_change(change.backward_pct)}{mark(chain.level)}"
-    )
+    told = _by_direction((change.step_pct, change.forward_pct, change.backward_pct))
+    return f"{told}{mark(chain.level)}"
+
+
+def _by_direction(changes: Iterable[float | None]) -> str:
+    told = zip(("step", "fwd", "bwd"), map(frozen_change, changes), strict=True)
+    return ", ".join(f"{name} {change}" for name, change in told)
 
 
 def missing_text(text: str, state: CampaignState) -> str:

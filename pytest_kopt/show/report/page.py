@@ -9,8 +9,9 @@ import gzip
 import hashlib
 import json
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.errors import BadInput
@@ -18,9 +19,6 @@ from pytest_kopt.figures import changed
 from pytest_kopt.show.report import charts
 from pytest_kopt.show.report.document import document
 from pytest_kopt.show.words import all_visible, visible
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 #: A report stays below this many bytes; the pairs of the oldest rounds go first.
 LIMIT = 2_000_000
@@ -73,19 +71,16 @@ def index_page(campaigns: Sequence[Campaign], files: Sequence[str], *, live: boo
 
 
 def _render(name: str, **values: Any) -> str:
-    return _environment().get_template(name).render(bundle=_bundle(), **values)
+    return str(_environment().get_template(name).render(bundle=_bundle(), **values))
 
 
 @functools.cache
-def _environment() -> Environment:
-    try:
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    except ImportError:
-        raise _missing("jinja2") from None
-    found = Environment(
-        loader=FileSystemLoader(_HERE),
+def _environment() -> Any:
+    jinja2 = _needed("jinja2", "jinja2")
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,
-        undefined=StrictUndefined,
+        undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -96,19 +91,16 @@ def _environment() -> Environment:
 @functools.cache
 def _bundle() -> str:
     """Return Vega, Vega-Lite and Vega-Embed, packed, as one script that sets `vegaEmbed`."""
+    vega = _needed("vl_convert", "vl-convert-python")
+    return packed_text(vega.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
+
+
+def _needed(module: str, package: str) -> Any:
     try:
-        import vl_convert
+        return import_module(module)
     except ImportError:
-        raise _missing("vl-convert-python") from None
-    return packed_text(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
-
-
-def _missing(package: str) -> BadInput:
-    return BadInput(
-        f"the report needs {package}",
-        where="kopt report",
-        legal="pip install 'pytest-kopt[report]'",
-    )
+        legal = "pip install 'pytest-kopt[report]'"
+        raise BadInput(f"the report needs {package}", where="kopt report", legal=legal) from None
 
 
 def packed(data: Any) -> str:
