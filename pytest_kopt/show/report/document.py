@@ -31,7 +31,8 @@ def document(campaign: Campaign) -> dict[str, Any]:
     if not rounds:
         legal = f"pytest --kopt-campaign {campaign.name} --kopt-round 1"
         raise BadInput("no round is decided yet", where=f"campaign {campaign.name}", legal=legal)
-    last = campaign.state.rounds[rounds[-1]["number"]]
+    last, final = campaign.state.rounds[rounds[-1]["number"]], campaign.state.last_final
+    report = final.report if final else None
     return {
         "campaign": campaign.name,
         "status": status(campaign),
@@ -42,30 +43,9 @@ def document(campaign: Campaign) -> dict[str, Any]:
         "gain": next((r["over_baseline"] for r in reversed(rounds) if r["keeps"]), 0.0),
         "quick_gains": any(item["keeps"] and item["level"] == "quick" for item in rounds),
         "rooflines": next((r["rooflines"] for r in reversed(rounds) if r["rooflines"]), []),
-        "final": _final(campaign),
+        "final": final.model_dump(mode="json") if final and report else None,
+        "outlook": outlook(report) if report else [],
         "environment": environment(campaign, last),
-    }
-
-
-def _final(campaign: Campaign) -> dict[str, Any] | None:
-    final = campaign.state.last_final
-    if final is None or final.report is None:
-        return None
-    report = final.report
-    return {
-        "time": final.time,
-        "best": final.best,
-        "outlook": outlook(report),
-        "audit": [
-            {
-                "round": item.round,
-                "bucket": item.bucket or "—",
-                "decision": item.decision,
-                "benchmark": changed(item.benchmark_pct),
-                "real": changed(item.credited_pct),
-            }
-            for item in report.audit
-        ],
     }
 
 
