@@ -129,7 +129,7 @@ def init(arguments: argparse.Namespace) -> None:
             making.enter_context(worktrees.made(tree, branch, repository))
             root = worktrees.counterpart(project.root, tree, repository)
             _refuse(gaps(given, root, elsewhere=arguments.elsewhere))
-        if _in_workspace(arguments):
+        if arguments.execution_mode == "workspace":
             settings = pytest_section(project.settings and root / project.settings)
             place, given = making.enter_context(
                 extraction.extracted(given, root, layout, benchmarks, settings)
@@ -196,12 +196,12 @@ def _document(
         for key in ("schema", "created", "git_branch", "quick_command", "representative_shapes"):
             document.pop(key)
         if document["execution_mode"] == "workspace" and not arguments.execution_mode:
-            arguments.execution_mode = ["workspace"]
+            arguments.execution_mode = "workspace"
         document["execution_mode"] = "repo"
     if arguments.target_gpu:
         document.pop("target_model", None)
     document |= manifest_options.given(arguments, missing)
-    if _in_workspace(arguments):
+    if arguments.execution_mode == "workspace":
         # Legal only with the upstream that `extracted` puts in.
         document["execution_mode"] = "repo"
     if arguments.kernel_source:
@@ -215,14 +215,10 @@ def _document(
     return document
 
 
-def _in_workspace(arguments: argparse.Namespace) -> bool:
-    return bool(arguments.execution_mode) and arguments.execution_mode[-1] == "workspace"
-
-
 def _check_benchmarks(given: list[str], arguments: argparse.Namespace, root: Path) -> None:
     """Raise BadInput for benchmarks that cannot be copied."""
     refused = functools.partial(BadInput, where="--bench")
-    if given and not _in_workspace(arguments):
+    if given and arguments.execution_mode != "workspace":
         raise refused("benchmarks are copied into a workspace only", legal="--mode workspace")
     for path in filter(os.path.isabs, given):
         raise refused(f"{path!r} lies outside the project", legal=f"below {root}")

@@ -58,15 +58,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         names = dict.fromkeys(f"--{name.replace('_', '-')}" for name in (short, key))
         kinds = _kinds(key)
         text = _HELP.get(key) or Manifest.model_fields[key].description or f"{key} of the manifest"
+        settings: dict[str, Any] = {"metavar": _metavar(key, kinds)}
         if bool in kinds:
-            action = argparse.BooleanOptionalAction
-            parser.add_argument(*names, dest=key, action=action, default=None, help=text)
-            continue
-        if kinds & {list, dict}:
-            text = f"{text}; may be repeated"
-        parser.add_argument(
-            *names, dest=key, action="append", metavar=_metavar(key, kinds), help=text
-        )
+            settings = {"action": argparse.BooleanOptionalAction}
+        elif kinds & {list, dict}:
+            text, settings["action"] = f"{text}; may be repeated", "append"
+        parser.add_argument(*names, dest=key, help=text, **settings)
 
 
 def given(arguments: argparse.Namespace, missing: list[str]) -> dict[str, Any]:
@@ -84,18 +81,15 @@ def _keys() -> Iterator[str]:
     return (key for key in Manifest.model_fields if key not in _OURS)
 
 
-def _value(key: str, words: list[str] | bool) -> Any:
+def _value(key: str, words: Any) -> Any:
     kinds = _kinds(key)
-    if isinstance(words, bool):
-        return words
     if dict in kinds:
         return dict(word.split("=", 1) for word in words if "=" in word)
     if list in kinds:
         if key == "classes":
             words = [name.strip() for word in words for name in word.split(",") if name.strip()]
         return words[0] if words in ([choice] for choice in kinds) else words
-    last = words[-1]
-    return int(last) if int in kinds and last.lstrip("-").isdecimal() else last
+    return int(words) if int in kinds and words.lstrip("-").isdecimal() else words
 
 
 def _kinds(key: str) -> set[Any]:
