@@ -17,43 +17,32 @@ from pytest_kopt.show.words import one_line
 DECISION = "Decision"
 
 
-def header(unit: str) -> str:
-    figures = (*("Fwd Avg", "Fwd Peak", "Bwd Avg", "Bwd Peak"), "Combined Step")
-    columns = (
-        *("Round", "Status", "Description", *(f"{name} {unit}" for name in figures)),
-        *("vs Baseline", "Key Finding", DECISION),
-    )
-    rule = "|".join("-" * (len(column) + 2) for column in columns)
-    return f"| {' | '.join(columns)} |\n|{rule}|\n"
-
-
-def row(
-    item: Round, baseline: ledger.Trend, chain: Chain | None, *, tells_decision: bool = True
-) -> str:
-    """Return the trend row of a decided round.
+def _cells(item: Round, baseline: ledger.Trend, chain: Chain | None) -> dict[str, str]:
+    """Return the cells of a decided round by heading.
 
     `chain` is the paired gain over round 1 where every link was paired: values of two sessions
     differ by several percent with no change, the product of paired gains does not. A quick round's
-    figures are of the representative cases, and so are those of round 1 it is held against. A file
-    that was begun before there was a column for the decision has none.
+    figures are of the representative cases, and so are those of round 1 it is held against.
     """
-    decided = item.verdict
+    decided, notes, unit = item.verdict, item.notes, baseline.unit
     assert decided is not None
-    found, start = decided.trend or ledger.Trend(unit=baseline.unit), decided.baseline or baseline
-    notes = item.notes
+    found, start = decided.trend or ledger.Trend(unit=unit), decided.baseline or baseline
     is_baseline = decided.decision is Decision.BASELINE
     described = notes.summary or notes.change or notes.hypothesis
-    cells = [
-        str(item.number),
-        status(decided.decision),
-        (described or ("Baseline" if is_baseline else "not described")) + mark(decided.level),
-        *map(frozen, (found.forward_average, found.forward_peak)),
-        *map(frozen, (found.backward_average, found.backward_peak, found.combined)),
-        "—" if is_baseline else (chained(chain) if chain else versus(found, start)),
-        notes.key_finding or decided.reason,
-        *([str(decided.decision)] if tells_decision else []),
-    ]
-    return f"| {' | '.join(one_line(cell) for cell in cells)} |\n"
+    return {
+        "Round": str(item.number),
+        "Status": status(decided.decision),
+        "Description": (described or ("Baseline" if is_baseline else "not described"))
+        + mark(decided.level),
+        f"Fwd Avg {unit}": frozen(found.forward_average),
+        f"Fwd Peak {unit}": frozen(found.forward_peak),
+        f"Bwd Avg {unit}": frozen(found.backward_average),
+        f"Bwd Peak {unit}": frozen(found.backward_peak),
+        f"Combined Step {unit}": frozen(found.combined),
+        "vs Baseline": "—" if is_baseline else (chained(chain) if chain else versus(found, start)),
+        "Key Finding": notes.key_finding or decided.reason,
+        DECISION: str(decided.decision),
+    }
 
 
 def mark(level: Level) -> str:
@@ -100,11 +89,16 @@ def missing_text(text: str, state: CampaignState) -> str:
     # The last row of a round stands; one that was taken back gets another.
     present = dict(re.findall(r"^\| (\d+) \| (\w+) \|", text, re.MULTILINE))
     start = baseline.verdict.trend
-    tells_decision = not text or f" {DECISION} |" in text
     rows = [
-        row(item, start, chain_to(state, item.verdict), tells_decision=tells_decision)
+        _cells(item, start, chain_to(state, item.verdict))
         for item in state.decided_rounds()
         if item.verdict and present.get(str(item.number)) != status(item.verdict.decision)
     ]
-    title = "" if text else f"# Performance trend\n\n{header(start.unit)}"
-    return title + "".join(rows)
+    if text and f" {DECISION} |" not in text:
+        # The file was begun before there was such a column.
+        rows = [{name: cell for name, cell in row.items() if name != DECISION} for row in rows]
+    lines = [f"| {' | '.join(map(one_line, row.values()))} |\n" for row in rows]
+    if not text:
+        rule = "|".join("-" * (len(name) + 2) for name in rows[0])
+        lines.insert(0, f"# Performance trend\n\n| {' | '.join(rows[0])} |\n|{rule}|\n")
+    return "".join(lines)
