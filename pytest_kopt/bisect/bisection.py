@@ -15,12 +15,11 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pytest_kopt.bisect.history import Commit, versions_of
+from pytest_kopt.bisect.history import Commit, refused, versions_of
 from pytest_kopt.bisect.session import Answer, Step
 from pytest_kopt.bisect.walk import Change, Culprit, History, Pair
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.decide.verdict import Verdict
-from pytest_kopt.errors import BadInput
 
 _PREFIX = "kopt-bisect-"
 #: How many sessions in a row may come to nothing before a commit is skipped.
@@ -43,9 +42,7 @@ class Journal:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            raise BadInput(
-                "another process bisects these commits", where="kopt bisect", legal="one at a time"
-            ) from None
+            raise refused("another process bisects these commits", legal="one at a time") from None
         try:
             yield
         finally:
@@ -106,10 +103,9 @@ class Bisection:
             while True:
                 change = self._change(pair)
                 if change is None and pair == Pair(0, self.history.last):
-                    raise BadInput(
-                        f"BAD ({self.commits[-1].short}) cannot be compared with GOOD: "
-                        f"{self.skipped[self.commits[-1].hash]}",
-                        where="kopt bisect",
+                    bad = self.commits[-1]
+                    raise refused(
+                        f"BAD ({bad.short}) cannot be compared with GOOD: {self.skipped[bad.hash]}",
                         legal="a BAD that builds, whose cases pass, and a GOOD that loads them",
                     )
                 pair = walk.send(change)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.sameness.program import differing
 from pytest_kopt.trials.pull_request.base import can_be_kernel_code
 
-_WHERE = "kopt bisect"
+refused = partial(BadInput, where="kopt bisect")
 #: Pytest's own names of test files; others are told from kernels by the gate, once collected.
 _HARNESS = ("test_*.py", "*_test.py", "conftest.py")
 
@@ -46,36 +47,28 @@ def history(root: Path, good: str, bad: str) -> list[Commit]:
     """
     repository = Repository.around(root)
     if repository is None or repository.head is None:
-        raise BadInput("this is no git repository with a commit", where=_WHERE)
+        raise refused("this is no git repository with a commit")
     ends = []
     for ref in (good, bad):
         commit = repository.commit_of(ref)
         if commit is None:
-            raise BadInput(
-                f"{ref!r} is unknown here", where=_WHERE, legal="a branch, tag or commit; git fetch"
-            )
+            raise refused(f"{ref!r} is unknown here", legal="a branch, tag or commit; git fetch")
         ends.append(commit)
     first, last = ends
     if first == last:
-        raise BadInput(
-            f"{good!r} and {bad!r} are the same commit", where=_WHERE, legal="GOOD before BAD"
-        )
+        raise refused(f"{good!r} and {bad!r} are the same commit", legal="GOOD before BAD")
     path = repository.first_parents(first, last)
     if path is None:
-        raise BadInput(
-            f"{good!r} is no ancestor of {bad!r}",
-            where=_WHERE,
-            legal="this clone is shallow: git fetch --unshallow"
-            if repository.is_shallow
-            else f"an ancestor, like git merge-base {good} {bad}",
+        shallow, deep = (
+            "this clone is shallow: git fetch --unshallow",
+            f"git merge-base {good} {bad}",
         )
+        legal = shallow if repository.is_shallow else f"an ancestor, like {deep}"
+        raise refused(f"{good!r} is no ancestor of {bad!r}", legal=legal)
     edited = [change.path for change in repository.changed_since(last) if change.existed]
     if last == repository.head and edited:
-        raise BadInput(
-            f"the tree is dirty: edits of {', '.join(edited[:3])} belong to no commit",
-            where=_WHERE,
-            legal="git commit or git stash first; or a BAD before HEAD",
-        )
+        what = f"the tree is dirty: edits of {', '.join(edited[:3])} belong to no commit"
+        raise refused(what, legal="git commit or git stash first; or a BAD before HEAD")
     found: list[Commit] = []
     held: dict[str, str] = {}
     for commit in (first, *path):
@@ -97,9 +90,8 @@ def _differs(
     repository: Repository, old: str, before: dict[str, str], new: str, after: dict[str, str]
 ) -> bool:
     changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
-    return bool(
-        differing(
-            {path: repository.content(old, path) if path in before else None for path in changed},
-            {path: repository.content(new, path) if path in after else None for path in changed},
-        )
+    sources = (
+        {path: repository.content(commit, path) if path in held else None for path in changed}
+        for commit, held in ((old, before), (new, after))
     )
+    return bool(differing(*sources))
