@@ -59,11 +59,9 @@ def history(root: Path, good: str, bad: str) -> list[Commit]:
         raise refused(f"{good!r} and {bad!r} are the same commit", legal="GOOD before BAD")
     path = repository.first_parents(first, last)
     if path is None:
-        shallow, deep = (
-            "this clone is shallow: git fetch --unshallow",
-            f"git merge-base {good} {bad}",
-        )
-        legal = shallow if repository.is_shallow else f"an ancestor, like {deep}"
+        legal = f"an ancestor, like git merge-base {good} {bad}"
+        if repository.is_shallow:
+            legal = "this clone is shallow: git fetch --unshallow"
         raise refused(f"{good!r} is no ancestor of {bad!r}", legal=legal)
     edited = [change.path for change in repository.changed_since(last) if change.existed]
     if last == repository.head and edited:

@@ -83,28 +83,21 @@ def status_lines(document: dict[str, Any]) -> Iterator[str]:
         since = document["quick"]["frozen_since_round"]
         how = f"frozen since round {since}" if since else "edit manifest.yaml before the first"
         yield f"quick rounds measure {', '.join(document['quick']['shapes'])} ({how})"
-    if document["masked"]:
-        yield f"masked, not shown: {', '.join(document['masked'])} (v0 is round 1)"
-    if document["unapplied"]:
-        yield (
-            f"round {document['unapplied']} is decided but not carried out: the next session "
-            "does that"
-        )
-    if document["edited"]:
-        what = ": the next round measures it"
-        if document["next_action"]["action"] == "change_kernel":
-            what = ", but runs the same code, which no round measures"
-        yield (
-            f"in the tree, {', '.join(document['edited'])} is not as round "
-            f"{document['incumbent_round']} had it{what}"
-        )
-    if document["measured_elsewhere"]:
-        yield (
-            f"the last accepted round was measured on {document['measured_elsewhere']}: paired "
-            "rounds still hold, as both versions are measured here; stored ones do not"
-        )
-    if document["integration"]:
-        yield document["integration"]
+    incumbent, elsewhere = document["incumbent_round"], document["measured_elsewhere"]
+    what = ": the next round measures it"
+    if document["next_action"]["action"] == "change_kernel":
+        what = ", but runs the same code, which no round measures"
+    masked, edited = (", ".join(document[key]) for key in ("masked", "edited"))
+    said = {
+        "masked": f"masked, not shown: {masked} (v0 is round 1)",
+        "unapplied": f"round {document['unapplied']} is decided but not carried out: the next "
+        "session does that",
+        "edited": f"in the tree, {edited} is not as round {incumbent} had it{what}",
+        "measured_elsewhere": f"the last accepted round was measured on {elsewhere}: paired rounds "
+        "still hold, as both versions are measured here; stored ones do not",
+        "integration": document["integration"],
+    }
+    yield from (text for key, text in said.items() if document[key])
     yield from _counter_text(document)
     review = Review(**document["stagnation"]) if document["stagnation"] else None
     yield from review_lines(review, document["campaign"])
