@@ -17,6 +17,12 @@ from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.figures import changed, changed_within, figure
 from pytest_kopt.profiling.table import CaseProfile
 
+#: What a round's notes are called, of which the first that its author wrote is shown.
+_STORY = {
+    "tried": ("change", "hypothesis", "summary"),
+    "learned": ("lesson", "root_cause", "key_finding"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Closing:
@@ -70,7 +76,9 @@ def status_lines(document: dict[str, Any]) -> Iterator[str]:
         mark = " <- incumbent" if item["round"] == document["incumbent_round"] else ""
         yield f"  round {item['round']}{tries}: {item['decision']}{change}{mark}"
         yield f"      {item['reason'].splitlines()[0]}"
-        yield from (f"      {text}" for text in _story(item["notes"]))
+        for what, keys in _STORY.items():
+            if text := next(filter(None, map(item["notes"].get, keys)), None):
+                yield f"      {what}: {str(text).splitlines()[0]}"
     if document["same_code"]:
         yield f"of the last round {document['same_code']}"
     if found := document["final"]:
@@ -106,16 +114,6 @@ def status_lines(document: dict[str, Any]) -> Iterator[str]:
     yield "allowed next:"
     yield from (f"  {command}" for command in document["allowed"])
     yield f"next: {document['next']}"
-
-
-def _story(notes: dict[str, Any]) -> Iterator[str]:
-    """Yield what a round tried and what it taught, as far as its author said."""
-    for what, keys in (
-        ("tried", ("change", "hypothesis", "summary")),
-        ("learned", ("lesson", "root_cause", "key_finding")),
-    ):
-        if text := next(filter(None, map(notes.get, keys)), None):
-            yield f"{what}: {str(text).splitlines()[0]}"
 
 
 def _counter_text(document: dict[str, Any]) -> Iterator[str]:

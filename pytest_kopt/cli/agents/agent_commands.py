@@ -71,11 +71,10 @@ async def _follow(process: anyio.abc.Process, out: int, told: Told) -> None:
     seen = 0
     while True:
         running = process.returncode is None
-        lines = _text(out).splitlines(keepends=True)
-        for line in lines[seen:]:
-            if line.endswith("\n") and line.strip():
-                await told(line.strip())
-        seen = len(lines) - bool(lines and not lines[-1].endswith("\n"))
+        *lines, _ = _text(out).split("\n")
+        for line in filter(str.strip, lines[seen:]):
+            await told(line.strip())
+        seen = len(lines)
         if not running:
             return
         await anyio.sleep(_PAUSE_SECONDS)
