@@ -12,7 +12,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_kopt.cases.case import declare
+from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.execution import make_inputs
+from pytest_kopt.cases.running.runner import run_case
 from pytest_kopt.cases.running.spot_checks import Keeper, Recorder, Spotted, wrong_results
 from pytest_kopt.cases.running.timed_calls import Forward
 from pytest_kopt.honesty.inputs import Held
@@ -55,6 +57,22 @@ def test_integers_stay_and_an_expanded_tensor_changes_as_one() -> None:
     Renewal([index, wide], 3)()
     assert torch.equal(index, torch.arange(8))
     assert float(wide.min()) == float(wide.max()) != 1.0
+
+
+def test_zeros_and_what_is_said_twice_keep_their_places() -> None:
+    """On a diagonal a zero of the other triangle divides by zero; kernels read half a table."""
+    triangle = torch.tril(torch.rand(32, 32) + 1)
+    table, plain = torch.rand(16, 16).repeat(1, 2), torch.rand(16, 32)
+    kept = plain.clone()
+    renewals = [Renewal([triangle, table], 5), Renewal([kept], 6, in_order=True)]
+    before = triangle.clone()
+    for _ in range(30):
+        for renewal in renewals:
+            renewal()
+        assert torch.equal(triangle == 0, before == 0)
+        assert torch.equal(table[:, :16], table[:, 16:])
+    assert (triangle / before)[before != 0].std() > 1e-3
+    assert float((kept / plain).std()) < 1e-6
 
 
 def watched(
@@ -186,3 +204,26 @@ def test_no_operator_of_torchs_meets_the_content_of_a_timed_call() -> None:
         with Listening():  # type: ignore[no-untyped-call]
             renewal()
         assert seen and not any(torch.equal(x, known) for known in seen)
+
+
+@pytest.mark.parametrize("domain", ["", "declared order"])
+def test_a_function_of_sorted_rows_is_timed_where_the_case_says_so(domain: str) -> None:
+    """A Cholesky factorisation could not be timed: what is exchanged is not positive definite."""
+
+    def among(x: torch.Tensor) -> torch.Tensor:
+        if bool((x.diff() < 0).any()):
+            raise ValueError("rows are not sorted")
+        return x * torch.searchsorted(x, x.mean(-1, keepdim=True))
+
+    case = declare(
+        "t.py::test_it",
+        "single",
+        among,
+        inputs=lambda: (torch.rand(16, 32).sort(-1).values,),
+        reference=lambda x: among(x.double()),
+        dims={"n": 32},
+        domain=domain,
+    )
+    result = run_case(case, Bench("cpu", "auto", 1, cpu=WallEngine(block_seconds=0.005))).result
+    assert result.check == ("PASS" if domain else "ERROR"), result.diagnosis
+    assert ("domain='declared order'" in result.diagnosis) == (not domain)

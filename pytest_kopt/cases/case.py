@@ -95,6 +95,11 @@ class Case:
         return {"flops": self.flops, "nbytes": self.nbytes, None: None}[self.schema.work]
 
     @property
+    def keeps_order(self) -> bool:
+        """Whether elements of the inputs are to keep their places, also in timed content."""
+        return "declared order" in self.domain
+
+    @property
     def rewritten(self) -> frozenset[int]:
         return frozenset(self.writes + self.consumes)
 

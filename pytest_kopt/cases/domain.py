@@ -16,7 +16,7 @@ import torch
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.groups import has_skew
 from pytest_kopt.honesty.heldout import LARGER, PATTERNS, Kind
-from pytest_kopt.honesty.inputs import SCALABLE
+from pytest_kopt.honesty.inputs import SCALABLE, says_twice
 from pytest_kopt.numerics.gates import snr
 from pytest_kopt.numerics.nested import flatten, mapped, tensors
 
@@ -119,10 +119,10 @@ def _floating(change: Change) -> Change:
         if not isinstance(x, torch.Tensor) or x.dtype not in SCALABLE or not x.numel():
             return x
         plain = x.detach()
-        half = x.shape[-1] // 2 if x.ndim else 0
         # Tables of angles say everything twice, and kernels read one half.
-        if half > 1 and torch.equal(plain[..., :half], plain[..., half:]):
-            found = change(plain[..., :half], generator).repeat(*[1] * (x.ndim - 1), 2)
+        if says_twice(plain):
+            half = plain[..., : x.shape[-1] // 2]
+            found = change(half, generator).repeat(*[1] * (x.ndim - 1), 2)
         else:
             found = change(plain, generator)
         return found.requires_grad_(x.requires_grad)

@@ -68,6 +68,12 @@ def _write(target: Any, source: Any) -> None:
     target.copy_(source.detach()[tuple(map(slice, target.shape))])
 
 
+def says_twice(tensor: torch.Tensor) -> bool:
+    """Say whether all rows are of two equal halves, as in tables of angles."""
+    half = tensor.shape[-1] // 2 if tensor.ndim else 0
+    return half > 1 and torch.equal(tensor[..., :half], tensor[..., half:])
+
+
 def once(tensor: torch.Tensor) -> torch.Tensor:
     """Return the part of an expanded tensor that holds every element once."""
     for dimension, step in enumerate(tensor.stride()):
@@ -148,19 +154,25 @@ def _stretches(count: int) -> tuple[int, torch.Tensor]:
     return stretch, margin + stretch * torch.arange(wanted)
 
 
-def exchange(tensor: torch.Tensor, places: torch.Tensor, moved: int = 1) -> None:
-    """Have the elements at `places` move on by so many of them, in place, of whatever dtype.
+def exchange(tensor: torch.Tensor, places: torch.Tensor, *, moves: bool = True) -> None:
+    """Swap elements at `places` in pairs, in place, of whatever dtype; or only do that work.
+
+    Zeros stay where they are: they can be a structure (a triangular matrix, a mask), and what a
+    zero meets on a diagonal is not defined.
 
     On the CPU without an operator of torch's: what is told of each of them must not see the content
     of a timed call before its clock starts.
     """
     flat = bits(tensor).flatten()
-    if flat.device.type == "cpu":
-        plain, order = flat.numpy(), places.numpy()
-        # numpy.roll takes longer than the rest.
-        plain[order] = plain[numpy.concatenate((order[-moved:], order[:-moved]))]
-    else:
-        flat[places] = flat[places.roll(moved)]
+    at_once = flat.device.type == "cpu"
+    where = numpy.where if at_once else torch.where
+    held: Any
+    held, order = (flat.numpy(), places.numpy()) if at_once else (flat, places)
+    half = len(order) // 2
+    first, second = order[:half], order[half : 2 * half]
+    one, other = held[first], held[second]
+    swapped = (one != 0) & (other != 0) & moves
+    held[first], held[second] = where(swapped, other, one), where(swapped, one, other)
     if not tensor.is_contiguous():
         tensor.copy_(flat.view(tensor.dtype).view(tensor.shape))
 

@@ -23,15 +23,25 @@ class Renewal:
     """Changes tensors in place, behind autograd's back, each time it is called."""
 
     def __init__(
-        self, tensors: Iterable[torch.Tensor], seed: int, *, restores: bool = False
+        self,
+        tensors: Iterable[torch.Tensor],
+        seed: int,
+        *,
+        restores: bool = False,
+        in_order: bool = False,
     ) -> None:
         """Take the floating-point ones; integers can be a structure.
 
-        With `restores` a copy of what they hold now is kept, from which `begin` begins.
+        With `in_order`, and in what says everything twice, elements keep their places. With
+        `restores` a copy of what they hold now is kept, from which `begin` begins.
         """
         found = [inputs.once(tensor.data) for tensor in tensors if tensor.is_floating_point()]
         self._scaled = [tensor for tensor in found if tensor.dtype in inputs.SCALABLE]
-        self._mixed = [tensor for tensor in found if inputs.has_room(tensor)]
+        self._mixed = [
+            tensor
+            for tensor in found
+            if not in_order and inputs.has_room(tensor) and not inputs.says_twice(tensor)
+        ]
         self._dice = random.Random(seed)
         self._generator = torch.Generator().manual_seed(seed)
         self._scale = 1.0
@@ -54,14 +64,14 @@ class Renewal:
         """Write content that was not there before."""
         step = self._dice.uniform(_NEAREST, _FARTHEST)
         scale = 1 - step if self._scale > 1 else 1 + step
-        self._write(scale / self._scale, moved=1)
+        self._write(scale / self._scale, moves=True)
         self._scale = scale
 
     def again(self) -> None:
         """Write the content that is there once more, with the same work."""
-        self._write(1.0, moved=0)
+        self._write(1.0, moves=False)
 
-    def _write(self, factor: float, moved: int) -> None:
+    def _write(self, factor: float, *, moves: bool) -> None:
         for tensor in self._scaled:
             tensor.mul_(factor)
         # Tensors of a size share their places: a pool has hundreds, and drawing is slow.
@@ -70,4 +80,4 @@ class Renewal:
             size = tensor.numel(), tensor.device
             if size not in places:
                 places[size] = inputs.places(size[0], self._generator).to(tensor.device)
-            inputs.exchange(tensor, places[size], moved)
+            inputs.exchange(tensor, places[size], moves=moves)

@@ -71,6 +71,8 @@ def reuse_pairs(
     synchronize: Callable[[], None],
     backward: bool,
     rewritten: Collection[int] = (),
+    *,
+    in_order: bool = False,
 ) -> list[Pair]:
     """Time calls with fresh tensors and with known ones, in turns.
 
@@ -78,7 +80,8 @@ def reuse_pairs(
     or definite inputs stay so); known ones were the arguments of the calls before. In front of a
     fresh call stand as many calls as in front of a known one, each on other content. All are read
     once in front of the timed call, so that the processor's caches hold either. Parameters stay the
-    same objects; what a call writes to (`rewritten`) is restored in front of it.
+    same objects; what a call writes to (`rewritten`) is restored in front of it. With `in_order`
+    elements keep their places.
     """
     run = functools.partial(_timed, function, synchronize, backward)
     known = Held(fresh_copies(given), rewritten)
@@ -105,7 +108,7 @@ def reuse_pairs(
                 else [fresh(2 * number), fresh(2 * number + 1)]
             )
             changing = [*activations(before[0].source, weights), *before[1]]
-            renew = Renewal(changing if name == "fresh" else (), number)
+            renew = Renewal(changing if name == "fresh" else (), number, in_order=in_order)
             for _ in range(calls):
                 renew()
                 run(*before)
@@ -129,7 +132,9 @@ def cached(pairs: Sequence[Pair]) -> bool:
     return min(pair.log_ratio for pair in pairs) > math.log(CACHED_RATIO)
 
 
-def known_content_gain(block: Block, changing: Sequence[torch.Tensor], seed: int) -> float:
+def known_content_gain(
+    block: Block, changing: Sequence[torch.Tensor], seed: int, *, in_order: bool = False
+) -> float:
     """Return how much longer a block's calls take on content they never met, as a log-ratio.
 
     First the content that was timed all along, then content that is new each time: both are written
@@ -137,7 +142,7 @@ def known_content_gain(block: Block, changing: Sequence[torch.Tensor], seed: int
     each time that the last content has become known, or it was the device's clock; 0.0 where it is
     not.
     """
-    renewal = Renewal(changing, seed)
+    renewal = Renewal(changing, seed, in_order=in_order)
     known, fresh = list[float](), list[float]()
     # A block whose every call is timed on its own meets new content each time as it is.
     if not renewal.changes_anything or type(block).run_after is Block.run_after:

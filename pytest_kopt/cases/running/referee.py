@@ -310,7 +310,7 @@ class _Content:
         sets = [Held(self._set(arm, i), case.rewritten) for i in range(len(self._cases(arm)))]
         given_to = [held.source for held in sets]
         content = [item for held in given_to for item in activations(held, case.weights)]
-        renewal = Renewal(content, 0)
+        renewal = Renewal(content, 0, in_order=case.keeps_order)
         begin_content(case, given_to, renewal, look["seed"])
         _go_on(renewal, look)
         return Forward(case, case.function, sets[look["number"]])

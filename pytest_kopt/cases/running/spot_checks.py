@@ -174,7 +174,9 @@ class Spotted(Block):
     def known_gain(self) -> float:
         """Return how much faster calls are for content that they know; writes to the inputs."""
         changing = [tensor for recorder in self._recorders for tensor in recorder.call.changing]
-        return known_content_gain(self._inner, changing, self._dice.getrandbits(62))
+        seed = self._dice.getrandbits(62)
+        in_order = self._case.keeps_order
+        return known_content_gain(self._inner, changing, seed, in_order=in_order)
 
     def _on_new_content(self, seed: int) -> float:
         number = random.Random(seed).randrange(min(len(self._recorders), self.calls))

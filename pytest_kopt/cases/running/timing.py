@@ -227,4 +227,4 @@ def renewal_of(sets: Sequence[Held], case: Case, bench: Bench) -> Renewal | None
     if bench.device != "cpu":
         return None
     tensors = [item for held in sets for item in activations(held.source, case.weights)]
-    return Renewal(tensors, bench.session_seed, restores=True)
+    return Renewal(tensors, bench.session_seed, restores=True, in_order=case.keeps_order)

@@ -49,7 +49,15 @@ def _reused(course: Course, purpose: str) -> list[Pair]:
     given = make_inputs(case, derive(bench.session_seed, case.nodeid, f"recall {purpose}"))
     synchronize = torch.cuda.synchronize if bench.device == "cuda" else lambda: None
     call = case.positional(case.function)
-    return reuse_pairs(call, given, case.weights, synchronize, case.backward, case.rewritten)
+    return reuse_pairs(
+        call,
+        given,
+        case.weights,
+        synchronize,
+        case.backward,
+        case.rewritten,
+        in_order=case.keeps_order,
+    )
 
 
 def _is_suspected(case: Case) -> bool:
