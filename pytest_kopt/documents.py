@@ -134,11 +134,6 @@ def usable(
         return model.model_validate(stand_ins | legal), _sentences(model, error, document)
 
 
-def quoting(message: str) -> str:
-    """Return a message as one line, escaped like a literal: it may quote anything."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
-
-
 #: What would be legal, by pydantic's type of the error, or by the first word of that type.
 _LEGAL = {
     "string_type": "text",
@@ -173,7 +168,9 @@ def legal(problem: ErrorDetails) -> str:
     kind = problem["type"]
     # int_type, int_parsing and int_from_float all ask for a whole number.
     text = _LEGAL.get(kind) or _LEGAL.get(kind.partition("_")[0], "")
-    return quoting(text.format(**problem.get("ctx", {})) if text else problem["msg"])
+    message = text.format(**problem.get("ctx", {})) if text else problem["msg"]
+    # It may quote anything: what cannot be printed is escaped like in a literal.
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
 
 
 def key_of(problem: ErrorDetails, document: Any) -> str:

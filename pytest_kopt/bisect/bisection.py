@@ -151,10 +151,10 @@ class Bisection:
 def other_tree(repository: Repository, commit: str) -> Iterator[Repository]:
     """Yield a work tree of the repository, gone afterwards; those that kills left go first."""
     for tree in repository.trees:
-        owner = tree.path.parent.name.removeprefix(_PREFIX).partition("-")[0]
-        if tree.path.parent.name.startswith(_PREFIX) and not Path("/proc", owner).exists():
-            repository.remove_tree(tree.path)
-            tree.path.parent.rmdir()
+        owner = tree.parent.name.removeprefix(_PREFIX).partition("-")[0]
+        if tree.parent.name.startswith(_PREFIX) and not Path("/proc", owner).exists():
+            repository.remove_tree(tree)
+            tree.parent.rmdir()
     with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-") as directory:
         path = Path(directory).resolve() / repository.root.name
         repository.add_tree_at(path, commit)

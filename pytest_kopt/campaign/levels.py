@@ -108,7 +108,10 @@ def propose(table: Table) -> tuple[Row, ...]:
     """
     rows = table.passed
     count = min(len(rows), MOST, max(LEAST, len(rows) // _EACH_FOR))
-    by_size = sorted(rows, key=_size)
+    sizes = {
+        row.key: math.prod(v for v in row.typed_dims.values() if type(v) is int) for row in rows
+    }
+    by_size = sorted(rows, key=lambda row: sizes[row.key])
     chosen = [_most_varying(band, smallest=i == 0) for i, band in enumerate(_bands(by_size, count))]
     skewed = [row for row in by_size if row.dims.get("distribution", "uniform") != "uniform"]
     if skewed and not any(row in skewed for row in chosen):
@@ -127,10 +130,6 @@ def _bands(rows: Sequence[Row], count: int) -> list[Sequence[Row]]:
 
 def _most_varying(band: Sequence[Row], *, smallest: bool = False) -> Row:
     return max(band if smallest else band[::-1], key=_variation)
-
-
-def _size(row: Row) -> int:
-    return math.prod(value for value in row.typed_dims.values() if type(value) is int)
 
 
 def _variation(row: Row) -> float:

@@ -195,7 +195,7 @@ def _test_gaps(
         same_name = [file for file in map(Path, seen.modules) if file.name == path.name]
         wrong = [(f, _EDITABLE) for f in same_name if installed & set(f.parts)][:1]
         if repository:
-            others = (counterpart(root, t.path, repository) / source for t in repository.trees)
+            others = (counterpart(root, tree, repository) / source for tree in repository.trees)
             wrong += [(other, _ON_PATH) for other in others if str(other) in seen.modules]
         found += [
             f"kernel {source!r} is imported from {file}, not from this tree: {legal}"

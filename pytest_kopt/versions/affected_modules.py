@@ -96,7 +96,10 @@ def universe(start: str, changed: Iterable[Path], root: Path) -> dict[str, Path]
             if name in modules:
                 chosen[name] = modules[name]
     for name in chosen:
-        _refuse_registrations(name, trees[name])
+        for node in (node for node in ast.walk(trees[name]) if isinstance(node, ast.Call)):
+            called = ast.unparse(node.func)
+            if any(f".{called}".endswith(f".{word}") for word in _REGISTRATIONS):
+                raise NotLoadable(f"module {name!r} calls {called}() at line {node.lineno}")
     return chosen
 
 
@@ -144,14 +147,6 @@ def _imported(name: str, tree: ast.Module, modules: Mapping[str, Path]) -> set[s
     return {way for name in found for way in accumulate(name.split("."), "{}.{}".format)} & {
         *modules
     }
-
-
-def _refuse_registrations(name: str, tree: ast.Module) -> None:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
-            if any(f".{called}".endswith(f".{word}") for word in _REGISTRATIONS):
-                raise NotLoadable(f"module {name!r} calls {called}() at line {node.lineno}")
 
 
 def home(function: object) -> ModuleType | None:

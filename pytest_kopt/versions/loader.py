@@ -85,26 +85,22 @@ class SecondVersion(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        return self._spec(fullname) if fullname in self._paths else None
+        if fullname not in self._paths:
+            return None
+        file = self._paths[fullname]
+        if not file.is_file():
+            raise NotLoadable(f"the incumbent has no {file.name!r} for module {fullname!r}")
+        return importlib.util.spec_from_file_location(
+            fullname,
+            file,
+            loader=_SourceLoader(fullname, str(file), self),
+            submodule_search_locations=[str(file.parent)] if file.name == "__init__.py" else None,
+        )
 
     def import_hook(self, name: str, *args: Any, **kwargs: Any) -> ModuleType:
         """Stand in for `__import__` in the second version's modules."""
         with self._swapped():
             return builtins.__import__(name, *args, **kwargs)
-
-    def _spec(self, name: str) -> importlib.machinery.ModuleSpec:
-        path = self._paths[name]
-        if not path.is_file():
-            raise NotLoadable(f"the incumbent has no {path.name!r} for module {name!r}")
-        is_package = path.name == "__init__.py"
-        spec = importlib.util.spec_from_file_location(
-            name,
-            path,
-            loader=_SourceLoader(name, str(path), self),
-            submodule_search_locations=[str(path.parent)] if is_package else None,
-        )
-        assert spec is not None
-        return spec
 
     @contextmanager
     def _swapped(self) -> Iterator[None]:

@@ -43,14 +43,6 @@ class Change:
     is_submodule: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """A work tree of a repository; `branch` is None on a detached HEAD."""
-
-    path: Path
-    branch: str | None
-
-
 class Repository:
     """The work tree around a directory."""
 
@@ -82,16 +74,15 @@ class Repository:
         return self._repo.head.commit.hexsha if self._repo.head.is_valid() else None
 
     @property
-    def trees(self) -> list[Tree]:
-        """The work trees that this repository has on disk, the main one first where it has one."""
-        found = []
+    def trees(self) -> dict[Path, str | None]:
+        """The work trees on disk, the main one first if any, by branch (None: detached HEAD)."""
+        found: dict[Path, str | None] = {}
         for block in self._repo.git.worktree("list", "--porcelain").split("\n\n"):
             told = dict(line.partition(" ")[::2] for line in block.splitlines())
             path = Path(told.get("worktree", ""))
             # For a submodule git names the folder of its database, which is no tree.
             if {"bare", "prunable"}.isdisjoint(told) and (path / ".git").exists():
-                branch = told.get("branch", "").removeprefix("refs/heads/")
-                found.append(Tree(path, branch or None))
+                found[path] = told.get("branch", "").removeprefix("refs/heads/") or None
         return found
 
     @property
@@ -101,7 +92,7 @@ class Repository:
         None where there is none: a bare repository, a submodule, a `.git` kept elsewhere.
         """
         common = self.database
-        roots = [tree.path.resolve() for tree in self.trees]
+        roots = [tree.resolve() for tree in self.trees]
         return common.parent if common.name == ".git" and common.parent in roots else None
 
     @property

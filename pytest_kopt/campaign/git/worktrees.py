@@ -78,8 +78,8 @@ def check_new_tree(path: Path, branch: str | None, repository: Repository | None
     if path.exists() or path.is_symlink():
         raise refused(f"{path} exists already", legal="a directory to be made")
     for tree in repository.trees:
-        if path.is_relative_to(tree.path.resolve()):
-            raise refused(f"{path} lies inside the tree {tree.path}", legal="a directory beside it")
+        if path.is_relative_to(tree.resolve()):
+            raise refused(f"{path} lies inside the tree {tree}", legal="a directory beside it")
     if taken := _tree_on(branch, repository):
         what = f"branch {branch!r} is checked out in {taken}"
         raise refused(what, legal="--branch with another name, or kopt init in that tree")
@@ -127,4 +127,4 @@ def counterpart(root: Path, tree: Path, repository: Repository) -> Path:
 
 
 def _tree_on(branch: str, repository: Repository) -> Path | None:
-    return next((tree.path for tree in repository.trees if tree.branch == branch), None)
+    return next((tree for tree, on in repository.trees.items() if on == branch), None)

@@ -94,21 +94,14 @@ class UpstreamCampaign(Campaign):
             return
         commit, restored = None, []
         kept = apply and final is not None and final.decision.keeps
-        if kept and final is not None:
-            commit = self._commit_best(begun, final)
-        else:
+        if kept and final is not None and (commits := self._commits):
+            files: dict[str, Path | None] = dict.fromkeys(self.baseline().files)
+            placed = self.kept(begun.round).kernel_paths()
+            files |= {self._path(path): place for path, place in placed.items()}
+            commit = commits.of_round(self.state.rounds[begun.round], files, final.reason)
+        elif not kept:
             restored = self.baseline().restore(self.root, over=self.incumbent())
         self.append(ledger.Integrated(time=now(), kept=kept, git_commit=commit, restored=restored))
-
-    def _commit_best(self, begun: ledger.Integrating, final: ledger.Final) -> str | None:
-        commits = self._commits
-        if commits is None:
-            return None
-        item = self.state.rounds[begun.round]
-        kept = self.kept(item.number).kernel_paths()
-        gone = dict.fromkeys(self.baseline().files)
-        files = {**gone, **{self._path(path): place for path, place in kept.items()}}
-        return commits.of_round(item, files, final.reason)
 
     def _has_moved(self, path: str) -> bool:
         """Say whether a file is neither as extracted nor as a cut-off integration left it."""
