@@ -82,47 +82,30 @@ class Ceiling:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What one device can reach; `warm`: inputs stay in cache between calls (the CPU)."""
-
-    device: str
-    bandwidth: Ceiling
-    matrix: dict[str, Ceiling]
-    launch_us: dict[str, float]
-    sweep: tuple[tuple[int, float], ...] = ()
-    warm: bool = False
-
-    def rate(self, dtype: str) -> Ceiling:
-        """Return the ceiling of the FLOP rate on inputs of a dtype (torch's name of it)."""
-        return self.matrix.get(dtype) or Ceiling(None, None, f"matrix rate of {dtype}: UNKNOWN")
-
-    def bandwidth_for(self, nbytes: float) -> Ceiling:
-        """Return the bandwidth ceiling for a call that moves `nbytes`."""
-        beyond = self.bandwidth.value
-        if not self.warm or beyond is None:
-            return self.bandwidth
-        best = max((rate for size, rate in self.sweep if 2 * size >= nbytes), default=beyond)
-        if best <= beyond:
-            return self.bandwidth
-        origin = self.bandwidth.source.partition(" <- ")[2]
-        source = f"copy bandwidth within caches: {best:.4g} TB/s <- {origin}"
-        return Ceiling(best, self.bandwidth.documented, source)
-
-
-def ceilings_for(device: str, measured: Measured | None, facts: Facts) -> Ceilings:
-    """Return the ceilings of a device by its own name; pure but for reading spec files.
+    """What one device, by its own name, can reach as far as it is known.
 
     Raises BadInput when a measured ceiling lies above the documented peak.
     """
-    product = facts.product(device)
-    origin = f"measured {measured.measured} on {device}" if measured else ""
 
-    def ceiling(metrics: str, found: float | None, unit: str) -> Ceiling:
+    def __init__(self, device: str, measured: Measured | None, facts: Facts) -> None:
+        self._device, self._measured, self._facts = device, measured, facts
+        self.launch_us = measured.launch_us if measured else {}
+        rates = (
+            {dtype: found.tflops for dtype, found in measured.matrix.items()} if measured else {}
+        )
+        copied = measured.copy_tb_per_s if measured else None
+        self.bandwidth = self._ceiling("hbm_bandwidth", copied, "TB/s")
+        self._matrix = {
+            dtype: self._ceiling(metrics, rates.get(dtype), "TFLOPS")
+            for dtype, metrics in _PEAKS.items()
+        }
+
+    def _ceiling(self, metrics: str, found: float | None, unit: str) -> Ceiling:
         metric, *_ = names = metrics.split()
-        documented, cited = None, f"{metric}: UNKNOWN ({device} is in no spec file)"
-        if product is not None:
-            told = [facts.fact(name, product.architecture, product.name) for name in names]
+        documented, cited = None, f"{metric}: UNKNOWN ({self._device} is in no spec file)"
+        if product := self._facts.product(self._device):
+            told = [self._facts.fact(name, product.architecture, product.name) for name in names]
             fact = next((fact for fact in told if fact.value is not None), told[0])
             metric, documented, cited = fact.metric, fact.value, fact.citation()
         if found is None:
@@ -130,21 +113,31 @@ def ceilings_for(device: str, measured: Measured | None, facts: Facts) -> Ceilin
         if documented is not None and found > documented:
             what = f"{metric} was measured as {found:g} {unit}, above the documented peak: {cited}"
             legal = "a peak bounds every measurement; measure again with `kopt calibrate`"
-            raise BadInput(what, where=f"ceilings of {device}", legal=legal)
-        return Ceiling(found, documented, f"{metric}: {found:.4g} {unit} <- {origin}")
+            raise BadInput(what, where=f"ceilings of {self._device}", legal=legal)
+        return Ceiling(found, documented, f"{metric}: {found:.4g} {unit} <- {self._origin}")
 
-    rates = measured.matrix if measured else {}
-    return Ceilings(
-        device=device,
-        bandwidth=ceiling("hbm_bandwidth", measured.copy_tb_per_s if measured else None, "TB/s"),
-        matrix={
-            dtype: ceiling(metric, rates[dtype].tflops if dtype in rates else None, "TFLOPS")
-            for dtype, metric in _PEAKS.items()
-        },
-        launch_us=dict(measured.launch_us) if measured else {},
-        sweep=tuple((point.nbytes, point.tb_per_s) for point in measured.sweep) if measured else (),
-        warm=measured is not None and measured.kind == "cpu",
-    )
+    @property
+    def _origin(self) -> str:
+        return f"measured {self._measured.measured} on {self._device}" if self._measured else ""
+
+    def rate(self, dtype: str) -> Ceiling:
+        """Return the ceiling of the FLOP rate on inputs of a dtype (torch's name of it)."""
+        return self._matrix.get(dtype) or Ceiling(None, None, f"matrix rate of {dtype}: UNKNOWN")
+
+    def bandwidth_for(self, nbytes: float) -> Ceiling:
+        """Return the bandwidth ceiling for a call that moves `nbytes`.
+
+        On a CPU inputs stay in cache between calls: it follows the size of what is copied.
+        """
+        beyond = self.bandwidth.value
+        if self._measured is None or self._measured.kind != "cpu" or beyond is None:
+            return self.bandwidth
+        fitting = (point.tb_per_s for point in self._measured.sweep if 2 * point.nbytes >= nbytes)
+        best = max(fitting, default=beyond)
+        if best <= beyond:
+            return self.bandwidth
+        source = f"copy bandwidth within caches: {best:.4g} TB/s <- {self._origin}"
+        return Ceiling(best, self.bandwidth.documented, source)
 
 
 def path_of(workspace: Path, device: str) -> Path:
@@ -164,4 +157,4 @@ def save(workspace: Path, measured: Measured) -> Path:
 
 
 def known(workspace: Path, device: str) -> Ceilings:
-    return ceilings_for(device, load(workspace, device), Facts())
+    return Ceilings(device, load(workspace, device), Facts())

@@ -15,25 +15,19 @@ from pytest_kopt.versions.errors import NotLoadable
 
 #: Calls that write to a registry of torch's or build an extension: a second registration of one
 #: name raises, or silently changes what the first version returns.
-_REGISTRATIONS = frozenset(
-    {
-        *("custom_op", "triton_op", "register_kernel", "register_fake", "register_autograd"),
-        *("Library", "load_inline", "cpp_extension.load"),
-    }
-)
+_REGISTRATIONS = {
+    *("custom_op", "triton_op", "register_kernel", "register_fake", "register_autograd"),
+    *("Library", "load_inline", "cpp_extension.load"),
+}
 #: Files that a kernel reads or builds from: a change may reach it without an import.
-DATA_SUFFIXES = frozenset(
-    {
-        *(".json", ".yaml", ".yml", ".csv", ".npz", ".npy", ".pt", ".safetensors", ".bin"),
-        *(".ptx", ".cubin", ".hsaco"),
-    }
-)
-NATIVE_SUFFIXES = frozenset(
-    {
-        *(".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".hip", ".inc", ".inl"),
-        *(".cl", ".s", ".mlir", ".ll"),
-    }
-)
+DATA_SUFFIXES = {
+    *(".json", ".yaml", ".yml", ".csv", ".npz", ".npy", ".pt", ".safetensors", ".bin"),
+    *(".ptx", ".cubin", ".hsaco"),
+}
+NATIVE_SUFFIXES = {
+    *(".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".hip", ".inc", ".inl"),
+    *(".cl", ".s", ".mlir", ".ll"),
+}
 
 
 def project_modules(root: Path) -> dict[str, Path]:

@@ -77,12 +77,8 @@ def draw_restart(state: CampaignState, seed: int) -> list[int]:
 
 def document(given: Recollection) -> dict[str, Any]:
     """Return the content of `memory/v<N>.json`; what nothing tells is null or empty."""
-    item, verdict, notes, lines = (
-        given.item,
-        given.verdict,
-        given.item.notes,
-        given.verdict.rooflines,
-    )
+    item, verdict = given.item, given.verdict
+    notes, lines = item.notes, verdict.rooflines
     baseline, kept = verdict.decision is Decision.BASELINE, verdict.decision.keeps
     snrs = _numbers(given.table, "out_snr")
     hot = [
