@@ -5,31 +5,19 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
+from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.state import CampaignState, Round
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.profiling.table import CaseProfile
 from pytest_kopt.roofline import TARGET_PCT
-from pytest_kopt.schema.table import Table
+from pytest_kopt.schema.table import Table, read_csv
 
 _VERSION = re.compile(r"v(\d+)")
 _TIMES = ("Forward Time (ms)", "Backward Time (ms)", "Time (ms)")
-
-
-@dataclass(frozen=True, slots=True)
-class Recollection:
-    """What a round's memory is made of; a table is None where no row arrived."""
-
-    item: Round
-    verdict: Verdict
-    table: Table | None
-    previous: Table | None
-    profiles: Sequence[CaseProfile]
-    masked: bool
 
 
 def version_of(number: int) -> int:
@@ -75,15 +63,24 @@ def draw_restart(state: CampaignState, seed: int) -> list[int]:
     return sorted(random.Random(seed).sample(free, (len(free) + 1) // 2))
 
 
-def document(given: Recollection) -> dict[str, Any]:
+def table_of(campaign: Campaign, number: int) -> Table | None:
+    """Return the rows of a round's last attempt, None where no row arrived."""
+    path = campaign.layout.artifacts(number) / "benchmark.csv"
+    return read_csv(path) if path.is_file() else None
+
+
+def document(campaign: Campaign, item: Round, profiles: Sequence[CaseProfile]) -> dict[str, Any]:
     """Return the content of `memory/v<N>.json`; what nothing tells is null or empty."""
-    item, verdict = given.item, given.verdict
+    verdict, table = campaign.verdict(item), table_of(campaign, item.number)
+    assert verdict is not None
+    before = campaign.state.incumbent_as_of(item.number - 1)
+    previous = table_of(campaign, before) if before else None
     notes, lines = item.notes, verdict.rooflines
     baseline, kept = verdict.decision is Decision.BASELINE, verdict.decision.keeps
-    snrs = _numbers(given.table, "out_snr")
+    snrs = _numbers(table, "out_snr")
     hot = [
         f"{case.label}: {row.kernel} {row.mean_us:.3f} us x {row.calls}"
-        for case in given.profiles
+        for case in profiles
         if (row := case.hottest)
     ]
     bounds = sorted({f"{line.bound}_bound" for line in lines})
@@ -91,9 +88,9 @@ def document(given: Recollection) -> dict[str, Any]:
     told: dict[str, Any] = {
         "version": f"v{version_of(item.number)}",
         "round": item.number,
-        "masked": given.masked,
+        "masked": version_of(item.number) in campaign.state.masked,
         "timestamp": item.verdict.time if item.verdict else None,
-        "performance": _performance(given),
+        "performance": _performance(verdict, table, previous),
         "optimization": {
             "action_category": "baseline" if baseline else notes.bucket,
             "action_description": notes.change or notes.summary or notes.hypothesis,
@@ -103,7 +100,7 @@ def document(given: Recollection) -> dict[str, Any]:
             else None,
         },
         "profile_evidence": {
-            "tool_used": ", ".join(sorted({case.tool for case in given.profiles})) or None,
+            "tool_used": ", ".join(sorted({case.tool for case in profiles})) or None,
             "evidence_summary": "; ".join(hot) or None,
             "bottleneck_type": ", ".join(bounds) or None,
             "evidence_chain": notes.hypothesis,
@@ -123,7 +120,7 @@ def document(given: Recollection) -> dict[str, Any]:
             for line in lines
         ],
         "search_log": [{"source": "notes", **searched}] if notes.evidence else [],
-        "pitfalls_and_fixes": _pitfalls(given),
+        "pitfalls_and_fixes": _pitfalls(item, verdict),
         "references": [
             {"source_type": "knowledge", "path_or_url": source, "description": "roofline"}
             for source in sorted({text for line in lines for text in line.sources})
@@ -139,17 +136,17 @@ def document(given: Recollection) -> dict[str, Any]:
     return told
 
 
-def _performance(given: Recollection) -> dict[str, Any]:
-    now, new, old = _figures(given.table), given.table, given.previous
+def _performance(verdict: Verdict, table: Table | None, previous: Table | None) -> dict[str, Any]:
+    now, new, old = _figures(table), table, previous
     if new is not None and old is not None:  # a quick round has but some of the cases
         new, old = new.only(old.by_key()), old.only(new.by_key())
     both = [(name, figure, _figures(old)[name]) for name, figure in _figures(new).items()]
     shares: dict[str, list[float]] = {"TFLOPS": [], "GB/s": []}
-    for line in given.verdict.rooflines:
+    for line in verdict.rooflines:
         shares[line.unit] += [line.achieved_pct] if line.achieved_pct else []
     return {
         "latency_us": now["latency"],
-        "latency_us_by_shape": _latencies(given.table),
+        "latency_us_by_shape": _latencies(table),
         "tflops": now["tflops"],
         "bandwidth_gbps": now["bandwidth"],
         "tflops_peak_utilization_pct": _mean(shares["TFLOPS"]),
@@ -190,11 +187,11 @@ def _latencies(table: Table | None) -> dict[str, float]:
     return found
 
 
-def _pitfalls(given: Recollection) -> list[dict[str, str | None]]:
+def _pitfalls(item: Round, verdict: Verdict) -> list[dict[str, str | None]]:
     """Return what went wrong: failed attempts, the roll-back's lesson, facts that are UNKNOWN."""
-    notes, verdict = given.item.notes, given.verdict
+    notes = item.notes
     found: list[tuple[str | None, ...]] = []
-    for attempt in given.item.attempts.values():
+    for attempt in item.attempts.values():
         decided = attempt.decided
         if decided and decided.decision.leaves_open:
             kind = "accuracy" if decided.decision is Decision.REPAIR else "runtime"

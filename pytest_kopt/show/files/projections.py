@@ -13,7 +13,7 @@ from pytest_kopt.campaign.history import memory
 from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import CaseResult, device_model_of
 from pytest_kopt.decide.verdict import Decision
-from pytest_kopt.schema.table import Table, read_csv, write_atomically
+from pytest_kopt.schema.table import write_atomically
 from pytest_kopt.show.exports.output_files import benchmark_json
 from pytest_kopt.show.files import optimize_log, performance_log, trend
 from pytest_kopt.show.files.campaign_readme import baseline_report, with_baseline
@@ -36,7 +36,7 @@ def refresh(campaign: Campaign) -> None:
         if item.verdict is not None:
             _round_files(campaign, item)
     first = campaign.state.baseline
-    table = _table(campaign, 1) if first in news else None
+    table = memory.table_of(campaign, 1) if first in news else None
     if first and table:
         write_atomically(campaign.layout.baseline_report, baseline_report(campaign, table))
         verdict, readme = campaign.verdict(first), campaign.layout.readme
@@ -91,25 +91,9 @@ def performance(campaign: Campaign) -> list[Path]:
 
 
 def _memory(campaign: Campaign, item: Round) -> None:
-    verdict = campaign.verdict(item)
-    assert verdict is not None and verdict.attempt is not None
-    before = campaign.state.incumbent_as_of(item.number - 1)
-    version = memory.version_of(item.number)
-    known = memory.Recollection(
-        item=item,
-        verdict=verdict,
-        table=_table(campaign, item.number),
-        previous=_table(campaign, before) if before else None,
-        profiles=read_profiles(campaign.layout, item.number, verdict.attempt),
-        masked=version in campaign.state.masked,
-    )
-    text = json.dumps(memory.document(known), indent=1) + "\n"
-    write_atomically(campaign.layout.memory(version), text)
-
-
-def _table(campaign: Campaign, number: int) -> Table | None:
-    path = campaign.layout.artifacts(number) / "benchmark.csv"
-    return read_csv(path) if path.is_file() else None
+    profiles = read_profiles(campaign.layout, item.number, item.last.number)
+    text = json.dumps(memory.document(campaign, item, profiles), indent=1) + "\n"
+    write_atomically(campaign.layout.memory(memory.version_of(item.number)), text)
 
 
 def _round_files(campaign: Campaign, item: Round) -> None:
