@@ -184,8 +184,7 @@ def _layouts(campaigns: Sequence[str | Path]) -> list[Layout]:
             layout = find(path.parent, path.name)
         else:
             project = Project.here()
-            name = choose_campaign(given, project.root, project.workspace)
-            layout = find(project.workspace.resolve(), name)
+            layout = choose_campaign(given, project.root, project.workspace.resolve())
         known = found.setdefault(layout.name, layout)
         if known != layout:
             places = f"{known.directory}, {layout.directory}"

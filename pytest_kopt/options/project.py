@@ -11,7 +11,6 @@ from pytest_kopt.campaign import manifest
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.git.worktrees import choose_campaign, keeper, root_of
-from pytest_kopt.campaign.layout import find
 from pytest_kopt.options.settings import DEFAULT_WORKSPACE, workspace_of
 
 
@@ -50,5 +49,5 @@ class Project:
 
         It is opened where it runs, which may be another tree than this one.
         """
-        layout = find(self.workspace, choose_campaign(name, self.root, self.workspace))
+        layout = choose_campaign(name, self.root, self.workspace)
         return Campaign(layout, root_of(layout, manifest.load(layout.manifest), self.root))

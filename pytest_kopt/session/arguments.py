@@ -22,14 +22,11 @@ def take_from_manifest(config: pytest.Config, args: list[str]) -> None:
         return
     from pytest_kopt.campaign import manifest
     from pytest_kopt.campaign.git.worktrees import choose_campaign
-    from pytest_kopt.campaign.layout import find
     from pytest_kopt.options.settings import workspace_of
 
-    workspace = workspace_of(config)
     named = known.kopt_campaign or config.getini("kopt_campaign")
     try:
-        name = choose_campaign(named, config.rootpath, workspace)
-        layout = find(workspace, name)
+        layout = choose_campaign(named, config.rootpath, workspace_of(config))
         given = manifest.load(layout.manifest)
         inside = config.rootpath.resolve() == layout.directory.resolve()
         tests = given.upstream.tests if given.upstream and not inside else given.tests

@@ -6,7 +6,6 @@ from pytest_kopt import policies
 from pytest_kopt.campaign import notes, running
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git.worktrees import choose_campaign
-from pytest_kopt.campaign.layout import find
 from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.workspace.upstream import UpstreamCampaign
 from pytest_kopt.clock import now
@@ -24,8 +23,7 @@ from pytest_kopt.trials.stages import Asked
 
 def open_trial(settings: Settings, setup: PytestSetup) -> CampaignTrial:
     """Return the trial that `--kopt-round` asks for; BadInput where it cannot run now."""
-    name = choose_campaign(settings.campaign, settings.root, settings.workspace)
-    layout = find(settings.workspace, name)
+    layout = choose_campaign(settings.campaign, settings.root, settings.workspace)
     with running.refusals_left(layout.running):
         campaign = Campaign(layout, settings.root)
         upstream = settings.round == "final" and campaign.is_upstream

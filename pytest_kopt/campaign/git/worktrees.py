@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pytest_kopt.campaign.git.repository import Repository
-from pytest_kopt.campaign.layout import Layout, campaigns
+from pytest_kopt.campaign.layout import Layout, campaigns, find
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.errors import BadInput
 
@@ -85,17 +85,16 @@ def check_new_tree(path: Path, branch: str | None, repository: Repository | None
         raise refused(what, legal="--branch with another name, or kopt init in that tree")
 
 
-def choose_campaign(named: str | None, root: Path, workspace: Path) -> str:
-    """Return the campaign's name: the given one, else the branch's, else the only one there is."""
+def choose_campaign(named: str | None, root: Path, workspace: Path) -> Layout:
+    """Find the named campaign, else the branch's, else the only one; BadInput where none is."""
     if named:
-        return named
+        return find(workspace, named)
     repository = Repository.around(root)
-    branch = repository.branch if repository else None
+    branch = (repository.branch if repository else None) or ""
     known = campaigns(workspace)
-    if branch and branch.startswith("optimize/") and branch.removeprefix("optimize/") in known:
-        return branch.removeprefix("optimize/")
-    if len(known) == 1:
-        return known[0]
+    own = branch.startswith("optimize/") and branch.removeprefix("optimize/") in known
+    if own or len(known) == 1:
+        return find(workspace, branch.removeprefix("optimize/") if own else known[0])
     what = f"{len(known)} exist, and none is named"
     legal = f"NAME or --kopt-campaign NAME: {', '.join(known)}"
     if not known:
