@@ -223,12 +223,16 @@ class Campaign:
             commit, restored = None, []
             if action == "commit" and commits:
                 commits.check_still_there()
-                files = self._files_to_keep(item, attempt)
+                before = self.state.incumbent_as_of(item.number - 1)
+                known = self.state.rounds[before].verdict if before else None
+                # A file that the candidate removed goes with the others.
+                files: dict[str, Path | None] = dict.fromkeys(known.kernel if known else ())
+                files |= self.kept(item.number, attempt).kernel_paths()
                 files |= {str(path): path for path in beside(self)}
                 commit = commits.of_round(item, files, attempt.decided.reason)
             elif action == "restore":
-                known = (each.decided for each in item.attempts.values())
-                was_kept = any(each and each.decision.keeps for each in known)
+                told = (each.decided for each in item.attempts.values())
+                was_kept = any(each and each.decision.keeps for each in told)
                 undone = commits if self.state.incumbent and was_kept else None
                 if undone:  # a commit has the version of a round that was taken back since
                     undone.check_still_there()
@@ -280,25 +284,16 @@ class Campaign:
             return None
         return Commits(self.repository, self.manifest, self.layout, self.root)
 
-    def _files_to_keep(self, item: Round, attempt: Attempt) -> dict[str, Path | None]:
-        """Return an attempt's kernel files; a file that the candidate removed goes with them."""
-        before = self.state.incumbent_as_of(item.number - 1)
-        known = self.state.rounds[before].verdict if before else None
-        gone = dict.fromkeys(known.kernel if known else ())
-        return {**gone, **self.kept(item.number, attempt).kernel_paths()}
-
     def results(self, number: int) -> list[CaseResult]:
         """Return the results of a round's last attempt; BadInput when they are not as recorded."""
         return self.kept(number).results()
 
     def verdict(self, item: Round) -> Verdict | None:
         """Return a round's latest verdict with what applying it did."""
-        decided = item.verdict
-        if decided is None:
+        if item.verdict is None:
             return None
-        attempt = item.attempts[decided.attempt]
-        verdict = self.kept(item.number, attempt).verdict()
-        if (done := attempt.applied) is None:
+        verdict, done = self.kept(item.number, item.last).verdict(), item.last.applied
+        if done is None:
             return verdict
         applied = Applied(git_commit=done.git_commit, restored=done.restored)
         return verdict.model_copy(update={"applied": applied})

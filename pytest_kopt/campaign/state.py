@@ -128,7 +128,7 @@ class CampaignState:
 
     @property
     def incumbent_round(self) -> int | None:
-        return max((item.number for item in self.kept_rounds()), default=None)
+        return self.incumbent_as_of(max(self.rounds, default=0))
 
     @property
     def last_final(self) -> ledger.Final | None:

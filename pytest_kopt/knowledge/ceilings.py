@@ -105,7 +105,7 @@ class Ceilings:
         metric, *_ = names = metrics.split()
         documented, cited = None, f"{metric}: UNKNOWN ({self._device} is in no spec file)"
         if product := self._facts.product(self._device):
-            told = [self._facts.fact(name, product.architecture, product.name) for name in names]
+            told = [self._facts.fact(name, *product) for name in names]
             fact = next((fact for fact in told if fact.value is not None), told[0])
             metric, documented, cited = fact.metric, fact.value, fact.citation()
         if found is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -73,8 +73,7 @@ class Fact:
         return f"{self.metric}: {shown} <- {self.path}:{self.key}"
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+class Product(NamedTuple):
     """A product as the spec files know it: its architecture and its name there."""
 
     architecture: str
@@ -150,8 +149,7 @@ def product_facts(gpu: str, model: str | None, device: str) -> tuple[str, list[F
     facts = Facts()
     product = facts.product(model or device)
     if product is not None:
-        found = facts.sheet(product.architecture, product.name)
-        return f"{product.name} ({product.architecture})", found
+        return f"{product.name} ({product.architecture})", facts.sheet(*product)
     models = facts.products(gpu)
     if not models or device:
         return f"{device or gpu} is in no spec file: its peaks are UNKNOWN", []
