@@ -89,7 +89,7 @@ def look(path: Path) -> None:
     for item in campaign.state.rounds.values():
         campaign.verdict(item)
         if item.attempts:
-            campaign.results(item.number)
+            campaign.kept(item.number).results()
     if campaign.state.incumbent_round:
         campaign.best.table()
 

@@ -24,7 +24,7 @@ from pytest_kopt.campaign.notes import Notes
 from pytest_kopt.campaign.running import hold
 from pytest_kopt.campaign.state import Attempt, CampaignState, Round, fold
 from pytest_kopt.cases.evidence import CaseEvidence
-from pytest_kopt.cases.result import CaseResult, ExpectedCase
+from pytest_kopt.cases.result import ExpectedCase
 from pytest_kopt.clock import now
 from pytest_kopt.decide.policy import STOP_LIMITS, Policy
 from pytest_kopt.decide.verdict import Applied, Decision, Verdict
@@ -283,10 +283,6 @@ class Campaign:
         if self.repository is None or not self.manifest.git_commit:
             return None
         return Commits(self.repository, self.manifest, self.layout, self.root)
-
-    def results(self, number: int) -> list[CaseResult]:
-        """Return the results of a round's last attempt; BadInput when they are not as recorded."""
-        return self.kept(number).results()
 
     def verdict(self, item: Round) -> Verdict | None:
         """Return a round's latest verdict with what applying it did."""

@@ -40,10 +40,10 @@ class Credit:
 
 
 def shown(campaign: Campaign, item: Round, verdict: Verdict) -> Shown:
-    results = campaign.results(item.number)
+    results = campaign.kept(item.number).results()
     traces = {result.label: result.trace for result in results if result.evidence.training}
     before = campaign.state.incumbent_as_of(item.number - 1)
-    old = [] if before is None else campaign.results(before)
+    old = [] if before is None else campaign.kept(before).results()
     labels = [shape.label for shape in verdict.shapes]
     drawn = [result.evidence.groups for result in results if result.evidence.groups is not None]
     name = f"{verdict.aggregate.metric if verdict.aggregate else ''} {UNDER_SKEW}"

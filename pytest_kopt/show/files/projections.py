@@ -41,7 +41,7 @@ def refresh(campaign: Campaign) -> None:
         write_atomically(campaign.layout.baseline_report, baseline_report(campaign, table))
         verdict, readme = campaign.verdict(first), campaign.layout.readme
         if readme.is_file() and verdict is not None:
-            device, text = device_model_of(campaign.results(1)), readme.read_text()
+            device, text = device_model_of(campaign.kept(1).results()), readme.read_text()
             known = with_baseline(text, campaign.manifest, device, verdict.rooflines)
             if known != text:
                 write_atomically(readme, known)

@@ -78,7 +78,7 @@ class Examination:
     def _incumbent_results(self) -> list[CaseResult]:
         number = self._campaign.state.incumbent_round
         assert number is not None
-        return self._campaign.results(number)
+        return self._campaign.kept(number).results()
 
     @cached_property
     def _incumbent_caches_weights(self) -> bool:
@@ -159,7 +159,7 @@ def _judge_same(ran: Ran) -> Judged:
     opened, kernel, number = ran.opened, ran.begun.kernel, ran.opened.same_as
     campaign, policy = opened.campaign, opened.asked.policy
     assert number is not None
-    ran.collector.results = {result.nodeid: result for result in campaign.results(number)}
+    ran.collector.results = {result.nodeid: result for result in campaign.kept(number).results()}
     gathered = gather(ran)
     verdict = broken(gathered, list(ran.collector.results), _PUT_BACK)
     if not verdict and differing(campaign.incumbent().sources, kernel.sources):
