@@ -46,58 +46,59 @@ def own_file(function: Callable[..., Any]) -> set[Path]:
     return {Path(str(sys.modules[module].__file__)).resolve()}
 
 
-class Translated:
-    """A version's function, given arguments whose classes exist twice as its own modules know them.
+def translating(
+    function: Callable[..., Any],
+    given: Iterable[Any],
+    names: set[str],
+    version: SecondVersion | None = None,
+) -> Callable[..., Any]:
+    """Return what calls a version's function with arguments like `given`, as its modules know them.
 
-    Every version of a comparison is wrapped alike (`version` None: the classes are the caller's),
-    so that the look-up costs all of them the same.
+    Instances of classes of the modules `names`, which exist twice, are translated. Every version
+    of a comparison is wrapped alike (`version` None: the classes are the caller's), so that the
+    look-up costs all of them the same. Raises NotLoadable for arguments that cannot be.
     """
+    if not any(type(item).__module__ in names for item in given):
+        return function
+    made: dict[int, tuple[Any, Any]] = {}
 
-    def __init__(
-        self, function: Callable[..., Any], names: set[str], version: SecondVersion | None = None
-    ) -> None:
-        """Translate instances of classes of the modules `names`."""
-        self._function = function
-        self._names = names
-        self._version = version
-        self._made: dict[int, tuple[Any, Any]] = {}
-
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        """Call the function."""
-        return self._function(
-            *[self._own(item) for item in given],
-            **{name: self._own(item) for name, item in named.items()},
-        )
-
-    def _own(self, item: Any) -> Any:
-        if type(item).__module__ not in self._names:
+    def own(item: Any) -> Any:
+        if type(item).__module__ not in names:
             return item
-        kept = self._made.get(id(item))
+        kept = made.get(id(item))
         if kept is None:
             # The item is kept as well: another one could come to have its id.
-            kept = self._made[id(item)] = (item, self.translated(item))
+            kept = made[id(item)] = (item, _translated(item, names, version))
         return kept[1]
 
-    def translated(self, item: Any) -> Any:
-        """Return an argument as an instance of its twin class; NotLoadable where none fits."""
-        kind = type(item)
-        if kind.__module__ not in self._names or self._version is None:
-            return item
-        twin: Any = self._version.module(kind.__module__)
-        for part in kind.__qualname__.split("."):
-            twin = getattr(twin, part, None)
-        if isinstance(item, Enum) and item.name in getattr(twin, "__members__", {}):
-            return twin[item.name]
-        named = _fields(item)
-        if not named or named != _fields(twin):
-            raise NotLoadable(f"an argument is a {kind.__name__} of {kind.__module__!r}")
-        values = {name: self.translated(getattr(item, name)) for name in named}
-        if isinstance(item, tuple):
-            return twin(**values)
-        made: Any = twin.__new__(twin)
-        for name, value in values.items():
-            object.__setattr__(made, name, value)
-        return made
+    def call(*given: Any, **named: Any) -> Any:
+        return function(*map(own, given), **{name: own(item) for name, item in named.items()})
+
+    for item in given:
+        _translated(item, names, version)
+    return call
+
+
+def _translated(item: Any, names: set[str], version: SecondVersion | None) -> Any:
+    """Return an enum's member, a dataclass or a named tuple as an instance of its twin class."""
+    kind = type(item)
+    if kind.__module__ not in names or version is None:
+        return item
+    twin: Any = version.module(kind.__module__)
+    for part in kind.__qualname__.split("."):
+        twin = getattr(twin, part, None)
+    if isinstance(item, Enum) and item.name in getattr(twin, "__members__", {}):
+        return twin[item.name]
+    named = _fields(item)
+    if not named or named != _fields(twin):
+        raise NotLoadable(f"an argument is a {kind.__name__} of {kind.__module__!r}")
+    values = {name: _translated(getattr(item, name), names, version) for name in named}
+    if isinstance(item, tuple):
+        return twin(**values)
+    made: Any = twin.__new__(twin)
+    for name, value in values.items():
+        object.__setattr__(made, name, value)
+    return made
 
 
 def _fields(item: Any) -> tuple[str, ...]:
@@ -105,21 +106,6 @@ def _fields(item: Any) -> tuple[str, ...]:
     if is_dataclass(item):
         return tuple(field.name for field in fields(item))
     return tuple(getattr(item, "_fields", ()))
-
-
-def translating(
-    function: Callable[..., Any],
-    given: Iterable[Any],
-    names: set[str],
-    version: SecondVersion | None = None,
-) -> Callable[..., Any]:
-    """Return what calls a function with arguments like `given`, translated; or NotLoadable."""
-    if not any(type(item).__module__ in names for item in given):
-        return function
-    wrapped = Translated(function, names, version)
-    for item in given:
-        wrapped.translated(item)
-    return wrapped
 
 
 def place(function: Callable[..., Any]) -> tuple[str, str]:
