@@ -108,28 +108,21 @@ def propose(table: Table) -> tuple[Row, ...]:
     """
     rows = table.passed
     count = min(len(rows), MOST, max(LEAST, len(rows) // _EACH_FOR))
-    sizes = {
-        row.key: math.prod(v for v in row.typed_dims.values() if type(v) is int) for row in rows
-    }
-    by_size = sorted(rows, key=lambda row: sizes[row.key])
-    chosen = [_most_varying(band, smallest=i == 0) for i, band in enumerate(_bands(by_size, count))]
+    by_size = sorted(rows, key=_size)
+    edges = [len(rows) * i // count for i in range(count + 1)] if count else []
+    bands = [by_size[start:end] for start, end in pairwise(edges)]
+    # The outermost one where several vary alike: the smallest of the first band, else the largest.
+    chosen = [max(band[:: -1 if i else 1], key=_variation) for i, band in enumerate(bands)]
     skewed = [row for row in by_size if row.dims.get("distribution", "uniform") != "uniform"]
     if skewed and not any(row in skewed for row in chosen):
-        instead = _most_varying(skewed)
-        place = next(i for i, band in enumerate(_bands(by_size, count)) if instead in band)
-        chosen[place] = instead
+        instead = max(skewed[::-1], key=_variation)
+        chosen[next(i for i, band in enumerate(bands) if instead in band)] = instead
     keys = {row.key for row in chosen}
     return tuple(row for row in rows if row.key in keys)
 
 
-def _bands(rows: Sequence[Row], count: int) -> list[Sequence[Row]]:
-    """Cut rows into `count` runs of nearly the same length."""
-    edges = [len(rows) * i // count for i in range(count + 1)] if count else []
-    return [rows[start:end] for start, end in pairwise(edges)]
-
-
-def _most_varying(band: Sequence[Row], *, smallest: bool = False) -> Row:
-    return max(band if smallest else band[::-1], key=_variation)
+def _size(row: Row) -> int:
+    return math.prod(value for value in row.typed_dims.values() if type(value) is int)
 
 
 def _variation(row: Row) -> float:
