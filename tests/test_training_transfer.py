@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_kopt.campaign.history.final_report import Credit, attribute
+from pytest_kopt.campaign.history.final_report import attribute, audited
 from pytest_kopt.honesty.finding import Finding, is_finding
 from pytest_kopt.honesty.transfer import (
     ACCEPT_ASTERISK,
@@ -126,20 +126,20 @@ rounds = st.lists(
 @given(rounds)
 def test_attribution(items: list[tuple[str | None, float, float]]) -> None:
     credits = [
-        Credit(i + 2, Claim(bucket, None, quant, 10.0), shown(gain))
+        audited(i + 2, Claim(bucket, None, quant, 10.0), shown(gain))
         for i, (bucket, gain, quant) in enumerate(items)
     ]
     s_real, w_real, headline = attribute(credits)
     product = 1.0
     for item in credits:
-        product *= 1 + (credited_pct(item.claim, item.shown) or 0.0) / 100
+        product *= 1 + (item.credited_pct or 0.0) / 100
     assert s_real + w_real == pytest.approx((product - 1) * 100, abs=1e-6)
-    if all(c.claim.bucket in ("K1", "K3") for c in credits):
+    if all(c.bucket in ("K1", "K3") for c in credits):
         assert headline == pytest.approx(s_real + w_real, abs=1e-6)
 
 
 def test_an_unbounded_weight_cache_leaves_a_gap() -> None:
-    credits = [Credit(2, Claim("W1"), shown(30.0)), Credit(3, Claim("K1"), shown(10.0))]
+    credits = [audited(2, Claim("W1"), shown(30.0)), audited(3, Claim("K1"), shown(10.0))]
     assert attribute(credits) == pytest.approx((10.0, 0.0, 43.0))
 
 

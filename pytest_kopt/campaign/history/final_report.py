@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.ledger import Audited, Decided, FinalReport
@@ -28,15 +27,6 @@ from pytest_kopt.honesty.transfer import (
 from pytest_kopt.knowledge.routing import Direction, Route, route
 
 NEXT_DIRECTIONS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Credit:
-    """An accepted round: its claim, its gain over its incumbent, and what was found."""
-
-    round: int
-    claim: Claim
-    shown: Shown
 
 
 def shown(campaign: Campaign, item: Round, verdict: Verdict) -> Shown:
@@ -66,16 +56,17 @@ def shown(campaign: Campaign, item: Round, verdict: Verdict) -> Shown:
     )
 
 
-def accepted(campaign: Campaign) -> list[Credit]:
-    """Return the accepted rounds after the baseline, oldest first, with their claims."""
-    return [
-        Credit(item.number, item.notes.claim, shown(campaign, item, verdict))
-        for item in campaign.state.kept_rounds()[1:]
-        if (verdict := campaign.verdict(item))
-    ]
+def audited(round: int, claim: Claim, found: Shown) -> Audited:
+    return Audited(
+        round=round,
+        bucket=claim.bucket,
+        benchmark_pct=found.change_pct,
+        credited_pct=credited_pct(claim, found),
+        decision=decision(claim, found),
+    )
 
 
-def attribute(rounds: Sequence[Credit]) -> tuple[float, float, float]:
+def attribute(rounds: Sequence[Audited]) -> tuple[float, float, float]:
     """Re-attribute the accepted rounds of a campaign: S_real, W_real and the headline, in percent.
 
     Gains compound as they did in the campaign, and each round is credited with what it added at
@@ -84,10 +75,10 @@ def attribute(rounds: Sequence[Credit]) -> tuple[float, float, float]:
     """
     total, headline, parts = 1.0, 1.0, {ACCEPT_REAL: 0.0, ACCEPT_ASTERISK: 0.0}
     for item in rounds:
-        headline *= 1 + (item.shown.change_pct or 0.0) / 100
-        credit = credited_pct(item.claim, item.shown) or 0.0
-        if (verdict := decision(item.claim, item.shown)) in parts:
-            parts[verdict] += total * credit
+        headline *= 1 + (item.benchmark_pct or 0.0) / 100
+        credit = item.credited_pct or 0.0
+        if item.decision in parts:
+            parts[item.decision] += total * credit
         total *= 1 + credit / 100
     return parts[ACCEPT_REAL], parts[ACCEPT_ASTERISK], (headline - 1) * 100
 
@@ -98,24 +89,19 @@ def compose(campaign: Campaign) -> FinalReport:
     lost = [item for item in rounds if not item.is_kept]
     undecided = Decision.INCONCLUSIVE
     failed = [item for item in lost if not (item.verdict and item.verdict.decision is undecided)]
-    credits = accepted(campaign)
-    s_real, w_real, headline = attribute(credits)
+    audit = [
+        audited(item.number, item.notes.claim, shown(campaign, item, verdict))
+        for item in kept
+        if (verdict := campaign.verdict(item))
+    ]
+    s_real, w_real, headline = attribute(audit)
     return FinalReport(
         accepted=len(kept),
         rolled_back=len(lost),
         inconclusive=len(lost) - len(failed),
         effective=[f"{_tried(item)} ({changed(_gain(item.verdict))})" for item in kept],
         ineffective=[f"{_tried(item)}: {_why(item).splitlines()[0]}" for item in failed],
-        audit=[
-            Audited(
-                round=item.round,
-                bucket=item.claim.bucket,
-                benchmark_pct=item.shown.change_pct,
-                credited_pct=credited_pct(item.claim, item.shown),
-                decision=decision(item.claim, item.shown),
-            )
-            for item in credits
-        ],
+        audit=audit,
         s_real_pct=s_real,
         w_real_pct=w_real,
         # What only the benchmark loop has is worth nothing to a step.
