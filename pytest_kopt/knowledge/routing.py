@@ -58,19 +58,37 @@ def route(op: str, gpu: str, backend: str, lang: str, root: Path | None = None) 
     area = match(op, index["ops"])
     architecture = gpu if gpu in index["hardware"] else None
     language = _backend(backend, index["backend"]) or _backend(lang, index["backend"])
-    gaps = (
-        None if area else _op_gap(op, index),
-        None
-        if architecture
-        else f"GPU {gpu!r} is not covered ({', '.join(index['hardware'])} are): its facts are "
-        "UNKNOWN; measure its ceilings with `kopt calibrate --ceilings`",
-        None
-        if language
-        else f"backend {backend!r} ({lang}) is not covered ({', '.join(index['backend'])} are): "
-        "draw on the language's own documentation",
-    )
-    readings = tuple(_readings(index, area, architecture, language))
-    return Route(root, readings, tuple(filter(None, gaps)), area, architecture, language)
+    gaps = [] if area else [_op_gap(op, index)]
+    if not architecture:
+        gaps.append(
+            f"GPU {gpu!r} is not covered ({', '.join(index['hardware'])} are): its facts are "
+            "UNKNOWN; measure its ceilings with `kopt calibrate --ceilings`"
+        )
+    if not language:
+        gaps.append(
+            f"backend {backend!r} ({lang}) is not covered ({', '.join(index['backend'])} are): "
+            "draw on the language's own documentation"
+        )
+    loop, classes, profiling, overfitting = index["workflow"]
+    of_op = index["ops"][area]["pages"] if area else []
+    of_gpu = index["hardware"][architecture]["pages"] if architecture else []
+    of_language = index["backend"][language]["pages"] if language else []
+    plan = {
+        "how rounds go, once per campaign": [loop, overfitting],
+        f"anatomy and bottleneck model of {area}": of_op[:1],
+        "differences between generations, when the kernel comes from another one": (
+            index["hardware_common"] if architecture else []
+        ),
+        f"budgets and matrix units of {architecture}": of_gpu[:1],
+        "classify before choosing, with the roofline below": [classes],
+        f"what to try on {area}, by symptom": of_op[1:],
+        f"how {language} expresses it": of_language[:1],
+        f"what to try in {language}, by symptom": of_language[1:],
+        "when the question is an instruction or a layout": of_gpu[1:],
+        "when evidence is missing": [profiling],
+    }
+    readings = tuple(Reading(page, why) for why, pages in plan.items() for page in pages)
+    return Route(root, readings, tuple(gaps), area, architecture, language)
 
 
 def match(name: str, areas: Mapping[str, Any]) -> str | None:
@@ -96,33 +114,6 @@ def _op_gap(op: str, index: Mapping[str, Any]) -> str:
     if near is None:
         return f"{text}, and no area is near it: draw on the operator's own literature"
     return f"{text}; the nearest area is {index['nearest'][near]}, which is another operator"
-
-
-def _readings(
-    index: Mapping[str, Any], area: str | None, architecture: str | None, backend: str | None
-) -> Iterable[Reading]:
-    loop, classes, profiling, overfitting = index["workflow"]
-    of_op = index["ops"][area]["pages"] if area else []
-    of_gpu = index["hardware"][architecture]["pages"] if architecture else []
-    of_backend = index["backend"][backend]["pages"] if backend else []
-    plan = [
-        ("how rounds go, once per campaign", [loop, overfitting]),
-        (f"anatomy and bottleneck model of {area}", of_op[:1]),
-        (
-            "differences between generations, when the kernel comes from another one",
-            index["hardware_common"] if architecture else [],
-        ),
-        (f"budgets and matrix units of {architecture}", of_gpu[:1]),
-        ("classify before choosing, with the roofline below", [classes]),
-        (f"what to try on {area}, by symptom", of_op[1:]),
-        (f"how {backend} expresses it", of_backend[:1]),
-        (f"what to try in {backend}, by symptom", of_backend[1:]),
-        ("when the question is an instruction or a layout", of_gpu[1:]),
-        ("when evidence is missing", [profiling]),
-    ]
-    for why, pages in plan:
-        for page in pages:
-            yield Reading(page, why)
 
 
 @dataclass(frozen=True, slots=True)
