@@ -32,6 +32,7 @@ ARCHITECTURES = {
     **dict.fromkeys(("MI300X", "MI308X", "MI325X"), "gfx942"),
     **dict.fromkeys(("MI350X", "MI355X"), "gfx950"),
 }
+#: The language that follows from a backend; any other has to be given.
 LANGUAGES = {
     "TRITON": "TRITON",
     **dict.fromkeys(("CK", "HIPBLASLT", "TURBO"), "HIP"),
@@ -91,11 +92,6 @@ def architecture(gpu: str) -> str:
             f"cpu, an architecture (sm_90, gfx942) or one of {', '.join(ARCHITECTURES)}"
         )
     return found
-
-
-def language(backend: str) -> str | None:
-    """Return the language that follows from a backend, None where it has to be given."""
-    return LANGUAGES.get(backend.upper())
 
 
 def parse_target(text: str) -> PerformanceTarget:
@@ -268,7 +264,7 @@ class Manifest(Document):
         gpu = str(document.get("target_gpu", "")).upper()
         implied = {
             "target_model": gpu if gpu in ARCHITECTURES else None,
-            "target_lang": language(str(document.get("target_backend", ""))),
+            "target_lang": LANGUAGES.get(str(document.get("target_backend", "")).upper()),
         }
         return document | {k: v for k, v in implied.items() if v and not document.get(k)}
 
