@@ -111,7 +111,8 @@ class KernelVersion:
         for relative in [*sorted(gone), *sorted(differing)]:
             file, other = self.files.get(relative), over.files.get(relative)
             path = (root / relative).resolve() if file else root / relative
-            if not _is_at(path, other):
+            there = KernelFile.at(path) if path.is_file() else None
+            if there != other or (there is None and path.exists()):
                 continue
             changed.append(relative)
             if file is None:
@@ -125,11 +126,6 @@ class KernelVersion:
             else:
                 put(path, file)
         return changed
-
-
-def _is_at(path: Path, file: KernelFile | None) -> bool:
-    """Say whether a path holds just this file; nothing at all for None."""
-    return file == KernelFile.at(path) if path.is_file() else file is None and not path.exists()
 
 
 def put(path: Path, file: KernelFile) -> None:
