@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+from pytest_kopt.campaign.ledger import Decided
 from pytest_kopt.campaign.manifest import Manifest
 from pytest_kopt.campaign.notes import Bucket, Notes
 from pytest_kopt.campaign.state import CampaignState, Round
@@ -52,8 +53,8 @@ def check(given: Notes, item: Round, where: str) -> None:
 
     A tip needs its round's bucket, unless the outcome or its author makes it an anti-pattern.
     """
-    told = replace(item, notes=item.notes.plus(given))
-    if given.tip and told.notes.bucket is None and not _is_anti_pattern(told):
+    told = item.notes.plus(given)
+    if given.tip and told.bucket is None and not _is_anti_pattern(told, item.verdict):
         legal = f"bucket: {', '.join(get_args(Bucket))}; or anti_pattern: true"
         raise BadInput("a tip needs its round's bucket", where=where, legal=legal)
 
@@ -69,7 +70,7 @@ def missing_text(text: str, name: str, manifest: Manifest, state: CampaignState)
         if not item.notes.tip:
             continue
         said = {"Takeaway": "", **fields(item.notes.tip)}
-        takeaway = _marked(said["Takeaway"], _is_anti_pattern(item))
+        takeaway = _marked(said["Takeaway"], _is_anti_pattern(item.notes, item.verdict))
         own = item.notes.tip if takeaway == said["Takeaway"] else _ANTI + item.notes.tip
         digest = hashlib.sha256(own.encode()).hexdigest()[:12]
         anchor = f"<!-- {name} round-{item.number} {digest} -->"
@@ -98,19 +99,18 @@ def correction(number: int, notes: Notes, time: str, known: list[Entry]) -> str:
             "anti_pattern": notes.anti_pattern or _is_marked(said.get("Takeaway", "")),
         }
         notes = notes.model_copy(update=inherited)
-    corrected = Round(0, notes=notes)
-    check(notes, corrected, "kopt tips")
-    takeaway = _marked(_one(notes.tip or ""), _is_anti_pattern(corrected))
+    check(notes, Round(0), "kopt tips")
+    takeaway = _marked(_one(notes.tip or ""), _is_anti_pattern(notes, None))
     return (
         f"\n### {time} correction of tip {number} ({found.title})\n\n"
         f"- Takeaway: {takeaway}\n- Bucket: {notes.bucket or _UNNAMED}\n"
     )
 
 
-def _is_anti_pattern(item: Round) -> bool:
+def _is_anti_pattern(notes: Notes, decided: Decided | None) -> bool:
     """Say whether a round's tip tells what not to do: by its bucket, its outcome or its author."""
-    rejected = item.verdict is not None and item.verdict.decision is Decision.REJECTED_OVERFIT
-    return rejected or item.notes.bucket in OVERFIT or bool(item.notes.anti_pattern)
+    rejected = decided is not None and decided.decision is Decision.REJECTED_OVERFIT
+    return rejected or notes.bucket in OVERFIT or bool(notes.anti_pattern)
 
 
 def _is_marked(takeaway: str) -> bool:
