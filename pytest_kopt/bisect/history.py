@@ -40,11 +40,7 @@ def versions_of(commits: Sequence[Commit]) -> list[list[Commit]]:
 
 
 def history(root: Path, good: str, bad: str) -> list[Commit]:
-    """Return GOOD, then the commits up to BAD that its first parents are, oldest first.
-
-    Raises BadInput outside a repository, for a ref that is none, where GOOD is no ancestor of BAD,
-    where there is nothing in between, and where BAD is HEAD and the tree has other content.
-    """
+    """Return GOOD and the commits up to BAD by first parents; BadInput for ends that do not fit."""
     repository = Repository.around(root)
     if repository is None or repository.head is None:
         raise refused("this is no git repository with a commit")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +110,13 @@ def rows_of(launches: Iterable[Launch]) -> tuple[KernelRow, ...]:
 
 
 def _row(kernel: str, group: list[Launch]) -> KernelRow:
-    occupancies = [item.occupancy_pct for item in group if item.occupancy_pct is not None]
-
-    def most(name: str) -> int | None:
-        found = [value for item in group if (value := getattr(item, name)) is not None]
-        return max(found, default=None)
+    def told(name: str) -> list[Any]:
+        return [value for item in group if (value := getattr(item, name)) is not None]
 
     return KernelRow(
         kernel=kernel,
         calls=len(group),
-        mean_us=statistics.fmean(item.duration_us for item in group),
-        **{name: most(name) for name in OCCUPIED},
-        occupancy_pct=statistics.fmean(occupancies) if occupancies else None,
+        mean_us=statistics.fmean(told("duration_us")),
+        **{name: max(told(name), default=None) for name in OCCUPIED},
+        occupancy_pct=statistics.fmean(found) if (found := told("occupancy_pct")) else None,
     )

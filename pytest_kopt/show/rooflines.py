@@ -20,9 +20,8 @@ def roofline_lines(rooflines: Sequence[Roofline]) -> Iterator[str]:
         return
     blocked = sorted({text for item in rooflines for text in item.unknown})
     if any(item.bound != "UNKNOWN" for item in rooflines):
-        yield ""
-        rows = [_row(item) for item in rooflines]
-        yield from tabulate(rows, headers="keys", disable_numparse=True).splitlines()
+        table = tabulate(map(_row, rooflines), headers="keys", disable_numparse=True)
+        yield from ("", *table.splitlines())
         yield from filter(None, (item.over_declared for item in rooflines))
         yield f"hardware efficiency (T2): {efficiency(rooflines).why}"
     elif blocked:

@@ -74,11 +74,7 @@ def kernel_rows(verdict: Verdict) -> list[list[str]]:
 
 
 def _kernel_figures(verdict: Verdict) -> Iterator[tuple[KernelChange, list[_Figure]]]:
-    """Yield each kernel with the figures that differ, before and after; once for equal ones.
-
-    Of cases that differ in their number of blocks only, the first stands for all. Of a kernel that
-    is gone the launches are enough.
-    """
+    """Yield each kernel with the figures that differ, once where only the number of blocks does."""
     seen = set()
     for kernel in verdict.kernels:
         names = {**kernel.before, **kernel.after} if kernel.after else ["launches"]

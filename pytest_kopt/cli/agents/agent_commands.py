@@ -39,11 +39,7 @@ class Finished:
 
 
 async def run(words: Sequence[str], root: Path, told: Told | None = None) -> Finished:
-    """Run a module as a program, and tell each line of its output that somebody waits for.
-
-    Raises ToolError with its one message where the input cannot be used. Cancelled, it does what
-    Ctrl-C does, and waits until the command has ended.
-    """
+    """Run a module, telling each line; ToolError if it refuses its input. Cancelling is Ctrl-C."""
     with tempfile.TemporaryFile("w+b") as out, tempfile.TemporaryFile("w+b") as err:
         process = await anyio.open_process(
             [sys.executable, "-m", *words],
