@@ -152,13 +152,13 @@ def test_arms_of_one_process_come_to_one_engine(
     versions = {CANDIDATE: candidate, INCUMBENT: clean, PLACEBO: clean}
     monkeypatch.setattr(arms, "_versions", lambda *given: versions)
     kept: list[dict[str, Any]] = []
-    one_engine = arms._on_one_engine
+    one_engine = arms._Arms.prepared
 
     def recorded(*given: Any) -> dict[str, Any]:
         kept.append(one_engine(*given))
         return kept[-1]
 
-    monkeypatch.setattr(arms, "_on_one_engine", recorded)
+    monkeypatch.setattr(arms._Arms, "prepared", recorded)
     commands = Commands()
     bench = Bench("cpu", "auto", 1)
     order = ArmsOrder(tuple(versions))

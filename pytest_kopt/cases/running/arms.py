@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,11 +69,146 @@ _AT_ONCE_SECONDS = 0.1
 
 #: The blocks of an arm: forward, and backward where there is one.
 _Arm = list[Spotted]
+#: The arms' functions by name.
+Versions = Mapping[str, Callable[..., Any]]
 
 
 def _engine(arm: _Arm) -> str:
     """Return what times an arm: `graph`, or `graph+events` with a backward."""
     return "+".join(block.engine for block in arm)
+
+
+@dataclass(frozen=True, slots=True)
+class _Arms:
+    """A case whose arms somebody orders; `seed` is that of its input sets."""
+
+    case: Case
+    bench: Bench
+    order: ArmsOrder
+    commander: Commander
+    seed: int
+
+    def time(self, versions: Versions) -> None:
+        """Run blocks of the versions until no more is asked for, and hand in what they gave."""
+        bench, commander = self.bench, self.commander
+        with one_thread():
+            arms = self.prepared(versions)
+            commander.tell("ready", arms=list(arms))
+            last: list[Spotted] = []
+            while True:
+                wanted = commander.hear()
+                if (place := wanted.get("keeps")) is not None:
+                    for block in last:
+                        block.keep(place)
+                if not wanted.get("arm"):
+                    break
+                last, is_looked_at = arms[wanted["arm"]], wanted["is_looked_at"]
+                times = [block.run_on(wanted["seed"], is_looked_at=is_looked_at) for block in last]
+                commander.tell("time", forward=times[0], backward=times[1] if times[1:] else None)
+            findings, threads = bench.watched(), torch.get_num_threads()
+            suspects = arms.keys() - {INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]}
+            looks = [
+                hand_over(name, way, spot, commander.scratch, wanted.get("seed", 0))
+                for name in suspects
+                for way, block in zip(WAYS, arms[name], strict=False)
+                for spot in block.spots
+            ]
+            for name in suspects:
+                # Once a comparison is enough: it takes as long as a fifth of the blocks.
+                asks_known = self.order.tells_more and name == CANDIDATE
+                facts = {"threads": 1, "threads_now": threads, "asks_known": asks_known}
+                findings += ask(Phase.BLOCKS, blocks=arms[name], **facts)
+        with bench.waiting():
+            commander.tell("kept", looks=looks)
+            accuracy = commander.hear().get("accuracy")
+        if accuracy is not None:
+            known = floors({name: Accuracy(**told) for name, told in accuracy.items()}, SLACK_DB)
+            for name in suspects:
+                findings += ask(Phase.JUDGED, blocks=arms[name], floors=known)
+        commander.tell("caught", findings=[asdict(found) for found in findings if found.rejects])
+
+    def prepared(self, versions: Versions) -> dict[str, _Arm]:
+        """Return the arms, by events where one of them, here or elsewhere, is no graph."""
+        case, bench = self.case, self.bench
+        calls = [*map(case.positional, versions.values())]
+        pool = input_pool(lambda i: make_inputs(case, self.seed + i), bench.device, *calls)
+        kinds = [(case, pool, {name: versions[name] for name in self.order.names})]
+        if has_skew(case):
+            others = {UNEVEN[name]: versions[name] for name in filter(UNEVEN.get, self.order.names)}
+            kinds.append((*_uneven(case, bench, self.seed, calls), others))
+
+        def prepare(engines: Sequence[str]) -> dict[str, _Arm]:
+            found: dict[str, _Arm] = {}
+            for of, sets, functions in kinds:
+                found |= prepare_blocks(functions, of, sets, bench, self.seed, engines=engines)
+            return found
+
+        arms = prepare(engines_of(case, bench))
+        reasons: dict[str, str] = {}
+        for name in (CANDIDATE, INCUMBENT):
+            reasons |= not_captured(arms.get(name, ()), f"the {name}'s")
+        with bench.waiting():
+            own = agreed(map(_engine, arms.values()))
+            self.commander.tell("prepared", engine=own, not_captured=reasons)
+            common = self.commander.hear().get("engine", own)
+        if {*map(_engine, arms.values())} == {common}:
+            return arms
+        # Their graphs hold memory that the others may need.
+        arms.clear()
+        return prepare(common.split("+"))
+
+    def try_nearby(self, versions: Versions, item: pytest.Function) -> None:
+        """Try the arms near the case's own shape, but not while somebody times on the device."""
+        case, bench, commander = self.case, self.bench, self.commander
+        secret = derive(commander.hear().get("seed", 0), case.nodeid, "held out")
+        cases = enumerate(held_out_cases(item, case, bench.device, secret))
+        # Without what it waited for others: what is tried must not depend on them.
+        spent, is_over = 0.0, False
+        # On the CPU checks hold no lock, and time for themselves meanwhile.
+        lock = timing_lock if bench.device == "cpu" else checking_lock
+        while not is_over:
+            to_time: list[tuple[Tried, Case]] = []
+            with one_thread(), lock(bench.uuid, bench.waiting):
+                start, took, is_over = time.perf_counter(), 0.0, True
+                for number, (kind, near) in cases:
+                    tried = try_shape(kind, near, versions, bench.device, secret)
+                    forget_compiled()
+                    if tried is not None and tried.asks_for_times:
+                        to_time.append((tried, near))
+                    elif tried is not None:
+                        commander.tell("tried", shape=asdict(tried))
+                    took = time.perf_counter() - start
+                    is_over = number + 1 >= _TRIED and spent + took > _TRYING_SECONDS
+                    if is_over or took > _AT_ONCE_SECONDS:
+                        break
+                spent += took
+            for tried, near in to_time:
+                with one_thread(), timing_lock(bench.uuid, bench.waiting):
+                    time_shape(tried, case, near, versions, bench.device, secret)
+                commander.tell("tried", shape=asdict(tried))
+
+    def are_the_same(self, versions: Versions) -> bool:
+        """Tell what the versions have a GPU do; say whether it is the same, and all that counts."""
+        case, order = self.case, self.order
+        if self.bench.device != "cuda" or not (order.tells_more and order.changed):
+            return False
+        if not {CANDIDATE, INCUMBENT} <= versions.keys():
+            return False
+        from pytest_kopt.sameness.launches import architecture, record
+        from pytest_kopt.sameness.recording import RECORDING
+
+        given = make_inputs(case, self.seed)
+        before, after = (
+            record(_one_call(case, versions[name], given)) for name in (INCUMBENT, CANDIDATE)
+        )
+        on_device = {*engines_of(case, self.bench)} <= {"auto", "graph"}
+        if before.is_same(after) and on_device and not order.measure_same:
+            self.commander.tell("same", how="machine")
+            return True
+        recorded = {"before": before, "after": after}.items()
+        both = {name: RECORDING.dump_python(found, mode="json") for name, found in recorded}
+        self.commander.tell("changed", arch=architecture(), **both)
+        return False
 
 
 def serve_arms(
@@ -92,157 +227,15 @@ def serve_arms(
     except NotLoadable as reason:
         commander.tell("refused", reason=str(reason))
         return
+    arms = _Arms(case, bench, order, commander, seed)
     if order.nearby:
-        _try_nearby(case, bench, versions, commander, item)
+        arms.try_nearby(versions, item)
         return
     with bench.waiting():
         commander.tell("loaded")
         commander.hear()
-    if _tell_machine_code(case, bench, order, commander, versions, seed):
-        return
-    with one_thread():
-        calls = [*map(case.positional, versions.values())]
-        pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, *calls)
-        kinds = [(case, pool, {name: versions[name] for name in order.names})]
-        if has_skew(case):
-            others = {UNEVEN[name]: versions[name] for name in filter(UNEVEN.get, order.names)}
-            kinds.append((*_uneven(case, bench, seed, calls), others))
-
-        def prepare(engines: Sequence[str]) -> dict[str, _Arm]:
-            found: dict[str, _Arm] = {}
-            for of, sets, functions in kinds:
-                found |= prepare_blocks(functions, of, sets, bench, seed, engines=engines)
-            return found
-
-        arms = _on_one_engine(prepare, engines_of(case, bench), bench, commander)
-        commander.tell("ready", arms=list(arms))
-        last: list[Spotted] = []
-        while True:
-            wanted = commander.hear()
-            if (place := wanted.get("keeps")) is not None:
-                for block in last:
-                    block.keep(place)
-            if not wanted.get("arm"):
-                break
-            last, is_looked_at = arms[wanted["arm"]], wanted["is_looked_at"]
-            times = [block.run_on(wanted["seed"], is_looked_at=is_looked_at) for block in last]
-            commander.tell("time", forward=times[0], backward=times[1] if times[1:] else None)
-        findings, threads = bench.watched(), torch.get_num_threads()
-        suspects = arms.keys() - {INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]}
-        looks = [
-            hand_over(name, way, spot, commander.scratch, wanted.get("seed", 0))
-            for name in suspects
-            for way, block in zip(WAYS, arms[name], strict=False)
-            for spot in block.spots
-        ]
-        for name in suspects:
-            findings += ask(
-                Phase.BLOCKS,
-                threads=1,
-                threads_now=threads,
-                blocks=arms[name],
-                # Once a comparison is enough: it takes as long as a fifth of the blocks.
-                asks_known=order.tells_more and name == CANDIDATE,
-            )
-    with bench.waiting():
-        commander.tell("kept", looks=looks)
-        accuracy = commander.hear().get("accuracy")
-    if accuracy is not None:
-        known = floors({name: Accuracy(**told) for name, told in accuracy.items()}, SLACK_DB)
-        for name in suspects:
-            findings += ask(Phase.JUDGED, blocks=arms[name], floors=known)
-    commander.tell("caught", findings=[asdict(found) for found in findings if found.rejects])
-
-
-def _try_nearby(
-    case: Case,
-    bench: Bench,
-    versions: Mapping[str, Callable[..., Any]],
-    commander: Commander,
-    item: pytest.Function,
-) -> None:
-    """Try the arms near the case's own shape, but not while somebody times on the device."""
-    secret = derive(commander.hear().get("seed", 0), case.nodeid, "held out")
-    cases = enumerate(held_out_cases(item, case, bench.device, secret))
-    # Without what it waited for others: what is tried must not depend on them.
-    spent, is_over = 0.0, False
-    # On the CPU checks hold no lock, and time for themselves meanwhile.
-    lock = timing_lock if bench.device == "cpu" else checking_lock
-    while not is_over:
-        to_time: list[tuple[Tried, Case]] = []
-        with one_thread(), lock(bench.uuid, bench.waiting):
-            start, took, is_over = time.perf_counter(), 0.0, True
-            for number, (kind, near) in cases:
-                tried = try_shape(kind, near, versions, bench.device, secret)
-                forget_compiled()
-                if tried is not None and tried.asks_for_times:
-                    to_time.append((tried, near))
-                elif tried is not None:
-                    commander.tell("tried", shape=asdict(tried))
-                took = time.perf_counter() - start
-                is_over = number + 1 >= _TRIED and spent + took > _TRYING_SECONDS
-                if is_over or took > _AT_ONCE_SECONDS:
-                    break
-            spent += took
-        for tried, near in to_time:
-            with one_thread(), timing_lock(bench.uuid, bench.waiting):
-                time_shape(tried, case, near, versions, bench.device, secret)
-            commander.tell("tried", shape=asdict(tried))
-
-
-def _tell_machine_code(
-    case: Case,
-    bench: Bench,
-    order: ArmsOrder,
-    commander: Commander,
-    versions: Mapping[str, Callable[..., Any]],
-    seed: int,
-) -> bool:
-    """Tell what the versions have a GPU do; say whether it is the same, and all that counts."""
-    if bench.device != "cuda" or not (order.tells_more and order.changed):
-        return False
-    if not {CANDIDATE, INCUMBENT} <= versions.keys():
-        return False
-    from pytest_kopt.sameness.launches import architecture, record
-    from pytest_kopt.sameness.recording import RECORDING
-
-    given = make_inputs(case, seed)
-    before, after = (
-        record(_one_call(case, versions[name], given)) for name in (INCUMBENT, CANDIDATE)
-    )
-    on_device = {*engines_of(case, bench)} <= {"auto", "graph"}
-    if before.is_same(after) and on_device and not order.measure_same:
-        commander.tell("same", how="machine")
-        return True
-    recorded = {"before": before, "after": after}.items()
-    both = {name: RECORDING.dump_python(found, mode="json") for name, found in recorded}
-    commander.tell("changed", arch=architecture(), **both)
-    return False
-
-
-def _on_one_engine(
-    prepare: Callable[[Sequence[str]], dict[str, _Arm]],
-    engines: Sequence[str],
-    bench: Bench,
-    commander: Commander,
-) -> dict[str, _Arm]:
-    """Return the arms, once more by events where one of them, here or elsewhere, is no graph."""
-    arms = prepare(engines)
-    own = agreed(map(_engine, arms.values()))
-    reasons = [
-        not_captured(arm, f"the {name}'s")
-        for name, arm in arms.items()
-        if name in (CANDIDATE, INCUMBENT)
-    ]
-    with bench.waiting():
-        told = {what: said for why in reasons for what, said in why.items()}
-        commander.tell("prepared", engine=own, not_captured=told)
-        common = commander.hear().get("engine", own)
-    if {*map(_engine, arms.values())} == {common}:
-        return arms
-    # Their graphs hold memory that the others may need.
-    arms.clear()
-    return prepare(common.split("+"))
+    if not arms.are_the_same(versions):
+        arms.time(versions)
 
 
 def _uneven(
@@ -259,7 +252,7 @@ def _uneven(
     return cases[0], replace(pool, sets=[*pool.sets, *more])
 
 
-def _versions(case: Case, order: ArmsOrder, seed: int) -> Mapping[str, Callable[..., Any]]:
+def _versions(case: Case, order: ArmsOrder, seed: int) -> Versions:
     """Return the arms' functions, each proven to run its own version's code and nothing else's."""
     if not order.trees:
         if order.root:
@@ -294,23 +287,15 @@ def _versions(case: Case, order: ArmsOrder, seed: int) -> Mapping[str, Callable[
     return _in_order(functions, case, given)
 
 
-def _in_order(
-    functions: Mapping[str, Callable[..., Any]], case: Case, given: Sequence[Any]
-) -> Mapping[str, Callable[..., Any]]:
+def _in_order(functions: Versions, case: Case, given: Sequence[Any]) -> Versions:
     """Return the versions, with a copy for results in another order than the incumbent's.
 
     Else what a version leaves to its callers, a transposition say, would be a gain.
     """
     if INCUMBENT not in functions:
         return functions
-    results = {
-        name: case.positional(function)(*fresh_copies(given))
-        for name, function in functions.items()
-    }
-    return {
-        name: in_order(function, results[INCUMBENT], results[name])
-        for name, function in functions.items()
-    }
+    results = {k: case.positional(f)(*fresh_copies(given)) for k, f in functions.items()}
+    return {k: in_order(f, results[INCUMBENT], results[k]) for k, f in functions.items()}
 
 
 def _runs_no_change(

@@ -6,7 +6,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -106,11 +106,25 @@ def time_shape(
     device: str,
     seed: int,
 ) -> None:
-    """Time the versions at a shape that all are right at, and in the same way at the case's own."""
-    timed = {name: versions[name] for name in tried.outcomes}
-    here, declared = _seconds((near, case), timed, device, seed)
-    tried.seconds.update(here)
-    tried.declared_seconds.update(declared)
+    """Time the versions at a shape that all are right at, and in the same way at the case's own.
+
+    All take turns; the least time of a forward call counts.
+    """
+    cases = near, case
+    given = [Held(make_inputs(c, derive(seed, c.nodeid, "speed")), c.rewritten) for c in cases]
+    synchronize: Callable[[], object] = torch.cuda.synchronize if device == "cuda" else lambda: None
+    turns = [(place, name) for name in tried.outcomes for place in range(len(cases))]
+    times: dict[tuple[int, str], list[float]] = {turn: [] for turn in turns}
+    for number in range(2 * _PAIRS):
+        for place, name in turns if number % 2 else reversed(turns):
+            given[place].restore()
+            synchronize()
+            start = time.perf_counter()
+            cases[place].positional(versions[name])(*given[place].live)
+            synchronize()
+            times[place, name].append(time.perf_counter() - start)
+    for (place, name), taken in times.items():
+        (tried.seconds, tried.declared_seconds)[place][name] = min(taken[_PAIRS:])
 
 
 def forget_compiled() -> None:
@@ -187,25 +201,3 @@ class _Content:
             found = self._reference(fresh_copies(self._given), like, self._seed)
             self._expected[key] = found
         return self._expected[key]
-
-
-def _seconds(
-    cases: Sequence[Case], versions: Mapping[str, Callable[..., Any]], device: str, seed: int
-) -> list[dict[str, float]]:
-    """Return each version's least time of a forward call, by case; all take turns."""
-    given = [Held(make_inputs(c, derive(seed, c.nodeid, "speed")), c.rewritten) for c in cases]
-    turns = [(place, name) for name in versions for place in range(len(cases))]
-    times: dict[tuple[int, str], list[float]] = {turn: [] for turn in turns}
-    for number in range(2 * _PAIRS):
-        for place, name in turns if number % 2 else reversed(turns):
-            given[place].restore()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            start = time.perf_counter()
-            cases[place].positional(versions[name])(*given[place].live)
-            if device == "cuda":
-                torch.cuda.synchronize()
-            times[place, name].append(time.perf_counter() - start)
-    return [
-        {name: min(times[place, name][_PAIRS:]) for name in versions} for place in range(len(cases))
-    ]
