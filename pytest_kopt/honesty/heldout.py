@@ -14,25 +14,10 @@ from typing import Any, Literal, NamedTuple
 
 from pytest_kopt.honesty.finding import Finding
 
-#: `aligned` keeps the power of two that divides a size, `uneven` does not; the others are of the
-#: declared sizes. `renewed` is the content of timed blocks: a little larger or smaller, a few
+#: `aligned` keeps the power of two that divides a size, `uneven` does not; those of PATTERNS are of
+#: the declared sizes. `renewed` is the content of timed blocks: a little larger or smaller, a few
 #: elements exchanged.
-Kind = Literal[
-    "aligned",
-    "uneven",
-    "large",
-    "outlier",
-    "masked",
-    "constant",
-    "tiny",
-    "negated",
-    "sorted",
-    "numbers",
-    "indices",
-    "strided",
-    "wider",
-    "renewed",
-]
+Kind = str
 SHAPES: tuple[Kind, ...] = ("aligned", "uneven")
 #: Standard normal inputs then reach beyond 88, where exp overflows in float32.
 LARGER = 32.0

@@ -93,9 +93,7 @@ def _named(tree: ast.Module, path: Path) -> Iterator[tuple[Path | None, str]]:
             for alias in node.names:
                 yield folder, f"{base}.{alias.name}" if base else alias.name
         elif isinstance(node, ast.Call) and node.args:
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else None
-            name = node.func.id if isinstance(node.func, ast.Name) else name
-            if name in _BY_NAME:
+            if getattr(node.func, "attr", getattr(node.func, "id", None)) in _BY_NAME:
                 yield from ((None, text) for text in _texts(node.args[0]))
         elif isinstance(node, ast.Assign) and "pytest_plugins" in map(ast.unparse, node.targets):
             yield from ((None, text) for text in _texts(node.value))

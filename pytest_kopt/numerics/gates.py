@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 
 from pytest_kopt.errors import BadInput
-from pytest_kopt.numerics.snr import SNR_THRESHOLDS, snr_threshold
 
+#: SNR in dB by number format; reaching it passes.
+SNR_THRESHOLDS = {"e4m3": 25.0, "e5m2": 20.0, "fp4": 10.0}
 #: rtol = atol by dtype name. fp8 and fp4 exist for diagnosis and never gate.
 TOLERANCES = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-2}
 DIAGNOSTIC_TOLERANCES = {"float8": 1e-1, "float4": 0.5}
@@ -70,10 +72,16 @@ def tolerance(*, rtol: float, atol: float) -> Gate:
 
 
 def snr(threshold: str | float) -> Gate:
-    """Return an SNR gate from a format ("e4m3", "e5m2", "fp4") or a number of dB."""
+    """Return an SNR gate from a format ("e4m3", "e5m2", "fp4") or a finite number of dB."""
     named = threshold.lower() if isinstance(threshold, str) else None
+    least = SNR_THRESHOLDS.get(named) if named is not None else float(threshold)
+    if least is None:
+        legal = [*SNR_THRESHOLDS, "a number of dB"]
+        raise BadInput(f"SNR gate {threshold!r} is unknown", legal=legal)
+    if not math.isfinite(least):
+        raise BadInput(f"SNR gate is {threshold!r}", legal="a finite number of dB")
     wide = DIAGNOSTIC_TOLERANCES["float8"]
-    return Gate(wide, wide, snr_threshold(threshold), named)
+    return Gate(wide, wide, least, named)
 
 
 def bitwise() -> Gate:

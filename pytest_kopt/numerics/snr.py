@@ -8,25 +8,9 @@ import torch
 
 from pytest_kopt.errors import BadInput
 
-#: Gates in dB by number format; reaching the threshold passes.
-SNR_THRESHOLDS = {"e4m3": 25.0, "e5m2": 20.0, "fp4": 10.0}
-
 
 class InvalidReference(ValueError):
     """The reference itself holds NaN, so nothing can be compared with it."""
-
-
-def snr_threshold(gate: str | float) -> float:
-    """Return a threshold in dB from a format name or a number; BadInput for anything else."""
-    if isinstance(gate, str):
-        if gate.lower() not in SNR_THRESHOLDS:
-            raise BadInput(
-                f"SNR gate {gate!r} is unknown", legal=[*SNR_THRESHOLDS, "a number of dB"]
-            )
-        return SNR_THRESHOLDS[gate.lower()]
-    if not math.isfinite(gate):
-        raise BadInput(f"SNR gate is {gate!r}", legal="a finite number of dB")
-    return float(gate)
 
 
 def compute_snr(ref: torch.Tensor, actual: torch.Tensor) -> float:

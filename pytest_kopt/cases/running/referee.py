@@ -130,29 +130,19 @@ def _read(look: Mapping[str, Any]) -> Iterator[dict[str, Any] | None]:
     """Yield what was handed over of each of the calls, by name; None where there was none."""
     data, start = numpy.fromfile(look["file"], numpy.uint8), 0
     for which in _CALLS:
-        if look[which] is None:
-            yield None
-            continue
-        found, start = _results(data, start, look[which])
-        yield found
-
-
-def _results(
-    data: Any, start: int, written: Sequence[Mapping[str, Any]]
-) -> tuple[dict[str, Any], int]:
-    found: dict[str, Any] = {}
-    for told in written:
-        if "type" in told:
-            raise _Unjudged(f"{told['name']} is a {told['type']}")
-        if "value" in told:
-            found[told["name"]] = told["value"]
-            continue
-        shape = told["shape"] if math.prod(told["shape"]) <= _JUDGED else [_JUDGED]
-        result = _like({**told, "shape": shape})
-        end = start + result.numel() * result.element_size()
-        plain = torch.from_numpy(data[start:end].copy()).view(result.dtype)
-        found[told["name"]], start = result.copy_(plain.reshape(shape)), end
-    return found, start
+        found: dict[str, Any] = {}
+        for told in look[which] or ():
+            if "type" in told:
+                raise _Unjudged(f"{told['name']} is a {told['type']}")
+            if "value" in told:
+                found[told["name"]] = told["value"]
+                continue
+            shape = told["shape"] if math.prod(told["shape"]) <= _JUDGED else [_JUDGED]
+            result = _like({**told, "shape": shape})
+            end = start + result.numel() * result.element_size()
+            plain = torch.from_numpy(data[start:end].copy()).view(result.dtype)
+            found[told["name"]], start = result.copy_(plain.reshape(shape)), end
+        yield None if look[which] is None else found
 
 
 def serve_referee(case: Case, bench: Bench, order: ArmsOrder, commander: Commander) -> None:

@@ -116,32 +116,31 @@ def not_captured(blocks: Sequence[Block], whose: str = "the") -> dict[str, str]:
     return {f"{whose} {way}": block.not_captured for way, block in ways if block.not_captured}
 
 
-def uncaptured(why: Mapping[str, str], told: bool, computes: Callable[[], bool]) -> list[Finding]:
-    """Return what it means that calls cannot be captured, `why` by words for them.
+def uncaptured(
+    why: Mapping[str, str], told: bool, computes: Callable[[], bool]
+) -> Iterator[Finding]:
+    """Say what it means that calls cannot be captured, `why` by words for them.
 
     Mostly a note, where that is to be `told`; but streams may go on by themselves, or nothing be
     launched by a call that `computes` its results.
     """
     said = " ".join(why.values())
     if "unjoined" in said:
-        return [_UNJOINED]
-    if NOTHING in said and computes():
-        return [_EMPTY]
-    return [Finding("not-captured", by_events(why))] if told else []
-
-
-_UNJOINED = Finding(
-    "late-result",
-    "a call leaves work behind on a stream that the caller's does not wait for (the driver, asked "
-    "to capture the call, says that it is unjoined)",
-    advice="let the current stream wait for every other (`wait_stream`) before returning",
-)
-_EMPTY = Finding(
-    "empty-capture",
-    "while a call is captured in a graph it launches nothing there, and returns a result all the "
-    "same: whoever replays the graph gets old answers",
-    advice="launch on torch's current stream, and do the same work whether captured or not",
-)
+        yield Finding(
+            "late-result",
+            "a call leaves work behind on a stream that the caller's does not wait for (the "
+            "driver, asked to capture the call, says that it is unjoined)",
+            advice="let the current stream wait for every other (`wait_stream`) before returning",
+        )
+    elif NOTHING in said and computes():
+        yield Finding(
+            "empty-capture",
+            "while a call is captured in a graph it launches nothing there, and returns a result "
+            "all the same: whoever replays the graph gets old answers",
+            advice="launch on torch's current stream, and do the same work whether captured or not",
+        )
+    elif told:
+        yield Finding("not-captured", by_events(why))
 
 
 def _computes(case: Case, seed: int) -> bool:

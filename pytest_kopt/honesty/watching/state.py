@@ -22,6 +22,7 @@ from pytest_kopt.honesty.finding import Finding
 State = Mapping[str, object]
 
 _SETTINGS = ("PYTEST_", "KOPT_")
+_PLAIN = (bool, int, float, str, tuple, type(None))
 #: Changes with every test.
 _CURRENT = "PYTEST_CURRENT_TEST"
 _DENORMALS = "torch flushes denormals"
@@ -36,6 +37,7 @@ def look(device: str = "cpu") -> State:
 
     A look at "cuda" initialises it.
     """
+    timers = Path("/proc/self/timers")
     found: dict[str, object] = {
         "gc enabled": gc.isenabled(),
         "gc thresholds": gc.get_threshold(),
@@ -48,7 +50,8 @@ def look(device: str = "cpu") -> State:
         "stderr": sys.stderr,
         "niceness": os.getpriority(os.PRIO_PROCESS, 0),
         "interval timer": signal.getitimer(signal.ITIMER_REAL)[1],
-        **_scheduling(),
+        "scheduling class": getattr(os, "sched_getscheduler", int)(0),
+        "timers": timers.read_text().count("ID:") if timers.exists() else 0,
     }
     for name, value in os.environ.items():
         if name.startswith(_SETTINGS) and name != _CURRENT:
@@ -113,14 +116,6 @@ def was_frozen() -> bool:
     return gc.get_freeze_count() > 0
 
 
-def _scheduling() -> dict[str, object]:
-    """Return how the system runs this thread and what it wakes it for, where it says so."""
-    timers = Path("/proc/self/timers")
-    named = timers.read_text().count("ID:") if timers.exists() else 0
-    policy = os.sched_getscheduler(0) if hasattr(os, "sched_getscheduler") else 0
-    return {"scheduling class": policy, "timers": named}
-
-
 def _torch_state() -> dict[str, object]:
     torch: Any = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "get_default_dtype"):
@@ -183,12 +178,11 @@ def _registrations(torch: Any) -> tuple[str, ...]:
 
 
 def _equal(one: object, other: object) -> bool:
-    plain = isinstance(one, bool | int | float | str | tuple) or one is None
-    return one == other if plain else one is other
+    return one == other if isinstance(one, _PLAIN) else one is other
 
 
 def _shown(value: object) -> str:
-    if isinstance(value, bool | int | float | str | tuple) or value is None:
+    if isinstance(value, _PLAIN):
         return repr(value)
     kind = type(value)
     return str(value) if kind.__module__ == "torch" else f"{kind.__module__}.{kind.__qualname__}"
