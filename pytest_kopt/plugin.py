@@ -14,6 +14,7 @@ from pytest_kopt.options.declare import (
     add_options,
     is_asked_for,
     judges,
+    measures,
 )
 from pytest_kopt.processes.bytecode import kept_bytecode
 from pytest_kopt.session import hookspecs
@@ -31,6 +32,9 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     add_options(parser)
     config = pluginmanager.get_plugin("pytestconfig")
+    if config and measures(config):
+        # pytest-cov traces every line, also the timed ones, and would fail a session of forks.
+        config.option.no_cov = True
     if config and judges(config):
         with kept_bytecode():
             from pytest_kopt.session.warming import begin_to_warm

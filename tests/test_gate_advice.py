@@ -77,6 +77,15 @@ def test_no_gate_is_proposed_for_what_none_may_pass(wrong: Callable[..., Any]) -
     assert report.check == "FAIL" and "torch in" not in report.diagnosis
 
 
+def test_no_gate_is_proposed_that_zeros_would_pass() -> None:
+    def drawn(x: Tensor, w: Tensor) -> Tensor:
+        return torch.randn_like(x)
+
+    report = checked(drawn, reference=drawn, backward=False)
+    assert report.check == "FAIL" and "gate=" not in report.diagnosis
+    assert propose_gate(drawn, inputs, BF16) == "gate=None"
+
+
 def test_only_the_floating_point_outputs_are_told_about() -> None:
     def top(x: Tensor) -> Any:
         values, places = torch.topk(x, 3)

@@ -274,7 +274,7 @@ def _pair(
     """Return (forward, backward); the backward counts double unless told."""
     if work is None:
         return None
-    pair = work if isinstance(work, tuple) else (work, 2.0 * work)
+    pair = work if isinstance(work, tuple) else (work, work)
     if len(pair) != 2 or not all(isinstance(part, int | float) and part > 0 for part in pair):
         raise refusal(f"{name} is {work!r}", legal="a number above 0, or a pair of them")
-    return float(pair[0]), float(pair[1])
+    return float(pair[0]), float(pair[1]) * (1.0 if isinstance(work, tuple) else 2.0)

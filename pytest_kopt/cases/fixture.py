@@ -118,6 +118,11 @@ class Kopt:
         self.is_called = True
         try:
             case = declare(nodeid, self._schema, fn, **declared)
+            if fn is reference:
+                raise BadInput(
+                    "reference is the function itself, right whatever it computes",
+                    legal="another function, of none of the kernel's code",
+                )
             skip_outside(self._item, case.label, self._bench.selected)
             self._declared(
                 CaseResult.undecided(nodeid, case.schema, case.dims, case.label, backward=backward)

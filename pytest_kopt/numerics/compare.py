@@ -77,7 +77,9 @@ def compare(ref: object, out: object, gate: Gate | None = None, name: str = "out
         refuse_nan(wide(ref), name)
     if not isinstance(out, torch.Tensor):
         asked = gate.describe() if gate else "a tensor"
-        return Comparison(name, False, asked, f"is {type(out).__name__}, not a tensor")
+        return Comparison(
+            name, False, asked, f"is {type(out).__name__}, not a tensor: return what it holds"
+        )
     gate = gate or default_gate(out.dtype)
     code = encoding(out.dtype)
     if out.shape != ref.shape:

@@ -102,6 +102,12 @@ def judges(config: pytest.Config) -> bool:
     )
 
 
+def measures(config: pytest.Config) -> bool:
+    """Say whether a command, not parsed yet, has cases timed, here or in a process below."""
+    words = {str(word).partition("=")[0] for word in config.invocation_params.args}
+    return bool(words & {*JUDGING, "--summary-csv"}) or config.pluginmanager.has_plugin(SERVE)
+
+
 def device_of(words: Sequence[str]) -> str:
     """Return what a command of pytest's, of which nothing is parsed yet, says of the device."""
     given = [piece for word in words for piece in word.split("=", 1)]

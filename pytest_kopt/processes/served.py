@@ -199,7 +199,9 @@ def serve(reader: int, writer: int, scratch: Path) -> NoReturn:
         sys.argv[:] = hello["argv"]
         if orders.device == "cuda":
             context.begin_to_rouse(orders.device)
-        code = int(pytest.main([*hello["pytest_args"]], plugins=[serving, Leave(serving)]))
+        # A fork has plugins that are loaded already: no error, also under `filterwarnings = error`.
+        words = ["-W", "ignore::pytest.PytestAssertRewriteWarning", *hello["pytest_args"]]
+        code = int(pytest.main(words, plugins=[serving, Leave(serving)]))
         if not serving.again or not orders.arms:
             # A session that began ends in its own last hook; this is for one that could not.
             os._exit(code)

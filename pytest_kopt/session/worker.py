@@ -66,7 +66,7 @@ class Worker:
             )
         except BadInput as error:
             send(item, CaseResult(item.nodeid, refusal=str(error)))
-            pytest.fail(str(error), pytrace=False)
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
 
     @pytest.fixture(autouse=True)
     def _switches_kept(self, request: pytest.FixtureRequest) -> Generator[None, None, None]:

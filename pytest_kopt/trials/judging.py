@@ -108,7 +108,9 @@ def cut_off(
         )
     if not collector.in_order():
         why = collector.startup_death or next(iter(collector.collect_errors.values()), "")
-        return incomplete(policy, f"no case has a row; {why}".rstrip("; "), "run every case")
+        # A traceback is shown already: of it what ended, and why.
+        told = "; ".join(dict.fromkeys([*why.splitlines()[:1], *why.splitlines()[-1:]]))
+        return incomplete(policy, f"no case has a row; {told}".rstrip("; "), "run every case")
     return None
 
 

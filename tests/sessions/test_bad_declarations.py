@@ -70,6 +70,16 @@ def test_no_reference(kopt):
 
 
 @pytest.mark.kopt
+def test_its_own_reference(kopt):
+    kopt(torch.neg, inputs=lambda: (torch.ones(2),), reference=torch.neg, dims={"n": 9})
+
+
+@pytest.mark.kopt(schema="memory")
+def test_work_as_text(kopt):
+    call(kopt, {"n": 10}, nbytes="4 MB")
+
+
+@pytest.mark.kopt
 def test_no_dims(kopt):
     kopt(torch.neg, inputs=lambda: (torch.ones(2),), reference=torch.neg)
 
@@ -95,6 +105,8 @@ COMPLAINTS = {
     "test_no_gradient": ("no input requires grad", "requires_grad=True"),
     "test_no_group_sizes": ("no input holds the sizes of 2 groups", "groups=POSITION"),
     "test_no_reference": ("reference is missing", "in a higher precision"),
+    "test_its_own_reference": ("reference is the function itself", "another function"),
+    "test_work_as_text": ("nbytes is '4 MB'", "a pair of them"),
     "test_no_dims": ("dims is missing", "{'n': 4096}"),
     "test_no_inputs": ("inputs is missing", "lambda: (torch.randn"),
     "test_unknown_dtype": ("complex64", "explicit gate"),

@@ -150,3 +150,23 @@ def test_a_check_in_somebodys_package(big: Project) -> None:
     run = big.pytest("--kopt-check-only", "--summary-csv", "rows.csv")
     assert run.code == 0, run.text
     assert big.read("rows.csv").count("PASS") == 2 and "1 skipped" in run.out
+
+
+UNTRACED = """\
+import sys
+
+
+def test_untraced():
+    assert sys.gettrace() is None and "coverage" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize(
+    "big", [["-W", "error", "--cov=acme", "--cov-fail-under=100"]], indirect=True
+)
+@pytest.mark.skipif(importlib.util.find_spec("pytest_cov") is None, reason="needs pytest-cov")
+def test_what_is_timed_is_not_traced_and_a_loaded_plugin_is_no_error(big: Project) -> None:
+    big.write("tests/test_untraced.py", UNTRACED)
+    run = big.pytest("--summary-csv", "rows.csv", "--kopt-repeats", "2")
+    assert run.code == 0 and "coverage" not in run.text, run.text
+    assert big.read("rows.csv").count("PASS") == 2

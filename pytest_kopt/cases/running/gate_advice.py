@@ -73,7 +73,8 @@ class ComputingIn(TorchDispatchMode):
 
 def proposed(reached_db: float) -> float | None:
     """Return the SNR in dB that a gate may ask for where torch reaches so much; None: none."""
-    return math.floor(reached_db - SLACK_DB) if math.isfinite(reached_db) else None
+    least = reached_db - SLACK_DB
+    return math.floor(least) if math.isfinite(least) and least > 0 else None
 
 
 def advised(
@@ -112,6 +113,9 @@ def advised(
         torchs = narrow[out.dtype].get(name, ref)
         gate = case.gate_of(name) or default_gate(out.dtype)
         reached = compare(ref, torchs.to(out.dtype), gate, name)
+        if reached.snr_db <= SLACK_DB:
+            # It draws numbers of its own, or is no sum of small errors: zeros would pass.
+            continue
         alone = not several and name == "out" and case.gate is None
         told[item.name] = _words(item.snr_db, reached, out.dtype, None if alone else name)
     return told

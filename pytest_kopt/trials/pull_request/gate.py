@@ -100,7 +100,7 @@ class Gate(Trial):
             raise BadInput(
                 f"the cases cannot be measured there, beside today's: {error}",
                 where=str(self.other),
-                legal="another side whose kernels load and run these cases",
+                legal="kernels that run these cases on both sides; a renamed one under both names",
             ) from None
 
     def compare(
