@@ -52,6 +52,23 @@ def test_who_cannot_win_is_out_and_told_why(look: int) -> None:
     assert "fell" in found["slower"].out, "as the ordinary rule says it"
 
 
+@pytest.mark.parametrize(
+    ("diagnosis", "told"),
+    [
+        ("", ""),
+        ("out: outside the gate\n  SNR 3 dB", "out: outside the gate"),
+        (
+            "python.py:528: in importtestmodule\nE   SyntaxError: expected ':'",
+            "SyntaxError: expected ':'",
+        ),
+        ("ended by exit status 1\nTraceback (most recent call last):\nKeyError: 3", "KeyError: 3"),
+        ("ended by signal SIGSEGV\nFatal Python error", "ended by signal SIGSEGV"),
+    ],
+)
+def test_a_reason_is_one_line_that_tells_what_was_raised(diagnosis: str, told: str) -> None:
+    assert judging.in_a_line(diagnosis) == told
+
+
 def test_a_candidates_interval_is_the_one_of_its_reason() -> None:
     """The spread of the incumbent's copy widens both."""
     plain = measured(-5.0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_kopt.campaign.git import repository
-from pytest_kopt.campaign.git.repository import Repository
+from pytest_kopt.campaign.git.repository import Change, Repository
 from pytest_kopt.campaign.git.worktrees import keeper
 from pytest_kopt.errors import BadInput, CannotFinish
 
@@ -276,6 +276,14 @@ def test_differing_and_untracked_files_are_dirty(work: Work) -> None:
     work.write("kernels/with space ü.py", "NEW = 1\n")
     paths = [KERNEL, "kernels/with space ü.py", "other.py"]
     assert sorted(work.repository().dirty(paths)) == paths[:2]
+
+
+def test_a_file_that_head_lost_and_the_tree_has_again_changed_once(work: Work) -> None:
+    base = work.git("rev-parse", "HEAD")
+    work.git("rm", "--quiet", KERNEL)
+    work.git("commit", "--quiet", "-m", "renamed")
+    work.write(KERNEL, "from kernels.b import A\n")
+    assert work.repository().changed_since(base) == [Change(KERNEL, True, False)]
 
 
 def test_a_renamed_file_is_dirty_under_names_that_exist(work: Work) -> None:

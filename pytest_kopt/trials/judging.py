@@ -108,9 +108,8 @@ def cut_off(
         )
     if not collector.in_order():
         why = collector.startup_death or next(iter(collector.collect_errors.values()), "")
-        # A traceback is shown already: of it what ended, and why.
-        told = "; ".join(dict.fromkeys([*why.splitlines()[:1], *why.splitlines()[-1:]]))
-        return incomplete(policy, f"no case has a row; {told}".rstrip("; "), "run every case")
+        reason = f"no case has a row; {in_a_line(why)}".rstrip("; ")
+        return incomplete(policy, reason, "run every case")
     return None
 
 
@@ -170,6 +169,14 @@ def findings_of(results: Sequence[CaseResult]) -> list[Finding]:
 def head(text: str, lines: int = 15) -> str:
     """Return the beginning of a stack, the innermost frames, for the terminal."""
     return "\n".join(text.splitlines()[:lines])
+
+
+def in_a_line(text: str) -> str:
+    """Return the first line of a diagnosis, of a traceback what was raised."""
+    lines = text.strip().splitlines() or [""]
+    if any(line.startswith(("Traceback (", "E ")) for line in lines):
+        return lines[-1].removeprefix("E ").strip()
+    return lines[0]
 
 
 def under(nodeid: str, collect_errors: dict[str, str]) -> str | None:

@@ -141,7 +141,9 @@ class Repository:
             old, new = head.removeprefix(":").split()[:2]
             changes.append(Change(path, old != _ABSENT, _SUBMODULE in (old, new)))
         untracked = self._repo.git.ls_files("--others", "--exclude-standard", "-z").split("\0")
-        return [*changes, *(Change(path, False, False) for path in untracked if path)]
+        # What HEAD lost and the tree has again is untracked too.
+        new = {*filter(None, untracked)} - {change.path for change in changes}
+        return [*changes, *(Change(path, False, False) for path in sorted(new))]
 
     def changed_between(self, old: str, new: str) -> list[str]:
         found = self._repo.git.diff("--name-only", "-z", "--no-renames", old, new, "--")

@@ -232,7 +232,7 @@ def _checked(candidate: Candidate, found: Collector, ran: Ran) -> _Entry:
     if damning:
         return _Entry(candidate, found, Decision.REJECTED_OVERFIT, str(damning[0]))
     if failed:
-        why = next(iter(failed[0].diagnosis.strip().splitlines()), "")
+        why = judging.in_a_line(failed[0].diagnosis)
         reason = f"{failed[0].nodeid} is {failed[0].check}: {why}"
         return _Entry(candidate, found, Decision.REPAIR, reason)
     if missing:
