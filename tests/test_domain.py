@@ -14,7 +14,7 @@ from pytest_kopt.cases.domain import cases_of
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.cases.running.heldout import try_shape
 from pytest_kopt.errors import BadInput
-from pytest_kopt.honesty.heldout import DOMAIN, PATTERNS, Tried, held_out_findings
+from pytest_kopt.honesty.heldout import DOMAIN, PATTERNS, TIED, Tried, held_out_findings
 
 
 def softmax(x: Tensor) -> Tensor:
@@ -252,6 +252,26 @@ def test_the_best_need_not_lie_apart() -> None:
     (near,) = [near for kind, near in cases_of(case, 7) if kind == "sorted"]
     found = try_shape("sorted", near, {INCUMBENT: topk, CANDIDATE: by_tiles}, "cpu", 7)
     assert found and found.outcomes == {INCUMBENT: "right", CANDIDATE: "wrong"}
+
+
+@pytest.mark.parametrize("kind", TIED)
+def test_places_of_equal_elements_are_not_judged_and_values_are(kind: str) -> None:
+    """The last of a sort was at another place of a constant row than an argmax's."""
+
+    def last(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.amax(-1), x.shape[-1] - 1 - x.flip(-1).argmin(-1)
+
+    def first(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.amax(-1), x.argmin(-1)
+
+    def none(x: Tensor) -> tuple[Tensor, Tensor]:
+        return 2 * x.amax(-1), x.argmin(-1)
+
+    case = case_of(last, reference=lambda x: last(x.double()))
+    (near,) = [near for each, near in cases_of(case, 7) if each == kind]
+    for candidate, outcome in ((first, "right"), (none, "wrong")):
+        found = try_shape(kind, near, {INCUMBENT: last, CANDIDATE: candidate}, "cpu", 7)
+        assert found and found.outcomes == {INCUMBENT: "right", CANDIDATE: outcome}
 
 
 def test_a_sign_that_no_case_draws_is_owed() -> None:

@@ -48,6 +48,9 @@ PATTERNS: dict[Kind, Pattern] = {
     "strided": Pattern("transposed views as inputs", _LAYOUT, "contiguous"),
     "wider": Pattern("inputs of the next wider dtype", _DTYPE, "declared dtypes"),
 }
+#: With these, elements of a row are equal: which of them an index names is nobody's promise, and
+#: what an integer becomes of NaN is not defined.
+TIED: tuple[Kind, ...] = ("large", "masked", "constant")
 #: What is met in timed blocks, and not tried for itself.
 RENEWED = Pattern("what it was timed on", _VALUES, "moderate values")
 #: What a case may say of what its kernels need not support.
