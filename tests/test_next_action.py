@@ -111,6 +111,10 @@ def test_each_state_has_its_word(tmp_path: Path) -> None:
     project.end("stopped", Steps(project.root))
     word, arguments = asked(project)
     assert word == "run_final" and "--kopt-round final" in arguments["command"]
+    project.write(CASES, (project.root / CASES).read_bytes() + b"# a comment\n")
+    campaign = project.opened()
+    document = status(campaign, harness=edited_harness(campaign))
+    assert document["next_action"]["action"] == "restore_harness", "a final would be refused"
 
 
 def test_nothing_is_left_of_a_campaign_that_gained_nothing(project: DrivenCampaign) -> None:

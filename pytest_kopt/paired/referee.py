@@ -86,7 +86,10 @@ class Referee(Children):
         finally:
             other.end()
         if found != []:
-            why = "what the case computes differs between processes; inputs() has to draw all of it"
+            why = (
+                "what the case computes differs between processes; draw all of it in inputs(), or "
+                "have the test call torch.manual_seed() first"
+            )
             self._why.setdefault(looks.nodeid, why)
         return found == []
 

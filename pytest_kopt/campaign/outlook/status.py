@@ -70,6 +70,10 @@ def status(
         "branch": manifest.git_branch,
         "root": str(campaign.root),
         "directory": str(campaign.layout.directory),
+        "allowed": list(outlook.allowed()),
+        "running": session,
+        "next_action": action.model_dump(mode="json"),
+        "next": outlook.sentence(action),
         "obstacle": obstacle or (harness or {}).get("obstacle"),
         "nothing_to_measure": same,
         "edited": lineage.edited(campaign.root, manifest, state),
@@ -95,10 +99,6 @@ def status(
         "stagnation": asdict(review) if review else None,
         "termination_check": [{"title": stop.title, **asdict(stop)} for stop in ends],
         "integration": _integration(campaign),
-        "allowed": list(outlook.allowed()),
-        "running": session,
-        "next_action": action.model_dump(mode="json"),
-        "next": outlook.sentence(action),
         "quick": {
             "shapes": manifest.representative_shapes or [],
             "frozen_since_round": state.first_quick_round,
@@ -253,7 +253,8 @@ class _Outlook:
             is_best = last is not None and last.best == state.incumbent_round
             if not final or (last and is_best and last.decision is not Decision.INCOMPLETE):
                 return NextAction(action="stop")
-            return NextAction(action="run_final", arguments={"command": f"{self.way}{final}"})
+            if not self.obstacle and not self.harness:
+                return NextAction(action="run_final", arguments={"command": f"{self.way}{final}"})
         if self.obstacle:
             return NextAction(action="mend", arguments={"obstacle": self.obstacle})
         if self.harness:
