@@ -32,7 +32,7 @@ seeds = st.integers(0, 2**32)
 def test_an_aligned_size_keeps_its_power_of_two(value: int, seed: int) -> None:
     found = nearby(value, "aligned", random.Random(seed))
     grain = min(256, value & -value)
-    assert found >= 1
+    assert 2 * found >= value
     assert abs(found - value) == grain
     assert found % grain == 0
 
@@ -41,7 +41,8 @@ def test_an_aligned_size_keeps_its_power_of_two(value: int, seed: int) -> None:
 @given(sizes, seeds)
 def test_an_uneven_size_is_close_and_loses_its_power_of_two(value: int, seed: int) -> None:
     found = nearby(value, "uneven", random.Random(seed))
-    assert found >= 1
+    # A rotary embedding of 64 channels was tried with one, where its tables broadcast.
+    assert 2 * found >= value
     assert 0 < abs(found - value) < max(2, min(256, value & -value))
     assert (found - value) % 2 == 1
 

@@ -64,7 +64,7 @@ def cases_of(case: Case, seed: int) -> Iterator[tuple[Kind, Case]]:
 
 
 def nearby(value: int, kind: Kind, dice: random.Random) -> int:
-    """Return a size a step away from `value` (at least 1 and never `value` where that can be).
+    """Return a size a step away from `value`, at least half of it and never `value` itself.
 
     The grain is the largest power of two, at most 256, that divides the value. An aligned step is
     one grain up or down; an uneven one an odd number below the grain, or 1 for an odd value.
@@ -72,7 +72,7 @@ def nearby(value: int, kind: Kind, dice: random.Random) -> int:
     grain = min(_GRAIN, value & -value)
     step = grain if kind == "aligned" else dice.randrange(1, max(grain, 2), 2)
     up = value + step
-    return up if value - step < 1 or dice.random() < 0.5 else value - step
+    return up if 2 * step > value or dice.random() < 0.5 else value - step
 
 
 def perturbed(
