@@ -93,6 +93,20 @@ def test_a_fork_is_told_what_the_manifest_asks_for(tmp_path: Path) -> None:
     assert words == [f"{tmp_path}/copy/tests", "-k", "fast", "-x"]
 
 
+def test_an_order_for_a_case_that_ended_without_it_is_passed_over() -> None:
+    """Shapes nearby are asked for ahead: after a case of the same code no other was tried."""
+    ran: list[str] = []
+    hook = SimpleNamespace(pytest_runtest_protocol=lambda item, nextitem: ran.append(item.nodeid))
+    items = [SimpleNamespace(nodeid=name, config=SimpleNamespace(hook=hook)) for name in "ab"]
+    run = [{"kind": "run", "nodeid": name, "next": None, "seed": None} for name in "ab"]
+    block = {"kind": "block", "arm": "", "seed": 1}
+    orders = iter([run[0], block, run[1], block, {"kind": "stop"}])
+    channel: Any = SimpleNamespace(receive=lambda: next(orders), send=lambda kind, **fields: None)
+    session: Any = SimpleNamespace(items=items)
+    assert Serve(channel, ORDERS, None).pytest_runtestloop(session)
+    assert ran == ["a", "b"]
+
+
 def test_what_runs_cases_loads_nothing_of_what_decides() -> None:
     code = (
         "import sys, pytest_kopt.processes.served, pytest_kopt.session.assemble, "

@@ -109,6 +109,9 @@ class Serve:
             if message["kind"] == "again":
                 self.again = True
                 return True
+            if message["kind"] != "run":
+                # For the case before, which ended without: its versions are the same, or it skips.
+                continue
             item, following = items[message["nodeid"]], items.get(message["next"] or "")
             self.seed = message["seed"]
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
