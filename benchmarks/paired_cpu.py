@@ -1,9 +1,10 @@
 """Live paired verdicts on the CPU while other processes keep every core busy.
 
-[taskset -c 0,1] python benchmarks/paired_cpu.py OUT [aa=50] [slow=10] [busy=2]
+[taskset -c 0,1] python benchmarks/paired_cpu.py OUT [aa=50] [slow=5] [busy=2]
 
-`aa` rounds judge identical code, `slow` rounds a version that does its work twice. Writes
-OUT/paired_cpu.json after every verdict.
+`aa` rounds judge identical code, measured all the same; `slow` rounds a version that does its work
+twice (a campaign ends with more than five regressions in a row). Writes OUT/paired_cpu.json after
+every verdict.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def measure(root: Path) -> dict[str, Any]:
     done = run(
         root,
         *(sys.executable, "-m", "pytest", "--kopt-campaign", "cpu", "--kopt-round", "next"),
-        *("--kopt-verdict", str(out), "--kopt-device", "cpu"),
+        *("--kopt-verdict", str(out), "--kopt-device", "cpu", "--kopt-measure-same"),
     )
     if not out.exists():
         sys.exit(f"the round ended with {done.returncode}\n{done.stdout}{done.stderr}")
@@ -120,7 +121,7 @@ def measure(root: Path) -> dict[str, Any]:
 def main() -> None:
     out = Path(sys.argv[1])
     out.mkdir(parents=True, exist_ok=True)
-    wishes = {"aa": 50, "slow": 10, "busy": 2}
+    wishes = {"aa": 50, "slow": 5, "busy": 2}
     wishes |= {key: int(value) for key, value in (word.split("=") for word in sys.argv[2:])}
     os.environ.pop("PYTEST_ADDOPTS", None)
     found: dict[str, Any] = {
