@@ -105,7 +105,8 @@ def test_what_a_change_reaches_is_compared_and_the_rest_is_not(tmp_path: Path) -
     replicas = [ran for ran in done.processes.values() if "old helper" in ran]
     assert len(replicas) >= 2 and all("new helper" in ran for ran in replicas)
     assert sum("far" in ran for ran in replicas) <= 1, "proven to be unconcerned, and that once"
-    assert not any("fresh" in ran for ran in replicas)
+    # What tries shapes nearby begins before it is known which cases the base has.
+    assert sum("fresh" in ran for ran in replicas) <= 1
 
 
 def test_a_case_that_is_gone_is_no_way_around_the_gate(gate: Gate) -> None:
