@@ -6,6 +6,8 @@ import math
 import time
 from dataclasses import dataclass, field, replace
 
+import torch
+
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.cases.running.bench import Bench, hold_against_baseline
@@ -83,7 +85,7 @@ def _time(course: Course) -> None:
         text = str(error) if is_known else kernel_traceback(error)
         course.check = "ERROR"
         course.diagnosis = f"passed its check but raises when it is timed\n{text}"
-        if not course.case.keeps_order:
+        if not course.case.keeps_order and not isinstance(error, torch.OutOfMemoryError):
             course.diagnosis += f"\n{_IN_ORDER}"
         return
     _watch(course)
