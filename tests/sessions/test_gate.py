@@ -216,7 +216,8 @@ def test_a_wrong_result_is_not_compared(gate: Gate) -> None:
     done = gate()
     assert done.run.code == 1, done.run.text
     assert done.judged["decision"] == "REPAIR" and done.shapes[1]["check"] == "FAIL"
-    assert len(done.processes) == 1
+    # A process that was started ahead may have loaded both by then.
+    assert done.shapes[1]["change_pct"] is None and done.judged["aggregate"] is None
 
 
 @long
@@ -488,7 +489,7 @@ def test_a_base_whose_kernel_does_not_import_when_it_is_called(gate: Gate) -> No
     gate.project.write("kernels/core.py", "COST_MS = 250.0\n")
     done = gate()
     assert done.run.code == 4, done.run.text
-    for part in ("gone astray", "--kopt-base main", "load and run"):
+    for part in ("gone astray", "--kopt-base main", "run these cases on both sides"):
         assert part in done.run.refusal
     assert done.verdict is None
 
