@@ -119,10 +119,8 @@ class Kopt:
         try:
             case = declare(nodeid, self._schema, fn, **declared)
             if fn is reference:
-                raise BadInput(
-                    "reference is the function itself, right whatever it computes",
-                    legal="another function, of none of the kernel's code",
-                )
+                what = "reference is the function itself, right whatever it computes"
+                raise case.refusal(what, legal="another function, of none of the kernel's code")
             skip_outside(self._item, case.label, self._bench.selected)
             self._declared(
                 CaseResult.undecided(nodeid, case.schema, case.dims, case.label, backward=backward)

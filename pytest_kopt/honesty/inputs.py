@@ -69,9 +69,15 @@ def _write(target: Any, source: Any) -> None:
 
 
 def says_twice(tensor: torch.Tensor) -> bool:
-    """Say whether all rows are of two equal halves, as in tables of angles."""
-    half = tensor.shape[-1] // 2 if tensor.ndim else 0
-    return half > 1 and torch.equal(tensor[..., :half], tensor[..., half:])
+    """Say whether all rows are of two equal halves, as in tables of angles.
+
+    The first row is asked before the others: it tells of nearly every tensor that it is none.
+    """
+    half = tensor.shape[-1] // 2 if tensor.ndim and tensor.numel() else 0
+    first = tensor[(slice(0, 1),) * (tensor.ndim - 1)] if half > 1 else tensor
+    return half > 1 and all(
+        torch.equal(part[..., :half], part[..., half:]) for part in (first, tensor)
+    )
 
 
 def once(tensor: torch.Tensor) -> torch.Tensor:

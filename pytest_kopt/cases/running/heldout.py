@@ -79,11 +79,11 @@ def try_shape(
 ) -> Tried | None:
     """Run the versions of a case near its own; None where that is not supported."""
     tried = Tried(near.nodeid, kind, dict(near.dims))
-    content = _Content(near, seed)
+    content = _Content(near, kind, seed)
     for name in (INCUMBENT, CANDIDATE):
         if name not in versions:
             continue
-        outcome, what = content.outcome(versions[name], exactly=kind == "wider", tied=kind in TIED)
+        outcome, what = content.outcome(versions[name])
         if is_lost(device):
             # Nothing more can be timed here.
             os._exit(1)
@@ -165,19 +165,13 @@ def _has_inputs(case: Case, seed: int) -> bool:
 class _Content:
     """What the versions of a case are tried on, and what they should give, both made once."""
 
-    def __init__(self, case: Case, seed: int) -> None:
-        self._case, self._seed = case, seed
+    def __init__(self, case: Case, kind: Kind, seed: int) -> None:
+        self._case, self._kind, self._seed = case, kind, seed
         self._given, self._reference = make_inputs(case, seed), Reference(case)
         self._expected: dict[str, Pass] = {}
 
-    def outcome(
-        self, function: Callable[..., Any], *, exactly: bool, tied: bool = False
-    ) -> tuple[Outcome | None, str]:
-        """Return what a version does, None where the reference does not support the content.
-
-        To be right `exactly` is asked of a wider dtype: what takes the memory for another dtype's
-        does not support it, and cannot say so. Integers are not judged where elements are `tied`.
-        """
+    def outcome(self, function: Callable[..., Any]) -> tuple[Outcome | None, str]:
+        """Return what a version does, None where the reference does not support the content."""
         case, raised = self._case, ""
         try:
             run = Candidate(case, function)(fresh_copies(self._given), self._seed)
@@ -188,7 +182,9 @@ class _Content:
                 self._reference.forward(fresh_copies(self._given), ())
                 return "raises", raised
             expected = self._expected_of(run.live)
-            unsaid = [n for n, out in expected.outputs.items() if tied and _is_integer(out)]
+            tied = expected.outputs if self._kind in TIED else {}
+            # Which of equal elements an index names is the kernel's own choice.
+            unsaid = [name for name, out in tied.items() if _is_integer(out)]
             wrong = [
                 item
                 for item in judge(case, expected, run.kept)
@@ -196,8 +192,10 @@ class _Content:
             ]
             if not wrong:
                 return "right", ""
+            # A kernel that takes a wider dtype's memory for another's cannot say so.
             loose = replace(case, gate=snr(domain.PLAINLY_RIGHT_DB))
-            foreign = exactly and not all(i.passed for i in judge(loose, expected, run.kept))
+            plainly_right = all(item.passed for item in judge(loose, expected, run.kept))
+            foreign = self._kind == "wider" and not plainly_right
             return "raises" if foreign else "wrong", wrong[0].diagnosis().splitlines()[0]
         return None, ""
 
