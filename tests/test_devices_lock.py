@@ -111,6 +111,26 @@ def test_checks_share_a_gpu_and_do_not_keep_a_timing_out(directory: Path) -> Non
     end(late)
 
 
+def test_timings_that_wait_come_before_a_check(directory: Path) -> None:
+    """Also one that came after it: every timing has checked before, so that none starves."""
+    with timing_lock("GPU-a"):
+        first = holder(directory, "GPU-a")
+        assert not is_held(first, within=1.0)
+        check = holder(directory, "GPU-a", "checking_lock")
+        assert not is_held(check, within=1.0)
+        second = holder(directory, "GPU-a")
+        assert not is_held(second, within=1.0)
+    timings = [first, second]
+    while timings:
+        held = [timing for timing in timings if is_held(timing, within=0.5)]
+        assert len(held) == 1
+        assert not is_held(check, within=0.3)
+        timings.remove(held[0])
+        end(held[0])
+    assert is_held(check)
+    end(check)
+
+
 def test_a_check_on_the_cpu_waits_for_nobody(directory: Path) -> None:
     with timing_lock("cpu"):
         check = holder(directory, "cpu", "checking_lock")

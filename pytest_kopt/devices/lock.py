@@ -26,11 +26,13 @@ def checking_lock(device: str, waiting: Waiting = nullcontext) -> AbstractContex
 
 @contextmanager
 def _held(name: str, how: int, waiting: Waiting) -> Iterator[None]:
-    # Who waits keeps out who comes later: checks share, and could keep a timing out for good.
+    # Timings that wait keep checks out: those share, and could keep a timing out for good. All that
+    # wait come before the next check: what a process loads at first, it then loads beside others.
     turn, descriptor = open_lock(f"{name}.turn"), open_lock(name)
+    times = how == fcntl.LOCK_EX
     try:
         with waiting():
-            fcntl.flock(turn, fcntl.LOCK_EX)
+            fcntl.flock(turn, fcntl.LOCK_SH if times else fcntl.LOCK_EX)
             try:
                 fcntl.flock(descriptor, how)
             finally:
