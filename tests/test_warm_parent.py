@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,10 +13,13 @@ from typing import Any
 
 import pytest
 
+from pytest_kopt.cases.order import ArmsOrder
+from pytest_kopt.options.declare import SERVE
 from pytest_kopt.processes import forking, parent_death, reload, warm_parent
 from pytest_kopt.processes.launched import Launched
 from pytest_kopt.processes.launcher import Launcher
 from pytest_kopt.processes.warm_parent import Fork, NoFork, WarmParent
+from pytest_kopt.processes.worker_orders import WorkerOrders
 
 ENV = {**os.environ, "KOPT_TEST": "parent"}
 
@@ -59,6 +63,36 @@ def test_a_fork_leads_its_own_group_and_starts_in_its_directory(
     fork.kill()
     assert fork.process.returncode == -signal.SIGKILL
     fork.close()
+
+
+def test_what_is_told_once_in_a_comparison_is_not_asked_of_a_second_load(
+    parent: WarmParent, tmp_path: Path
+) -> None:
+    """On a GPU that took half as long as the blocks, in every replica that a process carried."""
+    (tmp_path / "conftest.py").write_text(
+        "def pytest_configure(config):\n"
+        f"    served = config.pluginmanager.get_plugin({SERVE!r})\n"
+        "    with open('told', 'a') as file:\n"
+        "        file.write(f'{served.orders.arms.tells_more} ')\n"
+    )
+    arms = ArmsOrder(("candidate",), str(tmp_path), tells_more=True)
+    orders = WorkerOrders("cpu", "auto", 1, 60.0, "standard", arms=arms)
+    fork = forked(parent, ENV, tmp_path)
+    fork.channel.send(
+        "hello",
+        sys_path=sys.path,
+        argv=[],
+        pytest_args=[str(tmp_path)],
+        from_manifest=[],
+        orders=orders.to_json(),
+        args=None,
+    )
+    for word in ("again", "again", "stop"):
+        assert (fork.channel.receive(20) or {})["kind"] == "collected"
+        fork.channel.send(word)
+    fork.process.wait(20)
+    fork.close()
+    assert (tmp_path / "told").read_text() == "True False False "
 
 
 def test_a_fork_ends_when_nobody_is_left_to_order(parent: WarmParent, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -205,13 +206,16 @@ def serve(reader: int, writer: int, scratch: Path) -> NoReturn:
         # A fork has plugins that are loaded already: no error, also under `filterwarnings = error`.
         words = ["-W", "ignore::pytest.PytestAssertRewriteWarning", *hello["pytest_args"]]
         code = int(pytest.main(words, plugins=[serving, Leave(serving)]))
-        if not serving.again or not orders.arms:
+        arms = orders.arms
+        if not serving.again or arms is None:
             # A session that began ends in its own last hook; this is for one that could not.
             os._exit(code)
         serving.again = False
+        # What is told once in a comparison has been told.
+        orders = serving.orders = replace(orders, arms=replace(arms, tells_more=False))
         # One that holds the incumbent alone runs in a tree of its own.
-        for root in {Path(orders.arms.root), serving.root}:
-            forget(root, orders.arms.changed, serving.lasting)
+        for root in {Path(arms.root), serving.root}:
+            forget(root, arms.changed, serving.lasting)
 
 
 def _hear(channel: Channel) -> Message:
