@@ -35,15 +35,19 @@ _IN_FOLDERS = sum(1 << bit for bit in range(4, 13))
 _REFER, _TRUNCATE = 1 << 13, 1 << 14
 #: Below these names in /dev lies what drivers and the C library write to.
 _DEVICES = ("nvidia*", "kfd", "dri", "dxg", "null", "zero", "full", "*random", "tty", "pts")
-#: Folders below the home that compilers keep, and the variable that names another for each.
+#: Folders below the home that compilers and libraries of kernels keep, and the variable that names
+#: another for each.
 _OWN_FOLDERS = {
     ".nv": "CUDA_CACHE_PATH",
     ".cupy": "CUPY_CACHE_DIR",
     ".tilelang": "TILELANG_CACHE_DIR",
+    ".flydsl/cache": "FLYDSL_RUNTIME_CACHE_DIR",
+    ".flaggems": "FLAGGEMS_CACHE_DIR",
+    ".deep_gemm": "DG_JIT_CACHE_DIR",
     ".config/miopen": "MIOPEN_USER_DB_PATH",
 }
 #: Variables that name a compiler's cache end in one of these.
-_NAMES_A_CACHE = ("_CACHE_DIR", "_CACHE_PATH", "_CACHE_HOME", "TORCH_EXTENSIONS_DIR")
+_NAMES_A_CACHE = ("_CACHE_DIR", "_CACHE_PATH", "_CACHE_HOME", "_JIT_DIR", "TORCH_EXTENSIONS_DIR")
 
 
 def lacking() -> str:

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_kopt.cases.result import LOST
 from pytest_kopt.devices import context
-from pytest_kopt.honesty.watching.audit_hook import Bounds
+from pytest_kopt.honesty.watching.audit_hook import MAY_WRITE, Bounds
 from pytest_kopt.measure.wall import keep_freed_memory
 from pytest_kopt.options.declare import SERVE
 from pytest_kopt.processes.channel import Channel, Message
@@ -93,6 +93,8 @@ class Serve:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
+            if self.bounds and "PermissionError: " in report.longreprtext:
+                report.longrepr = f"{MAY_WRITE}\n{report.longreprtext}"
             self._send_report("collect_error", report)
 
     @pytest.hookimpl(trylast=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,32 @@ def test_a_kernel_that_leaves_its_bounds_is_told_of(
         said = text.format(root=project.root)
         assert any(said in flag for flag in done.judged["flags"]), (said, done.judged["flags"])
     assert project.read("README.md") == "A project.\n"
+
+
+KEEPS = """
+from pathlib import Path
+
+kept = Path.home() / ".library"
+kept.mkdir(exist_ok=True)
+(kept / "tuned.json").write_text("{}")
+"""
+
+
+@needs_landlock
+def test_a_library_that_keeps_files_in_the_home_is_told_where(tmp_path: Path) -> None:
+    """Packages make such a folder as they are imported: it is no case's fault, and no cheat."""
+    project = project_at(tmp_path / "project")
+    project.write(PLAIN, kernel(cost=187.5, who="plain new", imports=KEEPS))
+    gate = Gate(project)
+    done = gate()
+    (refused,) = re.findall(r"not judged \(.*Permission denied: '(.*)'\)", done.run.out)
+    assert "what a library keeps elsewhere in the home can be a link" in done.run.out
+    kept = Path(refused).parent / ".cache/library"
+    kept.mkdir(parents=True)
+    Path(refused).symlink_to(kept)
+    done = gate()
+    assert done.run.code == 0 and done.judged["decision"] == "ACCEPTED", done.run.text
+    assert (kept / "tuned.json").exists()
 
 
 LISTS = """

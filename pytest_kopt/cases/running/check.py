@@ -21,6 +21,7 @@ from pytest_kopt.devices.machine import device_model
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.watching.audit_hook import MAY_WRITE
 from pytest_kopt.honesty.watching.state import left_profiler, look
 from pytest_kopt.numerics.compare import Comparison, InvalidReference
 from pytest_kopt.numerics.nested import tensors
@@ -184,6 +185,8 @@ def kernel_traceback(error: BaseException) -> str:
             "Triton's interpreter does not support all that a GPU's compiler does: if the kernel "
             "is right, run it on a GPU\n"
         )
+    elif isinstance(error, PermissionError) and error.filename:
+        hint = f"{MAY_WRITE}\n"
     if type(error).__name__ == "InterpreterError":
         error = error.__cause__ or error
     told = traceback.TracebackException.from_exception(error, limit=-_FRAMES)

@@ -37,6 +37,11 @@ _SIGNALS = {"os.kill": os.kill, "os.killpg": os.killpg}
 _BOUNDED = {"open", "socket.__new__", *_SIGNALS}
 #: Of all events; reading a function's or a frame's code is one as well, thousands in a look.
 _HEARD = frozenset({"open", *_MOVED, *_BOUNDED})
+MAY_WRITE = (
+    "a kernel may write only to its outputs, temporary files and caches: ~/.cache, and folders "
+    "named by a variable that ends in _CACHE_DIR; what a library keeps elsewhere in the home can "
+    "be a link to a folder there"
+)
 #: What the system shows of a process to whoever may trace it.
 _FOREIGN = re.compile(r"/proc/\d+/(mem|environ|maps|auxv)")
 _IMPORTER = "<frozen importlib._bootstrap>"
@@ -146,8 +151,7 @@ class Tripwire:
                 check,
                 f"project code tried to {what}, which the system refused",
                 where=author,
-                advice="a kernel may write only to its outputs, temporary files and compilers' "
-                "caches",
+                advice=MAY_WRITE,
             )
 
     def _written(self, name: str) -> None:
