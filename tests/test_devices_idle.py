@@ -205,3 +205,15 @@ def test_between_measurements_only_strangers_count(stranger: int) -> None:
     found, said = gate(FakeVendor([A], state), time)
     found.free_of_strangers(A, 60)
     assert 60 <= time.now < 120 and str(stranger) in said[0]
+
+
+def test_who_is_about_to_leave_costs_no_more_than_that(stranger: int) -> None:
+    """Two sessions on an H200 had waited five seconds for each other's processes that ended."""
+    time = Time()
+
+    def state(device: Device, number: int) -> Reading:
+        return Reading(processes=(stranger,) if time.now < 0.5 else ())
+
+    found, said = gate(FakeVendor([A], state), time)
+    found.free_of_strangers(A, 60)
+    assert 0.5 <= time.now < 1 and said == []

@@ -16,7 +16,9 @@ MOST_UTILISATION_PCT = 2.0
 MOST_DRIFT_MIB = 32.0
 #: A look is announced this often (minutes); a device that gets free meanwhile is taken at once.
 LOOK_MINUTES = 10.0
-POLL_SECONDS = 5.0
+#: The first pause and the longest, each twice the last: another session's process that ends still
+#: stands on the GPU for half a second, and is nobody's by then. So long nothing is said.
+_FIRST_POLL_SECONDS, POLL_SECONDS, _SILENT_SECONDS = 0.1, 5.0, 1.0
 
 
 class NoIdleGpu(Exception):
@@ -115,7 +117,7 @@ class AvailabilityGate:
     def _wait(
         self, look: Callable[[], list[Finding]], minutes: float, seen: Sequence[Finding] = ()
     ) -> list[Device]:
-        start, announced = self.clock(), 0
+        start, announced, pause = self.clock(), 0, _FIRST_POLL_SECONDS
         while True:
             found, seen = seen or look(), ()
             idle = [finding for finding in found if finding.idle]
@@ -127,13 +129,14 @@ class AvailabilityGate:
             waited = (self.clock() - start) / 60
             if waited >= minutes:
                 raise NoIdleGpu(minutes, [str(finding) for finding in found])
-            if waited >= announced * LOOK_MINUTES:
+            if waited >= max(_SILENT_SECONDS / 60, announced * LOOK_MINUTES):
                 announced += 1
                 self.say(
                     f"kopt: waiting for an idle GPU, up to {_span(minutes - waited)} more "
                     f"(--kopt-gpu-wait): {' | '.join(map(str, found))}"
                 )
-            self.sleep(min(POLL_SECONDS, max(0.0, (minutes - waited) * 60)))
+            self.sleep(min(pause, max(0.0, (minutes - waited) * 60)))
+            pause = min(2 * pause, POLL_SECONDS)
 
 
 def _span(minutes: float) -> str:
