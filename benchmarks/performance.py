@@ -167,7 +167,7 @@ def paired() -> Rows:
         ("paired_aa_h200", "H200, 5 cases, before the checks of honesty"),
         ("paired_aa_checked_h200", "H200, 5 cases, fresh interpreters"),
         ("paired_aa_forked_h200", "H200, 5 cases, forks"),
-        ("paired_aa_shared_h200", "H200, 5 cases, three or four sessions at once"),
+        ("paired_aa_shared_h200", "H200, 5 cases, two to four sessions at once"),
         ("paired_cpu", "CPU, 3 cases, every core kept busy"),
     ):
         found = read(name)
@@ -246,9 +246,7 @@ def device() -> Rows:
     return [{"device (paired session)": "H200", **total}]
 
 
-ROUNDS = (
-    "`benchmarks/gpu_rounds.py` (2026-11-23, while a bisection ran on the other GPU of the host)"
-)
+ROUNDS = "`benchmarks/gpu_rounds.py` (2026-11-23, 16 cores, nothing else on the host)"
 SECTIONS = (
     ("Idle", "measured here", idle),
     ("A case", "measured here", cases),
