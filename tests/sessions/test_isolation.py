@@ -73,7 +73,7 @@ def test_a_kernel_that_leaves_its_bounds_is_told_of(
 KEEPS = """
 from pathlib import Path
 
-kept = Path.home() / ".library"
+kept = Path.home() / ".tunings"
 kept.mkdir(exist_ok=True)
 (kept / "tuned.json").write_text("{}")
 """
@@ -88,7 +88,7 @@ def test_a_library_that_keeps_files_in_the_home_is_told_where(tmp_path: Path) ->
     done = gate()
     (refused,) = re.findall(r"not judged \(.*Permission denied: '(.*)'\)", done.run.out)
     assert "what a library keeps elsewhere in the home can be a link" in done.run.out
-    kept = Path(refused).parent / ".cache/library"
+    kept = Path(refused).parent / ".cache/tunings"
     kept.mkdir(parents=True)
     Path(refused).symlink_to(kept)
     done = gate()
