@@ -267,7 +267,7 @@ def trained(
 ) -> None:
     """Run the simulated training loop; time the case with fresh and with known tensors."""
     with one_thread():
-        course = Course(case, bench, check.CheckReport("PASS", figures={"out_snr": 100.0}))
+        course = Course(case, bench, "PASS", figures={"out_snr": 100.0})
         found = ask(Phase.TRAINED, course=course)
         if not is_triton:
             found += ask(Phase.RECALLED, course=course)
@@ -278,7 +278,7 @@ def timed(case: Case, bench: Bench, tell: Callable[[Sequence[Finding]], None]) -
     """Time a case and look at what its timed calls return."""
     with one_thread():
         evidence = CaseEvidence(accuracy=bench.frozen(case.nodeid).accuracy)
-        course = Course(case, bench, check.CheckReport("PASS", evidence=evidence, written=1))
+        course = Course(case, bench, "PASS", evidence=evidence, written=1)
         time_case(course)
         tell([*course.findings, *bench.watched()])
 

@@ -14,7 +14,8 @@ from pytest_kopt.cases.groups import Groups, find_groups, redrawn, with_steady_g
 from pytest_kopt.cases.order import CANDIDATE, UNEVEN, ArmsOrder
 from pytest_kopt.cases.running.arms import serve_arms
 from pytest_kopt.cases.running.bench import Bench
-from pytest_kopt.cases.running.check import CheckReport, check_case
+from pytest_kopt.cases.running.check import check_case
+from pytest_kopt.cases.running.course import Course
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.skew import DISTRIBUTIONS, skewed_groups
 from pytest_kopt.errors import BadInput
@@ -62,12 +63,12 @@ def case_of(function: Callable[..., Any], **changes: Any) -> Case:
     return declare("tests/test_g.py::test_g", "grouped_gemm", function, **(given | changes))
 
 
-def check(function: Callable[..., Any], **changes: Any) -> CheckReport:
+def check(function: Callable[..., Any], **changes: Any) -> Course:
     case = case_of(function, **changes)
     return check_case(case, a_bench(case))
 
 
-def refused(report: CheckReport) -> set[str]:
+def refused(report: Course) -> set[str]:
     return {found.check for found in report.findings if found.rejects}
 
 
@@ -267,7 +268,7 @@ def test_a_kernel_that_is_right_for_all_passes(
     kernel: Callable[..., Any], dtype: torch.dtype
 ) -> None:
     report = check(kernel, inputs=inputs(lambda: torch.tensor(UNIFORM, dtype=dtype)))
-    assert (report.check, report.findings) == ("PASS", ())
+    assert (report.check, report.findings) == ("PASS", [])
     assert (report.evidence.groups or {}).keys() == DISTRIBUTIONS.keys()
     assert all(sum(sizes) == M for sizes in (report.evidence.groups or {}).values())
 
@@ -306,7 +307,7 @@ IN_PLACE: dict[str, Any] = {
 
 def test_rows_may_be_written_where_the_case_says() -> None:
     report = check(_into(by_sizes), **IN_PLACE)
-    assert (report.check, report.findings) == ("PASS", ())
+    assert (report.check, report.findings) == ("PASS", [])
     assert (report.evidence.groups or {}).keys() == DISTRIBUTIONS.keys()
     assert refused(check(_into(equal_shares), **IN_PLACE)) == {"uneven-groups"}
 

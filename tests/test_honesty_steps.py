@@ -19,7 +19,8 @@ from torch import Tensor
 
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.running import checking
-from pytest_kopt.cases.running.check import CheckReport, check_case
+from pytest_kopt.cases.running.check import check_case
+from pytest_kopt.cases.running.course import Course
 from pytest_kopt.cases.running.steps import aftermath
 from pytest_kopt.honesty import outputs
 from pytest_kopt.honesty.memory import guarded
@@ -56,13 +57,13 @@ def case_of(function: Callable[..., Any], **changes: Any) -> Case:
     return declare("tests/test_it.py::test_it", "memory", function, **(given | changes))
 
 
-def check(function: Callable[..., Any], **changes: Any) -> CheckReport:
+def check(function: Callable[..., Any], **changes: Any) -> Course:
     asked = {name: changes.pop(name) for name in ("freezes", "accuracy") if name in changes}
     case = case_of(function, **changes)
     return check_case(case, a_bench(case, **asked))
 
 
-def names(report: CheckReport) -> set[str]:
+def names(report: Course) -> set[str]:
     return {found.check for found in report.findings if found.rejects}
 
 
@@ -458,7 +459,7 @@ def test_threads_that_a_call_leaves_behind_are_to_be_put_back() -> None:
         report = check(lambda x, w: kernel(x, w, True))
     finally:
         torch.set_num_threads(before)
-    assert (once.check, once.findings) == ("PASS", ())
+    assert (once.check, once.findings) == ("PASS", [])
     (found,) = report.findings
     assert (report.check, found.check, found.rejects) == ("FAIL", "threads-left", False)
     assert f"torch.set_num_threads({before})" in str(found)
@@ -634,7 +635,7 @@ HONEST = (
 @pytest.mark.parametrize("kernel", HONEST, ids=lambda k: getattr(k, "__name__", "packed"))
 def test_an_honest_kernel_is_none_of_all_that(kernel: Callable[..., Any]) -> None:
     report = check(kernel, freezes=True)
-    assert (report.check, report.findings) == ("PASS", ())
+    assert (report.check, report.findings) == ("PASS", [])
     assert report.written == 4 * ROWS * COLUMNS
 
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from pytest_kopt.cases.case import declare
-from pytest_kopt.cases.running.check import CheckReport, check_case
+from pytest_kopt.cases.running.check import check_case
+from pytest_kopt.cases.running.course import Course
 from tests.builders import a_bench
 
 
@@ -77,7 +78,7 @@ def fallback(x: Tensor) -> Tensor:
         return by_torch(x)
 
 
-def checked(function: Callable[..., Tensor], **given: Any) -> CheckReport:
+def checked(function: Callable[..., Tensor], **given: Any) -> Course:
     case = declare(
         "tests/test_it.py::test_it",
         "memory",

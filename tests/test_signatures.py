@@ -289,12 +289,12 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 def test_functions_of_every_kind_are_checked(name: str) -> None:
     times = 1 if name == "module" else 2
     report = check(FUNCTIONS[name], inputs=one, reference=lambda x: x.double() * times)
-    assert (report.check, report.findings) == ("PASS", ())
+    assert (report.check, report.findings) == ("PASS", [])
 
 
 def test_an_operator_of_torch_is_a_function() -> None:
     report = check(torch.ops.aten.relu, inputs=one, reference=lambda x: x.double().relu())
-    assert (report.check, report.findings) == ("PASS", ())
+    assert (report.check, report.findings) == ("PASS", [])
 
 
 @pytest.mark.parametrize("pick", [lambda m: m, lambda m: m.forward], ids=["module", "method"])
@@ -312,7 +312,7 @@ def test_what_a_module_holds_are_inputs_behind_its_own(
     with pytest.raises(NotLoadable, match=r"^Linear is an instance; one process asks for"):
         twin.own_file(case.function)
     report = check_case(case, a_bench(case))
-    assert (report.check, report.findings) == ("PASS", ()), report.diagnosis
+    assert (report.check, report.findings) == ("PASS", []), report.diagnosis
     assert report.figures.keys() >= {"grad_snr:1", "grad_snr:2"}, "of weight and bias"
     wrong = copy.deepcopy(module)
     wrong.register_forward_hook(lambda module, given, out: out * 1.1)
@@ -336,7 +336,7 @@ def test_what_a_module_writes_is_compared() -> None:
         return reference(*given)
 
     report = check(module, inputs=one, reference=counting)
-    assert (report.check, report.findings) == ("PASS", ()), report.diagnosis
+    assert (report.check, report.findings) == ("PASS", []), report.diagnosis
     report = check(module, inputs=one, reference=reference)
     assert report.check == "FAIL", "the reference forgets to count"
 

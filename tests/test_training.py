@@ -14,7 +14,6 @@ from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.evidence import Training
 from pytest_kopt.cases.running import training_loop
 from pytest_kopt.cases.running.bench import Bench
-from pytest_kopt.cases.running.check import CheckReport
 from pytest_kopt.cases.running.course import Course
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.transfer import Trace
@@ -41,8 +40,7 @@ def case_of(function: Callable[..., Any], *, backward: bool = False, size: int =
 
 
 def trained(case: Case, seed: int, usual_db: float) -> Course:
-    report = CheckReport("PASS", figures={"out_snr": usual_db})
-    course = Course(case, Bench("cpu", "auto", seed), report)
+    course = Course(case, Bench("cpu", "auto", seed), "PASS", figures={"out_snr": usual_db})
     course.findings += ask(Phase.TRAINED, course=course)
     return course
 

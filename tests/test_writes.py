@@ -12,7 +12,8 @@ from torch import Tensor
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.running import runner, timing
 from pytest_kopt.cases.running.bench import Bench
-from pytest_kopt.cases.running.check import CheckReport, check_case
+from pytest_kopt.cases.running.check import check_case
+from pytest_kopt.cases.running.course import Course
 from pytest_kopt.cases.running.runner import Outcome, run_case
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.inputs import Held
@@ -38,7 +39,7 @@ def case_of(function: Callable[..., Any], **changes: Any) -> Case:
     return declare("t.py::test_it", schema, function, **(given | changes))
 
 
-def check(function: Callable[..., Any], **changes: Any) -> CheckReport:
+def check(function: Callable[..., Any], **changes: Any) -> Course:
     case = case_of(function, **changes)
     return check_case(case, a_bench(case))
 
@@ -76,7 +77,7 @@ def test_a_buffer_that_the_reference_writes_is_a_result() -> None:
     assert "input 2: outside the gate" in report.diagnosis
     assert report.figures["out_snr"] < 10
     right = check(add_into, **ADD)
-    assert (right.check, right.findings) == ("PASS", ())
+    assert (right.check, right.findings) == ("PASS", [])
     assert set(right.evidence.accuracy or ()) == {"input 2"}
 
 
@@ -93,7 +94,7 @@ def test_a_function_that_returns_nothing_is_judged_by_what_it_writes() -> None:
         out.copy_(x.double() + y.double())
 
     report = check(silent, inputs=ADD["inputs"], reference=reference)
-    assert (report.check, report.findings) == ("PASS", ())
+    assert (report.check, report.findings) == ("PASS", [])
     assert set(report.evidence.accuracy or ()) == {"input 2"}
     assert report.written == 4 * ROWS * COLUMNS
     wrong = check(lambda x, y, out: None, inputs=ADD["inputs"], reference=reference)
@@ -265,7 +266,7 @@ def test_a_buffer_is_held_against_what_the_reference_returns() -> None:
     declared: dict[str, Any] = {"inputs": ADD["inputs"], "reference": new, "writes": (2,)}
     for kernel in (silent, add_into):
         report = check(kernel, **declared)
-        assert (report.check, report.findings) == ("PASS", ())
+        assert (report.check, report.findings) == ("PASS", [])
         assert "input 2" in (report.evidence.accuracy or {})
     wrong = check(lambda x, y, out: x + y, **declared)
     assert wrong.check == "FAIL" and "input 2: outside the gate" in wrong.diagnosis
@@ -397,7 +398,7 @@ def test_a_gradient_may_lie_where_the_incoming_one_does(
     """A sum hands the incoming gradient on: nothing was kept, and nothing overwritten."""
     changes = SWIGLU | {"reference": lambda a, b: scale * a.double() + b.double()}
     outcome = check(function, consumes=consumes, **changes)
-    assert (outcome.check, outcome.findings) == ("PASS", ())
+    assert (outcome.check, outcome.findings) == ("PASS", [])
 
 
 def test_a_kernel_gains_nothing_by_what_it_leaves_in_an_input() -> None:
@@ -487,7 +488,7 @@ def test_a_generator_that_is_left_where_it_was_draws_the_same_again() -> None:
     assert [found.check for found in report.findings] == ["generator-left"]
     assert report.check == "FAIL" and "input 1" in str(report.findings[0])
     own = check(copying, inputs=seeded, reference=lambda x, g: copying(x.double(), g))
-    assert (own.check, own.findings) == ("PASS", ())
+    assert (own.check, own.findings) == ("PASS", [])
 
 
 def test_draws_from_the_global_generator_are_told_what_to_do() -> None:

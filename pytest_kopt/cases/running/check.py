@@ -6,7 +6,7 @@ import math
 import os
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 
@@ -15,6 +15,7 @@ from pytest_kopt.cases.evidence import CaseEvidence, Failure
 from pytest_kopt.cases.result import Check
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.checking import PURPOSES, Checking
+from pytest_kopt.cases.running.course import Course
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.machine import device_model
@@ -32,25 +33,7 @@ _FRAMES = 8
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 
 
-@dataclass(frozen=True, slots=True)
-class CheckReport:
-    """The result of checking one case.
-
-    `figures` are by quantity, as a schema's columns name them; SNRs are in dB. `findings` are signs
-    that the kernel serves the check instead of computing. `case` has among its `writes` what the
-    reference writes to (None where that was not seen), `written` are the bytes of the outputs.
-    """
-
-    check: Check
-    diagnosis: str = ""
-    figures: dict[str, float] = field(default_factory=dict)
-    findings: tuple[Finding, ...] = ()
-    evidence: CaseEvidence = field(default_factory=CaseEvidence)
-    case: Case | None = None
-    written: int = 0
-
-
-def check_case(case: Case, bench: Bench) -> CheckReport:
+def check_case(case: Case, bench: Bench) -> Course:
     """Check the candidate step by step; see `Checking`.
 
     Raises BadInput where the case cannot be checked (no input requires grad, a dtype without a
@@ -69,15 +52,15 @@ def check_case(case: Case, bench: Bench) -> CheckReport:
     except BadInput:
         raise
     except InvalidReference as error:
-        return CheckReport("ERROR", str(error), evidence=evidence)
+        return Course(case, bench, "ERROR", str(error), evidence=evidence)
     except Exception as error:
         text = kernel_traceback(error)
         # What raises may be whoever finds it on.
         left = left_profiler(before, look())
         check: Check = "FAIL" if left else "ERROR"
-        return CheckReport(check, text, findings=(*left, *findings), evidence=evidence)
+        return Course(case, bench, check, text, findings=[*left, *findings], evidence=evidence)
     if checking.invalid:
-        return CheckReport("ERROR", checking.invalid, evidence=evidence)
+        return Course(case, bench, "ERROR", checking.invalid, evidence=evidence)
     missing = baseline.keys() - checking.accuracy.keys()
     if checking.passed and missing:
         reason = "is missing, though the baseline returned it"
@@ -97,7 +80,7 @@ def check_case(case: Case, bench: Bench) -> CheckReport:
             elements=sum(item.numel() for item in tensors(checking.given)),
         )
     )
-    return _report(checking, evidence)
+    return _course(checking, evidence)
 
 
 def _evidence(case: Case, bench: Bench, seeds: dict[str, int]) -> CaseEvidence:
@@ -119,19 +102,20 @@ def _evidence(case: Case, bench: Bench, seeds: dict[str, int]) -> CaseEvidence:
     )
 
 
-def _report(checking: Checking, evidence: CaseEvidence) -> CheckReport:
+def _course(checking: Checking, evidence: CaseEvidence) -> Course:
     comparisons = checking.comparisons
     failed = [item for item in comparisons if not item.passed]
     refused = checking.broken or any(found.rejects for found in checking.findings)
     advice = checking.advice() if failed and not refused else {}
-    return CheckReport(
+    return Course(
+        case=checking.case,
+        bench=checking.bench,
         check="PASS" if checking.passed else "FAIL",
         diagnosis="\n".join(
             text for item in failed for text in (item.diagnosis(), advice.get(item.name)) if text
         ),
         figures=figures_of(comparisons),
-        findings=(*checking.broken, *checking.findings),
-        case=checking.case,
+        findings=[*checking.broken, *checking.findings],
         written=checking.written,
         evidence=replace(
             evidence,

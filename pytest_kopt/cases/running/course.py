@@ -1,4 +1,4 @@
-"""A checked case on its way to a row, and what is known of it so far."""
+"""A case on its way to a row, and what is known of it so far."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.result import Check
 from pytest_kopt.cases.running.bench import Bench
-from pytest_kopt.cases.running.check import CheckReport
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.measure.engine import Timing
 
 
 @dataclass(slots=True)
 class Course:
-    """A case with its check's report; `timings` are those of a forward, and of a backward."""
+    """A case that was checked, and what its check and everything after it have shown.
+
+    `case` has among its `writes` what the reference writes to, where that was seen. `figures` are
+    by quantity, as a schema's columns name them; SNRs are in dB. `findings` are signs that the
+    kernel serves the check instead of computing. `written` are the bytes of the outputs, `timings`
+    those of a forward, and of a backward.
+    """
 
     case: Case
     bench: Bench
-    report: CheckReport
+    check: Check
+    diagnosis: str = ""
+    figures: dict[str, float] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    evidence: CaseEvidence = field(default_factory=CaseEvidence)
+    written: int = 0
     timings: Sequence[Timing] = ()
-    check: Check = field(init=False)
-    diagnosis: str = field(init=False)
-    evidence: CaseEvidence = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.check, self.diagnosis = self.report.check, self.report.diagnosis
-        self.evidence = self.report.evidence
-        self.findings += self.report.findings
 
     @property
     def goes_on(self) -> bool:

@@ -50,14 +50,13 @@ def run_case(case: Case, bench: Bench, session: object = None) -> Outcome:
     start = time.perf_counter()
     # One thread here as well: a checked call has to look like a timed one.
     with one_thread(), checking_lock(bench.uuid, bench.waiting):
-        findings = bench.watched()
-        report = check_case(case, bench)
-        course = Course(report.case or case, bench, report, findings)
+        watched = bench.watched()
+        course = check_case(case, bench)
+        course.findings[:0] = watched
         _watch(course)
         if course.goes_on:
             course.findings += ask(Phase.TRAINED, course=course)
-    interpreted = bool(report.evidence.interpreted)
-    if bench.times(interpreted) and course.goes_on:
+    if bench.times(bool(course.evidence.interpreted)) and course.goes_on:
         # Once: who asks for a device alone waits for all that check on it.
         with one_thread(), timing_lock(bench.uuid, bench.waiting):
             _time(course)
@@ -73,7 +72,7 @@ def _watch(course: Course) -> None:
 def _time(course: Course) -> None:
     """Time the case; one that raises then is an ERROR."""
     try:
-        if not course.report.evidence.interpreted:
+        if not course.evidence.interpreted:
             course.findings += ask(Phase.RECALLED, course=course)
         if not course.goes_on:
             return
@@ -102,7 +101,7 @@ def _outcome(course: Course, start: float) -> Outcome:
     if course.findings and check != "PASS":
         diagnosis = "\n".join([*map(str, course.findings), diagnosis]).rstrip()
     evidence = replace(course.evidence, seconds=time.perf_counter() - start)
-    figures = course.report.figures | times_of(case, forward, backward)
+    figures = course.figures | times_of(case, forward, backward)
     cells: dict[str, Scalar | None] = {
         column.name: figures.get(column.quantity, math.nan)
         for column in case.schema.columns

@@ -48,7 +48,7 @@ WAYS = ("forward", "backward")
 
 def time_case(course: Course) -> None:
     """Time each direction on fresh inputs, up to three times while the device drifts; look on."""
-    case, bench, report, since = course.case, course.bench, course.report, time.time()
+    case, bench, since = course.case, course.bench, time.time()
     seed = derive(bench.session_seed, case.nodeid, "time")
     call = case.positional(case.function)
     pool = input_pool(lambda i: make_inputs(case, seed + i), bench.device, call)
@@ -59,7 +59,7 @@ def time_case(course: Course) -> None:
         bench,
         seed,
         engines=engines_of(case, bench),
-        interpreted=bool(report.evidence.interpreted),
+        interpreted=bool(course.evidence.interpreted),
         looks=derive(bench.session_seed, case.nodeid, "looks"),
     ).values()
 
@@ -67,7 +67,7 @@ def time_case(course: Course) -> None:
         return [time_block(block, bench.repeats, _DISCARDED) for block in blocks]
 
     timings, conditions = steadily(measure, bench.read)
-    known = floors(report.evidence.accuracy or {}, _OWN_SLACK_DB)
+    known = floors(course.evidence.accuracy or {}, _OWN_SLACK_DB)
     course.findings += ask(Phase.JUDGED, blocks=blocks, floors=known)
     course.findings += ask(
         Phase.BLOCKS,
@@ -79,7 +79,7 @@ def time_case(course: Course) -> None:
     course.findings += ask(
         Phase.TIMED,
         ms=min(timings[0].samples_ms),
-        nbytes=report.written,
+        nbytes=course.written,
         # What a forward cannot save: the FLOPs of a dense product.
         flops=case.work[0] if case.work and case.schema.name == "gemm" else 0.0,
         device=bench.device,

@@ -72,7 +72,7 @@ def _simulated(course: Course) -> tuple[list[Finding], Trace | None, str]:
     Returns what was found, the last steps' trace (None where the loop did not run), and why work
     could not be counted: then only results were held against the reference.
     """
-    case, found = course.case, course.report.figures
+    case, found = course.case, course.figures
     usual_db = min(found[name] for name in found if name.startswith(("out_snr", "grad_snr:")))
 
     def seed(purpose: str) -> int:
