@@ -40,7 +40,7 @@ def differing(old: Sources, new: Sources) -> list[str]:
     paths = sorted({path for path in {*old, *new} if old.get(path) != new.get(path)})
     if not paths:
         return []
-    before, after = Program.of(old), Program.of(new)
+    before, after = Program(old), Program(new)
     moved = {
         path
         for name in {*before.functions, *after.functions}
@@ -70,29 +70,24 @@ class Program:
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
-        self._modules: dict[str, Module] = {}
+        self._modules = {
+            path: module
+            for path, content in sources.items()
+            if path.endswith(".py") and (module := module_of(path, content))
+        }
         #: Parts of the files' paths: a module named so is the project's own.
         self._own = {part for path in sources for part in PurePosixPath(path).with_suffix("").parts}
-        self._count: Counter[str] = Counter()
+        modules = self._modules.values()
+        self._count = Counter(name for module in modules for name in module.functions)
         self.functions: dict[str, str] = {}
         self.homes: dict[str, str] = {}
         self.loads: set[str] = set()
-
-    @classmethod
-    def of(cls, sources: Sources) -> Program:
-        found = cls(sources)
-        for path, content in sources.items():
-            if path.endswith(".py") and (module := module_of(path, content)):
-                found._modules[path] = module
-        for module in found._modules.values():
-            found._count.update([*module.functions])
-        for path, module in found._modules.items():
-            found.loads |= found.loaded(path)
+        for path, module in self._modules.items():
+            self.loads |= self.loaded(path)
             for name, node in module.functions.items():
-                key, used = found._key(path, name), sorted(names_in(node) & {*module.bound})
-                tokens = [(other, found._token(module, other)) for other in used]
-                found.functions[key], found.homes[key] = f"{ast.dump(node)} {tokens}", path
-        return found
+                key, used = self._key(path, name), sorted(names_in(node) & {*module.bound})
+                tokens = [(other, self._token(module, other)) for other in used]
+                self.functions[key], self.homes[key] = f"{ast.dump(node)} {tokens}", path
 
     def lacks(self, path: str) -> bool:
         return self._sources.get(path) is None
