@@ -53,7 +53,7 @@ def test_a_command_runs_in_the_project_root_with_the_given_environment(tmp_path:
         tmp_path,
         {"BAR": "manifest", "BOTH": "manifest"},
     )
-    assert done.ok
+    assert done.returncode == 0
     words, environment, directory = json.loads(done.output)
     assert words == ["a b", "c"]
     assert (environment["FOO"], environment["BAR"]) == ("word", "manifest")
@@ -85,7 +85,6 @@ def test_a_command_that_fails_tells_its_status_and_both_streams(tmp_path: Path) 
         "sys.exit(3)",
     )
     done = commands.run(f"{sys.executable} {path}", tmp_path, {})
-    assert not done.ok
     assert done.returncode == 3
     assert "to stdout" in done.output and "to stderr" in done.output
 
@@ -108,7 +107,7 @@ def test_a_program_that_cannot_be_run_is_a_failure_that_names_it(
 ) -> None:
     (tmp_path / "plain.txt").write_text("text")
     done = commands.run(f"{program} --flag", tmp_path, {})
-    assert not done.ok
+    assert done.returncode == 127
     assert done.output.startswith(f"{program}: ")
 
 

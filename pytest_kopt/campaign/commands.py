@@ -25,14 +25,10 @@ class CommandResult:
     output: str
 
     @property
-    def ok(self) -> bool:
-        return self.returncode == 0
-
-    @property
     def failure(self) -> str:
         """How it failed and what it printed, "" where it did not."""
         how = f"`{self.command}` ended with status {self.returncode}\n{self.output}"
-        return "" if self.ok else how.rstrip()
+        return how.rstrip() if self.returncode else ""
 
 
 def split(command: str) -> tuple[dict[str, str], list[str]]:

@@ -208,7 +208,7 @@ def _run_commands(campaign: Campaign, runs_benchmark: bool) -> tuple[str, str]:
     before = (manifest.format_command, manifest.rebuild_command, manifest.test_command)
     for command in filter(None, (*before, benchmark)):
         done = commands.run(command, campaign.root, manifest.env)
-        if not done.ok:
+        if done.failure:
             return done.failure, printed
         if command == manifest.benchmark_command:
             printed = done.output

@@ -104,7 +104,7 @@ def _build(command: str, tree: Path, env: Mapping[str, str]) -> None:
         raise NotComparable(problem)
     extensions = {"TORCH_EXTENSIONS_DIR": str(tree / ".torch_extensions")}
     done = commands.run(command, tree, {**env, **extensions})
-    if not done.ok:
+    if done.failure:
         raise NotComparable(f"the incumbent does not build: {done.output[-500:]}")
 
 

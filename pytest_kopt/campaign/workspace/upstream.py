@@ -14,6 +14,7 @@ from pytest_kopt.campaign import ledger
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.kernel import KernelVersion
 from pytest_kopt.campaign.layout import Layout
+from pytest_kopt.campaign.manifest import Extracted
 from pytest_kopt.campaign.workspace.extraction import sha256_of
 from pytest_kopt.cases.result import ExpectedCase
 from pytest_kopt.clock import now
@@ -42,7 +43,7 @@ class UpstreamCampaign(Campaign):
             way = f"which carries it out (cd {self.layout.directory})"
             legal = f"a session in the workspace first, {way}"
             raise BadInput(what, where=self.name, legal=legal)
-        moved = [file.path for file in self._upstream.files.values() if self._has_moved(file.path)]
+        moved = [file.path for file in self._upstream.files.values() if self._has_moved(file)]
         if moved:
             commit = self._upstream.commit
             raise BadInput(
@@ -103,13 +104,10 @@ class UpstreamCampaign(Campaign):
             restored = self.baseline().restore(self.root, over=self.incumbent())
         self.append(ledger.Integrated(time=now(), kept=kept, git_commit=commit, restored=restored))
 
-    def _has_moved(self, path: str) -> bool:
+    def _has_moved(self, file: Extracted) -> bool:
         """Say whether a file is neither as extracted nor as a cut-off integration left it."""
-        known = {file.path: file.sha256 for file in self._upstream.files.values()}
-        legal = {known[path]}
-        if self.state.integrating is not None:
-            legal.add(self.state.integrating.kernel.get(path, ""))
-        return sha256_of(self.root / path) not in legal
+        there, begun = sha256_of(self.root / file.path), self.state.integrating
+        return there != file.sha256 and not (begun and there == begun.kernel.get(file.path, ""))
 
     def _path(self, place: str) -> str:
         """Return the upstream path of a file (or of a case in it) of the workspace."""
