@@ -1,10 +1,11 @@
 """Every check of honesty, in one table: when it is asked, what it may find, and what follows.
 
-A check is a function that yields findings; its parameters are named like the facts of its phase,
-as a test's are like fixtures. What a fact holds is seen where its phase is asked: those of
-`Phase.CALL` in cases/running/checking.py, others by searching for the phase. To add a check, write
-the function in a file of its own and add its line to TABLE; `docs/honesty.md` has a row for every
-name that stands here. KEPT and GAINED have one check each, whose finding their caller reads.
+A check is a function that yields findings, or returns nothing; its parameters are named like the
+facts of its phase, as a test's are like fixtures. What a fact holds is seen where its phase is
+asked: those of `Phase.CALL` in cases/running/checking.py, others by searching for the phase. To add
+a check, write the function in a file of its own and add its line to TABLE; `docs/honesty.md` has a
+row for every name that stands here. KEPT and GAINED have one check each, whose finding their caller
+reads.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ class Check(NamedTuple):
             return
         # Looked up anew each time: what a kernel replaces in a module is found there.
         function = pkgutil.resolve_name(f"pytest_kopt.{self.function}")
-        for finding in function(*(facts[name] for name in inspect.signature(function).parameters)):
+        names = inspect.signature(function).parameters
+        for finding in function(*(facts[name] for name in names)) or ():
             assert finding.check in self.names or self.notes == ANY, f"{self} gave {finding}"
             may_reject = finding.check in f"{self.rejects} {self.repairs}".split()
             yield finding if may_reject else replace(finding, rejects=False)

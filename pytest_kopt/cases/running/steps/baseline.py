@@ -11,7 +11,6 @@ import torch
 from pytest_kopt.cases.running.checking import Checking
 from pytest_kopt.cases.running.execution import pairs
 from pytest_kopt.cases.running.gate_advice import gate_line, least_db
-from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.precision import most_terms
 from pytest_kopt.numerics.compare import compare
 from pytest_kopt.numerics.gates import default_gate
@@ -22,7 +21,7 @@ from pytest_kopt.numerics.snr import wide
 _NEAR = 1e-6
 
 
-def controls(checking: Checking) -> list[Finding]:
+def controls(checking: Checking) -> None:
     """Refuse a case whose gate lets wrong answers pass."""
     found = [
         (name, ref, out)
@@ -30,7 +29,7 @@ def controls(checking: Checking) -> list[Finding]:
         if isinstance(ref, torch.Tensor) and isinstance(out, torch.Tensor)
     ]
     if not found:
-        return []
+        return
     name, ref, out = found[0]
     gate = checking.case.gate_of(name) or default_gate(out.dtype)
     passing = passing_controls(
@@ -44,10 +43,9 @@ def controls(checking: Checking) -> list[Finding]:
             f"{', '.join(passing)}; make inputs whose result is large compared with the tolerance, "
             f"or give the case a gate of its own{torchs}"
         )
-    return []
 
 
-def count_flops(checking: Checking) -> list[Finding]:
+def count_flops(checking: Checking) -> None:
     if checking.case.flops:
         like = checking.first[1].kept
         counted = checking.truth.flops(fresh_copies(checking.given), like)
@@ -55,7 +53,6 @@ def count_flops(checking: Checking) -> list[Finding]:
         terms = most_terms(checking.given, like.all, counted) if counted else None
         for name, reached in checking.accuracy.items():
             checking.accuracy[name] = replace(reached, terms=terms)
-    return []
 
 
 def passing_controls(
