@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -143,10 +143,16 @@ def _read(
     return None
 
 
+def is_integer(item: Any) -> TypeGuard[torch.Tensor]:
+    """Say whether it is a tensor of integers, such as sizes or places."""
+    if not isinstance(item, torch.Tensor) or item.dtype is torch.bool:
+        return False
+    return not (item.is_floating_point() or item.is_complex())
+
+
 def _integers(item: Any, most: int) -> list[int] | None:
-    if isinstance(item, torch.Tensor):
-        is_whole = not (item.is_floating_point() or item.is_complex() or item.dtype == torch.bool)
-        return item.flatten().tolist() if is_whole and 0 < item.numel() <= most else None
+    if is_integer(item):
+        return item.flatten().tolist() if 0 < item.numel() <= most else None
     is_list = isinstance(item, list | tuple) and 0 < len(item) <= most
     return list(item) if is_list and all(type(value) is int for value in item) else None
 

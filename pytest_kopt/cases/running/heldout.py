@@ -16,7 +16,7 @@ import torch
 
 from pytest_kopt.cases import domain
 from pytest_kopt.cases.case import Case, declare
-from pytest_kopt.cases.groups import SKEWED, has_skew, redrawn
+from pytest_kopt.cases.groups import SKEWED, has_skew, is_integer, redrawn
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.cases.running.execution import Candidate, Pass, judge, make_inputs
 from pytest_kopt.cases.running.reference import Reference
@@ -184,7 +184,7 @@ class _Content:
             expected = self._expected_of(run.live)
             tied = expected.outputs if self._kind in TIED else {}
             # Which of equal elements an index names is the kernel's own choice.
-            unsaid = [name for name, out in tied.items() if _is_integer(out)]
+            unsaid = [name for name, out in tied.items() if is_integer(out)]
             wrong = [
                 item
                 for item in judge(case, expected, run.kept)
@@ -206,10 +206,3 @@ class _Content:
             found = self._reference(fresh_copies(self._given), like, self._seed)
             self._expected[key] = found
         return self._expected[key]
-
-
-def _is_integer(result: Any) -> bool:
-    """Say whether a result is a tensor of integers, such as places."""
-    if not isinstance(result, torch.Tensor) or result.dtype is torch.bool:
-        return False
-    return not (result.is_floating_point() or result.is_complex())
