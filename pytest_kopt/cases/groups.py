@@ -49,13 +49,11 @@ class Groups:
         return result
 
 
-def find_groups(case: Case, given: Sequence[Any]) -> Groups | None:
-    """Return the group sizes among inputs of a case, None where it is no grouped GEMM.
+def find_groups(case: Case, given: Sequence[Any]) -> Groups:
+    """Return the group sizes among inputs of a grouped case.
 
     Raises BadInput, saying what to declare, where there are none, or several that differ.
     """
-    if not case.is_grouped:
-        return None
     count = case.dims.get("G")
     if not isinstance(count, int) or count < 1:
         raise case.refusal(f"the dim G is {count!r}", "the number of groups")
@@ -98,7 +96,6 @@ def redrawn(case: Case, distribution: str) -> Case:
     def inputs() -> Sequence[Any]:
         given = case.arguments()
         groups = find_groups(case, given)
-        assert groups is not None
         return groups.replaced(given, groups.drawn(distribution))
 
     return replace(case, inputs=inputs)
@@ -107,7 +104,6 @@ def redrawn(case: Case, distribution: str) -> Case:
 def with_steady_groups(case: Case) -> Case:
     """Return a grouped case whose inputs keep their sizes, on which a call's time depends."""
     groups = find_groups(case, case.arguments())
-    assert groups is not None
     return replace(case, weights=(*case.weights, *groups.layouts))
 
 

@@ -61,7 +61,6 @@ def other_groups(checking: Checking) -> Iterator[Finding]:
         seed = checking.seeds["groups"] + place
         given = make_inputs(checking.case, seed)
         groups = find_groups(checking.case, given)
-        assert groups is not None
         if name == "uniform" and groups.are_uniform:
             # What the case draws itself has been checked.
             checking.groups[name] = groups.sizes
