@@ -70,18 +70,17 @@ class Counters:
 def count(state: CampaignState, policy: Policy, until: tuple[int, int] | None = None) -> Counters:
     """Return the counters after the last decided attempt, or as of `until`: (round, attempt)."""
     row: list[Regression] = []
-    best: Attempt | None = None
-    best_round = 1
+    best: tuple[Attempt, Decided] | None = None
     for item, attempt, decided in state.decided():
         if until and (item.number, attempt.number) > until:
             break
         change = regression_pct(decided, policy)
         if change is not None and best is not None:
-            row.append(_regression(item, attempt, decided, best_round, best, change))
+            row.append(_regression(item, decided, *best, change))
         elif decided.decision is not Decision.REPAIR:
             row.clear()
         if decided.decision.keeps:
-            best, best_round = attempt, item.number
+            best = attempt, decided
     return Counters(len(row), tuple(row[-KEPT:]))
 
 
@@ -105,20 +104,18 @@ def regression_pct(decided: Decided, policy: Policy) -> float | None:
 
 
 def _regression(
-    item: Round, attempt: Attempt, decided: Decided, best_round: int, best: Attempt, change: float
+    item: Round, decided: Decided, best: Attempt, before: Decided, change: float
 ) -> Regression:
     notes, total, profiled = item.notes, decided.aggregate, decided.kernel_time
-    before = best.decided
-    assert before is not None
     known = before.kernel_time.candidate_us if before.kernel_time else None
     files = {*decided.kernel, *before.kernel}
     return Regression(
-        round=item.number,
-        attempt=attempt.number,
+        round=decided.round,
+        attempt=decided.attempt,
         time=decided.time,
-        incumbent_round=best_round,
+        incumbent_round=before.round,
         incumbent_commit=best.applied.git_commit if best.applied else None,
-        snapshot=f"rounds/round-{item.number}/artifacts/attempt-{attempt.number}/kernel_snapshot",
+        snapshot=f"rounds/round-{item.number}/artifacts/attempt-{decided.attempt}/kernel_snapshot",
         hypothesis=notes.hypothesis or notes.change or notes.summary,
         files=tuple(sorted(f for f in files if decided.kernel.get(f) != before.kernel.get(f))),
         **{name: getattr(total, name, None) for name in ("metric", "incumbent", "candidate")},

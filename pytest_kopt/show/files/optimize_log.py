@@ -30,7 +30,7 @@ def _entries(campaign: Campaign) -> Iterator[tuple[str, str]]:
         entry, held = _entry(campaign, item, attempt, decided), decided.stops
         if held:
             entry += f"\n{_termination_check(held)}"
-        if summary := stop_summary(campaign, item, attempt):
+        if summary := stop_summary(campaign, decided):
             entry += f"\n## Stop Summary\n\n{summary}"
         yield f"round-{item.number} attempt-{attempt.number}", entry
     for number, final in enumerate(state.finals, start=1):

@@ -30,7 +30,7 @@ def missing_text(text: str, campaign: Campaign) -> str:
         place = f"{campaign.name} round-{item.number}"
         if decided.decision.keeps and not re.search(rf"\| {re.escape(place)} \|", text):
             added += _table_row(text + added, _cells(campaign, item, attempt, decided, place))
-        if summary := stop_summary(campaign, item, attempt):
+        if summary := stop_summary(campaign, decided):
             added += _stopped(
                 text, campaign, f"round-{item.number} attempt-{attempt.number}", summary
             )
@@ -86,11 +86,10 @@ def _commit(campaign: Campaign, attempt: Attempt, baseline: bool) -> str:
     return "not committed" if waived else "the one that adds this line"
 
 
-def stop_summary(campaign: Campaign, item: Round, attempt: Attempt) -> str:
-    decided = attempt.decided
-    if decided is None or REGRESSIONS not in decided.stops:
+def stop_summary(campaign: Campaign, decided: Decided) -> str:
+    if REGRESSIONS not in decided.stops:
         return ""
-    return _summary(campaign, decided.time, (item.number, attempt.number))
+    return _summary(campaign, decided.time, (decided.round, decided.attempt))
 
 
 def wait_summary(campaign: Campaign, wait: Wait) -> str:
