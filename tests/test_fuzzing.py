@@ -87,7 +87,8 @@ def look(path: Path) -> None:
     campaign = Campaign(Layout(directory), root)
     "\n".join(lines(status(campaign)))
     for item in campaign.state.rounds.values():
-        campaign.verdict(item)
+        if item.verdict:
+            campaign.verdict(item)
         if item.attempts:
             campaign.kept(item.number).results()
     if campaign.state.incumbent_round:

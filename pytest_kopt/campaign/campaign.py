@@ -284,10 +284,8 @@ class Campaign:
             return None
         return Commits(self.repository, self.manifest, self.layout, self.root)
 
-    def verdict(self, item: Round) -> Verdict | None:
-        """Return a round's latest verdict with what applying it did."""
-        if item.verdict is None:
-            return None
+    def verdict(self, item: Round) -> Verdict:
+        """Return the latest verdict of a round that has one, with what applying it did."""
         verdict, done = self.kept(item.number, item.last).verdict(), item.last.applied
         if done is None:
             return verdict

@@ -47,7 +47,7 @@ def withdraw(campaign: Campaign, found: Withdrawn) -> None:
 def _decide_anew(campaign: Campaign, item: Round, found: Withdrawn) -> None:
     own = item.number == found.rounds[0]
     decided, verdict = item.verdict, campaign.verdict(item)
-    assert decided is not None and verdict is not None
+    assert decided is not None
     reason = (
         f"withdrawn: {found.why}"
         if own

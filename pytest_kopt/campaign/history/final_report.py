@@ -90,9 +90,8 @@ def compose(campaign: Campaign) -> FinalReport:
     undecided = Decision.INCONCLUSIVE
     failed = [item for item in lost if not (item.verdict and item.verdict.decision is undecided)]
     audit = [
-        audited(item.number, item.notes.claim, shown(campaign, item, verdict))
+        audited(item.number, item.notes.claim, shown(campaign, item, campaign.verdict(item)))
         for item in kept
-        if (verdict := campaign.verdict(item))
     ]
     s_real, w_real, headline = attribute(audit)
     return FinalReport(

@@ -119,7 +119,6 @@ def _listed(lines: Sequence[str]) -> str:
 def baseline_report(campaign: Campaign, table: Table) -> str:
     """Return the text of baseline.md; the baseline is decided."""
     verdict = campaign.verdict(campaign.state.rounds[1])
-    assert verdict is not None
     results = campaign.kept(1).results()
     return page(
         f"Baseline of {campaign.name}",

@@ -39,10 +39,10 @@ def refresh(campaign: Campaign) -> None:
     table = memory.table_of(campaign, 1) if first in news else None
     if first and table:
         write_atomically(campaign.layout.baseline_report, baseline_report(campaign, table))
-        verdict, readme = campaign.verdict(first), campaign.layout.readme
-        if readme.is_file() and verdict is not None:
+        lines, readme = campaign.verdict(first).rooflines, campaign.layout.readme
+        if readme.is_file():
             device, text = device_model_of(campaign.kept(1).results()), readme.read_text()
-            known = with_baseline(text, campaign.manifest, device, verdict.rooflines)
+            known = with_baseline(text, campaign.manifest, device, lines)
             if known != text:
                 write_atomically(readme, known)
     for item in (each for each in campaign.state.decided_rounds() if each in news):
@@ -98,7 +98,7 @@ def _memory(campaign: Campaign, item: Round) -> None:
 
 def _round_files(campaign: Campaign, item: Round) -> None:
     verdict = campaign.verdict(item)
-    assert verdict is not None and verdict.attempt is not None
+    assert verdict.attempt is not None
     layout = campaign.layout
     text = verdict.model_dump_json(indent=1) + "\n"
     write_atomically(layout.verdict(item.number), text)

@@ -91,7 +91,7 @@ def record_round(
         write_profiles(campaign.layout, opened.number, attempt.number, judged.profiles)
     carry_out(campaign, asked.settings)
     final = campaign.verdict(campaign.state.rounds[opened.number])
-    assert final is not None and final.attempt == attempt.number
+    assert final.attempt == attempt.number
     outlook = tuple(standing.closing_lines(campaign, asked.policy))
     return Closing(final, judged.detail or begun.blocked, judged.profiles, outlook)
 
