@@ -44,15 +44,12 @@ class Record:
 
     def prior(self, cases: Collection[str]) -> Prior | None:
         """Return the pooled variance of the cases' mean, None where too little is known of it."""
-        squares, freedom = 0.0, 0
-        for series in self.series:
-            if all(case in series for case in cases):
-                means = mean_of([series[case] for case in cases])
-                squares += _squares(means)
-                freedom += max(0, len(means) - 1)
-        if freedom < ENOUGH or not squares:
+        known = [series for series in self.series if all(case in series for case in cases)]
+        means = (mean_of([series[case] for case in cases]) for series in known)
+        variance, freedom = variance_of(*means)
+        if freedom < ENOUGH or not variance:
             return None
-        return Prior(squares / freedom, min(freedom, MOST), self.source)
+        return Prior(variance, min(freedom, MOST), self.source)
 
     def typical(self, freedom: float) -> Prior | None:
         """Return what it says about a case that it does not know."""

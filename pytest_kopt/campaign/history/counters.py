@@ -136,8 +136,7 @@ class Review:
 
 def rollbacks_in_a_row(rounds: Sequence[Round]) -> int:
     """Return how many of the last of these decided rounds kept nothing."""
-    lost = (item.verdict and not item.verdict.decision.keeps for item in reversed(rounds))
-    return len(list(takewhile(bool, lost)))
+    return len(list(takewhile(lambda item: not item.is_kept, reversed(rounds))))
 
 
 def review(rounds: Sequence[Round]) -> Review | None:

@@ -33,7 +33,7 @@ def parse_version(text: str) -> int:
 
 def versions(state: CampaignState) -> list[int]:
     """Return the versions there are: one for every decided round."""
-    return [version_of(item.number) for item in state.decided_rounds() if item.verdict]
+    return [version_of(item.number) for item in state.decided_rounds()]
 
 
 def unmasked_rounds(state: CampaignState) -> list[Round]:
