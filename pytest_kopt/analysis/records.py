@@ -93,7 +93,7 @@ class Source:
                 "kernel_time_us": decided.kernel_time and decided.kernel_time.candidate_us,
                 "attainable_pct": decided.efficiency and decided.efficiency.pct,
                 "flags": "; ".join(decided.flags),
-                "summary": notes.summary or notes.change or notes.hypothesis,
+                "summary": notes.title,
                 "bucket": notes.bucket,
                 "git_commit": item.last.applied and item.last.applied.git_commit,
             }

@@ -58,6 +58,16 @@ class Notes(Document):
         return {key: value for key, value in self.model_dump().items() if value is not None}
 
     @property
+    def title(self) -> str | None:
+        """What names the round in a line, None where its author wrote nothing that does."""
+        return self.summary or self.change or self.hypothesis
+
+    @property
+    def tried(self) -> str | None:
+        """What was done in the round, None likewise."""
+        return self.change or self.summary or self.hypothesis
+
+    @property
     def claim(self) -> Claim:
         return Claim(self.bucket, self.cache_key, self.w1_quant_ms, self.step_ms)
 

@@ -73,14 +73,13 @@ class Commits:
 
     def of_round(self, item: Round, files: Files, result: str) -> str:
         """Commit files as a round's, with what its notes say; return the commit."""
-        notes = item.notes
-        summary = notes.summary or notes.change or notes.hypothesis or "kernel change"
+        notes, title = item.notes, item.notes.title or "kernel change"
         log, near = self.layout.optimize_log, self.root
         # Of a tree beside the main one the way to the main one's workspace is nobody's business.
         log = log.relative_to(near if log.is_relative_to(near) else self.layout.workspace)
         return self._commit(
             files,
-            f"round-{item.number}: {summary.splitlines()[0]}",
+            f"round-{item.number}: {title.splitlines()[0]}",
             {
                 "Hypothesis": notes.hypothesis or "not stated",
                 "Result": result,

@@ -119,8 +119,7 @@ def _why(item: Round) -> str:
 
 
 def _tried(item: Round) -> str:
-    notes = item.notes
-    tried = notes.change or notes.summary or notes.hypothesis or "not described"
+    tried = item.notes.tried or "not described"
     return f"round-{item.number}: {tried.splitlines()[0]}"
 
 

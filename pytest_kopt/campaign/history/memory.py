@@ -92,7 +92,7 @@ def document(campaign: Campaign, item: Round, profiles: Sequence[CaseProfile]) -
         "performance": _performance(verdict, table, previous),
         "optimization": {
             "action_category": "baseline" if baseline else notes.bucket,
-            "action_description": notes.change or notes.summary or notes.hypothesis,
+            "action_description": notes.tried,
             "expected_impact": notes.expected,
             "risks_and_rollback": f"{verdict.decision}: {notes.root_cause}"
             if notes.root_cause

@@ -59,7 +59,7 @@ def _cells(
 ) -> dict[str, str]:
     notes, total, profiled = item.notes, decided.aggregate, decided.kernel_time
     baseline = decided.decision is Decision.BASELINE
-    told = [notes.change or notes.summary or notes.hypothesis, notes.key_finding]
+    told = [notes.tried, notes.key_finding]
     return {
         "Date": decided.time,
         "Commit": _commit(campaign, attempt, baseline),

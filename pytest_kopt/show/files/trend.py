@@ -28,11 +28,10 @@ def _cells(item: Round, baseline: ledger.Trend, chain: Chain | None) -> dict[str
     assert decided is not None
     found, start = decided.trend or ledger.Trend(unit=unit), decided.baseline or baseline
     is_baseline = decided.decision is Decision.BASELINE
-    described = notes.summary or notes.change or notes.hypothesis
     return {
         "Round": str(item.number),
         "Status": status(decided.decision),
-        "Description": (described or ("Baseline" if is_baseline else "not described"))
+        "Description": (notes.title or ("Baseline" if is_baseline else "not described"))
         + mark(decided.level),
         f"Fwd Avg {unit}": frozen(found.forward_average),
         f"Fwd Peak {unit}": frozen(found.forward_peak),

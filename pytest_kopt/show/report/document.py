@@ -107,7 +107,7 @@ def _round(item: Round, verdict: Verdict) -> dict[str, Any]:
             )
             if rows
         ],
-        "summary": notes.summary or notes.change or notes.hypothesis or "",
+        "summary": notes.title or "",
         "commit": (applied.git_commit or "")[:12] if verdict.decision.keeps else "",
         "restored": applied.restored,
         "attempts": [
