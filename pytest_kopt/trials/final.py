@@ -197,7 +197,7 @@ def _check_diff(campaign: Campaign) -> None:
     own = {repository.relative(campaign.root, path) for path in campaign.candidate().files}
     own |= {repository.relative(campaign.root, path) for path in campaign.baseline().files}
     own.add(repository.relative(campaign.root, performance_log.NAME))
-    strange = [path for path in repository.changed_between(start, "HEAD") if path not in own]
+    strange = [path for path in repository.committed_since(start) if path not in own]
     if strange:
         raise BadInput(
             f"the branch changes {strange[0]} since the baseline, which is no kernel file",

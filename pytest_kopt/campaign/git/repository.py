@@ -145,8 +145,8 @@ class Repository:
         new = {*filter(None, untracked)} - {change.path for change in changes}
         return [*changes, *(Change(path, False, False) for path in sorted(new))]
 
-    def changed_between(self, old: str, new: str) -> list[str]:
-        found = self._repo.git.diff("--name-only", "-z", "--no-renames", old, new, "--")
+    def committed_since(self, commit: str) -> list[str]:
+        found = self._repo.git.diff("--name-only", "-z", "--no-renames", commit, "HEAD", "--")
         return [path for path in found.split("\0") if path]
 
     def first_parents(self, old: str, new: str) -> list[str] | None:
