@@ -5,30 +5,32 @@ from __future__ import annotations
 import math
 
 NONE = "—"
+#: A change in percent from which on it is written as a factor.
+_TWICE = 99.95
 
 
 def changed(pct: float | None) -> str:
     """Return a change in percent as `+3.36 %`, from twice as fast on as `×19.6`, `—` for none."""
     if pct is None or math.isnan(pct):
         return NONE
-    return _ratio(pct) if pct >= 99.95 else _percent(pct)
+    return _ratio(pct) if pct >= _TWICE else _percent(pct)
 
 
-def interval(low: float | None, high: float | None, factors: bool | None = None) -> str:
-    """Return `[+3.21, +3.50]` in percent, or with `factors` `[×18.2, ×21.1]`.
+def interval(pct: float | None, low: float | None, high: float | None) -> str:
+    """Return a change's interval as the change is written, `[+3.21, +3.50]` or `[×18.2, ×21.1]`.
 
-    These are the default where it reaches beyond twice as fast. Nothing without an interval.
+    Nothing without an interval.
     """
     if low is None or high is None:
         return ""
-    if high >= 99.95 if factors is None else factors:
+    if pct is not None and pct >= _TWICE:
         return f"[{_ratio(low)}, {_ratio(high)}]"
     return f"[{_percent(low)}, {_percent(high)}]".replace(" %", "")
 
 
 def changed_within(pct: float | None, low: float | None, high: float | None) -> str:
-    """Return a change with its interval, as far as there is one, both in percent or as factors."""
-    return f"{changed(pct)} {interval(low, high, pct is not None and pct >= 99.95)}".rstrip()
+    """Return a change with its interval, as far as there is one."""
+    return f"{changed(pct)} {interval(pct, low, high)}".rstrip()
 
 
 def frozen(number: float | None) -> str:

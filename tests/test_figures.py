@@ -29,13 +29,13 @@ def test_a_change_has_three_digits_and_is_a_factor_beyond_two(pct: float, text: 
     assert changed(pct) == text
 
 
-def test_an_interval_is_written_as_its_ends_ask() -> None:
+def test_an_interval_is_written_as_its_change_is() -> None:
     assert changed_within(3.36, 3.21, 3.5) == "+3.36 % [+3.21, +3.50]"
     assert changed_within(161.045, 73.43, 292.92) == "×2.61 [×1.73, ×3.93]"
     assert changed_within(65.2, 22.0, 124.4) == "+65.2 % [+22.0, +124]"
-    assert interval(22.0, 124.4) == "[×1.22, ×2.24]"
+    assert interval(65.2, 22.0, 124.4) == "[+22.0, +124]"
     assert changed_within(5.0, None, None) == "+5.00 %"
-    assert interval(None, 1.0) == ""
+    assert interval(5.0, None, 1.0) == ""
 
 
 def test_a_value_has_four_digits() -> None:

@@ -319,7 +319,7 @@ def test_terminal_json_and_report_show_the_same_numbers(
         if total.change_pct is not None:
             values = [figure(total.incumbent), figure(total.candidate)]
             change = changed(total.change_pct)
-            bounds = interval(total.low_pct, total.high_pct)
+            bounds = interval(total.change_pct, total.low_pct, total.high_pct)
             assert [total.metric, *values, change, bounds] == shown[total.metric]
             for text in (*values, change, bounds):
                 assert text in terminal
@@ -330,7 +330,7 @@ def test_terminal_json_and_report_show_the_same_numbers(
         for found in verdict.classes:
             row = shown[found.name]
             values = [str(found.cases), figure(found.incumbent), figure(found.candidate)]
-            bounds = interval(found.low_pct, found.high_pct)
+            bounds = interval(found.change_pct, found.low_pct, found.high_pct)
             assert row[1:] == [*values, changed(found.change_pct), bounds, found.status]
             assert f"class {found.name}: " in terminal and values[2] in terminal
         for shape in verdict.shapes:
@@ -339,7 +339,8 @@ def test_terminal_json_and_report_show_the_same_numbers(
     assert ["step", "M256", "registers", "40", "64"] in cells
     assert [row for row in cells if row[0] == "sum"] == [["sum", "M256", "launches", "1", "0"]]
     for raced in RACED:
-        change, bounds = changed(raced.change_pct), interval(raced.low_pct, raced.high_pct)
+        change = changed(raced.change_pct)
+        bounds = interval(raced.change_pct, raced.low_pct, raced.high_pct)
         row = [str(raced.place), raced.name, str(raced.decision), change, bounds, raced.reason]
         assert row in cells and row in summary_cells(campaign)
     assert status(campaign)["candidates"] == [raced.model_dump(mode="json") for raced in RACED]

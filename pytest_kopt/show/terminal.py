@@ -182,8 +182,10 @@ def _columns(
         axis = Axis.of([shape for shape in found if shape])
         columns[axis.title] = [axis.bar(shape) if shape else "" for shape in found]
     if verbosity > 0:
-        bounds = [interval(shape.low_pct, shape.high_pct) if shape else "" for shape in found]
-        columns["interval"] = bounds
+        columns["interval"] = [
+            interval(shape.change_pct, shape.low_pct, shape.high_pct) if shape else ""
+            for shape in found
+        ]
     return columns
 
 

@@ -120,7 +120,8 @@ def tables(verdict: Verdict) -> dict[str, list[dict[str, str]]]:
 def bounds(
     found: Aggregate | Shape | ConfigClass | RaceCandidate, heading: str = "vs incumbent"
 ) -> dict[str, str]:
-    return {heading: changed(found.change_pct), "Interval": interval(found.low_pct, found.high_pct)}
+    bounds = interval(found.change_pct, found.low_pct, found.high_pct)
+    return {heading: changed(found.change_pct), "Interval": bounds}
 
 
 def versions(

@@ -55,7 +55,8 @@ def verdict_properties(verdict: Verdict) -> Iterator[Property]:
         total = verdict.aggregate
         yield f"kopt.change: {total.metric}", changed(total.change_pct)
         if total.low_pct is not None:
-            yield f"kopt.interval: {total.metric}", interval(total.low_pct, total.high_pct)
+            bounds = interval(total.change_pct, total.low_pct, total.high_pct)
+            yield f"kopt.interval: {total.metric}", bounds
     for flag in verdict.flags:
         yield "kopt.flag", flag
 

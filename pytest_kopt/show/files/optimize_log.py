@@ -10,7 +10,7 @@ from pytest_kopt.campaign.history.final_report import NEXT_DIRECTIONS
 from pytest_kopt.campaign.ledger import Decided, Final, FinalReport
 from pytest_kopt.campaign.state import Attempt, Round
 from pytest_kopt.decide.verdict import Decision
-from pytest_kopt.figures import changed, figure, interval
+from pytest_kopt.figures import NONE, changed, changed_within, figure
 from pytest_kopt.honesty.inflation import ALLOWED_GAP_PCT
 from pytest_kopt.show.files.performance_log import stop_summary, wait_summary
 from pytest_kopt.show.words import bullets, markdown_table, page
@@ -122,12 +122,11 @@ def final_text(campaign: str, final: Final) -> str:
 
 def _final_lines(campaign: str, final: Final) -> Iterator[str]:
     total, report = final.aggregate, final.report
-    change = total.change_pct if total else None
-    bounds = interval(total.low_pct, total.high_pct) if total else ""
+    change = changed_within(total.change_pct, total.low_pct, total.high_pct) if total else NONE
     told = {
         "Time": final.time,
         "Best version": f"round-{final.best}",
-        "Best against baseline, side by side": f"{changed(change)} {bounds}".rstrip(),
+        "Best against baseline, side by side": change,
         "Decision": f"{final.decision}: {final.reason}",
     }
     yield bullets(told.items())

@@ -94,7 +94,7 @@ def _round(item: Round, verdict: Verdict) -> dict[str, Any]:
         "keeps": verdict.decision.keeps,
         "metric": total.metric if total else "",
         "change": changed(total.change_pct) if total else "—",
-        "interval": interval(total.low_pct, total.high_pct) if total else "",
+        "interval": interval(total.change_pct, total.low_pct, total.high_pct) if total else "",
         "tables": [
             [[*rows[0]], *([*row.values()] for row in rows)]
             for rows in (
