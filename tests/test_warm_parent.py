@@ -88,7 +88,7 @@ def test_what_is_told_once_in_a_comparison_is_not_asked_of_a_second_load(
         args=None,
     )
     for word in ("again", "again", "stop"):
-        assert (fork.channel.receive(20) or {})["kind"] == "collected"
+        assert fork.channel.receive()["kind"] == "collected"
         fork.channel.send(word)
     fork.process.wait(20)
     fork.close()

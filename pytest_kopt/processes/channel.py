@@ -48,13 +48,12 @@ class Channel:
         self._sent = time.perf_counter()
         self._writer.send_bytes(json.dumps({"kind": kind, **fields}, default=repr).encode())
 
-    def receive(self, timeout: float | None = None) -> Message | None:
-        """Return the next message, None when none came within `timeout` seconds.
+    def receive(self) -> Message:
+        """Wait for the next message and return it.
 
         Its field `waited` says how many ms passed on this side since the last one was sent.
         """
-        if not self.reader.poll(timeout):
-            return None
+        self.reader.poll(None)
         try:
             message = json.loads(self._frame())
         except ValueError:

@@ -151,11 +151,9 @@ class Child:
     def receive(self) -> Message:
         """Return the next message; ChildDied when the process ended, or sent something else."""
         try:
-            message = self._channel.receive()
+            return self._channel.receive()
         except (EOFError, OSError):
             raise ChildDied(self._obituary()) from None
-        assert message is not None
-        return message
 
     def stop(self) -> None:
         self.dismiss()

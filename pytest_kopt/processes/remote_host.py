@@ -240,12 +240,9 @@ class RemoteChannel(Channel):
     def send(self, kind: str, **fields: Any) -> None:
         self._host.tell("send", number=self._number, message={"kind": kind, **fields})
 
-    def receive(self, timeout: float | None = None) -> Message | None:
+    def receive(self) -> Message:
         """Return the next message; `waited` in it is what the agent there waited for."""
-        try:
-            message = self.messages.get(timeout=timeout)
-        except queue.Empty:
-            return None
+        message = self.messages.get()
         if message is None:
             raise EOFError
         return message

@@ -138,9 +138,9 @@ class Serve:
         try:
             message = self._channel.receive()
         except EOFError:
-            message = None
+            message = {"kind": "stop"}
         self._heard = time.perf_counter()
-        return message or {"kind": "stop"}
+        return message
 
     def _send_report(self, kind: str, report: pytest.CollectReport | pytest.TestReport) -> None:
         assert self._config is not None
@@ -192,7 +192,11 @@ def serve(reader: int, writer: int, scratch: Path) -> NoReturn:
     """
     _keep_from_children(reader, writer)
     channel = Channel(Connection(reader, writable=False), Connection(writer, readable=False))
-    hello = _hear(channel)
+    try:
+        hello = channel.receive()
+    except EOFError:
+        # Nobody is left to give orders.
+        os._exit(0)
     orders, bounds = WorkerOrders.from_json(hello["orders"]), None
     if hello.get("hidden") is not None:
         # Before anything else begins a thread, which would not be bound.
@@ -218,14 +222,3 @@ def serve(reader: int, writer: int, scratch: Path) -> NoReturn:
         # One that holds the incumbent alone runs in a tree of its own.
         for root in {Path(arms.root), serving.root}:
             forget(root, arms.changed, serving.lasting)
-
-
-def _hear(channel: Channel) -> Message:
-    """Return the orders when they come; the process ends where nobody is left to give any."""
-    try:
-        hello = channel.receive()
-    except EOFError:
-        os._exit(0)
-    if hello is None:
-        raise SystemExit("no orders")
-    return hello

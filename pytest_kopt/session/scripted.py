@@ -24,7 +24,7 @@ class Script(Channel):
     def send(self, kind: str, **fields: Any) -> None:
         """Nobody listens."""
 
-    def receive(self, timeout: float | None = None) -> Message | None:
+    def receive(self) -> Message:
         if not self._waiting:
             return {"kind": "stop"}
         nodeid = self._waiting.pop(0)
