@@ -156,16 +156,12 @@ class Child:
             raise ChildDied(self._obituary()) from None
 
     def stop(self) -> None:
-        self.dismiss()
+        self.tell("stop")
         try:
             self._process.wait(_GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
         self._launched.close()
-
-    def dismiss(self) -> None:
-        with contextlib.suppress(OSError):
-            self._channel.send("stop")
 
     def kill(self) -> None:
         self._launched.kill()
@@ -206,7 +202,7 @@ class Children:
 
     def dismiss(self) -> None:
         for child in self.children:
-            child.dismiss()
+            child.tell("stop")
 
     def kill(self) -> None:
         for child in self.children:

@@ -20,7 +20,7 @@ from typing import Any
 
 from pytest_kopt.devices.masks import MASKS
 from pytest_kopt.processes.forking import STATUS
-from pytest_kopt.processes.launched import Ends, Launched, boot
+from pytest_kopt.processes.launched import Ends, Launched, boot, sweep_group
 
 #: What a fork may have otherwise than its parent: variables that are read where they are used. What
 #: a library reads while it is loaded has to be there when the parent starts.
@@ -119,8 +119,7 @@ class WarmParent:
     def end(self) -> None:
         """End the parent, and with it whatever it forked."""
         self._control.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        sweep_group(self._process.pid)
         self._process.kill()
         self._process.wait()
 
