@@ -49,13 +49,10 @@ def profile_case(case: Case, bench: Bench, order: ProfileOrder) -> None:
         with watch_interpreter() as watch:
             step, steps = _prepare(case, bench, _EXTERNAL_STEPS if order.external else _STEPS)
         rows: tuple[KernelRow, ...] = ()
-        if watch.seen:
-            note = _NOTE
-        elif order.external:
-            note = ""
+        note = _NOTE if watch.seen else ""
+        if order.external and not note:
             _between_marks(step, steps)
-        else:
-            note = ""
+        elif not note:
             rows = _recorded(step, steps, bench.device)
     on = "cpu" if bench.device == "cpu" else "gpu"
     found = CaseProfile(case.nodeid, case.label, torch_trace.TOOL, on, steps, rows, note)
