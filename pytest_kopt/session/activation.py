@@ -60,6 +60,7 @@ class Activation:
 
             self.open()
             controller = controller_of(self._config)
+            assert controller is not None
             controller.collected(self._ids)
             controller.pytest_runtest_logreport(report)
 
@@ -76,8 +77,8 @@ class Activation:
 
     def _close(self, interrupted: str = "") -> None:
         if self._is_open and not self._config.option.collectonly:
-            from pytest_kopt.session.assemble import find_controller
+            from pytest_kopt.session.assemble import controller_of
 
-            controller = find_controller(self._config)
+            controller = controller_of(self._config)
             if controller is not None:
                 controller.close(interrupted)

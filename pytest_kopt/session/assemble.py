@@ -24,14 +24,8 @@ if TYPE_CHECKING:
 _CONTROLLER = "kopt-controller"
 
 
-def find_controller(config: pytest.Config) -> Controller | None:
+def controller_of(config: pytest.Config) -> Controller | None:
     controller: Controller | None = config.pluginmanager.get_plugin(_CONTROLLER)
-    return controller
-
-
-def controller_of(config: pytest.Config) -> Controller:
-    controller = find_controller(config)
-    assert controller is not None
     return controller
 
 
