@@ -64,9 +64,18 @@ class PairedResult:
 
     def change(self, ids: Collection[str] | None = None) -> PairedChange:
         """Return the gain over the cases with these node ids, over all when None."""
-        return _change(
-            [result for result in self.results if ids is None or result.nodeid in ids],
-            self.replicas,
+        names = [r.nodeid for r in self.results if ids is None or r.nodeid in ids]
+
+        def mean(way: str) -> float:
+            ratios = [replica[name].ratio(way) for replica in self.replicas for name in names]
+            return percent(statistics.fmean(ratios))
+
+        timed = (quads for name in names if not (quads := self.replicas[0][name]).is_same)
+        first = next((quads.quads["candidate"][0][0][1] for quads in timed), (0.0, None))
+        return PairedChange(
+            step_pct=mean("step"),
+            forward_pct=mean("forward"),
+            backward_pct=None if first[1] is None else mean("backward"),
         )
 
 
@@ -86,11 +95,10 @@ class PairedMetric:
     def of(cls, metric: Metric, table: Table) -> PairedMetric:
         """Return a metric of a CSV with its values in the candidate's rows."""
         values = {row.key: value(row, metric) for row in table.rows}
-        higher = metric.better == "higher"
-        if metric.name.startswith(COMBINED):
-            return cls(metric.name, "step", values, higher)
         way: Way = "backward" if metric.name.startswith("Backward") else "forward"
-        return cls(metric.name, way, values, higher)
+        if metric.name.startswith(COMBINED):
+            way = "step"
+        return cls(metric.name, way, values, metric.better == "higher")
 
     def on_both_sides(self, key: Key, log_gain: float) -> tuple[float, float] | None:
         """Return candidate and incumbent of a case that gained so much, None without a value."""
@@ -314,23 +322,6 @@ def _priors(evidence: PairedEvidence) -> dict[str, object]:
         for case in evidence.cases
         if (prior := evidence.prior([case]))
     }
-
-
-def _change(
-    results: Sequence[CaseResult], replicas: Sequence[Mapping[str, CaseQuads]]
-) -> PairedChange:
-    def mean(way: str) -> float:
-        ratios = [replica[r.nodeid].ratio(way) for replica in replicas for r in results]
-        return percent(statistics.fmean(ratios))
-
-    here = [replicas[0][result.nodeid] for result in results]
-    timed = [quads for quads in here if not quads.is_same]
-    first = timed[0].quads["candidate"][0][0][1] if timed else (0.0, None)
-    return PairedChange(
-        step_pct=mean("step"),
-        forward_pct=mean("forward"),
-        backward_pct=mean("backward") if first[1] is not None else None,
-    )
 
 
 def _pairs_csv(results: Sequence[CaseResult], replicas: Sequence[Mapping[str, CaseQuads]]) -> str:
