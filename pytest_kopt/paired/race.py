@@ -28,7 +28,6 @@ class Raced:
     standings: Mapping[str, Standing]
     left: tuple[str, ...]
     evidences: Mapping[str, PairedEvidence]
-    replicas: int
 
 
 def run_race(
@@ -45,31 +44,29 @@ def run_race(
     A candidate that ends or fails the processes it shares with others is out, and takes nobody with
     it. Raises NotComparable where only all together fail.
     """
-    left, measured = list(names), dict[str, _Replicas]()
+    left = list(names)
+    #: Of all who are left: each was in every one of them.
+    measured: _Replicas = []
     standings: dict[str, Standing] = {}
     evidences: dict[str, PairedEvidence] = {}
-    so_far = 0
     with _Heats(compare) as heats:
         for look in RACE_LOOKS:
-            if not left:
-                break
+            so_far = len(measured)
             found, broken = heats.run(left, look - so_far, RACE_LOOKS[-1] - so_far)
-            so_far = look
+            measured += found
             standings |= {name: Standing(None, float("-inf"), why) for name, why in broken.items()}
             left = [name for name in left if name not in broken]
             for name in left:
-                measured.setdefault(name, []).extend(found)
-            for name in left:
                 evidences[name] = PairedEvidence(
                     metric.name,
-                    cases_of(metric, results, measured[name], core, name),
-                    noise=known.noise(metric.way, measured[name][0]),
+                    cases_of(metric, results, measured, core, name),
+                    noise=known.noise(metric.way, measured[0]),
                 )
             standings |= heat({name: evidences[name] for name in left}, policy)
             left = [name for name in left if not standings[name].out]
             if len(left) < 2:
                 break
-    return Raced(standings, tuple(left), evidences, so_far)
+    return Raced(standings, tuple(left), evidences)
 
 
 class _Heats(ExitStack):
