@@ -71,7 +71,10 @@ def isolate(scratch: Path, hidden: Sequence[Path]) -> Bounds | None:
     """
     if (version := _landlock()) < 2:
         return None
-    caches = [_prepared(path) for path in _caches()]
+    caches = [*_caches()]
+    for path in caches:
+        with suppress(OSError):  # Where it can be made: a rule needs something to stand on.
+            path.mkdir(parents=True, exist_ok=True)
     os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
     # Where coverage is measured it begins with removing what the last run wrote.
     os.environ["COVERAGE_FILE"] = str(scratch / ".coverage")
@@ -135,13 +138,6 @@ def _caches() -> Iterator[Path]:
     yield from (home / ".cache", Path(os.environ.get("TRITON_HOME") or home) / ".triton")
 
 
-def _prepared(path: Path) -> Path:
-    """Return a folder that is there, if it can be: a rule needs something to stand on."""
-    with suppress(OSError):
-        path.mkdir(parents=True, exist_ok=True)
-    return path
-
-
 def _found(folder: str, names: Sequence[str]) -> Iterator[Path]:
     for name in names:
         yield from Path(folder).glob(name)
@@ -160,24 +156,16 @@ def _refuse_files(writable: Sequence[Path], hidden: Sequence[Path], version: int
     for path in _found("/dev", _DEVICES):
         _allow(ruleset, path, on_files | reading)
     if reading:
-        secret = {str(path) for path in hidden}
         ancestors = {str(folder) for path in hidden for folder in path.parents}
+        out_of_reach = ancestors | {str(path) for path in hidden}
         for folder in ancestors:
-            for name in _names_in(folder):
-                entry = os.path.join(folder, name)
-                if entry not in secret and entry not in ancestors:
-                    _allow(ruleset, entry, reading)
+            with suppress(OSError):  # Of one that only lets pass nothing else can be read.
+                for entry in os.scandir(folder):
+                    if entry.path not in out_of_reach:
+                        _allow(ruleset, entry.path, reading)
     _libc().prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     _call(_RESTRICT_SELF, ruleset, 0)
     os.close(ruleset)
-
-
-def _names_in(folder: str) -> list[str]:
-    """Return what a folder holds; of one that only lets pass nothing else can be read."""
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
 
 
 def _allow(ruleset: int, path: str | Path, rights: int) -> None:
