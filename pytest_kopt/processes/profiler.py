@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -20,9 +21,11 @@ from pytest_kopt.processes.child import moved_environment, mover
 from pytest_kopt.processes.launched import boot
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.profiling import ncu, rocprof
-from pytest_kopt.profiling.table import CaseProfile, Launch, rows_of
+from pytest_kopt.profiling.table import CaseProfile, rows_of
 
 _START_SECONDS = 120.0
+#: The vendors' tools, each with a command line, a report and how launches are read out of it.
+_TOOLS = (ncu, rocprof)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +41,8 @@ class Profiler:
 
         A process a case, since its report does not tell cases apart.
         """
-        tool = self._vendor_tool()
-        return [self._vendor(tool, item) for item in seen] if tool else []
-
-    def _vendor_tool(self) -> str | None:
-        if self.orders.device == "cpu":
-            return None
-        return next((name for name in (ncu.TOOL, rocprof.TOOL) if shutil.which(name)), None)
+        tools = [] if self.orders.device == "cpu" else [t for t in _TOOLS if shutil.which(t.TOOL)]
+        return [self._vendor(tool, item) for tool in tools[:1] for item in seen]
 
     def by_torch(
         self, ids: Sequence[str], copy: tuple[Path, Path] | None = None
@@ -58,21 +56,20 @@ class Profiler:
             found = {item.nodeid: item for item in _answers(Path(name))}
         return [found.get(nodeid) or _nothing(nodeid, "torch.profiler", log) for nodeid in ids]
 
-    def _vendor(self, tool: str, seen: CaseProfile) -> CaseProfile:
+    def _vendor(self, tool: ModuleType, seen: CaseProfile) -> CaseProfile:
         nodeid = seen.nodeid
         with tempfile.TemporaryDirectory(prefix="kopt-profile-") as name:
             directory = Path(name)
-            report = directory / "report.csv"
-            front = ncu.command(report) if tool == ncu.TOOL else rocprof.command(directory)
+            front = tool.command(directory)
             log = self._run(directory, [nodeid], None, external=True, front=front)
             try:
-                launches = _launches(tool, directory, report)
+                launches = tool.launches(tool.report(directory))
             except (ValueError, OSError, KeyError) as error:
-                return _nothing(nodeid, tool, f"{error}\n{log}")
+                return _nothing(nodeid, tool.TOOL, f"{error}\n{log}")
             steps = [item.steps for item in _answers(directory)]
         if not launches or not steps:
-            return _nothing(nodeid, tool, f"no kernel was seen\n{log}")
-        return CaseProfile(nodeid, seen.label, tool, "gpu", steps[0], rows_of(launches))
+            return _nothing(nodeid, tool.TOOL, f"no kernel was seen\n{log}")
+        return CaseProfile(nodeid, seen.label, tool.TOOL, "gpu", steps[0], rows_of(launches))
 
     def _run(
         self,
@@ -85,7 +82,6 @@ class Profiler:
     ) -> str:
         """Run the cases in a fresh process and return the end of what it printed."""
         config = self.config
-
         moved = mover(config, *copy) if copy else str
         orders = replace(self.orders, profile=ProfileOrder(str(directory), external))
         script = directory / "script.json"
@@ -115,12 +111,6 @@ class Profiler:
         except OSError as error:
             return str(error)
         return done.stdout[-1500:]
-
-
-def _launches(tool: str, directory: Path, report: Path) -> list[Launch]:
-    if tool == ncu.TOOL:
-        return ncu.launches(report.read_text())
-    return rocprof.launches(rocprof.report(directory))
 
 
 def _answers(directory: Path) -> Iterator[CaseProfile]:

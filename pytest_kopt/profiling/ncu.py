@@ -8,6 +8,7 @@ from pathlib import Path
 from pytest_kopt.profiling.table import Launch, number, whole
 
 TOOL = "ncu"
+_REPORT = "report.csv"
 _TIME = "gpu__time_duration.sum"
 _REGISTERS = "launch__registers_per_thread"
 _SHARED = "launch__shared_mem_per_block"
@@ -21,8 +22,8 @@ _MICROSECONDS = {
 _BYTES = {"byte": 1, "Kbyte": 1000, "Mbyte": 1000**2}
 
 
-def command(report: Path) -> list[str]:
-    """Return the words in front of a command line; its CSV goes to the file `report`.
+def command(directory: Path) -> list[str]:
+    """Return the words in front of a command line; its CSV goes into `directory`.
 
     Only what lies between start and stop of the CUDA profiler is seen. Clocks and caches are left
     as they are, so that times compare with those of other tools.
@@ -32,8 +33,13 @@ def command(report: Path) -> list[str]:
         *("ncu", "--target-processes", "all", "--profile-from-start", "off"),
         *("--clock-control", "none", "--cache-control", "none"),
         *("--metrics", metrics, "--csv", "--page", "raw", "--print-units", "base"),
-        *("--log-file", str(report)),
+        *("--log-file", str(directory / _REPORT)),
     ]
+
+
+def report(directory: Path) -> str:
+    """Return the text of the page in `directory`; OSError when there is none."""
+    return (directory / _REPORT).read_text()
 
 
 #: What NVIDIA's driver says where counters are for administrators, as in most clouds.
