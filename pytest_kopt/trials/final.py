@@ -107,8 +107,7 @@ def take_back(asked: Asked, lineage: Campaign) -> Withdrawn | None:
             legal="a final round that may restore the kernel files",
         )
     withdraw(lineage, found)
-    lineage.settle(beside=projections.performance)
-    projections.refresh(lineage)
+    carry_out(lineage, asked.settings)
     asked.campaign.read_again()
     return found
 
