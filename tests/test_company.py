@@ -126,7 +126,9 @@ class Arms:
 
     def start_nearby(self, *where: Any) -> Any:
         done = dict.fromkeys(("kill", "end"), lambda: None)
-        return SimpleNamespace(wait=list, died="", died_in="", how=self.how, same={}, **done)
+        return SimpleNamespace(
+            wait=list, died="", died_in="", how=self.how, same={}, are_orphans=False, **done
+        )
 
     def _started(self, what: str) -> Any:
         self.started.append(what)
@@ -148,7 +150,13 @@ class Arms:
             return found
 
         ignored: Any = dict.fromkeys(("load", "dismiss", "stop", "kill"), lambda *given: None)
-        known = {"how": self.how, "held_seconds": 0.0, "tried": [], "loads": 1}
+        known = {
+            "how": self.how,
+            "held_seconds": 0.0,
+            "tried": [],
+            "loads": 1,
+            "are_orphans": False,
+        }
         return SimpleNamespace(measure=measure, **known, **ignored)
 
 

@@ -27,6 +27,8 @@ IDS = ["a", "b"]
 class Carrier:
     """A replica's processes, which may fail when they load for the n-th time."""
 
+    are_orphans = False
+
     def __init__(self, how: str, fails: dict[int, Refused], *, tells_more: bool) -> None:
         self.how, self.tells_more = how, tells_more
         self.loads, self.held_seconds = 1, 0.5
@@ -123,6 +125,16 @@ def test_what_cannot_be_loaded_again_is_measured_in_fresh_processes(reason: Refu
     arms = Starting(load2=reason)
     assert loads(lane_of(arms)) == [1] * FINAL_LOOK
     assert arms.fell_back == [], "it says nothing of the versions in one process"
+
+
+@pytest.mark.parametrize("are_orphans", [True, False])
+def test_what_ended_with_its_parent_tells_nothing_of_the_versions(
+    are_orphans: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Carrier, "are_orphans", are_orphans)
+    arms = Starting(load1=Died(ChildDied("signal SIGKILL")))
+    assert loads(lane_of(arms)) == [1, 1, 2, 2, 1, 1, 2, 2]
+    assert len(arms.fell_back) == (not are_orphans)
 
 
 def test_no_process_stays_where_there_is_no_memory_for_two() -> None:

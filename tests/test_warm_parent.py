@@ -120,6 +120,7 @@ def test_a_mask_does_not(parent: WarmParent, tmp_path: Path) -> None:
     fork = forked(parent, {**ENV, "CUDA_VISIBLE_DEVICES": "GPU-1"}, tmp_path)
     fork.kill()
     fork.close()
+    assert isinstance(fork.process, Fork) and not fork.process.is_orphan
 
 
 def test_forks_end_with_their_parent_and_the_next_are_interpreters(tmp_path: Path) -> None:
@@ -130,6 +131,7 @@ def test_forks_end_with_their_parent_and_the_next_are_interpreters(tmp_path: Pat
     assert launcher.why_fresh == ""
     os.kill(launcher._parent._process.pid, signal.SIGKILL)
     assert first.process.wait(20) == -signal.SIGKILL
+    assert isinstance(first.process, Fork) and first.process.is_orphan
     wait_until(lambda: "SIGKILL" in launcher.why_fresh)
     second = launcher.start(os.environ, str(tmp_path))
     assert "SIGKILL" in launcher.why_fresh

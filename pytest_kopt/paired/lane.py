@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,7 +14,7 @@ from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.paired.arms import ONE_PROCESS, Arms, NotComparable
 from pytest_kopt.paired.nearby import Nearby
 from pytest_kopt.paired.referee import Referee
-from pytest_kopt.paired.replica import CaseQuads, Died, Refused, Replica
+from pytest_kopt.paired.replica import CaseQuads, Refused, Replica
 from pytest_kopt.processes.child import NO_MEMORY
 from pytest_kopt.processes.site import Place
 
@@ -88,7 +87,6 @@ class Lane:
         #: What judges the replicas, and what tries shapes nearby.
         self._referee: Referee | None = None
         self._nearby: Nearby | None = None
-        self._nearby_forked = False
         #: How the versions were held when these shapes had been tried.
         self._tried_how = ""
         self.tried: list[Tried] = []
@@ -178,13 +176,12 @@ class Lane:
                 # They ended with what tried shapes nearby.
                 continue
             replica = self._started[0]
-            forked = not self.place.site.starter.why_fresh
             try:
                 found = replica.measure(wanted, arms.random, self._await_leaving)
             except Refused as refused:
                 crowded = len(self._started + self._living) > 1 or self._nearby is not None
+                orphaned = replica.are_orphans
                 self.stop_all()
-                orphaned = forked and isinstance(refused, Died) and self._lost_parent()
                 if orphaned:
                     self._drop_referee()
                 if replica.loads > 1:
@@ -192,10 +189,10 @@ class Lane:
                     self._loads_anew = False
                 elif crowded and NO_MEMORY in str(refused):
                     self._room = 1
-                elif replica is self._beside_alone.replica:
-                    # It may be the other process's doing, which is not started again.
-                    continue
-                elif not (self._abandoned or orphaned):
+                # It may be the doing of the process beside it, which is not started again.
+                elif replica is not self._beside_alone.replica and not (
+                    self._abandoned or orphaned
+                ):
                     arms.fall_back(replica.how, refused)
                 continue
             self._started.remove(replica)
@@ -216,12 +213,6 @@ class Lane:
         """Return all cases: of those that were not timed, that they were not."""
         known = {**self._same, **found}
         return {nodeid: known.get(nodeid) or CaseQuads(nodeid, "") for nodeid in self.place.ids}
-
-    def _lost_parent(self) -> bool:
-        """Say whether forks ended with their parent, which tells nothing of what they held."""
-        # It ends a moment after them.
-        time.sleep(0.05)
-        return bool(self.place.site.starter.why_fresh)
 
     def _start(self) -> Replica:
         """Start the next replica: two in processes of their own, then two that load anew there."""
@@ -253,10 +244,8 @@ class Lane:
         """Have shapes near the declared ones tried from now on, unless they are or were."""
         arms = self._arms
         if self._nearby is None and arms.asks_more and arms.how != self._tried_how:
-            self._nearby_forked = not self.place.site.starter.why_fresh
-            self._nearby = arms.start_nearby(
-                self.place._replace(ids=self._wanted_of(self.place.ids))
-            )
+            wanted = self._wanted_of(self.place.ids)
+            self._nearby = arms.start_nearby(self.place._replace(ids=wanted))
 
     def _await_nearby(self) -> None:
         """Wait for what is tried near the declared shapes; what ends it there is only told."""
@@ -269,16 +258,15 @@ class Lane:
         found = nearby.wait()
         if self._abandoned:
             raise NotComparable("abandoned")
-        self._drop_nearby()
-        is_orphaned = bool(nearby.died) and self._nearby_forked and self._lost_parent()
-        if is_orphaned:
+        if nearby.are_orphans:
             # All that was forked ended with it.
-            self.stop_all()
-            self._drop_referee()
-        else:
-            self.tried += [item for item in found if item.nodeid in self.place.ids]
-            self._same |= {i: CaseQuads(i, "", same=how) for i, how in nearby.same.items()}
-        if is_orphaned or (nearby.died and nearby.died_in not in self.place.ids):
+            self.close()
+            self._await_nearby()
+            return
+        self._drop_nearby()
+        self.tried += [item for item in found if item.nodeid in self.place.ids]
+        self._same |= {i: CaseQuads(i, "", same=how) for i, how in nearby.same.items()}
+        if nearby.died and nearby.died_in not in self.place.ids:
             # What ended it is not compared here.
             self._await_nearby()
             return

@@ -19,6 +19,7 @@ from pytest_kopt.options.declare import FROM_MANIFEST, PATH_OPTIONS
 from pytest_kopt.processes.channel import Message
 from pytest_kopt.processes.isolation import lacking
 from pytest_kopt.processes.launcher import Starter, launcher_of
+from pytest_kopt.processes.warm_parent import Fork
 from pytest_kopt.processes.worker_orders import WorkerOrders
 
 #: After so many deaths of its process a case is given up.
@@ -148,6 +149,10 @@ class Child:
         """Whether ChildDied was raised for this process."""
         return self._process.returncode is not None
 
+    @property
+    def is_orphan(self) -> bool:
+        return isinstance(self._process, Fork) and self._process.is_orphan
+
     def receive(self) -> Message:
         """Return the next message; ChildDied when the process ended, or sent something else."""
         try:
@@ -199,6 +204,11 @@ class Children:
 
     def __init__(self, children: Iterable[Child] = ()) -> None:
         self.children = [*children]
+
+    @property
+    def are_orphans(self) -> bool:
+        """Whether they ended with the parent of all forks."""
+        return any(child.is_orphan for child in self.children)
 
     def dismiss(self) -> None:
         for child in self.children:

@@ -146,6 +146,8 @@ class Fork:
     def __init__(self, pid: int, status: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
+        #: Whether it ended with its parent, which tells nothing of what it ran.
+        self.is_orphan = False
         self._status = status
         self._waiting = threading.Lock()
 
@@ -157,6 +159,7 @@ class Fork:
                     raise subprocess.TimeoutExpired(f"fork {self.pid}", timeout or 0.0)
                 told = os.read(self._status, STATUS.size)
                 os.close(self._status)
+                self.is_orphan = not told
                 self.returncode = STATUS.unpack(told)[0] if told else -signal.SIGKILL
             return self.returncode
 
