@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from functools import partial
-from pathlib import Path
 
 import pytest
 
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.processes.case_processes import CaseProcesses, Listener
-from pytest_kopt.processes.child import MAX_DEATHS, Child
-from pytest_kopt.processes.launcher import Starter
-from pytest_kopt.processes.worker_orders import WorkerOrders
+from pytest_kopt.processes.child import Child
 
 
 class Rerun(Listener):
@@ -22,22 +18,14 @@ class Rerun(Listener):
     def __init__(
         self,
         config: pytest.Config,
-        orders: WorkerOrders,
-        env: Mapping[str, str],
+        start: Callable[[], Child],
         ids: Sequence[str],
-        lives: int = MAX_DEATHS,
-        copy: tuple[Path, Path] | None = None,
-        starter: Starter | None = None,
-        most: int = 1,
+        lives: int,
+        most: int,
     ) -> None:
-        """Prepare the run; nothing is started yet.
-
-        With `copy`, the project's root and a copy of it, they run there. `starter` starts the
-        processes (default: this host's), up to `most` at once.
-        """
+        """Prepare the run in processes by `start`, up to `most` at once; none is started yet."""
         super().__init__(config, Collector(), lives)
         self._ids = ids
-        start = partial(Child, config, orders, env, list(ids), copy, starter)
         self._processes = CaseProcesses(start, self, most, len(ids))
         #: Ends the run from another thread.
         self.abandon = self._processes.abandon

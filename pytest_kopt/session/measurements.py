@@ -17,7 +17,7 @@ from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.devices.placement import Placement, place
 from pytest_kopt.options.settings import Settings
-from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, without_records
+from pytest_kopt.processes.child import MAX_DEATHS, NO_MEMORY, Child, without_records
 from pytest_kopt.processes.launcher import launcher_of
 from pytest_kopt.processes.site import Place, Site
 from pytest_kopt.processes.worker_orders import WorkerOrders
@@ -112,30 +112,33 @@ class HostMeasurements:
             self._running[1].wait()
         found: list[CaseResult] = []
         measured = [nodeid for nodeid in self._collector.order if nodeid in self._collector.results]
-        for site, device, ids in self._lanes(measured):
-            run = self._rerun(site, device, ids, site.copy(self._root))
-            found += run.run().results.values()
+        for where in self._lanes(measured):
+            found += self._rerun(where).run().results.values()
         return found
 
     def _rerun(
         self,
-        site: Site,
-        device: Device,
-        ids: Sequence[str],
-        copy: tuple[Path, Path] | None,
+        where: Place,
+        copy: tuple[Path, Path] | None = None,
         lives: int = MAX_DEATHS,
         most: int = 1,
         **changes: Any,
     ) -> Rerun:
         from pytest_kopt.paired.remeasure import Rerun
 
+        return Rerun(self._config, self._starts(where, copy, **changes), where.ids, lives, most)
+
+    def _starts(
+        self, where: Place, copy: tuple[Path, Path] | None = None, **changes: Any
+    ) -> Callable[[], Child]:
+        """Return what starts a process for cases, with `copy` (a root and a copy of it) there."""
+        site, device, ids = where
         orders = replace(self.orders, device=site.kind, **changes)
-        env = site.environment_on(device)
-        return Rerun(self._config, orders, env, ids, lives, copy, site.starter, most)
+        env, there = site.environment_on(device), site.copy(*(copy or (self._root,)))
+        return partial(Child, self._config, orders, env, ids, there, site.starter)
 
     def check_also(self, ids: Sequence[str]) -> None:
         from pytest_kopt.processes.case_processes import CaseProcesses
-        from pytest_kopt.processes.child import Child
         from pytest_kopt.session.replay import Replay
 
         self._lanes(list(self._collector.results))
@@ -147,24 +150,17 @@ class HostMeasurements:
         replay = Replay(self._config, self._collector)
         known = {case.nodeid: case.device for case in self.orders.expected or ()}
         homes = {nodeid: known.get(nodeid) for nodeid in ids}
-        for site, device, members in self.sites.lanes(homes, measured=False):
-            orders = replace(self.orders, device=site.kind, check_only=False)
-            env, copy = site.environment_on(device), site.copy(self._root)
-            start = partial(Child, self._config, orders, env, members, copy, site.starter)
-            CaseProcesses(start, replay).run()
+        for where in self.sites.lanes(homes, measured=False):
+            CaseProcesses(self._starts(where, check_only=False), replay).run()
 
     def run_in(self, asked: InCopies, phase: str = "") -> list[Collector]:
-        begun = self._running
-        several = crowded = len(asked.copies) > 1
-        if begun is None or begun[0] != asked:
-            self._end_running()
-            begun = asked, self._side_by_side(asked)
-        else:
-            crowded = True
+        several = len(asked.copies) > 1
+        crowded = several or (self._running is not None and self._running[0] == asked)
+        running = self._begun(asked)
         self._running = None
         if phase:
             self.progress.begin(phase, len(asked.copies) if several else 0, says=True)
-        found = begun[1].wait(self.progress.advance)
+        found = running.wait(self.progress.advance)
         for number, there in enumerate(found):
             if crowded and any(NO_MEMORY in text for text in there.failures.values()):
                 alone = replace(asked, copies=asked.copies[number : number + 1])
@@ -174,11 +170,15 @@ class HostMeasurements:
     def begin_in(self, asked: InCopies) -> None:
         site = self.sites.here
         has_room = site.kind == "cuda" or site.cores > 1
-        if not (has_room and has_local_workers(self._config)):
-            return
+        if has_room and has_local_workers(self._config):
+            self._begun(asked)
+
+    def _begun(self, asked: InCopies) -> SideBySide:
+        """Return what runs this, begun now in place of another unless it has been."""
         if self._running is None or self._running[0] != asked:
             self._end_running()
             self._running = asked, self._side_by_side(asked)
+        return self._running[1]
 
     def _end_running(self) -> None:
         if self._running is not None:
@@ -188,12 +188,12 @@ class HostMeasurements:
     def _side_by_side(self, asked: InCopies) -> SideBySide:
         from pytest_kopt.paired.remeasure import SideBySide
 
-        site, devices = self.sites.first, self._devices
+        site, ids = self.sites.first, [*asked.ids]
         room = max(1, site.cores // _CORES_OF_A_CHECK[site.kind])
         most = max(1, min(self.checkers, room // len(asked.copies)))
         runs = [
-            self._rerun(site, device, asked.ids, site.copy(*copy), most=most, **asked.orders)
-            for copy, device in zip(asked.copies, cycle(devices), strict=False)
+            self._rerun(Place(site, device, ids), copy, most=most, **asked.orders)
+            for copy, device in zip(asked.copies, cycle(self._devices), strict=False)
         ]
         return SideBySide(runs, room)
 
@@ -313,10 +313,9 @@ class HostMeasurements:
 
     def second_runs(self) -> None:
         for nodeid, how in self._collector.crashed.items():
-            ((site, device, ids),) = self.sites.lanes({nodeid: None}, measured=False)
+            (where,) = self.sites.lanes({nodeid: None}, measured=False)
             # A session without a trial runs other tests as well; those are not run again.
-            copy = site.copy(self._root)
-            again = self._rerun(site, device, ids, copy, lives=1, cases_only=True).run()
+            again = self._rerun(where, lives=1, cases_only=True).run()
             self._collector.results |= again.results
             if nodeid in again.dead:
                 self._collector.dead[nodeid] = f"{how}\n{again.dead[nodeid]}"
