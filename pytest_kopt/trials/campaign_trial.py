@@ -21,7 +21,7 @@ from pytest_kopt.show.files import projections
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.stages import Asked, Begun, Opened, Ran
-from pytest_kopt.trials.trees import trees_of
+from pytest_kopt.trials.trees import overlays, trees_of
 from pytest_kopt.trials.trial import InCopies, Measurements
 
 
@@ -129,7 +129,7 @@ class CampaignTrial:
             blocked, benchmark = _run_commands(campaign, self._question.runs_benchmark)
             manifest, root = campaign.manifest, campaign.root.resolve()
             build = (manifest.rebuild_command, manifest.env, campaign.layout.builds)
-            trees = trees_of(root, self._held, *build)
+            trees = trees_of(self._held, lambda old: overlays(root, old, *build))
             self._begun = Begun(self._opened, campaign.candidate(), trees, blocked, benchmark)
         except BaseException:
             self.release()

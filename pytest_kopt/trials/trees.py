@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TypeAlias
@@ -71,19 +71,15 @@ def _content(sources: Mapping[str, bytes]) -> str:
 
 
 def trees_of(
-    root: Path,
-    held: ExitStack,
-    rebuild: str | None = None,
-    env: Mapping[str, str] | None = None,
-    builds: Path | None = None,
+    held: ExitStack, make: Callable[[Mapping[str, bytes | None]], AbstractContextManager[Versions]]
 ) -> TreesOf:
-    """Return what makes `overlays`, each at the first call, that last as long as what is `held`."""
+    """Return what has `make` make each tree once, which lasts as long as what is `held`."""
     made: dict[frozenset[tuple[str, bytes | None]], Versions] = {}
 
     def trees(old: Mapping[str, bytes | None]) -> Versions:
         key = frozenset(old.items())
         if key not in made:
-            made[key] = held.enter_context(overlays(root, old, rebuild, env, builds))
+            made[key] = held.enter_context(make(old))
         return made[key]
 
     return trees

@@ -32,7 +32,7 @@ from pytest_kopt.show.standing import Closing
 from pytest_kopt.show.words import gate_outcome
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.pull_request.base import Base, removed, take_inventory
-from pytest_kopt.trials.trees import trees_of, why_not_in_place
+from pytest_kopt.trials.trees import overlays, trees_of, why_not_in_place
 from pytest_kopt.trials.trial import InCopies, Measurements, Trial
 from pytest_kopt.versions.affected_modules import DATA_SUFFIXES, NATIVE_SUFFIXES
 
@@ -65,9 +65,11 @@ class Gate(Trial):
     def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
         judging.check_some(ids, collector, self.option)
 
-    def closed(self, verdict: Verdict, results: Sequence[CaseResult], detail: str) -> Closing:
+    def closed(
+        self, verdict: Verdict, base: str, results: Sequence[CaseResult], detail: str
+    ) -> Closing:
         thresholds = self.policy.model_dump(mode="json")
-        told = {"outcome": gate_outcome(verdict), "thresholds": thresholds}
+        told = {"base": base, "outcome": gate_outcome(verdict), "thresholds": thresholds}
         return Closing(with_details(verdict.model_copy(update=told), results), detail)
 
     def cut_off(self, collector: Collector, interrupted: str) -> Verdict | None:
@@ -144,13 +146,14 @@ class PullRequestGate(Gate):
     """`--kopt-base REF`: a change of kernels beside the commit where it branched off."""
 
     option = "--kopt-base"
+    other: Base
 
     def __init__(self, config: pytest.Config, settings: Settings, session: WorkerOrders) -> None:
         assert settings.base is not None
         # A bisection asks how two versions compare; what each takes in all is not needed.
         step = config.pluginmanager.has_plugin(STEP)
         super().__init__(config, settings, session, check_only=step)
-        self.other = self._base = base = Base.of(settings.base, settings.root)
+        self.other = base = Base.of(settings.base, settings.root)
         files = {path: base.root / path for path in base.old}
         now = {path: file.read_bytes() if file.is_file() else None for path, file in files.items()}
         #: The changed files that are other code than at the base.
@@ -160,24 +163,25 @@ class PullRequestGate(Gate):
         self._changed: Sequence[str] = ()
         self._then, self._unbuilt = Collector(), ""
         self._held = ExitStack()
-        self._trees = trees_of(base.root, self._held, settings.rebuild_command)
+        build = settings.rebuild_command
+        self._trees = trees_of(self._held, lambda old: overlays(base.root, old, build))
 
     @property
     def title(self) -> str:
-        return f"{self._base}, gate {self.settings.gate}, policy {self.policy.name}"
+        return f"{self.other}, gate {self.settings.gate}, policy {self.policy.name}"
 
     @property
     def is_settled(self) -> bool:
         """Whether nothing that cases can run or read is other code than at the base."""
         told = {".py", ".md", ".rst", *DATA_SUFFIXES, *NATIVE_SUFFIXES}
-        others = {path for path in self._base.old if PurePosixPath(path).suffix not in told}
+        others = {path for path in self.other.old if PurePosixPath(path).suffix not in told}
         return not others and all(path.endswith((".md", ".rst")) for path in self._differing)
 
     def begin(self) -> str:
         """Learn which cases the base has, and build today's kernels; why that failed, or ""."""
         if self.is_settled:
             return ""
-        command, base = self.settings.rebuild_command, self._base
+        command, base = self.settings.rebuild_command, self.other
         problem = why_not_in_place(command) if command else ""
         if problem:
             raise BadInput(problem, where="kopt_rebuild_command")
@@ -191,14 +195,14 @@ class PullRequestGate(Gate):
         super().check_collection(ids, collector, filtered)
         harness = [self._in_tree(nodeid.partition("::")[0]) for nodeid in ids]
         patterns = self.config.getini("python_files")
-        self._sources = self._base.kernel_changes(harness, patterns)
+        self._sources = self.other.kernel_changes(harness, patterns)
         self._changed = [path for path in self._sources if path in self._differing]
         for nodeid in ids:
             if error := judging.under(nodeid, self._then.collect_errors):
                 error = error.strip().splitlines()[-1]
                 raise BadInput(
                     f"{nodeid.partition('::')[0]} does not import there: {error}",
-                    where=str(self._base),
+                    where=str(self.other),
                     legal="a base whose cases import",
                 )
 
@@ -212,13 +216,12 @@ class PullRequestGate(Gate):
     ) -> Closing:
         verdict, detail = self.cut_off(collector, interrupted), self._unbuilt
         if self.is_settled:
-            verdict = self._nothing([], f"the same code as {self._base}")
+            verdict = self._nothing([], f"the same code as {self.other}")
         elif detail:
             verdict = self.wrong([], f"the kernel does not build: {detail.splitlines()[0]}")
         elif verdict is None:
             verdict, detail = self._judge(collector, measurements)
-        verdict = verdict.model_copy(update={"base": self._base.commit})
-        return self.closed(verdict, collector.in_order(), detail)
+        return self.closed(verdict, self.other.commit, collector.in_order(), detail)
 
     def release(self) -> None:
         self._held.close()
@@ -234,7 +237,7 @@ class PullRequestGate(Gate):
         gone: list[str] = []
 
         def compared() -> Verdict:
-            gone.extend(removed(self.config, self._then, self._base, collector, measurements))
+            gone.extend(removed(self.config, self._then, self.other, collector, measurements))
             return self._compared(results, new, measurements)
 
         verdict, detail = self.judged(results, compared)
@@ -244,13 +247,13 @@ class PullRequestGate(Gate):
 
     def _beside(self) -> Versions:
         """Return trees of the base's kernels; NotComparable where these do not build."""
-        return self._trees({path: self._base.old[path] for path in self._changed})
+        return self._trees({path: self.other.old[path] for path in self._changed})
 
     def _audit(self, results: Sequence[CaseResult]) -> list[Finding]:
         loaded = {file for result in results for file in result.evidence.loaded or ()}
         paths = sorted({*self._changed} & {self._in_tree(file) for file in loaded})
-        now = {path: (self._base.root / path).read_bytes() for path in paths}
-        then = {path: self._base.old[path] or b"" for path in paths}
+        now = {path: (self.other.root / path).read_bytes() for path in paths}
+        then = {path: self.other.old[path] or b"" for path in paths}
         return audit(now, then)
 
     def _compared(
@@ -260,7 +263,7 @@ class PullRequestGate(Gate):
         if not self._changed:
             same_code = "the kernels are the same code as"
             why = same_code if self._sources else "no kernel code changed since"
-            return self._nothing(results, f"{why} {self._base}")
+            return self._nothing(results, f"{why} {self.other}")
         versions = self._beside()
         alone = self._without_twin(new, versions, measurements)
         known = [result for result in results if result.nodeid not in alone]
@@ -270,11 +273,11 @@ class PullRequestGate(Gate):
         if found and len(same) < len(found.results):
             verdict = found.verdict.model_copy(update={"shapes": found.verdict.shapes + rest})
         else:
-            why = f"the change since {self._base} reaches no case"
+            why = f"the change since {self.other} reaches no case"
             if found is None:
-                why = f"every case is new since {self._base}"
+                why = f"every case is new since {self.other}"
             elif found.has_same_machine_code:
-                why = f"the GPU does the same work as at {self._base}: the same machine code"
+                why = f"the GPU does the same work as at {self.other}: the same machine code"
             verdict = self._nothing([], why).model_copy(update={"shapes": rest})
         return judging.flagged(verdict, list(alone.values()))
 
@@ -282,7 +285,7 @@ class PullRequestGate(Gate):
         self, new: Sequence[str], versions: Versions, measurements: Measurements
     ) -> dict[str, str]:
         """Return the new cases that the base's kernels do not pass, each with what to say of it."""
-        if not new or not self._base.old:
+        if not new or not self.other.old:
             return {}
         asked = InCopies([(versions.root, versions.trees[0])], new, {"check_only": True})
         (there,) = measurements.run_in(asked)
@@ -302,7 +305,7 @@ class PullRequestGate(Gate):
         return judging.same_code(decision, why, results, self.policy, step)
 
     def _in_tree(self, path: str) -> str:
-        inside = self.settings.root.resolve().relative_to(self._base.root)
+        inside = self.settings.root.resolve().relative_to(self.other.root)
         return str(PurePosixPath(inside.as_posix()) / path)
 
 

@@ -22,14 +22,15 @@ class Toolchains(Gate):
     """`--kopt-base-python PATH`: this interpreter against another one."""
 
     option = "--kopt-base-python"
+    other: Toolchain
     next_steps = NEXT | {Decision.ROLLED_BACK: "this environment makes a case slower"}
 
     def __init__(self, config: pytest.Config, settings: Settings, session: WorkerOrders) -> None:
         assert settings.base_python is not None
         super().__init__(config, settings, session)
-        self.other = self._other = Toolchain.at(settings.base_python, config.rootpath)
+        self.other = Toolchain.at(settings.base_python, config.rootpath)
         root = config.rootpath.resolve()
-        self._versions = Versions(root, (root, root), (), other=self._other)
+        self._versions = Versions(root, (root, root), (), other=self.other)
 
     @property
     def title(self) -> str:
@@ -51,5 +52,4 @@ class Toolchains(Gate):
             compared = lambda: self.compare(results, self._versions, measurements).verdict  # noqa: E731
             verdict, detail = self.judged(results, compared)
         verdict = judging.flagged(verdict, [f"the base is {self.other}"])
-        verdict = verdict.model_copy(update={"base": str(self._other.python)})
-        return self.closed(verdict, collector.in_order(), detail)
+        return self.closed(verdict, str(self.other.python), collector.in_order(), detail)
