@@ -17,6 +17,7 @@ from pytest_kopt.decide.stored import (
     remeasurements_needed,
 )
 from pytest_kopt.decide.verdict import Verdict
+from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.errors import BadInput
 from pytest_kopt.paired.arms import CandidateDied, NotComparable
 from pytest_kopt.paired.noise import Known
@@ -114,7 +115,11 @@ def compare_stored(gathered: Gathered) -> Verdict:
         return judging.incomplete(policy, *judging.SKEW_NOT_TIMED)
     engines = sorted({result.evidence.engine or "-" for result in results})
     flags = [*verdict.flags, *judging.device_flags(results, opened.expected)]
-    flags += judging.machine_flags(campaign.best.session())
+    if where := elsewhere(campaign.best.session()):
+        flags.append(
+            f"the incumbent was measured on {where}: stored figures of two machines differ without "
+            "any change; --kopt-compare paired measures both versions here"
+        )
     alone = [row for row in table.rows if row.key not in known]
     if alone:
         flags.append(

@@ -6,7 +6,6 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from types import MappingProxyType
-from typing import Any
 
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.result import CaseResult, Check, ExpectedCase
@@ -15,7 +14,6 @@ from pytest_kopt.decide.gates import checked_shape
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, NamedFinding, Same, Shape, Verdict
 from pytest_kopt.devices.conditions import by_kind
-from pytest_kopt.devices.machine import elsewhere
 from pytest_kopt.devices.vendor import CPU
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.checks import REPAIRS
@@ -155,13 +153,6 @@ def on_cpu(results: Sequence[CaseResult]) -> bool:
     return any(result.evidence.device == CPU.uuid for result in results)
 
 
-def with_directions(policy: Policy, results: Sequence[CaseResult]) -> Policy:
-    declared: dict[str, Any] = {}
-    for result in results:
-        declared |= result.evidence.better or {}
-    return policy.model_copy(update={"directions": {**declared, **policy.directions}})
-
-
 def findings_of(results: Sequence[CaseResult]) -> list[Finding]:
     return [item for result in results for item in result.findings]
 
@@ -205,15 +196,6 @@ def all_failed(
 ) -> list[CaseResult]:
     """Return the results with those failed that are named by node id, each with what it did."""
     return [failed(r, check, wrong[r.nodeid]) if r.nodeid in wrong else r for r in results]
-
-
-def machine_flags(incumbent: Mapping[str, Any]) -> list[str]:
-    """Return what to know about a stored comparison with another machine's session."""
-    text = (
-        "the incumbent was measured on {}: stored figures of two machines differ without any "
-        "change; --kopt-compare paired measures both versions here"
-    )
-    return [text.format(where)] if (where := elsewhere(incumbent)) else []
 
 
 def device_flags(results: Sequence[CaseResult], expected: Mapping[str, ExpectedCase]) -> list[str]:

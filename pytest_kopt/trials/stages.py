@@ -162,7 +162,11 @@ class Gathered:
 
     @property
     def policy(self) -> Policy:
-        return judging.with_directions(self.opened.asked.policy, self.results)
+        """The session's, with the directions that the cases declare where it has none."""
+        policy, directions = self.opened.asked.policy, dict[str, str]()
+        for result in self.results:
+            directions |= result.evidence.better or {}
+        return policy.model_copy(update={"directions": directions | policy.directions})
 
     @property
     def failed_repairs(self) -> int:
