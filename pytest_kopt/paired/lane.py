@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from statistics import fmean
@@ -15,7 +15,7 @@ from pytest_kopt.paired.arms import ONE_PROCESS, Arms, NotComparable
 from pytest_kopt.paired.nearby import Nearby
 from pytest_kopt.paired.referee import Referee
 from pytest_kopt.paired.replica import CaseQuads, Refused, Replica
-from pytest_kopt.processes.child import NO_MEMORY
+from pytest_kopt.processes.child import NO_MEMORY, Children
 from pytest_kopt.processes.site import Place
 
 #: Replicas that are there at once, so that one starts up while another is measured; on the CPU it
@@ -139,16 +139,8 @@ class Lane:
 
     def abandon(self) -> None:
         self._abandoned = True
-        for held in (self._nearby, self._referee):
-            if held is not None:
-                held.kill()
-        self._kill_all()
-
-    def _kill_all(self) -> None:
-        if started := [*self._started, *self._living]:
-            # At once: a process takes a while to let go of its GPU.
-            with ThreadPoolExecutor(len(started)) as pool:
-                list(pool.map(lambda replica: replica.kill(), started))
+        held = (self._nearby, self._referee, *self._started, *self._living)
+        _kill([each for each in held if each is not None])
 
     def _judge(self) -> Referee:
         """Return what judges this lane's replicas; one that died is replaced."""
@@ -295,8 +287,15 @@ class Lane:
     def stop_all(self) -> None:
         """End all: one that loads or waits for its turn would not listen."""
         self._drop_nearby()
-        self._kill_all()
+        replicas = self._started + self._living
+        _kill(replicas)
         self._await_leaving()
-        for replica in self._started + self._living:
+        for replica in replicas:
             replica.stop()
         self._started, self._living = [], []
+
+
+def _kill(all_of: Sequence[Children]) -> None:
+    """Kill them at once: a process takes a while to let go of its GPU."""
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda held: held.kill(), all_of))
