@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import STDERR
 from pytest_kopt.processes.limit import TimeLimit
 from pytest_kopt.processes.worker_orders import WorkerOrders
+from pytest_kopt.schema.profile import resolve
 from pytest_kopt.schema.table import Classes
 from pytest_kopt.session.refusal import refusal_of
 from pytest_kopt.session.watching import watch_of
@@ -279,10 +280,12 @@ class Worker:
         frozen = {case.nodeid: case for case in self.orders.expected or ()}.get(item.nodeid)
         if frozen is not None:
             return CaseResult.failed(item.nodeid, frozen, "")
-        try:
-            return error_from_parameters(item)
-        except BadInput:
-            return None
+        with suppress(BadInput):  # Its parameters do not fit the schema.
+            schema = resolve(marked_schema(item), item.nodeid)
+            dims = schema.complete_dims(scalar_parameters(item, schema.dims), item.nodeid)
+            label = named(item.nodeid, dims)
+            return CaseResult.undecided(item.nodeid, schema, dims, label, guessed=True)
+        return None
 
 
 def worker_of(config: pytest.Config) -> Worker:
@@ -297,15 +300,6 @@ def is_marked(item: pytest.Item) -> bool:
 
 def _has_row(item: pytest.Item) -> bool:
     return any(name == PROPERTY for name, _ in item.user_properties)
-
-
-def error_from_parameters(item: pytest.Item) -> CaseResult:
-    """Build an ERROR result from a test's parameters; BadInput when they do not fit the schema."""
-    from pytest_kopt.schema.profile import resolve
-
-    schema = resolve(marked_schema(item), item.nodeid)
-    dims = schema.complete_dims(scalar_parameters(item, schema.dims), item.nodeid)
-    return CaseResult.undecided(item.nodeid, schema, dims, named(item.nodeid, dims), guessed=True)
 
 
 def scalar_parameters(item: pytest.Item, names: tuple[str, ...] | None) -> dict[str, Any]:
