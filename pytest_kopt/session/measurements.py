@@ -168,10 +168,14 @@ class HostMeasurements:
         return found
 
     def begin_in(self, asked: InCopies) -> None:
-        site = self.sites.here
-        has_room = site.kind == "cuda" or site.cores > 1
-        if has_room and has_local_workers(self._config):
+        if self._has_room_ahead:
             self._begun(asked)
+
+    @property
+    def _has_room_ahead(self) -> bool:
+        """Whether this host can begin what is needed later while cases are checked."""
+        site = self.sites.here
+        return (site.kind == "cuda" or site.cores > 1) and has_local_workers(self._config)
 
     def _begun(self, asked: InCopies) -> SideBySide:
         """Return what runs this, begun now in place of another unless it has been."""
@@ -192,7 +196,7 @@ class HostMeasurements:
         room = max(1, site.cores // _CORES_OF_A_CHECK[site.kind])
         most = max(1, min(self.checkers, room // len(asked.copies)))
         runs = [
-            self._rerun(Place(site, device, ids), copy, most=most, **asked.orders)
+            self._rerun(Place(site, device, ids), copy, most=most, check_only=asked.check_only)
             for copy, device in zip(asked.copies, cycle(self._devices), strict=False)
         ]
         return SideBySide(runs, room)
@@ -280,12 +284,9 @@ class HostMeasurements:
     def get_ahead(self, ids: Sequence[str], versions: Versions) -> None:
         from pytest_kopt.decide.inference import FINAL_LOOK
 
-        site = self.sites.here
-        if self._opened is not None or (site.kind == "cpu" and site.cores < 2):
+        if self._opened is not None or not self._has_room_ahead:
             return
-        if not has_local_workers(self._config):
-            return
-        lanes = [Place(site, device, list(ids)) for device in self._devices]
+        lanes = [Place(self.sites.here, device, list(ids)) for device in self._devices]
         opened = self._comparison(lanes, versions, FINAL_LOOK)
         self._opened = versions, opened
         opened.get_ahead()

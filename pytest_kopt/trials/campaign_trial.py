@@ -32,8 +32,8 @@ class Question:
     `open` raises BadInput where it cannot be asked now; `prepare` does what has to be done to the
     campaign, once it is held, before anything is measured; `preface` is what is to be read before
     that; `collected` looks at the collection; `close` gathers, judges and records. `opponent` is
-    what the tree's version meets then, None for nothing; `copies` of the project are those whose
-    cases are checked as well. Where it `checks_only` the session's cases are not timed.
+    what the tree's version meets then, None for nothing; `ahead` is what is checked elsewhere
+    meanwhile. Where it `checks_only` the session's cases are not timed.
     """
 
     open: Callable[[Asked], Opened]
@@ -42,7 +42,7 @@ class Question:
     preface: Callable[[Opened], Sequence[str]] = lambda opened: ()
     collected: Callable[[Begun, Sequence[str], Collector], Begun] = lambda begun, ids, found: begun
     opponent: Callable[[Campaign], KernelVersion | None] = lambda campaign: None
-    copies: Callable[[Begun], Sequence[tuple[Path, Path]]] = lambda begun: ()
+    ahead: Callable[[Begun], InCopies | None] = lambda begun: None
     runs_benchmark: bool = True
     checks_only: bool = False
 
@@ -87,8 +87,7 @@ class CampaignTrial:
     def get_ahead(self, ids: Sequence[str], measurements: Measurements) -> None:
         begun, campaign = self._begun, self._asked.campaign
         assert begun is not None
-        if copies := self._question.copies(begun):
-            asked = InCopies(copies, [*self._opened.expected], {"check_only": True})
+        if asked := self._question.ahead(begun):
             measurements.begin_in(asked)
         opponent = self._question.opponent(campaign)
         # A build is left for when the cases have passed.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from pytest_kopt.campaign.running import COMPARING
 from pytest_kopt.cases.collector import Collector
@@ -25,14 +25,11 @@ from pytest_kopt.show.standing import Closing
 
 @dataclass(frozen=True, slots=True)
 class InCopies:
-    """Cases to run in copies of the project: its root and the copy, each.
-
-    `orders` are fields of the session's orders that are other ones there.
-    """
+    """Cases to check, else to time as well, in copies of the project: its root and the copy."""
 
     copies: Sequence[tuple[Path, Path]]
     ids: Sequence[str]
-    orders: Mapping[str, Any]
+    check_only: bool = True
 
 
 class Measurements(Protocol):

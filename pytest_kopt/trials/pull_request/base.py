@@ -133,7 +133,7 @@ def removed(
     ran = set[str]()
     if skipped:
         with tree_of(base) as copy:
-            (there,) = measurements.run_in(InCopies([copy], skipped, {"check_only": True}))
+            (there,) = measurements.run_in(InCopies([copy], skipped))
         # What a test only has parameters for is no sign that it came to its case.
         ran = {nodeid for nodeid, row in there.undecided.items() if not row.evidence.guessed}
     return [nodeid for nodeid in then.order if nodeid not in now.order or nodeid in ran]

@@ -287,8 +287,7 @@ class PullRequestGate(Gate):
         """Return the new cases that the base's kernels do not pass, each with what to say of it."""
         if not new or not self.other.old:
             return {}
-        asked = InCopies([(versions.root, versions.trees[0])], new, {"check_only": True})
-        (there,) = measurements.run_in(asked)
+        (there,) = measurements.run_in(InCopies([(versions.root, versions.trees[0])], new))
         found = {i: there.results[i].check if i in there.results else "" for i in new}
         return {
             nodeid: f"new case, not compared: {nodeid}" + (check and f" ({check} at the base)")

@@ -90,14 +90,14 @@ class _Trees:
         found = {name: each.trees[0] for name, each in made.items()}
         return cls(made[""].root, tuple(changed), found.pop(""), found)
 
-    @property
-    def copies(self) -> list[tuple[Path, Path]]:
-        return [(self.root, tree) for tree in self.by_name.values()]
+    def checked(self, opened: Opened) -> InCopies:
+        """Return what checks all candidates."""
+        return InCopies([(self.root, tree) for tree in self.by_name.values()], [*opened.expected])
 
     def timed(self, name: str, opened: Opened) -> InCopies:
         """Return what checks and times a candidate as a lone one is."""
-        orders = {"check_only": False}
-        return InCopies([(self.root, self.by_name[name])], [*opened.expected], orders)
+        copy = (self.root, self.by_name[name])
+        return InCopies([copy], [*opened.expected], check_only=False)
 
     def together(self, names: Sequence[str]) -> Versions:
         trees = (self.incumbent, *(self.by_name[name] for name in names))
@@ -192,8 +192,7 @@ def _broken(gathered: Gathered) -> Verdict | None:
 def _raced(gathered: Gathered, trees: _Trees) -> tuple[list[_Entry], list[_Entry]]:
     """Return the candidates that passed their checks, the best first, and the others."""
     ran, candidates = gathered.ran, gathered.opened.candidates
-    asked = InCopies(trees.copies, [*ran.opened.expected], {"check_only": True})
-    found = ran.measurements.run_in(asked, "checking candidate")
+    found = ran.measurements.run_in(trees.checked(ran.opened), "checking candidate")
     entries = [_checked(*both, ran) for both in zip(candidates, found, strict=True)]
     passed = [item for item in entries if not item.reason]
     out = [item for item in entries if item.reason]
@@ -271,7 +270,7 @@ RACE = Question(
     open_race,
     close_race,
     prepare=put_incumbent_back,
-    copies=lambda begun: _Trees.of(begun).copies,
+    ahead=lambda begun: _Trees.of(begun).checked(begun.opened),
     runs_benchmark=False,
     checks_only=True,
 )
