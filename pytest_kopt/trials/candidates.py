@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import unified_diff
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from pytest_kopt.campaign.campaign import Campaign
@@ -14,7 +15,7 @@ from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.sameness.program import differing
 
-_OPTION = "--kopt-candidates"
+refused = partial(BadInput, where="--kopt-candidates")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +36,17 @@ def candidates_of(campaign: Campaign, given: Iterable[str], here: Path) -> tuple
     begun = campaign.state.rounds.get(following)
     last = list(begun.attempts.values())[-1:] if begun else []
     if last and last[0].decided and last[0].decided.decision is Decision.REPAIR:
-        raise BadInput(
-            f"round {following} is open", where=_OPTION, legal="mend it, or kopt discard"
-        )
+        raise refused(f"round {following} is open", legal="mend it, or kopt discard")
     if campaign.manifest.rebuild_command:
-        raise BadInput(
-            "versions that rebuild_command builds cannot race in one process",
-            where=_OPTION,
-            legal="a round for each",
-        )
+        what = "versions that rebuild_command builds cannot race in one process"
+        raise refused(what, legal="a round for each")
     incumbent = campaign.incumbent()
     found: dict[str, KernelVersion] = {}
     for name in given:
         version = _version(campaign, incumbent, name, here)
         if not differing(incumbent.sources, version.sources):
-            raise BadInput(
-                f"{name!r} is the same code as round {number}",
-                where=_OPTION,
-                legal="a candidate with other code",
-            )
+            what = f"{name!r} is the same code as round {number}"
+            raise refused(what, legal="a candidate with other code")
         same = (n for n, other in found.items() if not differing(other.sources, version.sources))
         twin = next(same, None)
         if twin is None:
@@ -62,10 +55,9 @@ def candidates_of(campaign: Campaign, given: Iterable[str], here: Path) -> tuple
             found[f"{twin}, {name}"] = found.pop(twin)
     edited = lineage.edited(campaign.root, campaign.manifest, campaign.state)
     if edited and not any(campaign.candidate().same_content(v) for v in found.values()):
-        raise BadInput(
+        raise refused(
             f"in the tree, {', '.join(edited)} is not round {number}'s, and the winner would "
             "replace it",
-            where=_OPTION,
             legal=f"make the edit a candidate, or `kopt restore {number}`",
         )
     return tuple(
@@ -82,7 +74,7 @@ def _version(campaign: Campaign, incumbent: KernelVersion, name: str, here: Path
         if foreign or not known:
             what = f"{foreign[0]!r}, which is no kernel file" if foreign else "no file"
             legal = f"files of kernel_source: {', '.join(sources)}"
-            raise BadInput(f"{name!r} holds {what}", where=_OPTION, legal=legal)
+            raise refused(f"{name!r} holds {what}", legal=legal)
         files = {path: file for path, file in incumbent.files.items() if path not in known}
     else:
         known, files = _at(campaign, name), {}
@@ -96,9 +88,7 @@ def _at(campaign: Campaign, ref: str) -> dict[str, bytes]:
     repository = campaign.repository
     commit = repository.commit_of(ref) if repository else None
     if repository is None or commit is None:
-        raise BadInput(
-            f"{ref!r} is neither a folder nor a ref", where=_OPTION, legal="a folder, or a commit"
-        )
+        raise refused(f"{ref!r} is neither a folder nor a ref", legal="a folder, or a commit")
     inside = repository.relative(campaign.root, ".")
     prefix = "" if inside == "." else f"{inside}/"
     below = (p.removeprefix(prefix) for p in repository.blobs(commit) if p.startswith(prefix))
@@ -108,7 +98,7 @@ def _at(campaign: Campaign, ref: str) -> dict[str, bytes]:
         if _belongs(path, campaign.manifest.kernel_source)
     }
     if not found:
-        raise BadInput(f"{ref!r} has no kernel file", where=_OPTION, legal="a commit that has one")
+        raise refused(f"{ref!r} has no kernel file", legal="a commit that has one")
     return found
 
 

@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pytest_kopt.campaign import levels
@@ -36,6 +37,7 @@ from pytest_kopt.trials.rounds.common import evidence
 from pytest_kopt.trials.stages import Asked, Gathered, Judged, Opened, Ran
 from pytest_kopt.trials.withdrawal import Withdrawn, overfit, withdraw
 
+_refused = partial(BadInput, where="--kopt-round final")
 _NEXT = {
     Decision.ACCEPTED: "the gain stands; it is what the campaign is worth",
     Decision.ACCEPTED_WITH_NOTE: "the gain stands; mind the slower case",
@@ -70,14 +72,11 @@ def open_best(asked: Asked, withdrawn: Withdrawn | None) -> Opened:
     campaign = asked.campaign
     levels.always_full(asked.settings.level, "the final comparison")
     if campaign.state.ended == "abandoned":
-        raise BadInput("the campaign was abandoned", where="--kopt-round final")
+        raise _refused("the campaign was abandoned")
     best = campaign.state.incumbent_round
     if best is None or (best == 1 and not withdrawn):
-        raise BadInput(
-            "no round was accepted: there is nothing to compare with the baseline",
-            where="--kopt-round final",
-            legal="a campaign with an accepted round",
-        )
+        what = "no round was accepted: there is nothing to compare with the baseline"
+        raise _refused(what, legal="a campaign with an accepted round")
     campaign.check_ready()
     frozen = frozen_cases(campaign)
     skipped = tuple(campaign.skipped_at_baseline())
@@ -171,17 +170,15 @@ def _judge(gathered: Gathered, next_steps: Mapping[Decision, str]) -> Judged:
 
 def _check_tree(campaign: Campaign) -> None:
     if campaign.manifest.upstream is not None:
-        raise BadInput(
+        raise _refused(
             "the final comparison of a workspace campaign is its integration upstream",
-            where="--kopt-round final",
             legal=f"cd {shlex.quote(str(campaign.home))} && pytest --kopt-campaign "
             f"{campaign.name} --kopt-round final",
         )
     if not campaign.candidate().same_content(campaign.incumbent()):
-        raise BadInput(
+        raise _refused(
             f"the kernel files are not those of round {campaign.state.incumbent_round}, the "
             "last accepted",
-            where="--kopt-round final",
             legal="the accepted version in the tree, or measure the edit as a round first",
         )
 
@@ -198,9 +195,8 @@ def _check_diff(campaign: Campaign) -> None:
     own.add(repository.relative(campaign.root, performance_log.NAME))
     strange = [path for path in repository.committed_since(start) if path not in own]
     if strange:
-        raise BadInput(
+        raise _refused(
             f"the branch changes {strange[0]} since the baseline, which is no kernel file",
-            where="--kopt-round final",
             legal="kernel files only: move the other changes to a branch of their own",
         )
 

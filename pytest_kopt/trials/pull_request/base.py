@@ -42,10 +42,10 @@ class Base:
     @classmethod
     def of(cls, ref: str, directory: Path) -> Base:
         """Find the merge base and the changes; BadInput where there is none."""
-        where = f"--kopt-base {ref}"
+        refused = partial(BadInput, where=f"--kopt-base {ref}")
         repository = Repository.around(directory)
         if repository is None or repository.head is None:
-            raise BadInput("this is no git repository with a commit", where=where)
+            raise refused("this is no git repository with a commit")
         named = repository.commit_of(ref)
         cut = (
             "this clone is shallow: git fetch --unshallow (in CI: fetch-depth: 0)"
@@ -53,21 +53,17 @@ class Base:
             else ""
         )
         if named is None:
-            raise BadInput(
-                "is unknown here", where=where, legal=cut or "a branch, tag or commit; git fetch"
-            )
+            raise refused("is unknown here", legal=cut or "a branch, tag or commit; git fetch")
         commit = repository.merge_base(named)
         if commit is None:
-            raise BadInput(
-                "has no common history with HEAD here", where=where, legal=cut or "a related branch"
-            )
+            what = "has no common history with HEAD here"
+            raise refused(what, legal=cut or "a related branch")
         changes = repository.changed_since(commit)
         modules = [change.path for change in changes if change.is_submodule]
         if modules:
-            raise BadInput(
+            raise refused(
                 f"submodule {modules[0]!r} is not what it was at {commit[:12]}, and its old content"
                 " is not in this repository",
-                where=where,
                 legal="a submodule that is clean and unchanged",
             )
         old = {

@@ -15,7 +15,6 @@ from pathlib import Path
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.decide.race import interval, winner
 from pytest_kopt.decide.verdict import Decision, RaceCandidate, Verdict
-from pytest_kopt.errors import BadInput
 from pytest_kopt.paired.arms import NotComparable, Versions
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import Known
@@ -26,7 +25,7 @@ from pytest_kopt.schema.metrics import parse_primary
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.trials import judging
 from pytest_kopt.trials.campaign_trial import Question
-from pytest_kopt.trials.candidates import Candidate, candidates_of
+from pytest_kopt.trials.candidates import Candidate, candidates_of, refused
 from pytest_kopt.trials.gathering import add_error_rows, gather
 from pytest_kopt.trials.rounds.candidate import (
     Examination,
@@ -37,7 +36,6 @@ from pytest_kopt.trials.rounds.candidate import (
 from pytest_kopt.trials.stages import Asked, Begun, Gathered, Judged, Opened, RacedCandidate, Ran
 from pytest_kopt.trials.trial import InCopies
 
-_OPTION = "--kopt-candidates"
 #: What the best of a race may turn out to be, and the next best is judged in its place.
 _FOUND_OUT = (Decision.REPAIR, Decision.REJECTED_OVERFIT)
 
@@ -111,7 +109,7 @@ def open_race(asked: Asked) -> Opened:
         (not settings.apply, "a race without --kopt-no-apply, as the best is put into the tree"),
     ):
         if wrong:
-            raise BadInput("this option does not fit a race", where=_OPTION, legal=legal)
+            raise refused("this option does not fit a race", legal=legal)
     opened = open_against_incumbent(asked)
     found = candidates_of(campaign, settings.candidates, Path.cwd())
     names = ", ".join(candidate.name for candidate in found)
@@ -259,11 +257,8 @@ def _race(gathered: Gathered, passed: Sequence[Candidate], trees: _Trees) -> Rac
             opened.core,
         )
     except NotComparable as error:
-        raise BadInput(
-            f"the candidates cannot be measured in one process: {error}",
-            where=_OPTION,
-            legal="a round for each",
-        ) from None
+        what = f"the candidates cannot be measured in one process: {error}"
+        raise refused(what, legal="a round for each") from None
 
 
 RACE = Question(
