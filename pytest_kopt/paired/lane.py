@@ -172,19 +172,18 @@ class Lane:
                 found = replica.measure(wanted, arms.random, self._await_leaving)
             except Refused as refused:
                 crowded = len(self._started + self._living) > 1 or self._nearby is not None
-                orphaned = replica.are_orphans
+                if replica.are_orphans:
+                    # All that was forked ended with its parent, whatever it held.
+                    self.close()
+                    continue
                 self.stop_all()
-                if orphaned:
-                    self._drop_referee()
                 if replica.loads > 1:
                     # Whoever cannot be loaded twice in a process is judged by fresh ones.
                     self._loads_anew = False
                 elif crowded and NO_MEMORY in str(refused):
                     self._room = 1
                 # It may be the doing of the process beside it, which is not started again.
-                elif replica is not self._beside_alone.replica and not (
-                    self._abandoned or orphaned
-                ):
+                elif not (self._abandoned or replica is self._beside_alone.replica):
                     arms.fall_back(replica.how, refused)
                 continue
             self._started.remove(replica)
@@ -251,7 +250,6 @@ class Lane:
         if self._abandoned:
             raise NotComparable("abandoned")
         if nearby.are_orphans:
-            # All that was forked ended with it.
             self.close()
             self._await_nearby()
             return
