@@ -177,15 +177,17 @@ def judge(
             }
         verdict = verdict.model_copy(update=update)
     engines = sorted({quads.engine for quads in replicas[0].values() if not quads.is_same})
+    every = [*replicas, *more]
+    anew = sum(any(quads.load > 1 for quads in replica.values()) for replica in every)
     return PairedResult(
         verdict.model_copy(
             update={
                 "engine": ", ".join(engines) or None,
                 "kernels": _kernels(results, replicas),
-                "replicas": _counted([*replicas, *more]),
+                "replicas": Replicas(processes=len(every) - anew, reloads=anew),
             }
         ),
-        _pairs_csv(results, [*replicas, *more]),
+        _pairs_csv(results, every),
         {
             "compared_in": comparison.how,
             "why_two_processes": comparison.why_two,
@@ -216,11 +218,6 @@ def judge(
             )
         ),
     )
-
-
-def _counted(replicas: Sequence[Mapping[str, CaseQuads]]) -> Replicas:
-    anew = sum(any(quads.load > 1 for quads in replica.values()) for replica in replicas)
-    return Replicas(processes=len(replicas) - anew, reloads=anew)
 
 
 def _kernels(
