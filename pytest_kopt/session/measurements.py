@@ -103,7 +103,7 @@ class HostMeasurements:
             return
         early = config.stash.get(EARLY_LOOK, None)
         placement = place(self.orders.device, self.orders.target, wait_minutes, say, early)
-        self.sites.settle(placement)
+        self.sites.here = replace(self.sites.here, placement=placement)
         if serves_itself and not is_distributed(config):
             os.environ.update(placement.host.pin(placement.best))
 

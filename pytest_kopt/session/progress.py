@@ -84,8 +84,9 @@ class Progress:
                 # Beyond the last look of all cases some are measured alone.
                 self._total = self._lanes * max(ALONE_LOOKS)
             self._counted = self._clock()
-            tells = self._looks and (self._done == 1 or self._verbosity > 0)
-            self._step(says=self._is_terminal or bool(tells))
+            is_verbose = self._reporter is not None and self._reporter.verbosity > 0
+            tells = bool(self._looks) and (self._done == 1 or is_verbose)
+            self._step(says=self._is_terminal or tells)
 
     def stop(self) -> None:
         self._ended.set()
@@ -141,10 +142,6 @@ class Progress:
         # What is under way may take longer than the others did: it does not make them slower.
         under_way = min(self._clock() - self._counted, each)
         return round(max(left * each - under_way, 0.0), 1)
-
-    @property
-    def _verbosity(self) -> int:
-        return self._reporter.verbosity if self._reporter else -1
 
     @property
     def _is_terminal(self) -> bool:

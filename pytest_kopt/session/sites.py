@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 
 from pytest_kopt.devices.masks import interpreter_environment
-from pytest_kopt.devices.placement import ON_CPU, Placement
+from pytest_kopt.devices.placement import ON_CPU
 from pytest_kopt.errors import BadInput
 from pytest_kopt.processes.launcher import launcher_of
 from pytest_kopt.processes.site import Place, Site
@@ -27,9 +26,6 @@ class Sites:
         self._config = config
         self._remotes: dict[str, Future[Site]] = {}
         self._connecting = ThreadPoolExecutor(thread_name_prefix="kopt-hosts")
-
-    def settle(self, placement: Placement) -> None:
-        self.here = replace(self.here, placement=placement)
 
     @property
     def first(self) -> Site:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -125,10 +126,7 @@ class XdistBridge:
         if not connection:
             return
         roots = node.nodemanager.roots if spec.chdir or not spec.popen else ()
-
-        def connect() -> RemoteHost:
-            return RemoteHost(name, connection, roots, controller.say)
-
+        connect = partial(RemoteHost, name, connection, roots, controller.say)
         controller.measurements.reach(name, connect, far.pinned["uuid"], controller.wait_minutes)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
