@@ -45,20 +45,17 @@ def withdraw(campaign: Campaign, found: Withdrawn) -> None:
 
 
 def _decide_anew(campaign: Campaign, item: Round, found: Withdrawn) -> None:
-    own = item.number == found.rounds[0]
     decided, verdict = item.verdict, campaign.verdict(item)
     assert decided is not None
-    reason = (
-        f"withdrawn: {found.why}"
-        if own
-        else f"withdrawn with round {found.rounds[0]}, which it was built on: {found.why}"
-    )
-    step = (
-        "only gains that a real step has are kept"
-        if own
-        else f"its version is in rounds/round-{item.number}/kernel_snapshot: measure its idea "
-        "again as a round of its own"
-    )
+    decision, reason = Decision.REJECTED_OVERFIT, f"withdrawn: {found.why}"
+    step = "only gains that a real step has are kept"
+    if item.number != found.rounds[0]:
+        decision = Decision.ROLLED_BACK
+        reason = f"withdrawn with round {found.rounds[0]}, which it was built on: {found.why}"
+        step = (
+            f"its version is in rounds/round-{item.number}/kernel_snapshot: measure its idea "
+            "again as a round of its own"
+        )
     record_attempt(
         campaign,
         item.number,
@@ -67,7 +64,7 @@ def _decide_anew(campaign: Campaign, item: Round, found: Withdrawn) -> None:
         evidence=campaign.kept(item.number).evidence(),
         verdict=verdict.model_copy(
             update={
-                "decision": Decision.REJECTED_OVERFIT if own else Decision.ROLLED_BACK,
+                "decision": decision,
                 "reason": reason,
                 "next_step": step,
                 "applied": Applied(),
