@@ -190,9 +190,8 @@ def _check_diff(campaign: Campaign) -> None:
     own_branch = manifest.git_commit and manifest.git_branch != "none"
     if repository is None or start is None or not own_branch:
         return
-    own = {repository.relative(campaign.root, path) for path in campaign.candidate().files}
-    own |= {repository.relative(campaign.root, path) for path in campaign.baseline().files}
-    own.add(repository.relative(campaign.root, performance_log.NAME))
+    ours = (*campaign.candidate().files, *campaign.baseline().files, performance_log.NAME)
+    own = {repository.relative(campaign.root, path) for path in ours}
     strange = [path for path in repository.committed_since(start) if path not in own]
     if strange:
         raise _refused(
