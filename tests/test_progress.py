@@ -259,6 +259,17 @@ def test_a_refused_session_leaves_the_file_of_one_that_runs(tmp_path: Path, phas
     )
 
 
+def test_another_users_session_runs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a campaign that several people share nobody takes a process of another's for dead."""
+
+    def refuse(process: int, number: int) -> None:
+        raise PermissionError
+
+    assert running.is_alive(os.getpid()) and not running.is_alive(1 << 22)
+    monkeypatch.setattr(os, "kill", refuse)
+    assert running.is_live({"pid": 1, "phase": "check"})
+
+
 def test_a_file_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     (tmp_path / "blocked").write_text("a file, not a directory\n")
     progress = Progress(None, tmp_path / "blocked/running.json")

@@ -43,12 +43,17 @@ def read(file: Path) -> dict[str, Any] | None:
         return None
 
 
-def is_live(document: dict[str, Any]) -> bool:
+def is_alive(process: int) -> bool:
+    """Say whether a process is there, whoever's it is."""
     try:
-        os.kill(document["pid"], 0)
-    except OSError:
-        return False
-    return bool(document["phase"] != ENDED)
+        os.kill(process, 0)
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return True
+
+
+def is_live(document: dict[str, Any]) -> bool:
+    return is_alive(document["pid"]) and document["phase"] != ENDED
 
 
 def is_anothers(file: Path) -> bool:

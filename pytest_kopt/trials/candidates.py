@@ -34,8 +34,8 @@ def candidates_of(campaign: Campaign, given: Iterable[str], here: Path) -> tuple
     """
     number, following = campaign.state.incumbent_round, campaign.state.next_round
     begun = campaign.state.rounds.get(following)
-    last = list(begun.attempts.values())[-1:] if begun else []
-    if last and last[0].decided and last[0].decided.decision is Decision.REPAIR:
+    decided = begun.last.decided if begun else None
+    if decided and decided.decision is Decision.REPAIR:
         raise refused(f"round {following} is open", legal="mend it, or kopt discard")
     if campaign.manifest.rebuild_command:
         what = "versions that rebuild_command builds cannot race in one process"

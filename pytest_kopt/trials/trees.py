@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pytest_kopt.campaign import commands
+from pytest_kopt.campaign.running import is_alive
 from pytest_kopt.paired.arms import NotComparable, Versions
 from pytest_kopt.processes.launched import SCRATCH
 from pytest_kopt.versions import overlay
@@ -110,13 +111,5 @@ def _sweep() -> None:
         for path in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
             owner = path.name.removeprefix(prefix).partition("-")[0]
             is_ours = path.lstat().st_uid == os.getuid() and owner.isdecimal()
-            if is_ours and not _is_alive(int(owner)):
+            if is_ours and not is_alive(int(owner)):
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except OSError as error:
-        return isinstance(error, PermissionError)
-    return True
