@@ -107,6 +107,10 @@ def test_the_sign_is_that_of_a_loss() -> None:
     assert quads.ratio("step", "alone") == pytest.approx(-math.log(1.25))
 
 
+BESIDE = "the incumbent alone"
+COMPANY = ("company", BESIDE)
+
+
 class Arms:
     """Starts replicas of a candidate that takes so much less time; notes which had company."""
 
@@ -116,10 +120,11 @@ class Arms:
         self.started: list[str] = []
         self._gain_pct, self._refuses = gain_pct, refuses
 
-    def start(self, *where: Any, tells_more: bool = False, and_alone: bool) -> Any:
-        if where[2:]:
-            return self._started("company")
-        return self._started("with the incumbent alone" if and_alone else "replica")
+    def start(self, *where: Any, tells_more: bool = False) -> Any:
+        return self._started("company" if where[2:] else "replica")
+
+    def start_alone(self, place: Place) -> Any:
+        self.started.append(BESIDE)
 
     def start_referee(self, *where: Any) -> Any:
         return SimpleNamespace(has_died=False, **dict.fromkeys(("kill", "end"), lambda: None))
@@ -132,6 +137,7 @@ class Arms:
 
     def _started(self, what: str) -> Any:
         self.started.append(what)
+        has_company: list[object] = []
 
         def measure(ids: Sequence[str], *given: Any) -> dict[str, CaseQuads]:
             found = {n: quads for n, quads in replica(0.0).items() if not quads.is_same}
@@ -143,9 +149,9 @@ class Arms:
                 )
                 if what != "company":
                     quads.quads["candidate"] = [[new, old, old, new]] * 3
-                if what != "replica":
+                if has_company:
                     quads.quads["alone"] = alone
-            if what == "with the incumbent alone" and self._refuses:
+            if has_company and what == "replica" and self._refuses:
                 raise Refused("it does not load alone")
             return found
 
@@ -157,30 +163,38 @@ class Arms:
             "loads": 1,
             "are_orphans": False,
         }
-        return SimpleNamespace(measure=measure, **known, **ignored)
+        return SimpleNamespace(measure=measure, join=has_company.append, **known, **ignored)
 
 
 @pytest.mark.parametrize(
     ("gain_pct", "refuses", "started"),
     [
-        (20.0, False, ["replica", "with the incumbent alone"]),
-        (-20.0, False, ["replica", "replica", "company"]),
-        (20.0, True, ["replica", "with the incumbent alone", "replica", "company"]),
+        (20.0, False, ["replica", "replica", BESIDE]),
+        (-20.0, False, ["replica", "replica", *COMPANY]),
+        (20.0, True, ["replica", "replica", BESIDE, "replica", *COMPANY]),
     ],
     ids=["gain", "loss", "gain, and the incumbent does not load alone"],
 )
+@pytest.mark.parametrize("ahead", [1, 2])
 def test_after_a_gain_the_next_replica_has_company(
-    gain_pct: float, refuses: bool, started: list[str]
+    gain_pct: float, refuses: bool, started: list[str], ahead: int
 ) -> None:
-    """So no process more has to start for what is asked of whatever is kept."""
+    """So no replica more has to be measured for what is asked of whatever is kept.
+
+    Also one that was started before the gain was known, as it is on a GPU.
+    """
     arms: Any = Arms(gain_pct, refuses=refuses)
     site: Any = SimpleNamespace(kind="cpu", starter=SimpleNamespace(why_fresh=""))
     place = Place(site, CPU, ["t.py::t[0]", "t.py::t[1]"])
     lane = Lane(arms, place, lambda: None, 6, loads_anew=False)
+    lane.ahead = ahead
     for quads in lane.measure(2, None):
         assert all([*found.quads] == ["candidate"] for found in quads.values())
     alone = lane.in_company()
     assert all("alone" in found.quads for found in alone.values()) and len(alone) == 2
-    assert arms.started == started
+    begun = [*arms.started]
+    # Where they are started ahead there is one replica more.
+    left_out = {"replica"} if ahead > 1 else set()
+    assert [w for w in begun if w not in left_out] == [w for w in started if w not in left_out]
     lane.in_company()
-    assert arms.started == [*started, "company"]
+    assert arms.started == [*begun, *COMPANY]

@@ -38,6 +38,8 @@ class Carrier:
 
     def load(self, nodeid: str) -> None: ...
 
+    def join(self, child: object) -> None: ...
+
     def load_anew(self, referee: object) -> None:
         assert not self.has_ended
         self.loads, self.held_seconds = self.loads + 1, 0.5
@@ -67,9 +69,11 @@ class Starting:
         self.fell_back: list[Refused] = []
         self._fails = {int(name.removeprefix("load")): error for name, error in fails.items()}
 
-    def start(self, *where: object, tells_more: bool = False, and_alone: bool) -> Carrier:
+    def start(self, *where: object, tells_more: bool = False) -> Carrier:
         self.started.append(Carrier(self.how, self._fails, tells_more=tells_more))
         return self.started[-1]
+
+    def start_alone(self, place: Place) -> None: ...
 
     def start_referee(self, *where: object) -> object:
         quiet: Callable[[], None] = lambda: None  # noqa: E731

@@ -131,19 +131,17 @@ class Arms:
         names: Sequence[str] = (),
         *,
         tells_more: bool = False,
-        and_alone: bool = False,
     ) -> Replica:
-        """Start the processes of a replica that holds these arms, all where none is named.
-
-        Where that is one process, with `and_alone` another one holds the incumbent alone.
-        """
+        """Start the processes of a replica that holds these arms, all where none is named."""
         how, order = self.how, ArmsOrder((), tells_more=tells_more)
         held = self._holding(place, how, [*(names or self._versions.arms)], order)
         own = None if how == ONE_PROCESS else held[CANDIDATE]
-        if and_alone and how == ONE_PROCESS:
-            held[ALONE] = self._alone(place, ArmsOrder((ALONE,)), self._versions.trees[0])
         children, accuracy = dict.fromkeys(held.values()), self._accuracy
         return Replica(children, how, place, referee, accuracy, own, self._out)
+
+    def start_alone(self, place: Place) -> Child:
+        """Start a process that holds the incumbent alone."""
+        return self._alone(place, ArmsOrder((ALONE,)), self._versions.trees[0])
 
     def start_nearby(self, place: Place) -> Nearby:
         """Start what tries candidate and incumbent at shapes near those of some cases."""

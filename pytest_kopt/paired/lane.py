@@ -31,7 +31,7 @@ _GAIN_PCT = 1.0
 
 
 class _BesideAlone:
-    """The incumbent timed alone beside the first replica that starts after one with a gain."""
+    """The incumbent timed alone beside the first new replica after one with a gain."""
 
     def __init__(self) -> None:
         self.replica: Replica | None = None
@@ -121,8 +121,9 @@ class Lane:
             return told
         self.stop_all()
         place, both = self.place._replace(ids=wanted), (CANDIDATE, INCUMBENT)
-        replica = self._arms.start(place, self._judge(), both, and_alone=True)
+        replica = self._arms.start(place, self._judge(), both)
         self._started.append(replica)
+        replica.join(self._arms.start_alone(place))
         try:
             found = replica.measure(wanted, self._arms.random, self._await_leaving)
             if self._has_loaded_anew:
@@ -168,6 +169,9 @@ class Lane:
                 # They ended with what tried shapes nearby.
                 continue
             replica = self._started[0]
+            if self._beside_alone.is_due and arms.asks_more and self._can_be_joined(replica):
+                self._beside_alone.replica = replica
+                replica.join(arms.start_alone(self.place))
             try:
                 found = replica.measure(wanted, arms.random, self._await_leaving)
             except Refused as refused:
@@ -212,14 +216,11 @@ class Lane:
             replica = self._living.pop(0)
             replica.load_anew(self._judge())
             return replica
-        # One that is started before it is needed knows of no gain.
-        and_alone = self._beside_alone.is_due and self._arms.asks_more and self.ahead == 1
-        replica = self._arms.start(
-            self.place, self._judge(), tells_more=not number, and_alone=and_alone
-        )
-        if and_alone:
-            self._beside_alone.replica = replica
-        return replica
+        return self._arms.start(self.place, self._judge(), tells_more=not number)
+
+    def _can_be_joined(self, replica: Replica) -> bool:
+        """Say whether another process has room beside a replica that is its process's first."""
+        return self._room > 1 and replica.how == ONE_PROCESS and replica.loads == 1
 
     def _keep_or_dismiss(self, replica: Replica) -> None:
         """Keep a measured replica's process for another, where one can load anew; or let it end."""

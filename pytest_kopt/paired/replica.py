@@ -147,6 +147,12 @@ class Replica(Children):
             self._ask(nodeid)
             self._referee.load(nodeid)
 
+    def join(self, child: Child) -> None:
+        """Have another process's arm timed beside these from now on."""
+        self.children.append(child)
+        if self._asked is not None:
+            child.tell("run", nodeid=self._asked, next=None, seed=self._seed)
+
     def load_anew(self, referee: Referee) -> None:
         """Be another replica in the same processes: whatever is the project's is loaded again."""
         for child in self.children:
