@@ -225,8 +225,10 @@ def _supporting(judged: Judged, wrong: Sequence[Finding]) -> Judged:
         gathered = gathered.with_failure(found.where, "FAIL", str(found))
     failed = correctness_verdict(gathered.rows, gathered.policy, gathered.failed_repairs)
     assert failed is not None
-    judged = replace(judged, gathered=gathered, verdict=failed, detail=str(wrong[0]))
-    return judged.flagged(*wrong).saying(reason=f"{failed.reason}; {wrong[0]}")
+    judged = replace(judged, gathered=gathered, verdict=failed)
+    # Where, and what to do about it, is said by the flags.
+    first = f"{wrong[0].check}: {wrong[0].message}"
+    return judged.flagged(*wrong).saying(reason=f"{failed.reason}; {first}")
 
 
 def _judge_by_all(quick: Judged, examination: Examination) -> Judged:
