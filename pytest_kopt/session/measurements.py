@@ -298,7 +298,7 @@ class HostMeasurements:
     def profile_pairs(self, ids: Sequence[str], copy: tuple[Path, Path]) -> list[ProfilePair]:
         def taken(*copies: tuple[Path, Path] | None) -> Iterator[list[CaseProfile]]:
             for each in copies:
-                placement = self.sites.first.placement
+                placement = self.sites.here.placement
                 placement.keep_strangers_off(placement.best)
                 yield self._profiler.by_torch(ids, each)
 
