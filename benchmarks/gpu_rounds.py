@@ -13,6 +13,7 @@ import argparse
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,9 +96,9 @@ def project(directory: Path, suite: Suite) -> Path:
     return root
 
 
-def measure(root: Path, suite: Suite, repeats: int) -> list[dict[str, Any]]:
+def measure(root: Path, suite: Suite, repeats: int) -> Iterator[dict[str, Any]]:
+    """Yield what each command took; losses and the same in turns, as losses in a row end it."""
     words = ("--kopt-campaign", "gpu", *suite.words)
-    found: list[dict[str, Any]] = []
     for number in reversed(range(repeats)):
         # A campaign has one baseline: all but the last are of copies.
         place = shutil.copytree(root, f"{root}-{number}", symlinks=True) if number else root
@@ -105,27 +106,22 @@ def measure(root: Path, suite: Suite, repeats: int) -> list[dict[str, Any]]:
         if baseline.code:
             raise SystemExit(f"the baseline ended with {baseline.code}\n{baseline.text}")
         wall = round(baseline.seconds, 2)
-        found.append({"cases": suite.name, "round": "baseline", "wall s": wall})
-    for kind, edit, count in (
-        ("the same", edit_without_effect, repeats),
-        ("a clear loss", lambda root, number: launch(root, dict.fromkeys(ONE, 3)), repeats),
-        ("a clear gain", lambda root, number: launch(root, ONE), 1),
-    ):
-        for number in range(count):
-            edit(root, number)
-            verdict = judge(root, {}, "paired", "--kopt-level", "full", *suite.words)
-            found.append(
-                {
-                    "cases": suite.name,
-                    "round": kind,
-                    "wall s": verdict["wall_seconds"],
-                    "device s": verdict["comparison"]["device_seconds"],
-                    "processes": verdict["comparison"]["replicas"],
-                    "decision": verdict["decision"],
-                    "change %": verdict["aggregate"]["change_pct"],
-                }
-            )
-    return found
+        yield {"cases": suite.name, "round": "baseline", "wall s": wall}
+    same = ("the same", edit_without_effect)
+    loss = ("a clear loss", lambda root, number: launch(root, dict.fromkeys(ONE, 3)))
+    gain = ("a clear gain", lambda root, number: launch(root, ONE))
+    for number, (kind, edit) in enumerate([*(same, loss) * repeats, gain]):
+        edit(root, number)
+        verdict = judge(root, {}, "paired", "--kopt-level", "full", *suite.words)
+        yield {
+            "cases": suite.name,
+            "round": kind,
+            "wall s": verdict["wall_seconds"],
+            "device s": verdict["comparison"]["device_seconds"],
+            "processes": verdict["comparison"]["replicas"],
+            "decision": verdict["decision"],
+            "change %": verdict["aggregate"]["change_pct"],
+        }
 
 
 def main() -> None:
@@ -140,8 +136,9 @@ def main() -> None:
         if asked.only and suite.name not in asked.only:
             continue
         with tempfile.TemporaryDirectory() as directory:
-            rounds += measure(project(Path(directory), suite), suite, asked.repeats)
-            report.add("rounds", rounds)
+            for entry in measure(project(Path(directory), suite), suite, asked.repeats):
+                rounds.append(entry)
+                report.add("rounds", rounds)
             report.table(suite.name, [entry for entry in rounds if entry["cases"] == suite.name])
 
 
