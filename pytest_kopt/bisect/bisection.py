@@ -19,7 +19,7 @@ from pytest_kopt.bisect.history import Commit, refused, versions_of
 from pytest_kopt.bisect.session import Answer, Step
 from pytest_kopt.bisect.walk import Change, Culprit, History, Pair
 from pytest_kopt.campaign.git.repository import Repository
-from pytest_kopt.campaign.running import is_alive
+from pytest_kopt.campaign.running import is_left_behind
 from pytest_kopt.decide.verdict import Verdict
 
 _PREFIX = "kopt-bisect-"
@@ -152,9 +152,7 @@ class Bisection:
 def other_tree(repository: Repository, commit: str) -> Iterator[Repository]:
     """Yield a work tree of the repository, gone afterwards; those that kills left go first."""
     for tree in repository.trees:
-        owner = tree.parent.name.removeprefix(_PREFIX).partition("-")[0]
-        is_ours = tree.parent.name.startswith(_PREFIX) and owner.isdecimal()
-        if is_ours and not is_alive(int(owner)):
+        if is_left_behind(tree.parent.name, _PREFIX):
             repository.remove_tree(tree)
             tree.parent.rmdir()
     with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-") as directory:

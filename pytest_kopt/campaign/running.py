@@ -52,6 +52,12 @@ def is_alive(process: int) -> bool:
     return True
 
 
+def is_left_behind(name: str, prefix: str) -> bool:
+    """Say whether what is called by a prefix and a process's number has outlived that process."""
+    owner = name.removeprefix(prefix).partition("-")[0]
+    return name.startswith(prefix) and owner.isdecimal() and not is_alive(int(owner))
+
+
 def is_live(document: dict[str, Any]) -> bool:
     return is_alive(document["pid"]) and document["phase"] != ENDED
 

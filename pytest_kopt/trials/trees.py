@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pytest_kopt.campaign import commands
-from pytest_kopt.campaign.running import is_alive
+from pytest_kopt.campaign.running import is_left_behind
 from pytest_kopt.paired.arms import NotComparable, Versions
 from pytest_kopt.processes.launched import SCRATCH
 from pytest_kopt.versions import overlay
@@ -109,7 +109,6 @@ def _sweep() -> None:
     """Remove what processes left that were killed before they could."""
     for prefix in (_PREFIX, SCRATCH):
         for path in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-            owner = path.name.removeprefix(prefix).partition("-")[0]
-            is_ours = path.lstat().st_uid == os.getuid() and owner.isdecimal()
-            if is_ours and not is_alive(int(owner)):
+            is_ours = path.lstat().st_uid == os.getuid()
+            if is_ours and is_left_behind(path.name, prefix):
                 shutil.rmtree(path, ignore_errors=True)
