@@ -74,10 +74,10 @@ def says_twice(tensor: torch.Tensor) -> bool:
     The first row is asked before the others: it tells of nearly every tensor that it is none.
     """
     half = tensor.shape[-1] // 2 if tensor.ndim and tensor.numel() else 0
-    first = tensor[(slice(0, 1),) * (tensor.ndim - 1)] if half > 1 else tensor
-    return half > 1 and all(
-        torch.equal(part[..., :half], part[..., half:]) for part in (first, tensor)
-    )
+    if half < 2:
+        return False
+    first = tensor[(slice(0, 1),) * (tensor.ndim - 1)]
+    return all(torch.equal(part[..., :half], part[..., half:]) for part in (first, tensor))
 
 
 def once(tensor: torch.Tensor) -> torch.Tensor:

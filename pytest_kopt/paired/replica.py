@@ -151,7 +151,7 @@ class Replica(Children):
         """Have another process's arm timed beside these from now on."""
         self.children.append(child)
         if self._asked is not None:
-            child.tell("run", nodeid=self._asked, next=None, seed=self._seed)
+            self._tell_asked(child)
 
     def load_anew(self, referee: Referee) -> None:
         """Be another replica in the same processes: whatever is the project's is loaded again."""
@@ -197,7 +197,10 @@ class Replica(Children):
         """Have a case loaded on content that comes nowhere else: answers could be passed."""
         self._asked, self._seed = nodeid, secrets.randbits(62)
         for child in self.children:
-            child.tell("run", nodeid=nodeid, next=None, seed=self._seed)
+            self._tell_asked(child)
+
+    def _tell_asked(self, child: Child) -> None:
+        child.tell("run", nodeid=self._asked, next=None, seed=self._seed)
 
     def _case(
         self, nodeid: str, order: random.Random, clear: Callable[[], None]
