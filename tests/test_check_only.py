@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -202,3 +203,16 @@ def test_nothing_is_decided_where_a_case_never_called() -> None:
     assert verdict.reason == "1 case(s) never called kopt(): t.py::test_b"
     assert verdict.flags == list(map(str, found.never_called()))
     assert verdict.flags[0].startswith("never-called: ")
+
+
+@pytest.mark.parametrize("is_confined", [True, False])
+def test_where_a_kernel_may_write_is_told_where_the_system_keeps_it_there(
+    is_confined: bool,
+) -> None:
+    def kernel(x: torch.Tensor) -> torch.Tensor:
+        raise PermissionError(13, "Permission denied", "/home/me/.library")
+
+    watch: Any = SimpleNamespace(is_confined=is_confined, findings=list)
+    bench = replace(plain_bench(check_only=True), watch=watch)
+    found = run_case(case_of(kernel), bench).result.diagnosis
+    assert "/home/me/.library" in found and ("may write only" in found) == is_confined

@@ -55,6 +55,10 @@ class Bench:
         """Return what the baseline knows of a case, one of which nothing is known without it."""
         return (self.expected or {}).get(nodeid) or ExpectedCase(nodeid, "", (), {})
 
+    @property
+    def is_confined(self) -> bool:
+        return self.watch is not None and self.watch.is_confined
+
     def watched(self) -> list[Finding]:
         return self.watch.findings() if self.watch else []
 

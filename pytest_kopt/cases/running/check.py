@@ -54,7 +54,7 @@ def check_case(case: Case, bench: Bench) -> Course:
     except InvalidReference as error:
         return Course(case, bench, "ERROR", str(error), evidence=evidence)
     except Exception as error:
-        text = kernel_traceback(error)
+        text = kernel_traceback(error, bench)
         # What raises may be whoever finds it on.
         left = left_profiler(before, look())
         check: Check = "FAIL" if left else "ERROR"
@@ -156,7 +156,7 @@ def _outs(comparisons: Sequence[Comparison]) -> list[Comparison]:
     return [item for item in outs if item.figures or not item.passed]
 
 
-def kernel_traceback(error: BaseException) -> str:
+def kernel_traceback(error: BaseException, bench: Bench) -> str:
     """Return the innermost frames of an error in kernel code, as Triton's interpreter wraps it."""
     hint = ""
     if "0 active drivers" in str(error):
@@ -169,7 +169,7 @@ def kernel_traceback(error: BaseException) -> str:
             "Triton's interpreter does not support all that a GPU's compiler does: if the kernel "
             "is right, run it on a GPU\n"
         )
-    elif isinstance(error, PermissionError) and error.filename:
+    elif isinstance(error, PermissionError) and error.filename and bench.is_confined:
         hint = f"{MAY_WRITE}\n"
     if type(error).__name__ == "InterpreterError":
         error = error.__cause__ or error

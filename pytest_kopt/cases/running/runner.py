@@ -81,7 +81,7 @@ def _time(course: Course) -> None:
         raise
     except Exception as error:
         is_known = isinstance(error, InvalidReference)
-        text = str(error) if is_known else kernel_traceback(error)
+        text = str(error) if is_known else kernel_traceback(error, course.bench)
         course.check = "ERROR"
         course.diagnosis = f"passed its check but raises when it is timed\n{text}"
         if not course.case.keeps_order and not isinstance(error, torch.OutOfMemoryError):

@@ -37,6 +37,7 @@ _SIGNALS = {"os.kill": os.kill, "os.killpg": os.killpg}
 _BOUNDED = {"open", "socket.__new__", *_SIGNALS}
 #: Of all events; reading a function's or a frame's code is one as well, thousands in a look.
 _HEARD = frozenset({"open", *_MOVED, *_BOUNDED})
+#: What to do about a write that was refused.
 MAY_WRITE = (
     "a kernel may write only to its outputs, temporary files and caches: ~/.cache, and folders "
     "named by a variable that ends in _CACHE_DIR; what a library keeps elsewhere in the home can "
@@ -109,7 +110,7 @@ class Tripwire:
         self._root = str(root.resolve()) + os.sep
         self._heard: dict[tuple[str, str], Finding] = {}
         self._is_busy = False
-        self._bounds = bounds
+        self.bounds = bounds
 
     def install(self) -> None:
         """Start to listen, for as long as the process lives."""
@@ -126,12 +127,12 @@ class Tripwire:
             return
         flags = arguments[2] if event == "open" else 0
         writes = event in _MOVED or (isinstance(flags, int) and bool(flags & _WRITING))
-        if self._is_busy or not (writes or (self._bounds and event in _BOUNDED)):
+        if self._is_busy or not (writes or (self.bounds and event in _BOUNDED)):
             return
         self._is_busy = True
         try:
-            if self._bounds:
-                self._refused(self._bounds, event, arguments)
+            if self.bounds:
+                self._refused(self.bounds, event, arguments)
             if writes:
                 self._written(_place(event, arguments))
         finally:

@@ -56,6 +56,11 @@ class Watch:
         self._tell(ask(Phase.WATCHED, guards=self._guards, tripwire=self._tripwire))
         return list(self._told.values())
 
+    @property
+    def is_confined(self) -> bool:
+        """Whether the system refuses this process what is beyond its bounds."""
+        return self._tripwire.bounds is not None
+
     def _tell(self, findings: Sequence[Finding]) -> None:
         for finding in findings:
             self._told.setdefault(finding.check, finding)
