@@ -210,9 +210,9 @@ def test_where_a_kernel_may_write_is_told_where_the_system_keeps_it_there(
     is_confined: bool,
 ) -> None:
     def kernel(x: torch.Tensor) -> torch.Tensor:
-        raise PermissionError(13, "Permission denied", "/home/me/.library")
+        raise PermissionError(13, "Permission denied", "/home/me/.tunings")
 
     watch: Any = SimpleNamespace(is_confined=is_confined, findings=list)
     bench = replace(plain_bench(check_only=True), watch=watch)
     found = run_case(case_of(kernel), bench).result.diagnosis
-    assert "/home/me/.library" in found and ("may write only" in found) == is_confined
+    assert "/home/me/.tunings" in found and ("may write only" in found) == is_confined
