@@ -99,21 +99,19 @@ def project(directory: Path, suite: Suite) -> Path:
 def measure(root: Path, suite: Suite, repeats: int) -> Iterator[dict[str, Any]]:
     """Yield what each command took; losses and the same in turns, as losses in a row end it."""
     words = ("--kopt-campaign", "gpu", *suite.words)
-    for number in reversed(range(repeats)):
-        # A campaign has one baseline: all but the last are of copies.
-        place = shutil.copytree(root, f"{root}-{number}", symlinks=True) if number else root
+    # A campaign has one baseline, and one gain from it.
+    copies = [Path(f"{root}-{number}") for number in range(1, repeats)]
+    places = [root, *(shutil.copytree(root, copy, symlinks=True) for copy in copies)]
+    for place in places:
         baseline = run(place, *words, "--kopt-round", "1")
         if baseline.code:
             raise SystemExit(f"the baseline ended with {baseline.code}\n{baseline.text}")
         wall = round(baseline.seconds, 2)
         yield {"cases": suite.name, "round": "baseline", "wall s": wall}
-    same = ("the same", edit_without_effect)
-    loss = ("a clear loss", lambda root, number: launch(root, dict.fromkeys(ONE, 3)))
-    gain = ("a clear gain", lambda root, number: launch(root, ONE))
-    for number, (kind, edit) in enumerate([*(same, loss) * repeats, gain]):
-        edit(root, number)
-        verdict = judge(root, {}, "paired", "--kopt-level", "full", *suite.words)
-        yield {
+
+    def judged(place: Path, kind: str) -> dict[str, Any]:
+        verdict = judge(place, {}, "paired", "--kopt-level", "full", *suite.words)
+        return {
             "cases": suite.name,
             "round": kind,
             "wall s": verdict["wall_seconds"],
@@ -122,6 +120,15 @@ def measure(root: Path, suite: Suite, repeats: int) -> Iterator[dict[str, Any]]:
             "decision": verdict["decision"],
             "change %": verdict["aggregate"]["change_pct"],
         }
+
+    for number in range(repeats):
+        edit_without_effect(root, number)
+        yield judged(root, "the same")
+        launch(root, dict.fromkeys(ONE, 3))
+        yield judged(root, "a clear loss")
+    for place in places:
+        launch(place, ONE)
+        yield judged(place, "a clear gain")
 
 
 def main() -> None:
