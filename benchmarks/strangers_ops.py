@@ -72,8 +72,11 @@ def _liger(
     )
 
 
-def _fla(name: str, file: str, call: str, plain: str, inputs: dict[str, str]) -> Op:
-    return Op("fla-core", name, f"fla/modules/{file}.py", call, plain, inputs)
+def _fla(
+    name: str, file: str, call: str, plain: str, inputs: dict[str, str], declared: str = ""
+) -> Op:
+    path = f"fla/modules/{file}.py"
+    return Op("fla-core", name, path, call, plain, inputs, declared=declared)
 
 
 def _gems(name: str, call: str, plain: str, inputs: dict[str, str] = X, file: str = "") -> Op:
@@ -153,7 +156,15 @@ OPS = [
         "gate=snr(44.0)",
     ),
     _fla("fla_layer_norm", "norm/layernorm", "layer_norm(x, w, b, eps=1e-6)", _NORM, XWB),
-    _fla("fla_rms_norm", "norm/layernorm", "rms_norm(x, w, None, eps=1e-6)", _RMS, XW),
+    # As above: 48.5 dB.
+    _fla(
+        "fla_rms_norm",
+        "norm/layernorm",
+        "rms_norm(x, w, None, eps=1e-6)",
+        _RMS,
+        XW,
+        "gate=snr(42.0)",
+    ),
     _fla(
         "fla_l2norm",
         "norm/l2norm",
