@@ -139,6 +139,8 @@ def by_sizes(x: Tensor, w: Tensor, sizes: Tensor) -> Tensor:
 
 KINDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "plain": (product, {}),
+    "expanded": (product, {"inputs": lambda: (torch.randn(8).expand(16, 8), torch.randn(8, 8))}),
+    "views of one": (product, {"inputs": lambda: torch.randn(16, 16)[:, ::2].split(8)}),
     "backward": (
         product,
         {

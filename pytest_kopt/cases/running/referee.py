@@ -49,7 +49,7 @@ from pytest_kopt.honesty.inputs import Held, activations, overwrite
 from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.measure.engine import EVENTS
 from pytest_kopt.measure.wall import one_thread
-from pytest_kopt.numerics.nested import fresh_copies, tensors
+from pytest_kopt.numerics.nested import tensors
 from pytest_kopt.versions.affected_modules import project_modules
 from pytest_kopt.versions.errors import NotLoadable
 from pytest_kopt.versions.executed_files import check_moved
@@ -251,7 +251,6 @@ class _Content:
     def __init__(self, case: Case, seed: int) -> None:
         self._case = case
         self._seed = seed
-        self._sets: dict[tuple[str, int], Sequence[Any]] = {}
         self.ways = WAYS if case.backward else WAYS[:1]
 
     def case_of(self, arm: str) -> Case:
@@ -314,11 +313,9 @@ class _Content:
         _go_on(renewal, look)
 
     def _set(self, arm: str, number: int) -> Sequence[Any]:
-        if (arm, number) not in self._sets:
-            cases = self._cases(arm)
-            made = make_inputs(cases[number % len(cases)], self._seed + number)
-            self._sets[arm, number] = made
-        return fresh_copies(self._sets[arm, number])
+        # Drawn anew: of an expanded tensor, whose rows change as one, a copy would hold every row.
+        cases = self._cases(arm)
+        return make_inputs(cases[number % len(cases)], self._seed + number)
 
     def _cases(self, arm: str) -> list[Case]:
         return uneven_cases(self._case) if arm in UNEVEN.values() else [self._case]
