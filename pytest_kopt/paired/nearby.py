@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pytest_kopt.decide.verdict import Same
+from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Tried
+from pytest_kopt.paired.replica import Caught
 from pytest_kopt.processes.child import Child, ChildDied, Children
 
 #: So many cases are asked for before an answer is read: a pipe holds a few hundred orders, and
@@ -31,7 +33,10 @@ class Nearby(Children):
                 self._ask(child, nodeid)
 
     def wait(self) -> list[Tried]:
-        """Wait for the end; return what they found, a case that cannot be loaded left out."""
+        """Wait for the end; return what they found, a case that cannot be loaded left out.
+
+        Raises Caught where the candidate changed what the incumbent stands on.
+        """
         return [tried for child in self.children for tried in self._read(child)]
 
     def _ask(self, child: Child, nodeid: str) -> None:
@@ -46,6 +51,8 @@ class Nearby(Children):
                         yield Tried(**message["shape"])
                     elif message["kind"] == "same":
                         self.same[nodeid] = message["how"]
+                    elif message["kind"] == "caught" and message["findings"]:
+                        raise Caught([Finding(**told) for told in message["findings"]])
                 for following in self._ids[place + AHEAD : place + AHEAD + 1]:
                     self._ask(child, following)
             except ChildDied as death:

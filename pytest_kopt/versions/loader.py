@@ -66,6 +66,11 @@ class SecondVersion(importlib.abc.MetaPathFinder):
         return set(self._paths)
 
     @property
+    def modules(self) -> list[ModuleType]:
+        """The second version's modules that are loaded by now."""
+        return [*self._loaded.values()]
+
+    @property
     def files(self) -> set[str]:
         """The second version's files, as they stand in its code objects."""
         return {str(path) for path in self._paths.values()}

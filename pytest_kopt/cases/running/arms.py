@@ -52,6 +52,7 @@ from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.honesty.outputs import in_order
+from pytest_kopt.honesty.watching.watch import Watch
 from pytest_kopt.measure.cold import InputPool, input_pool
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.measure.wall import one_thread
@@ -186,6 +187,7 @@ class _Arms:
                 with one_thread(), timing_lock(bench.uuid, bench.waiting):
                     time_shape(tried, case, near, versions, bench.device, secret)
                 commander.tell("tried", shape=asdict(tried))
+        commander.tell("caught", findings=[asdict(f) for f in bench.watched() if f.rejects])
 
     def are_the_same(self, versions: Versions) -> bool:
         """Tell what the versions have a GPU do; say whether it is the same, and all that counts."""
@@ -220,7 +222,7 @@ def serve_arms(
         # Loading is no timing: others may check meanwhile, and the device is asked for after it.
         with one_thread(), checking_lock(bench.uuid, bench.waiting):
             case = observed(case, seed)
-            versions = _versions(case, order, seed)
+            versions = _versions(case, order, seed, bench.watch)
     except Unreached:
         commander.tell("same", how="source")
         return
@@ -252,7 +254,7 @@ def _uneven(
     return cases[0], replace(pool, sets=[*pool.sets, *more])
 
 
-def _versions(case: Case, order: ArmsOrder, seed: int) -> Versions:
+def _versions(case: Case, order: ArmsOrder, seed: int, watch: Watch | None) -> Versions:
     """Return the arms' functions, each proven to run its own version's code and nothing else's."""
     if not order.trees:
         if order.root:
@@ -277,6 +279,8 @@ def _versions(case: Case, order: ArmsOrder, seed: int) -> Versions:
             call = _one_call(case, case.function, given)
             executed_files.check_untouched(call, {str(path) for path in changed})
             raise
+        if watch is not None and name in (INCUMBENT, PLACEBO):
+            watch.guard(name, version.modules)
         functions[name] = twin.translating(functions[name], given, version.names, version)
         files[name] = version.files
         files[order.own] = version.first_files

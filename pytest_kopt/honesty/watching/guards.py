@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from pytest_kopt.honesty.finding import Finding
@@ -41,6 +41,8 @@ _ELSEWHERE = ("torch", "triton", "numpy", "pytest", "_pytest", "pluggy", "xdist"
 #: Names that libraries bind in `builtins` (gettext, interactive shells).
 _LOOSE = {"_", "__build_class__", "__import__", "__debug__", "__doc__", "__name__", "__spec__"}
 _PLAIN = (bool, int, float, str, bytes, type(None))
+#: What a kernel's code calls, and binds once: what else it has may be its own to change.
+_USED = (ModuleType, FunctionType, BuiltinFunctionType, type)
 _CONTAINERS = (dict, list, set, tuple, frozenset)
 #: Of these, something can be exchanged while they stay the same object.
 _CHANGEABLE = (FunctionType, staticmethod, classmethod, property, functools.partial, *_CONTAINERS)
@@ -89,6 +91,12 @@ class Guards:
             space = _resolve(name)
             if space is not None and name not in self._spaces:
                 self._remember(self._library, name, space)
+
+    def guard(self, whose: str, modules: Iterable[ModuleType]) -> None:
+        """Remember which modules, functions and classes the modules of a version have."""
+        for module in modules:
+            name = f"the {whose}'s {module.__name__}"
+            self._remember(self._strict, name, module, lambda value: isinstance(value, _USED))
 
     def findings(self) -> list[Finding]:
         """Return a finding when a guarded value is not what it was."""

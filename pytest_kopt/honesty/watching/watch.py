@@ -6,9 +6,10 @@ it has told stays told: a patch made at import concerns every case that runs aft
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
@@ -49,6 +50,10 @@ class Watch:
             self._tell(
                 ask(Phase.IMPORTED, before=before, after=after, asked=asked, settings=settings)
             )
+
+    def guard(self, whose: str, modules: Iterable[ModuleType]) -> None:
+        """Watch over another version's modules from now on."""
+        self._guards.guard(whose, modules)
 
     def findings(self) -> list[Finding]:
         """Return everything that is wrong, or was, as far as this process can tell."""
