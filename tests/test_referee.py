@@ -140,6 +140,10 @@ def by_sizes(x: Tensor, w: Tensor, sizes: Tensor) -> Tensor:
 KINDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "plain": (product, {}),
     "expanded": (product, {"inputs": lambda: (torch.randn(8).expand(16, 8), torch.randn(8, 8))}),
+    "empty": (
+        lambda x, w: [x[:0] @ w, x @ w],
+        {"reference": lambda x, w: [x[:0].double() @ w.double(), x.double() @ w.double()]},
+    ),
     "views of one": (product, {"inputs": lambda: torch.randn(16, 16)[:, ::2].split(8)}),
     "backward": (
         product,
@@ -171,10 +175,19 @@ KINDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(params=["all elements", "elements drawn"])
+@pytest.fixture
+def _scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Content is not drawn for every call, as where that takes long."""
+    for name in ("_MOST_FLOATS", "_MOST_DRAWN"):
+        monkeypatch.setattr(f"pytest_kopt.cases.running.timed_calls.{name}", 0)
+
+
+@pytest.fixture(params=["all elements", "elements drawn", "content scaled"])
 def _elements(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "elements drawn":
         monkeypatch.setattr("pytest_kopt.cases.running.referee._JUDGED", 20)
+    if request.param == "content scaled":
+        request.getfixturevalue("_scaled")
 
 
 @pytest.mark.usefixtures("_elements")
@@ -236,6 +249,7 @@ def test_a_result_of_another_shape_is_wrong(tmp_path: Path) -> None:
     assert found.startswith("timed-result: wrong in a timed block")
 
 
+@pytest.mark.usefixtures("_scaled")
 @pytest.mark.parametrize(
     ("asked_again", "domain", "found"),
     [

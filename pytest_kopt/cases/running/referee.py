@@ -36,8 +36,11 @@ from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.timed_calls import (
     Backward,
     Forward,
+    Redraw,
     begin_content,
+    begin_renewal,
     content_seed,
+    renewal_of,
     write_gradients,
 )
 from pytest_kopt.cases.running.timing import WAYS
@@ -45,7 +48,7 @@ from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.lock import checking_lock
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import RENEWED
-from pytest_kopt.honesty.inputs import Held, activations, overwrite
+from pytest_kopt.honesty.inputs import Held, overwrite
 from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.measure.engine import EVENTS
 from pytest_kopt.measure.wall import one_thread
@@ -140,8 +143,10 @@ def _read(look: Mapping[str, Any]) -> Iterator[dict[str, Any] | None]:
             shape = told["shape"] if math.prod(told["shape"]) <= _JUDGED else [_JUDGED]
             result = _like({**told, "shape": shape})
             end = start + result.numel() * result.element_size()
-            plain = torch.from_numpy(data[start:end].copy()).view(result.dtype)
-            found[told["name"]], start = result.copy_(plain.reshape(shape)), end
+            if result.numel():
+                plain = torch.from_numpy(data[start:end].copy()).view(result.dtype)
+                result.copy_(plain.reshape(shape))
+            found[told["name"]], start = result, end
         yield None if look[which] is None else found
 
 
@@ -233,7 +238,7 @@ def _judged(look: Mapping[str, Any], secret: int) -> Drawn:
     return drawn
 
 
-def _go_on(renewal: Renewal, look: Mapping[str, Any]) -> None:
+def _go_on(renewal: Renewal | Redraw, look: Mapping[str, Any]) -> None:
     """Renew content as often as calls of its block came up to a look's."""
     if not 0 < look["call"] <= _MOST_CALLS:
         raise ValueError(f"no block has a call {look['call']}")
@@ -298,9 +303,8 @@ class _Content:
             return Forward(case, case.function, Held(given, case.rewritten))
         sets = [Held(self._set(arm, i), case.rewritten) for i in range(len(self._cases(arm)))]
         given_to = [held.source for held in sets]
-        content = [item for held in given_to for item in activations(held, case.weights)]
-        renewal = Renewal(content, 0, in_order=case.keeps_order)
-        begin_content(case, given_to, renewal, look["seed"])
+        renewal = renewal_of(case, given_to, 0)
+        begin_content(case, given_to, renewal, look["seed"], arm)
         _go_on(renewal, look)
         return Forward(case, case.function, sets[look["number"]])
 
@@ -309,7 +313,7 @@ class _Content:
             write_gradients(incoming, look["seed"])
             return
         renewal = Renewal(incoming, 0)
-        renewal.begin(look["seed"])
+        begin_renewal(renewal, look["seed"], look["arm"])
         _go_on(renewal, look)
 
     def _set(self, arm: str, number: int) -> Sequence[Any]:

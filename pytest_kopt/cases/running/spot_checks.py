@@ -18,6 +18,7 @@ from pytest_kopt.cases.running.looks import Spot, whole_look, wrong_result
 from pytest_kopt.cases.running.timed_calls import (
     Backward,
     Forward,
+    Redraw,
     begin_content,
     write_content,
 )
@@ -111,12 +112,13 @@ class Spotted(Block):
         inner: Block,
         case: Case,
         recorders: Sequence[Recorder],
-        renewal: Renewal | None,
+        renewal: Renewal | Redraw | None,
         keeper: Keeper | None = None,
         dice: random.Random | None = None,
         runs: int = 0,
+        arm: str = "",
     ) -> None:
-        """Wrap a block of the recorders' calls; `renewal` is called before each, None: nothing.
+        """Wrap a block of an arm's calls; `renewal` is called before each, None: nothing.
 
         A `keeper` belongs to a renewal. Of the first `runs` one is looked at, drawn by secret
         `dice`: nothing that the kernel can see tells it from the others. Where another process
@@ -126,6 +128,7 @@ class Spotted(Block):
         self.not_captured = inner.not_captured
         self._inner = inner
         self._case = case
+        self._arm = arm
         self._recorders = recorders
         self._renewal = renewal
         self._keeper = keeper
@@ -192,7 +195,7 @@ class Spotted(Block):
     def _begin(self, seed: int) -> None:
         assert self._renewal is not None
         forward = [r.call.given for r in self._recorders if r.call.incoming is None]
-        begin_content(self._case, forward, self._renewal, seed)
+        begin_content(self._case, forward, self._renewal, seed, self._arm)
 
     def _spot(self, kept: _Kept) -> Spot:
         assert self._renewal is not None

@@ -22,6 +22,11 @@ from pytest_kopt.honesty import inputs
 from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.numerics.nested import contents, fresh_copies, tensors
 
+#: Bytes of inputs that are drawn anew before every call on the CPU, at most: a millisecond's, and
+#: of numbers alone less, since of 512 KiB calls vary by half as much again. Integers, masks and
+#: generators cannot be changed in another way.
+_MOST_FLOATS, _MOST_DRAWN = 1 << 18, 1 << 20
+
 
 class Forward:
     """A forward call of one version of a case's function, on arguments of its own."""
@@ -89,18 +94,68 @@ class Backward:
         return {str(place): gradient for place, gradient in enumerate(returned)}
 
 
-def begin_content(case: Case, sets: Sequence[Sequence[Any]], renewal: Renewal, seed: int) -> None:
-    """Write what the first call of a block meets, but for the renewal before every call.
+class Redraw:
+    """Content that a case draws anew for every call: of what was met before, nothing helps."""
 
-    A case draws what a renewal does not change (integers, generators).
-    """
-    renewal.begin(seed)
-    if len(sets) == 1 and not all(
+    def __init__(self, case: Case, given: Sequence[Any]) -> None:
+        """Write to the activations among `given`."""
+        self._case, self._given = case, given
+        self._origin = fresh_copies(given)
+        self._shapes = [item.shape for item in tensors(given)]
+        self._seed = self._calls = 0
+
+    def begin(self, seed: int) -> None:
+        """Begin anew, with what was there at first."""
+        self._seed, self._calls = seed, 0
+        self._write(self._origin)
+
+    def __call__(self) -> None:
+        self._calls += 1
+        drawn = make_inputs(self._case, derive(self._seed, str(self._calls), "drawn"))
+        # Where sizes are drawn as well, half of it would be written.
+        if [item.shape for item in tensors(drawn)] == self._shapes:
+            self._write(drawn)
+
+    def _write(self, content: Sequence[Any]) -> None:
+        inputs.overwrite(self._given, content, self._case.weights, only_activations=True)
+
+
+def renewal_of(case: Case, sets: Sequence[Sequence[Any]], seed: int) -> Renewal | Redraw:
+    """Return what gives every call on these sets new content, drawn where that takes no time."""
+    most = _MOST_FLOATS if _is_free(case, sets) else _MOST_DRAWN
+    if len(sets) == 1 and sum(item.nbytes for item in tensors(sets[0])) <= most:
+        return Redraw(case, sets[0])
+    content = [item for held in sets for item in inputs.activations(held, case.weights)]
+    return Renewal(content, seed, restores=True, in_order=case.keeps_order)
+
+
+def _is_free(case: Case, sets: Sequence[Sequence[Any]]) -> bool:
+    """Say whether nothing in the content says how much there is to do: it is numbers alone."""
+    return all(
         isinstance(item, torch.Tensor) and item.dtype in inputs.SCALABLE
-        for place, held in enumerate(sets[0])
+        for held in sets
+        for place, given in enumerate(held)
         if place not in case.weights
-        for item in contents(held)
-    ):
+        for item in contents(given)
+    )
+
+
+def begin_renewal(renewal: Renewal | Redraw, seed: int, arm: str) -> None:
+    """Have content change as in no other arm's block: its results must be no answers here."""
+    renewal.begin(derive(seed, arm, "renewed"))
+
+
+def begin_content(
+    case: Case, sets: Sequence[Sequence[Any]], renewal: Renewal | Redraw, seed: int, arm: str
+) -> None:
+    """Write what the first call of an arm's block meets, but for the renewal before every call.
+
+    What is no floating-point number (integers, generators) can say how much there is to do: the
+    arms get the same.
+    """
+    is_free = _is_free(case, sets)
+    begin_renewal(renewal, seed, arm if is_free or isinstance(renewal, Renewal) else "")
+    if len(sets) == 1 and not is_free and isinstance(renewal, Renewal):
         drawn = make_inputs(case, content_seed(seed))
         inputs.overwrite(sets[0], drawn, case.weights, only_activations=True)
 

@@ -12,18 +12,19 @@ import torch
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.evidence import ColdCache
+from pytest_kopt.cases.running import timed_calls
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.course import Course
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.looks import floors
 from pytest_kopt.cases.running.spot_checks import Keeper, Recorder, Spotted
-from pytest_kopt.cases.running.timed_calls import Backward, Forward
+from pytest_kopt.cases.running.timed_calls import Backward, Forward, Redraw
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.conditions import steadily
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.inputs import Held, activations
+from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.honesty.renewal import Renewal
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import InputPool, input_pool, launch_stream
@@ -169,7 +170,7 @@ def prepare_blocks(
     renewal = None if interpreted else renewal_of(sets, case, bench)
 
     def spotted(
-        engine: str, calls: Sequence[Forward | Backward], renewal: Renewal | None
+        arm: str, engine: str, calls: Sequence[Forward | Backward], renewal: Renewal | Redraw | None
     ) -> Spotted:
         recorders = [Recorder(call) for call in calls]
         before: Before = renewal or pool.flush
@@ -199,13 +200,13 @@ def prepare_blocks(
                 "engine auto, which times such a case by events, or events",
             ) from None
         if looks is None:
-            return Spotted(block, case, recorders, renewal, keeper)
+            return Spotted(block, case, recorders, renewal, keeper, arm=arm)
         runs = _DISCARDED + bench.repeats
-        return Spotted(block, case, recorders, renewal, keeper, random.Random(looks), runs)
+        return Spotted(block, case, recorders, renewal, keeper, random.Random(looks), runs, arm)
 
-    def directions(function: Callable[..., Any]) -> Iterator[Spotted]:
+    def directions(arm: str, function: Callable[..., Any]) -> Iterator[Spotted]:
         front = [Forward(case, function, held) for held in sets]
-        yield spotted(engines[0], front, renewal)
+        yield spotted(arm, engines[0], front, renewal)
         if not case.backward:
             return
         if renewal is not None:
@@ -216,14 +217,13 @@ def prepare_blocks(
             back = [Backward(case, function, held.source, seed) for held in sets]
         incoming = [tensor for call in back for tensor in call.changing]
         of_gradients = Renewal(incoming, seed, restores=True) if renewal else None
-        yield spotted(engines[-1], back, of_gradients)
+        yield spotted(arm, engines[-1], back, of_gradients)
 
-    return {name: [*directions(function)] for name, function in versions.items()}
+    return {arm: [*directions(arm, function)] for arm, function in versions.items()}
 
 
-def renewal_of(sets: Sequence[Held], case: Case, bench: Bench) -> Renewal | None:
+def renewal_of(sets: Sequence[Held], case: Case, bench: Bench) -> Renewal | Redraw | None:
     """Return what gives every call on these sets new content; None on a GPU."""
     if bench.device != "cpu":
         return None
-    tensors = [item for held in sets for item in activations(held.source, case.weights)]
-    return Renewal(tensors, bench.session_seed, restores=True, in_order=case.keeps_order)
+    return timed_calls.renewal_of(case, [held.source for held in sets], bench.session_seed)
