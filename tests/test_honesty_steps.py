@@ -286,15 +286,38 @@ def test_a_result_lies_in_memory_of_its_own_where_the_baselines_does(
     assert not names(report)
 
 
-def test_one_row_in_memory_for_all_is_no_result_of_its_own() -> None:
+@pytest.mark.parametrize(
+    ("plain", "saving"),
+    [
+        (lambda x: x.mean(0).expand_as(x).clone(), lambda x: x.mean(0).expand_as(x)),
+        (lambda x: (x + 1).unfold(1, 3, 1).clone(), lambda x: (x + 1).unfold(1, 3, 1)),
+        (lambda x: -(x + 1), lambda x: torch._neg_view(x + 1)),
+        (lambda x: (x + 1, x + 1), lambda x: (x + 1,) * 2),
+    ],
+    ids=["expanded", "overlapping", "negated lazily", "one for two"],
+)
+def test_what_saves_memory_of_its_own_is_no_result_of_its_own(
+    plain: Callable[..., Any], saving: Callable[..., Any]
+) -> None:
     same: dict[str, Any] = {
         "inputs": lambda: (torch.randn(ROWS, COLUMNS),),
-        "reference": lambda x: x.double().mean(0).expand_as(x).clone(),
+        "reference": lambda x: plain(x.double()),
         "weights": (),
     }
-    before = check(lambda x: x.mean(0).expand_as(x).clone(), **same)
-    report = check(lambda x: x.mean(0).expand_as(x), accuracy=before.evidence.accuracy, **same)
+    before = check(plain, **same)
+    report = check(saving, accuracy=before.evidence.accuracy, **same)
     assert [found.check for found in report.findings] == ["output-layout"]
+
+
+def test_parts_of_one_buffer_are_results_of_their_own() -> None:
+    same: dict[str, Any] = {
+        "inputs": lambda: (torch.randn(ROWS, COLUMNS),),
+        "reference": lambda x: (x.double() + 1).chunk(2, -1),
+        "weights": (),
+    }
+    before = check(lambda x: [part.clone() for part in (x + 1).chunk(2, -1)], **same)
+    report = check(lambda x: (x + 1).chunk(2, -1), accuracy=before.evidence.accuracy, **same)
+    assert (report.check, report.findings) == ("PASS", [])
 
 
 def test_what_a_result_leaves_to_its_reader_is_done_in_a_comparison() -> None:
@@ -362,6 +385,29 @@ def test_a_kernel_that_writes_to_its_input_is_named() -> None:
     report = check(kernel)
     assert (report.check, names(report)) == ("FAIL", set())
     assert [found.check for found in report.findings] == ["input-mutated"]
+
+
+@pytest.mark.parametrize("how", ["data", "set_"])
+def test_a_buffer_is_written_to_and_not_exchanged(how: str) -> None:
+    def kernel(x: Tensor, out: Tensor) -> None:
+        made = x * 2
+        if how == "data":
+            out.data = made
+        else:
+            out.set_(made)  # type: ignore[call-overload]
+
+    def doubled(x: Tensor, out: Tensor) -> None:
+        out.copy_(x * 2)
+
+    same: dict[str, Any] = {
+        "inputs": lambda: (torch.randn(ROWS, COLUMNS), torch.empty(ROWS, COLUMNS)),
+        "reference": doubled,
+        "weights": (),
+    }
+    assert check(doubled, **same).check == "PASS"
+    report = check(kernel, **same)
+    assert (report.check, names(report)) == ("FAIL", set())
+    assert [found.check for found in report.findings] == ["input-moved"]
 
 
 def test_an_operation_that_changes_its_input_by_contract_may() -> None:

@@ -222,6 +222,18 @@ def undeclared_gradients(
         yield _undeclared_write(what, f"consumes={(*consumes, 'grad_out')!r}")
 
 
+def elsewhere(moved: Sequence[int]) -> Iterator[Finding]:
+    """Say when a call left inputs in other memory than they had."""
+    if moved:
+        yield Finding(
+            "input-moved",
+            f"the call gives input {', '.join(map(str, moved))} other memory instead of writing to "
+            "what it has: who holds a view of it, or its address, sees nothing of that",
+            advice="write into the tensor, by copy_() or an out= argument",
+            rejects=False,
+        )
+
+
 def undrawn(used: Sequence[Any], given: Sequence[Any], drawn: Sequence[Any]) -> Iterator[Finding]:
     """Say when a call left a generator where it was, and the reference did not.
 

@@ -13,7 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.numerics.determinism import same_bits
-from pytest_kopt.numerics.nested import mapped, tensors
+from pytest_kopt.numerics.nested import address, mapped, tensors
 
 #: torch's own methods, bound before kernel code could replace them.
 _clone, _detach = torch.Tensor.clone, torch.Tensor.detach
@@ -58,25 +58,31 @@ def odd_findings(
     return [Finding("output-type", "; ".join(odd), advice=advice, rejects=False)] if odd else []
 
 
-def layout(out: object, given: Sequence[Any]) -> str | None:
+def layout(out: object, given: Sequence[Any], others: Sequence[Any] = ()) -> str | None:
     """Return how a result lies in memory: `IN_ORDER`, or what it is else; None for no tensor.
 
-    A lazy copy lies in its original's memory until one of them is written to.
+    A lazy copy lies in its original's memory until one of them is written to. `others` are the
+    results of the same call before this one; parts of one buffer are memory of their own.
     """
     if not isinstance(out, torch.Tensor) or out.layout is not torch.strided or not out.numel():
         return None
-    if _start(out) in {_start(item) for item in tensors(given) if item.layout is torch.strided}:
+    if address(out) in {address(item) for item in tensors(given) if item.layout is torch.strided}:
         return "in memory of an input"
-    steps = [step for step, size in zip(out.stride(), out.shape, strict=True) if size > 1]
-    if 0 in steps:
-        return "expanded, the same memory for many elements"
+    if any(_begins_with(out, other) for other in tensors(others)):
+        return "in memory of another result"
+    if out.is_neg() or out.is_conj():
+        return "negated or conjugated as it is read"
+    pairs = zip(out.stride(), out.shape, strict=True)
+    steps = [step for step, size in pairs if size > 1]
+    if _reach(out) // out.element_size() - out.storage_offset() < out.numel():
+        return "the same memory for many elements"
     return IN_ORDER if steps == sorted(steps, reverse=True) else ANOTHER_ORDER
 
 
-def _start(tensor: torch.Tensor) -> int:
-    """Return the address of a tensor's storage, without having a lazy copy made."""
-    address: int = torch._C._data_address(tensor)  # type: ignore[attr-defined]
-    return address - int(tensor.storage_offset()) * tensor.element_size()
+def _begins_with(out: torch.Tensor, other: torch.Tensor) -> bool:
+    if other.layout is not torch.strided or not other.numel():
+        return False
+    return out.storage_offset() == other.storage_offset() and address(out) == address(other)
 
 
 def layouts(

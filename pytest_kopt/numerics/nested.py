@@ -107,6 +107,12 @@ def storages(given: Any) -> frozenset[int]:
     return frozenset(t.untyped_storage().data_ptr() for t in tensors(given))
 
 
+def address(tensor: torch.Tensor) -> int:
+    """Return where a plain tensor's storage begins, without having a lazy copy made."""
+    start: int = torch._C._data_address(tensor)  # type: ignore[attr-defined]
+    return start - int(tensor.storage_offset()) * tensor.element_size()
+
+
 def _place(tensor: torch.Tensor) -> int | None:
     """Return where a tensor's memory is, None where it has none of the usual kind."""
     if tensor.layout is not torch.strided or not tensor.numel():

@@ -212,6 +212,7 @@ class Checking:
                 writes=self.case.writes,
                 consumes=self.case.consumes,
                 consumes_incoming=self.case.consumes_incoming,
+                moved=run.moved,
                 incoming=self.candidate.incoming(),
                 held=self.candidate.held(self.used),
                 live_before=before.live.results if before else [],

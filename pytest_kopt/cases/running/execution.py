@@ -18,7 +18,7 @@ from pytest_kopt.honesty.outputs import taken
 from pytest_kopt.honesty.work import INTERPRETER
 from pytest_kopt.numerics.compare import Comparison, compare
 from pytest_kopt.numerics.determinism import bits
-from pytest_kopt.numerics.nested import contents, flatten, storages, tensors
+from pytest_kopt.numerics.nested import address, contents, flatten, storages, tensors
 from pytest_kopt.profile_hook import profile_hook
 
 #: How the name of an input that is written to begins.
@@ -52,11 +52,15 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run of the candidate: what it returned, copies made in that moment, its caller's list."""
+    """A run of the candidate: what it returned, copies made in that moment, its caller's list.
+
+    `moved` are the positions of the inputs that it left in other memory than they had.
+    """
 
     live: Pass
     kept: Pass
     bait: tuple[float, ...]
+    moved: tuple[int, ...] = ()
 
 
 def make_inputs(case: Case, seed: int) -> tuple[Any, ...]:
@@ -126,6 +130,11 @@ def drawn_like(out: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return values.to(device=out.device, dtype=out.dtype)
 
 
+def addresses(given: Sequence[Any]) -> list[list[int]]:
+    """Return where the plain tensors of each argument lie."""
+    return [[address(item) for item in tensors(x) if item.layout is torch.strided] for x in given]
+
+
 class Candidate:
     """A version of a case's function as it is checked: called on tensors that stay where they are.
 
@@ -141,7 +150,10 @@ class Candidate:
     def __call__(self, given: Sequence[Any], seed: int) -> Run:
         """Run once; the incoming gradients are drawn under `seed`."""
         wanted = leaves(given) if self._case.backward else {}
+        before = addresses(given)
         result, bait = self._baited(given)
+        after = addresses(given)
+        moved = tuple(place for place, where in enumerate(before) if after[place] != where)
         outputs = results_of(self._case, result, given)
         copies = dict(zip(outputs, taken(list(outputs.values())), strict=True))
         differentiable = roots(outputs)
@@ -154,7 +166,7 @@ class Candidate:
                 allow_unused=True,
             )
         live, kept = (dict(zip(wanted, x, strict=True)) for x in (found, taken(found)))
-        return Run(Pass(outputs, live), Pass(copies, kept), bait)
+        return Run(Pass(outputs, live), Pass(copies, kept), bait, moved)
 
     def held(self, given: Sequence[Any]) -> frozenset[int]:
         """Return the memory a result may lie in: the inputs', and what a sum hands on."""

@@ -52,8 +52,11 @@ def fresh_content(checking: Checking) -> Iterator[Finding]:
         run = checking.candidate(checking.used, seed)
     checking.seconds = time.perf_counter() - start
     # Before anything asks for the address of a lazy copy's memory, and so makes the copy.
-    kept = [x for i, x in enumerate(checking.used) if i not in checking.case.rewritten]
-    layouts = {name: outputs.layout(out, kept) for name, out in run.live.outputs.items()}
+    live = list(run.live.outputs.values())
+    layouts = {
+        name: outputs.layout(out, checking.used, live[:place])
+        for place, (name, out) in enumerate(run.live.outputs.items())
+    }
     checking.interpreted = watch.seen
     draws = drawn_so_far(checking.bench.device) != drawn
     with checking.no_call():
@@ -63,8 +66,7 @@ def fresh_content(checking: Checking) -> Iterator[Finding]:
     if checking.elsewhere(run):
         # A mistake, and no more than that.
         return
-    live, known = list(run.live.outputs.values()), list(expected.outputs.values())
-    odd = outputs.odd_findings(live, known, checking.given)
+    odd = outputs.odd_findings(live, list(expected.outputs.values()), checking.given)
     yield from odd
     if checking.passed and not odd:
         _measure(checking, run, expected, layouts)
@@ -103,9 +105,8 @@ def _measure(
             checking.accuracy[name] = replace(reached, layout=layouts.get(name))
     # Of what is written in place, what changed; it may be far less than what is there.
     own, changes = _written(checking, run, expected)
-    kept = [x for i, x in enumerate(given) if i not in case.rewritten]
     checking.written = physics.written_bytes(own) + changes
-    checking.io_bytes = io_bytes(kept, own, run.live.gradients.values(), changes)
+    checking.io_bytes = io_bytes(given, own, run.live.gradients.values(), changes)
     checking.dtype = computing_dtype(given, case.gate_of(next(iter(expected.outputs))))
 
 
@@ -132,10 +133,11 @@ def io_bytes(
     gradients: Iterable[torch.Tensor | None],
     written: int = 0,
 ) -> dict[str, int]:
-    """Return the compulsory bytes of a forward, and of a backward where there are gradients.
+    """Return the bytes that a forward moves, and a backward where there are gradients.
 
     Forward: inputs read, outputs written. Backward: inputs and incoming gradients (of the outputs'
-    size) read, gradients written. Of memory that the caller gave only `written` bytes count.
+    size) read, gradients written. Of what is written in place, `written` bytes count besides: it
+    may have been read before, and nobody can tell.
     """
     moved = written + sum(physics.written_bytes(tensors(list(x))) for x in (given, outputs))
     made = physics.written_bytes(item for item in gradients if item is not None)
