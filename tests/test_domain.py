@@ -56,7 +56,9 @@ def test_the_patterns_are_what_they_are_called() -> None:
     assert content(case, "wider").dtype is torch.float64
 
 
-@pytest.mark.parametrize("kind", [kind for kind in PATTERNS if kind not in ("numbers", "indices")])
+@pytest.mark.parametrize(
+    "kind", [kind for kind in PATTERNS if kind not in ("numbers", "indices", "filled")]
+)
 def test_a_table_of_angles_goes_on_saying_everything_twice(kind: str) -> None:
     """A rotary embedding reads the cosines of one half: Liger's was called wrong when sorted."""
     case = case_of(inputs=lambda: (torch.randn(8, 32).repeat(1, 2),))
@@ -77,6 +79,28 @@ def test_weights_keep_their_content_and_gradients_their_leaves() -> None:
         assert bool((w == 1).all())
 
 
+def test_a_factor_of_zeros_has_numbers_once() -> None:
+    """As a LoRA begins: a kernel that left the term out was accepted."""
+    case = case_of(
+        lambda x, b: x @ b,
+        inputs=lambda: (torch.randn(4, 8), torch.zeros(8, 8)),
+        reference=lambda x, b: x.double() @ b.double(),
+        weights=(1,),
+    )
+    near = dict(cases_of(case, 5))
+    assert bool((near["filled"].arguments()[1] != 0).all())
+    assert all(not near[kind].arguments()[1].any() for kind in near if kind != "filled")
+    assert "filled" not in dict(cases_of(case_of(), 5))
+
+
+def test_what_holds_nothing_is_left_as_it_is_but_for_its_dtype() -> None:
+    case = case_of(inputs=lambda: (torch.randn(4, 8), torch.empty(0, 8), torch.zeros(2, 2)))
+    for name, near in cases_of(case, 5):
+        empty = near.arguments()[1]
+        assert isinstance(empty, Tensor) and empty.shape == (0, 8)
+        assert empty.dtype is (torch.float64 if name == "wider" else torch.float32), name
+
+
 def test_the_order_is_drawn() -> None:
     orders = {tuple(kind for kind, _ in cases_of(case_of(), seed)) for seed in range(8)}
     assert len(orders) > 4
@@ -85,8 +109,8 @@ def test_the_order_is_drawn() -> None:
 @pytest.mark.parametrize("word", [word for word in DOMAIN if word != "declared shapes"])
 def test_a_case_may_declare_less(word: str) -> None:
     case = case_of(
-        lambda x, mask, scale: scale * x * mask,
-        inputs=lambda: (torch.randn(8, 64), torch.rand(8, 64) > 0.5, 0.5),
+        lambda x, mask, scale, start: scale * x * mask,
+        inputs=lambda: (torch.randn(8, 64), torch.rand(8, 64) > 0.5, 0.5, torch.zeros(2)),
         domain=word,
     )
     kinds = {kind for kind, _ in cases_of(case, 5)}

@@ -41,7 +41,7 @@ def cases_of(case: Case, seed: int) -> Iterator[tuple[Kind, Case]]:
     """Yield the case with other content, layouts and dtypes, but for those that it excludes.
 
     Numbers, masks and places come first, the others in an order drawn under the seed: where time is
-    short not all are tried. Weights keep their content.
+    short not all are tried. Weights keep their content, if they have any but zeros.
     """
     kinds = list(PATTERNS)
     random.Random(seed).shuffle(kinds)
@@ -49,9 +49,12 @@ def cases_of(case: Case, seed: int) -> Iterator[tuple[Kind, Case]]:
     for kind in kinds:
         if PATTERNS[kind].excluded_by in case.domain:
             continue
+        if kind == "filled" and all(map(_says_something, tensors(case.arguments()))):
+            continue
         if kind in _CHANGES:
             asked = {"wider": snr(_WIDE_DB), "strided": case.gate}.get(kind, snr(PLAINLY_RIGHT_DB))
-            weights, change = kind in ("wider", "strided"), _floating(_CHANGES[kind])
+            weights = kind in ("wider", "strided", "filled")
+            change = _floating(_CHANGES[kind])
             yield kind, _changed(replace(case, gate=asked), change, seed, weights=weights)
         elif not has_skew(case):
             # Sizes of groups rest on each other, and are drawn anew in the check.
@@ -116,7 +119,7 @@ def _floating(change: Change) -> Change:
     """Return the change for tensors of floating-point numbers, which keeps leaves leaves."""
 
     def changed(x: Any, generator: torch.Generator) -> Any:
-        if not isinstance(x, torch.Tensor) or x.dtype not in SCALABLE or not x.numel():
+        if not isinstance(x, torch.Tensor) or x.dtype not in SCALABLE:
             return x
         plain = x.detach()
         # Tables of angles say everything twice, and kernels read one half.
@@ -167,6 +170,8 @@ def _larger(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _outlier(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    if not x.numel():
+        return x
     rows = x.reshape(-1, x.shape[-1]).clone() if x.ndim else x.reshape(1, 1).clone()
     place = torch.randint(rows.shape[1], (len(rows),), generator=generator).to(x.device)
     rows[torch.arange(len(rows), device=x.device), place] = 8 * LARGER
@@ -182,6 +187,16 @@ def _masked(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return x.masked_fill(places >= kept, float("-inf"))
 
 
+def _says_something(x: torch.Tensor) -> bool:
+    return x.dtype not in SCALABLE or not x.numel() or bool(x.any())
+
+
+def _filled(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    if _says_something(x):
+        return x
+    return torch.randn(x.shape, generator=generator).to(x)
+
+
 def _transposed(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return x.transpose(-1, -2).contiguous().transpose(-1, -2) if x.ndim > 1 else x
 
@@ -192,6 +207,7 @@ _CHANGES: dict[Kind, Change] = {
     "masked": _masked,
     "constant": lambda x, _: x[..., :1].expand_as(x).clone() if x.ndim else x,
     "tiny": lambda x, _: x / 2**12,
+    "filled": _filled,
     "negated": lambda x, _: -x,
     "sorted": lambda x, _: x.sort(-1, descending=True).values if x.ndim else x,
     "strided": _transposed,

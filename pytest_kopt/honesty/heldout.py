@@ -41,6 +41,7 @@ PATTERNS: dict[Kind, Pattern] = {
     "masked": Pattern("rows that end in -inf, as masks make them", _VALUES, "finite"),
     "constant": Pattern("rows of one value", _VALUES, "moderate values"),
     "tiny": Pattern("inputs 4096 times smaller", _VALUES, "moderate values"),
+    "filled": Pattern("numbers where a tensor holds zeros only", _VALUES, "declared zeros"),
     "negated": Pattern("inputs of the other sign", _VALUES, "declared signs"),
     "sorted": Pattern("rows in falling order", _VALUES, "declared order"),
     "numbers": Pattern("other numbers and switches as arguments", _VALUES, "declared numbers"),
