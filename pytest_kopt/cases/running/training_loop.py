@@ -33,6 +33,8 @@ from pytest_kopt.numerics.nested import fresh_copies, fresh_copy, tensors
 #: How much worse than usual (dB of SNR) an output has to be to be wrong for another reason than
 #: an unlucky draw of inputs: rounding moves by a few dB between draws, a stale result by dozens.
 _WORSE_DB = 20.0
+#: How many elements of a parameter change in a sparse update.
+_FEW, _MOST = 4, 1 << 20
 _NOTHING = Work(0, 0, 0, 0)
 
 
@@ -112,14 +114,15 @@ class Loop:
 
         The first has the content of the last step's second, in tensors of its own, and updated
         parameters: what a call costs may depend on the content, on the size of a group for one.
-        In every other step only a few elements of a parameter change, as in a sparse update.
+        In every other step only a few elements of a parameter change, as in a sparse update: one
+        in a hundred, or so few that who looks at one in a hundred does not see them.
         """
         step = Step()
         self._kept.clear()
         first = self._batch(seeds(f"batch {number}"))
         second = self._batch(seeds(f"batch {number + 1}"))
         if number:
-            self._update(first, sparsely=number % 2 == 0)
+            self._update(first, {0: _MOST, 2: _FEW}.get(number % 4, 0))
         else:
             self._adopt(first)
         self._adopt(second)
@@ -161,8 +164,8 @@ class Loop:
         for i, parameter in self._parameters.items():
             batch.used[i], batch.pristine[i] = parameter, fresh_copy(parameter)
 
-    def _update(self, batch: _Batch, *, sparsely: bool = False) -> None:
-        """Give the parameters these inputs' content in place, or `sparsely` a few new elements."""
+    def _update(self, batch: _Batch, most: int = 0) -> None:
+        """Give the parameters these inputs' content in place, or so many new elements at most."""
         self._before = {i: fresh_copy(item) for i, item in self._parameters.items()}
         content = {i: batch.pristine[i] for i in self._parameters}
         large = [
@@ -170,11 +173,13 @@ class Loop:
             for i, item in self._before.items()
             if isinstance(item, torch.Tensor) and has_room(item)
         ]
-        if sparsely and large:
+        if most and large:
             generator = torch.Generator().manual_seed(batch.seed)
             content = {i: fresh_copy(self._before[i]) for i in large}
             for item in content.values():
-                exchange(item.data, places(item.numel(), generator))
+                drawn = places(item.numel(), generator)
+                some = torch.randperm(len(drawn), generator=generator)[:most]
+                exchange(item.data, drawn[some])
         with torch.no_grad():
             for i, item in content.items():
                 if isinstance(self._parameters[i], torch.Tensor):
