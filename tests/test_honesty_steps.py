@@ -309,6 +309,27 @@ def test_what_saves_memory_of_its_own_is_no_result_of_its_own(
     assert [found.check for found in report.findings] == ["output-layout"]
 
 
+@pytest.mark.parametrize(
+    ("declared", "found"), [({"consumes": (0,)}, []), ({"writes": (0,)}, ["output-layout"])]
+)
+def test_a_result_may_lie_in_what_is_consumed_and_not_in_what_is_written(
+    declared: dict[str, Any], found: list[str]
+) -> None:
+    def plain(x: Tensor) -> Tensor:
+        return x.mul_(2).clone()
+
+    same: dict[str, Any] = {
+        "inputs": lambda: (torch.randn(ROWS, COLUMNS),),
+        "reference": lambda x: x.double().mul(2) if "consumes" in declared else plain(x),
+        "weights": (),
+        **declared,
+    }
+    before = check(plain, **same)
+    assert (before.check, before.findings) == ("PASS", [])
+    report = check(lambda x: x.mul_(2).view_as(x), accuracy=before.evidence.accuracy, **same)
+    assert [item.check for item in report.findings] == found
+
+
 def test_parts_of_one_buffer_are_results_of_their_own() -> None:
     same: dict[str, Any] = {
         "inputs": lambda: (torch.randn(ROWS, COLUMNS),),

@@ -52,9 +52,10 @@ def fresh_content(checking: Checking) -> Iterator[Finding]:
         run = checking.candidate(checking.used, seed)
     checking.seconds = time.perf_counter() - start
     # Before anything asks for the address of a lazy copy's memory, and so makes the copy.
+    kept = [x for i, x in enumerate(checking.used) if i not in checking.case.consumes]
     live = list(run.live.outputs.values())
     layouts = {
-        name: outputs.layout(out, checking.used, live[:place])
+        name: outputs.layout(out, kept, live[:place])
         for place, (name, out) in enumerate(run.live.outputs.items())
     }
     checking.interpreted = watch.seen
