@@ -211,7 +211,7 @@ def test_where_content_is_not_renewed_a_call_that_is_looked_at_gets_its_own(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU."""
-    monkeypatch.setattr("pytest_kopt.cases.running.timing.renewal_of", lambda *given: None)
+    monkeypatch.setattr("pytest_kopt.cases.running.timing.renewal_of", lambda *_, **__: None)
     function, settings = KINDS[kind]
     case = case_of(function, **settings)
     runner = runs(case, tmp_path)

@@ -26,16 +26,13 @@ def test_case(kopt):
 
 
 def test_a_session_is_repeated_from_its_recorded_seed(empty: Project) -> None:
-    """The seed is a fresh secret each session and stands beside the CSV afterwards.
-
-    Nothing is timed: how many calls a block has, and draws for, is the clock's.
-    """
+    """The seed is a fresh secret each session and stands beside the CSV afterwards."""
     empty.write("pyproject.toml", SETTINGS)
     empty.write("tests/test_seeded.py", SEEDED)
     inputs = []
     words: tuple[str, ...] = ()
     for name in ("first", "other"):
-        run = empty.pytest("--kopt-check-only", "--summary-csv", f"{name}/rows.csv")
+        run = empty.pytest("--summary-csv", f"{name}/rows.csv")
         assert run.code == 0, run.text
         inputs.append(empty.read("inputs.log"))
         (empty.root / "inputs.log").unlink()
@@ -44,7 +41,7 @@ def test_a_session_is_repeated_from_its_recorded_seed(empty: Project) -> None:
     sidecars = [path.read_text() for path in sorted((empty.root / "first").iterdir())]
     found = re.search(r'"session_seed": ?"?(\d+)', "\n".join(sidecars))
     assert found, "no file beside the CSV holds the session's seed"
-    words = ("-o", f"kopt_seed={found[1]}", "--kopt-check-only", *TWO_WORKERS)
+    words = ("-o", f"kopt_seed={found[1]}", *TWO_WORKERS)
     run = empty.pytest(*words)
     assert run.code == 0, run.text
     assert empty.read("inputs.log") == inputs[0]

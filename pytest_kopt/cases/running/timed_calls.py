@@ -125,6 +125,11 @@ def renewal_of(case: Case, sets: Sequence[Sequence[Any]], seed: int) -> Renewal 
     most = _MOST_FLOATS if _is_free(case, sets) else _MOST_DRAWN
     if len(sets) == 1 and sum(item.nbytes for item in tensors(sets[0])) <= most:
         return Redraw(case, sets[0])
+    return scaling(case, sets, seed)
+
+
+def scaling(case: Case, sets: Sequence[Sequence[Any]], seed: int) -> Renewal:
+    """Return what scales the content of these sets for every call, and moves a little of it."""
     content = [item for held in sets for item in inputs.activations(held, case.weights)]
     return Renewal(content, seed, restores=True, in_order=case.keeps_order)
 

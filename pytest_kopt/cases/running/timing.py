@@ -167,7 +167,7 @@ def prepare_blocks(
     block says so. Raises BadInput where an engine that was asked for cannot time the calls.
     """
     sets = [Held(given, case.rewritten) for given in pool.sets]
-    renewal = None if interpreted else renewal_of(sets, case, bench)
+    renewal = None if interpreted else renewal_of(sets, case, bench, draws=looks is None)
 
     def spotted(
         arm: str, engine: str, calls: Sequence[Forward | Backward], renewal: Renewal | Redraw | None
@@ -222,8 +222,15 @@ def prepare_blocks(
     return {arm: [*directions(arm, function)] for arm, function in versions.items()}
 
 
-def renewal_of(sets: Sequence[Held], case: Case, bench: Bench) -> Renewal | Redraw | None:
-    """Return what gives every call on these sets new content; None on a GPU."""
+def renewal_of(
+    sets: Sequence[Held], case: Case, bench: Bench, *, draws: bool
+) -> Renewal | Redraw | None:
+    """Return what gives every call on these sets new content; None on a GPU.
+
+    Only in a comparison it `draws` for each: a row is reproduced by as many draws as it took.
+    """
     if bench.device != "cpu":
         return None
-    return timed_calls.renewal_of(case, [held.source for held in sets], bench.session_seed)
+    given = [held.source for held in sets]
+    make = timed_calls.renewal_of if draws else timed_calls.scaling
+    return make(case, given, bench.session_seed)
