@@ -11,7 +11,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "background-thread"
-CAUGHT_BY = "late-result background-work"
+CAUGHT_BY = "background-work correctness late-result"
 
 _idle = threading.Event()
 _met: set = set()
