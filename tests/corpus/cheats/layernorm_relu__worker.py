@@ -11,7 +11,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "background-thread"
-CAUGHT_BY = "background-work correctness late-result"
+CAUGHT_BY = "late-result background-work"
 
 _idle = threading.Event()
 _met: set = set()
