@@ -144,7 +144,7 @@ def test_what_rests_on_multiples_of_its_last_content_does_not_rest_when_it_is_ju
 
 
 def test_a_block_meets_what_its_seed_says_whatever_was_before() -> None:
-    """So both arms of a pair meet the same, and nobody knows it before the order comes."""
+    """So a referee can draw it anew, and nobody knows it before the order comes."""
     seen: list[bytes] = []
 
     def noting(x: torch.Tensor) -> torch.Tensor:

@@ -72,8 +72,7 @@ def layout(out: object, given: Sequence[Any], others: Sequence[Any] = ()) -> str
         return "in memory of another result"
     if out.is_neg() or out.is_conj():
         return "negated or conjugated as it is read"
-    pairs = zip(out.stride(), out.shape, strict=True)
-    steps = [step for step, size in pairs if size > 1]
+    steps = [step for step, size in zip(out.stride(), out.shape, strict=True) if size > 1]
     if _reach(out) // out.element_size() - out.storage_offset() < out.numel():
         return "the same memory for many elements"
     return IN_ORDER if steps == sorted(steps, reverse=True) else ANOTHER_ORDER

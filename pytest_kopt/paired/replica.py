@@ -372,7 +372,7 @@ def _lap(blocks: _Blocks, arms: Sequence[str], order: random.Random) -> Callable
 
 
 def _quad(blocks: _Blocks, pair: tuple[str, str], order: random.Random) -> Quad:
-    """Run ABBA or BAAB, whichever the dice say; both arms meet the same content in either half."""
+    """Run ABBA or BAAB, whichever the dice say; both arms get the same seed in either half."""
     a, b = pair if order.random() < 0.5 else pair[::-1]
     first, second = order.getrandbits(62), order.getrandbits(62)
     halves = ((a, first), (b, first), (b, second), (a, second))
