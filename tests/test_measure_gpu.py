@@ -232,7 +232,7 @@ def test_the_slowest_of_the_versions_says_how_many_sets(monkeypatch: pytest.Monk
     assert len(input_pool(make, "cuda", versions[0]).sets) == 500
 
 
-def uncapturable(calls: Any, flush: Any = None) -> Block:
+def uncapturable(*given: Any) -> Block:
     raise CaptureFailed("operation not permitted when stream is capturing")
 
 

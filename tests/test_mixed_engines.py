@@ -6,6 +6,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,7 +22,7 @@ from pytest_kopt.cases.running import arms, timing
 from pytest_kopt.cases.running.arms import serve_arms
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.runner import run_case
-from pytest_kopt.devices.vendor import CPU, Reading
+from pytest_kopt.devices.vendor import CPU, Device, Reading
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.checks import TABLE
 from pytest_kopt.measure import choice
@@ -52,7 +53,7 @@ def reads_back(x: Tensor) -> Tensor:
     return x * 3
 
 
-def _graph(calls: Sequence[Callable[[], object]], before: Any = None) -> Block:
+def _graph(calls: Sequence[Callable[[], object]], before: Any, memory: None) -> Block:
     """Capture by calling once, as torch does, and time by the wall clock."""
     CAPTURING.append(True)
     try:
@@ -200,6 +201,7 @@ class _Child:
         self._times: list[dict[str, Any]] = []
         self.told: list[str] = []
         self.blocks: list[int] = []
+        self.told_before: list[int] = []
         self.keeps: list[int | None] = []
         self._messages: deque[dict[str, Any]] = deque(
             [
@@ -224,13 +226,13 @@ class _Child:
         elif kind == "block":
             self.keeps.append(told["keeps"])
             if told["arm"]:
-                assert not told["is_looked_at"], "told before"
                 self.blocks.append(told["seed"])
+                self.told_before += [told["seed"]] * told["is_looked_at"]
                 time = {"forward": random.uniform(1.0, 1.01), "backward": None}
                 self._times.append({"kind": "time", "waited": 1.0, "spent": 1.0, **time})
 
 
-def replica(seed: int = 1) -> tuple[CaseQuads, list[_Child]]:
+def replica(seed: int = 1, device: Device = CPU) -> tuple[CaseQuads, list[_Child]]:
     children = [
         _Child(CANDIDATE, "events", {"the candidate's forward": "host value"}),
         _Child(INCUMBENT, "graph", {}),
@@ -243,7 +245,7 @@ def replica(seed: int = 1) -> tuple[CaseQuads, list[_Child]]:
     made = Replica(
         cast("Any", children),
         "two processes",
-        Place(cast("Any", SimpleNamespace(placement=placement)), CPU, ["a"]),
+        Place(cast("Any", SimpleNamespace(placement=placement)), device, ["a"]),
         Referee(lambda: cast("Any", None), "no other process"),
         {},
         cast("Any", children[0]),
@@ -262,6 +264,7 @@ def test_both_arms_of_a_pair_meet_the_same_content_and_which_are_looked_at_is_sa
     for number in range(20):
         _, (candidate, incumbent, _) = replica(number)
         for child in (candidate, incumbent):
+            assert not child.told_before
             # With the order after the block: two places, filled at first, and anew at random.
             assert child.keeps[:3] == [None, 0, 1]
             assert {*child.keeps[3:]} <= {None, 0, 1}
@@ -271,6 +274,14 @@ def test_both_arms_of_a_pair_meet_the_same_content_and_which_are_looked_at_is_sa
     seeds = candidate.blocks[1:]
     assert len({*seeds}) == len(seeds)
     assert {*seeds} < {*incumbent.blocks}
+
+
+def test_what_an_arm_leaves_in_memory_is_no_answer_where_the_next_is_looked_at() -> None:
+    """On a GPU their results take turns with the same memory."""
+    for number in range(20):
+        _, (candidate, incumbent, _) = replica(number, replace(CPU, kind="cuda"))
+        assert len(candidate.told_before) == 2
+        assert {*candidate.told_before}.isdisjoint(incumbent.blocks)
 
 
 def test_the_verdict_says_why_a_case_is_timed_by_events() -> None:

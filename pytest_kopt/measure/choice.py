@@ -8,7 +8,7 @@ import torch
 
 from pytest_kopt.errors import BadInput
 from pytest_kopt.measure.engine import Before, Block, Call, CaptureFailed
-from pytest_kopt.measure.gpu import DoBenchBlock, events_block, graph_block
+from pytest_kopt.measure.gpu import DoBenchBlock, GraphMemory, events_block, graph_block
 from pytest_kopt.measure.wall import WallEngine, interpreted_block
 
 
@@ -19,12 +19,13 @@ def prepare(
     calls: Sequence[Call],
     before: Before = None,
     cpu: WallEngine = WallEngine(),  # noqa: B008 - immutable
+    memory: GraphMemory | None = None,
 ) -> Block:
     """Return a block timed by the engine that `option` names ("auto": the best there is).
 
-    auto is graph replay where the calls can be captured, else a full queue; the wall clock on the
-    CPU, with `cpu`. A named engine is used or fails: there is no quiet fallback. Raises
-    CaptureFailed then, and BadInput for an engine that the device does not have.
+    auto is graph replay where the calls can be captured, its results in `memory`, else a full
+    queue; the wall clock on the CPU, with `cpu`. A named engine is used or fails: there is no quiet
+    fallback. Raises CaptureFailed then, and BadInput for an engine that the device does not have.
     """
     if interpreted:
         return interpreted_block(calls, before)
@@ -34,13 +35,13 @@ def prepare(
         return cpu.prepare(calls, before)
     if option == "auto":
         try:
-            return graph_block(calls, before)
+            return graph_block(calls, before, memory)
         except CaptureFailed as error:
             block = events_block(calls, before)
             block.not_captured = str(error)
             return block
     engines: dict[str, Callable[[Sequence[Call], Before], Block]] = {
-        "graph": graph_block,
+        "graph": lambda calls, before: graph_block(calls, before, memory),
         "events": events_block,
         "wall": WallEngine(torch.cuda.synchronize).prepare,
         "do_bench": DoBenchBlock,

@@ -325,6 +325,10 @@ class _Blocks:
     def run(self, arm: str, seed: int) -> Times:
         number, self._runs[arm] = self._runs[arm], self._runs[arm] + 1
         child, before = self.arms[arm], number in self._told_before.get(arm, ())
+        if before:
+            # The arm before this one has left results of the content that both meet, in memory that
+            # this one's may lie in.
+            seed = self._order.getrandbits(62)
         keeps = self.keeps(child)
         child.tell("block", arm=arm, seed=seed, is_looked_at=before, keeps=keeps)
         message = child.receive()

@@ -17,13 +17,25 @@ from pytest_kopt.honesty.reuse import known_content_gain
 from pytest_kopt.measure.choice import prepare
 from pytest_kopt.measure.cold import input_pool, launch_stream
 from pytest_kopt.measure.engine import Block, CaptureFailed
-from pytest_kopt.measure.gpu import events_block, graph_block
+from pytest_kopt.measure.gpu import GraphMemory, events_block, graph_block
 
 pytestmark = pytest.mark.gpu
 
 
 def randn(*shape: int, grad: bool = False) -> torch.Tensor:
     return torch.randn(*shape, device="cuda", requires_grad=grad)
+
+
+class Kept:
+    """A call whose last result stays."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.call = call
+        self.result: Any = None
+
+    def __call__(self) -> Any:
+        self.result = self.call()
+        return self.result
 
 
 def kernel_ms(call: Callable[[], object], times: int = 20) -> float:
@@ -68,12 +80,46 @@ def test_a_launch_bound_call_is_timed_by_what_the_device_does() -> None:
 
 def test_a_kernel_that_allocates_inside_the_capture() -> None:
     """And whose results stay apart: every call's output is what eager mode returns."""
+
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, x * 2]).sort().values
+
     inputs = [randn(1 << 16) for _ in range(3)]
-    calls = [lambda x=x: torch.cat([x, x * 2]).sort().values for x in inputs]
-    block: Any = graph_block(calls)
+    calls = [Kept(functools.partial(doubled, x)) for x in inputs]
+    graph_block(calls).run()
+    for x, call in zip(inputs, calls, strict=True):
+        assert torch.equal(call.result, doubled(x))
+
+
+def test_results_of_two_versions_take_turns_with_the_same_memory() -> None:
+    """What either gave is there until the other runs."""
+    inputs = [randn(1 << 20) for _ in range(3)]
+    memory = GraphMemory()
+    versions: tuple[Callable[..., Any], ...] = (lambda x: {"y": x + 1}, lambda x: {"y": x * 1})
+    blocks, places, held = [], [], torch.cuda.memory_allocated()
+    for version in versions:
+        calls = [Kept(functools.partial(version, x)) for x in inputs]
+        memory.lay_out([call.call for call in calls], None)
+        block = graph_block(calls, None, memory)
+        for call in calls:
+            call.result = memory.let_go(call.result)
+        blocks.append((block, calls))
+        places.append([call.result["y"].data_ptr() for call in calls])
+    assert places[0] == places[1] and torch.cuda.memory_allocated() == held
+    for more, (block, calls) in ((1, blocks[0]), (0, blocks[1]), (1, blocks[0])):
+        block.run()
+        for x, call in zip(inputs, calls, strict=True):
+            torch.testing.assert_close(call.result["y"], x + more)
+
+
+def test_a_buffer_that_a_kernel_keeps_is_not_given_to_others() -> None:
+    x, memory, own = randn(1 << 10), GraphMemory(), randn(1 << 10)
+    calls = [Kept(lambda: torch.add(x, 1, out=own)), Kept(lambda: own * 2)]
+    block = graph_block(calls, None, memory)
+    buffer, doubled = (memory.let_go(call.result) for call in calls)
+    assert buffer is own and doubled is not calls[1].result
     block.run()
-    for x, out in zip(inputs, block.kept, strict=True):
-        assert torch.equal(out, torch.cat([x, x * 2]).sort().values)
+    torch.testing.assert_close(doubled, 2 * (x + 1))
 
 
 def test_a_kernel_with_streams_of_its_own_that_are_joined() -> None:
@@ -87,9 +133,9 @@ def test_a_kernel_with_streams_of_its_own_that_are_joined() -> None:
         torch.cuda.current_stream().wait_stream(side)
         return left + right
 
-    block: Any = graph_block([call])
-    block.run()
-    torch.testing.assert_close(block.kept[0], a @ a + a + 1)
+    kept = Kept(call)
+    graph_block([kept]).run()
+    torch.testing.assert_close(kept.result, a @ a + a + 1)
 
 
 def test_a_stream_that_is_not_joined_cannot_be_captured() -> None:

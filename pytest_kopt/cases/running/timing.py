@@ -37,6 +37,7 @@ from pytest_kopt.measure.engine import (
     by_events,
     time_block,
 )
+from pytest_kopt.measure.gpu import GraphMemory
 from pytest_kopt.numerics.nested import storages
 
 #: How far below its SNR in the check a timed result may lie, in dB, before it is plainly wrong.
@@ -168,6 +169,7 @@ def prepare_blocks(
     """
     sets = [Held(given, case.rewritten) for given in pool.sets]
     renewal = None if interpreted else renewal_of(sets, case, bench, draws=looks is None)
+    memory = GraphMemory() if bench.device != "cpu" and len(versions) > 1 else None
 
     def spotted(
         arm: str, engine: str, calls: Sequence[Forward | Backward], renewal: Renewal | Redraw | None
@@ -190,15 +192,20 @@ def prepare_blocks(
                     step()
 
         keeper = Keeper(recorders, before) if renewal is not None and before else None
+        if memory is not None and engine in ("auto", "graph"):
+            memory.lay_out(calls, before)
         try:
             block = prepare(
-                engine, bench.device, interpreted, recorders, keeper or before, bench.cpu
+                engine, bench.device, interpreted, recorders, keeper or before, bench.cpu, memory
             )
         except CaptureFailed as error:
             raise case.refusal(
                 f"engine {engine} was asked for, but the calls cannot be captured: {error}",
                 "engine auto, which times such a case by events, or events",
             ) from None
+        if memory is not None and block.engine == "graph":
+            for recorder in recorders:
+                recorder.result = memory.let_go(recorder.result)
         if looks is None:
             return Spotted(block, case, recorders, renewal, keeper, arm=arm)
         runs = _DISCARDED + bench.repeats
