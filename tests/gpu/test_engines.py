@@ -105,7 +105,8 @@ def test_results_of_two_versions_take_turns_with_the_same_memory() -> None:
             call.result = memory.let_go(call.result)
         blocks.append((block, calls))
         places.append([call.result["y"].data_ptr() for call in calls])
-    assert places[0] == places[1] and torch.cuda.memory_allocated() == held
+    assert places[0] == places[1]
+    assert torch.cuda.memory_allocated() < held + inputs[0].nbytes, "nothing is kept"
     for more, (block, calls) in ((1, blocks[0]), (0, blocks[1]), (1, blocks[0])):
         block.run()
         for x, call in zip(inputs, calls, strict=True):
@@ -229,12 +230,13 @@ def test_a_backward_is_captured(function: Any, shapes: list[tuple[int, int]]) ->
     given = tuple(randn(*shape, grad=True) for shape in shapes)
     with launch_stream("cuda"):
         call = Backward(case_of(function, given), function, given, 7)
-    block: Any = prepare("auto", "cuda", False, [call])
+    kept = Kept(call)
+    block = prepare("auto", "cuda", False, [kept])
     assert block.engine == "graph", "autograd allows it here"
     block.run()
-    wanted: Any = call()
+    wanted = call()
     torch.cuda.synchronize()
-    for found, expected in zip(block.kept[0], wanted, strict=True):
+    for found, expected in zip(kept.result, wanted, strict=True):
         torch.testing.assert_close(found, expected)
     with launch_stream("cuda"):
         assert block.run() == pytest.approx(kernel_ms(call), rel=0.3)
