@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -172,6 +173,21 @@ def test_a_second_thread_makes_a_parent_unfit() -> None:
     finally:
         over.set()
         thread.join()
+
+
+@pytest.mark.parametrize("name", ["triton.runtime.cache", "triton.compiler.compiler"])
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_triton_hashes_itself_once_for_all_forks_where_a_gpu_is(
+    has_gpu: bool, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    for known in ("triton.runtime.cache", "triton.compiler.compiler"):
+        given = {"triton_key": lambda: asked.append("key")} if known == name else {}
+        monkeypatch.setitem(sys.modules, known, SimpleNamespace(**given))
+    driver = tmp_path if has_gpu else tmp_path / "none"
+    monkeypatch.setattr(forking, "_DRIVERS", (str(driver),))
+    forking._hash_triton()
+    assert asked == ["key"] * has_gpu
 
 
 def test_an_open_device_makes_a_parent_unfit(

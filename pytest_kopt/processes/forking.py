@@ -15,6 +15,8 @@ import signal
 import socket
 import struct
 import sys
+import threading
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -28,8 +30,9 @@ from pytest_kopt.processes.parent_death import end_with_parent
 from pytest_kopt.processes.reload import differ
 
 #: Without these no case runs. What is not there, like Triton or a vendor's library, is left out.
+_LIBRARIES = ("torch", "triton")
 _FIRST = (
-    *("pytest", "torch", "triton", "numpy.random", "pynvml", "pytest_kopt.processes.served"),
+    *("pytest", "numpy.random", "pynvml", "pytest_kopt.processes.served"),
     *("pytest_kopt.cases.running.runner", "pytest_kopt.cases.running.arms"),
     *("pytest_kopt.sameness.launches", "pytest_kopt.session.assemble"),
     # pytest loads these as it starts.
@@ -39,6 +42,9 @@ _FIRST = (
 )
 #: Device files of NVIDIA's and AMD's drivers, open in a process that has a context.
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/dxg")
+#: Those that are there where such a driver is.
+_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+_ENDING_SECONDS = 1.0
 #: How a fork's exit status is written to the deciding process.
 STATUS = struct.Struct("i")
 
@@ -50,7 +56,15 @@ def main() -> None:
     gc.disable()
     control = socket.socket(fileno=int(sys.argv[1]))
     waking, wake = wakes_when_forks_end()
+    _import(_LIBRARIES)
+    hashing = threading.Thread(target=_hash_triton)
+    hashing.start()
     _import(_FIRST)
+    hashing.join()
+    # The system's thread is there for a moment longer.
+    begin = time.monotonic()
+    while _threads() > 1 and time.monotonic() < begin + _ENDING_SECONDS:
+        time.sleep(0.001)
     was_frozen()
     children: dict[int, int] = {}
     while True:
@@ -71,6 +85,19 @@ def _import(names: Iterable[str]) -> None:
             except Exception:  # noqa: S112 - whoever needs it says what is wrong with it
                 continue
     gc.freeze()
+
+
+def _hash_triton() -> None:
+    """Have Triton hash itself where a GPU is: 500 MB that each process else reads once, for 0.4 s.
+
+    It keeps the hash as long as a process lives, and asks for it before it takes any kernel from
+    its cache.
+    """
+    if not any(map(os.path.exists, _DRIVERS)):
+        return
+    for module in ("triton.runtime.cache", "triton.compiler.compiler"):
+        with suppress(Exception):
+            sys.modules[module].triton_key()
 
 
 def unfit() -> str:
