@@ -7,10 +7,11 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS
 from pytest_kopt.paired.arms import ONE_PROCESS, TWO_PROCESSES
 from pytest_kopt.paired.lane import Lane
@@ -33,12 +34,14 @@ class Carrier:
         self.how, self.tells_more = how, tells_more
         self.loads, self.held_seconds = 1, 0.5
         self.tried: list[object] = []
+        self.joined: list[object] = []
         self.has_ended = False
         self._fails = fails
 
     def load(self, nodeid: str) -> None: ...
 
-    def join(self, child: object) -> None: ...
+    def join(self, child: object) -> None:
+        self.joined.append(child)
 
     def load_anew(self, referee: object) -> None:
         assert not self.has_ended
@@ -75,12 +78,34 @@ class Starting:
 
     def start_alone(self, place: Place) -> None: ...
 
+    def start_nearby(self, place: Place) -> object:
+        nothing: Any = list
+        told = {"are_orphans": False, "same": {}, "died": "", "died_in": "", "how": self.how}
+        return SimpleNamespace(**told, wait=nothing, end=nothing, kill=nothing)
+
     def start_referee(self, *where: object) -> object:
         quiet: Callable[[], None] = lambda: None  # noqa: E731
         return SimpleNamespace(has_died=False, kill=quiet, end=quiet)
 
     def fall_back(self, how: str, refused: Refused) -> None:
         self.fell_back.append(refused)
+
+
+class Gaining(Carrier):
+    """Finds every case 10 % faster; `seen` is what had been joined to whom when a case was done."""
+
+    seen: ClassVar[list[list[int]]] = []
+    all: ClassVar[list[Carrier]] = []
+
+    def measure(self, ids: Sequence[str], *rest: Any) -> dict[str, CaseQuads]:
+        found: dict[str, CaseQuads] = {}
+        old, new = (INCUMBENT, (1.1, None)), (CANDIDATE, (1.0, None))
+        for nodeid in ids:
+            found[nodeid] = CaseQuads(nodeid, "wall", {CANDIDATE: [[new, old, old, new]]})
+            *_, look_ahead = rest
+            look_ahead(found)
+            Gaining.seen.append([len(each.joined) for each in Gaining.all])
+        return found
 
 
 def lane_of(arms: Starting, kind: str = "cpu", *, loads_anew: bool = True) -> Lane:
@@ -167,6 +192,24 @@ def test_the_incumbent_alone_is_timed_as_often_loaded_as_replicas_are(
         assert len(found.quads["alone"]) == quads
     assert len(arms.started) == 3 and arms.started[-1].loads == quads
     assert lane.held_seconds == (count + quads) * 0.5
+
+
+@pytest.mark.parametrize(
+    ("kind", "seen"),
+    [("cuda", [[0, 1], [0, 1], [0, 1], [0, 1]]), ("cpu", [[0], [0], [0, 1], [0, 1]])],
+)
+def test_the_incumbent_alone_starts_up_as_soon_as_a_gain_shows(
+    kind: str, seen: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the next replica, where that is there already: on the CPU it would disturb."""
+    monkeypatch.setattr(sys.modules[__name__], "Carrier", Gaining)
+    arms = Starting()
+    arms.asks_more = True
+    Gaining.seen, Gaining.all = [], arms.started
+    lane = lane_of(arms, kind)
+    lane.get_ahead(2 if kind == "cuda" else 1)
+    lane.measure(2, None)
+    assert Gaining.seen == seen
 
 
 def test_what_is_the_projects_is_loaded_anew_but_not_pytests_plugins(tmp_path: Path) -> None:

@@ -42,14 +42,21 @@ class _BesideAlone:
     def is_due(self) -> bool:
         return self._has_gain and self.replica is None
 
+    def look(self, found: Mapping[str, CaseQuads]) -> None:
+        """Note whether there is a gain in what a replica has found so far."""
+        gains = [quads.ratio("step") for quads in _timed(found)]
+        self._has_gain = bool(gains) and fmean(gains) > math.log1p(_GAIN_PCT / 100)
+
     def take(self, found: Mapping[str, CaseQuads]) -> None:
         """Take out what was timed of the incumbent alone, and note whether there was a gain."""
-        timed = [quads for quads in found.values() if CANDIDATE in quads.quads]
-        for quads in timed:
+        for quads in _timed(found):
             if alone := quads.quads.pop("alone", None):
                 self.told[quads.nodeid] = replace(quads, quads={"alone": alone})
-        gain = fmean(quads.ratio("step") for quads in timed) if timed else 0.0
-        self._has_gain = gain > math.log1p(_GAIN_PCT / 100)
+        self.look(found)
+
+
+def _timed(found: Mapping[str, CaseQuads]) -> list[CaseQuads]:
+    return [quads for quads in found.values() if CANDIDATE in quads.quads]
 
 
 class Lane:
@@ -169,11 +176,9 @@ class Lane:
                 # They ended with what tried shapes nearby.
                 continue
             replica = self._started[0]
-            if self._beside_alone.is_due and arms.asks_more and self._can_be_joined(replica):
-                self._beside_alone.replica = replica
-                replica.join(arms.start_alone(self.place))
+            self._join(replica)
             try:
-                found = replica.measure(wanted, arms.random, self._await_leaving)
+                found = replica.measure(wanted, arms.random, self._await_leaving, self._look_ahead)
             except Refused as refused:
                 crowded = len(self._started + self._living) > 1 or self._nearby is not None
                 if replica.are_orphans:
@@ -218,9 +223,21 @@ class Lane:
             return replica
         return self._arms.start(self.place, self._judge(), tells_more=not number)
 
-    def _can_be_joined(self, replica: Replica) -> bool:
-        """Say whether another process has room beside a replica that is its process's first."""
-        return self._room > 1 and replica.how == ONE_PROCESS and replica.loads == 1
+    def _look_ahead(self, found: Mapping[str, CaseQuads]) -> None:
+        """Have the incumbent alone start up beside the next replica while this one is measured."""
+        self._beside_alone.look(found)
+        if self._started[1:]:
+            self._join(self._started[1])
+
+    def _join(self, replica: Replica) -> None:
+        """Have the incumbent timed alone beside a replica, if that is due and can be.
+
+        A replica that is its process's first has room for another process.
+        """
+        has_room = self._room > 1 and replica.how == ONE_PROCESS and replica.loads == 1
+        if self._beside_alone.is_due and self._arms.asks_more and has_room:
+            self._beside_alone.replica = replica
+            replica.join(self._arms.start_alone(self.place))
 
     def _keep_or_dismiss(self, replica: Replica) -> None:
         """Keep a measured replica's process for another, where one can load anew; or let it end."""

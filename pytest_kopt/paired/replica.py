@@ -162,15 +162,20 @@ class Replica(Children):
         self._asked, self.held_seconds, self.tried = None, 0.0, []
 
     def measure(
-        self, ids: Sequence[str], order: random.Random, clear: Callable[[], None]
+        self,
+        ids: Sequence[str],
+        order: random.Random,
+        clear: Callable[[], None],
+        look_ahead: Callable[[Mapping[str, CaseQuads]], None] = lambda found: None,
     ) -> dict[str, CaseQuads]:
         """Measure every case, one after the other, alone on the device.
 
-        `clear` is called before anything is timed and waits for what is still on its way out.
+        `clear` is called before anything is timed and waits for what is still on its way out,
+        `look_ahead` with what is found so far, while the next case is loaded.
         Raises Refused when a process cannot hold its arms, Died when one dies, NoIdleGpu when a
         stranger does not leave the device, Caught when the candidate gave itself away.
         """
-        found = {}
+        found: dict[str, CaseQuads] = {}
         nodeid = None
         try:
             for child in self.children:
@@ -183,6 +188,7 @@ class Replica(Children):
                 if left:
                     # Meanwhile this one is judged, and others may have the device.
                     self._ask(left[0])
+                look_ahead(found)
                 if not all(map(self._judge, looks)):
                     # Its own process judges it, which has gone on: once more, then.
                     left.append(nodeid)
