@@ -170,11 +170,13 @@ def paired() -> Rows:
         ("paired_aa_checked_h200", "H200, 5 cases, fresh interpreters"),
         ("paired_aa_forked_h200", "H200, 5 cases, forks"),
         ("paired_aa_shared_h200", "H200, 5 cases, two to four sessions at once"),
+        ("paired_placed_h200", "H200, 5 cases, results at the same addresses"),
         ("paired_cpu", "CPU, 3 cases, every core kept busy"),
     ):
         found = read(name)
         said = found if isinstance(found, list) else found.get("verdicts", found.get("aa"))
         said = [entry for entry in said if entry.get("compare", "paired") == "paired"]
+        said = [entry for entry in said if not entry.get("truth_pct")]
         changes = [
             entry["aggregate"]["change_pct"] if "aggregate" in entry else entry["change_pct"]
             for entry in said
@@ -196,9 +198,10 @@ def paired() -> Rows:
 def resolution() -> Rows:
     """Changes that were made on purpose, and the smallest gain that a calibration would accept."""
     verdicts: dict[str, Rows] = {}
-    for entry in read("paired_known_h200")["verdicts"]:
-        truth = ", ".join(f"{pct:+.2f}" for pct in entry["truth_pct"].values())
-        verdicts.setdefault(truth, []).append(entry)
+    for name, where in (("paired_known_h200", ""), ("paired_placed_h200", "; same addresses")):
+        for entry in filter(lambda entry: entry["truth_pct"], read(name)["verdicts"]):
+            truth = ", ".join(f"{pct:+.2f}" for pct in entry["truth_pct"].values())
+            verdicts.setdefault(truth + where, []).append(entry)
     rows: Rows = [
         {
             "known change (H200)": truth,

@@ -33,9 +33,9 @@ _WARMUP_MS, _REP_MS = 25, 100
 class GraphMemory:
     """Memory that the graphs of several versions take turns with.
 
-    Where results lie makes a kernel faster or slower: two captures of one RMSNorm differed by 0.2 %
-    on average on an H200, and by 0.03 % with their results at the same addresses. So the memory of
-    a captured version's results is given up to the next one: calls that allocate alike get the same
+    Where results lie makes a kernel faster or slower: two copies of an RMSNorm vary by 0.27 % on an
+    H200, by 0.05 % with their results at the same addresses (docs/paired.md). So the memory of a
+    captured version's results is given up to the next one: calls that allocate alike get the same
     addresses. A replay writes there again; what it gave has to be read before another's.
     """
 
