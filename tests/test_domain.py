@@ -46,6 +46,8 @@ def content(case: Case, kind: str) -> Tensor:
 def test_the_patterns_are_what_they_are_called() -> None:
     case = case_of()
     assert bool((content(case, "outlier").amax(1) == 256).all())
+    rows = content(case, "lopsided").abs().mean(1)
+    assert rows.max() > 4 * rows.min()
     masked = content(case, "masked")
     assert bool(masked[:, 0].isfinite().all()) and bool((masked[:, -1] == -torch.inf).any())
     constant = content(case, "constant")
@@ -175,6 +177,25 @@ def timid(x: Tensor) -> Tensor:
     return torch.softmax(x, -1)
 
 
+class TakesFlatGradients(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(out := torch.softmax(x, -1))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (out,), grad = ctx.saved_tensors, grads[0]
+        grad = grad.as_strided(grad.shape, (grad.shape[1], 1))
+        found: Tensor = out * (grad - (grad * out).sum(-1, keepdim=True))
+        return found
+
+
+def trained(x: Tensor) -> Tensor:
+    made: Tensor = TakesFlatGradients.apply(x)  # type: ignore[no-untyped-call]
+    return made
+
+
 def said_of(candidate: Callable[..., Any], **changes: Any) -> list[tuple[str, bool]]:
     case, tried = case_of(candidate, **changes), list[Tried]()
     for kind, near in cases_of(case, 7):
@@ -184,6 +205,15 @@ def said_of(candidate: Callable[..., Any], **changes: Any) -> list[tuple[str, bo
     assert {item.kind for item in tried} >= {"outlier", "masked", "strided", "wider"}
     found_of = held_out_findings(tried, CANDIDATE, INCUMBENT, {})
     return [(finding.check, finding.rejects) for finding in found_of]
+
+
+@pytest.mark.parametrize(("candidate", "outcome"), [(softmax, "right"), (trained, "wrong")])
+def test_incoming_gradients_lie_otherwise_too(candidate: Callable[..., Any], outcome: str) -> None:
+    inputs = lambda: (torch.randn(8, 64, requires_grad=True),)  # noqa: E731
+    case = case_of(candidate, inputs=inputs, backward=True)
+    (near,) = [near for kind, near in cases_of(case, 7) if kind == "strided"]
+    found = try_shape("strided", near, {INCUMBENT: softmax, CANDIDATE: candidate}, "cpu", 7)
+    assert found is not None and found.outcomes == {INCUMBENT: "right", CANDIDATE: outcome}
 
 
 @pytest.mark.parametrize(

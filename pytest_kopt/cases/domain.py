@@ -187,6 +187,16 @@ def _masked(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return x.masked_fill(places >= kept, float("-inf"))
 
 
+def _lopsided(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return rows 2 ** -6 to 2 ** 6 times as large, and every n-th element 16 times."""
+    if not x.ndim:
+        return x
+    steps = torch.randint(-6, 7, (*x.shape[:-1], 1), generator=generator)
+    found = x * torch.exp2(steps.float()).to(x)
+    found[..., :: 2 ** int(torch.randint(1, 7, (), generator=generator))] *= 16
+    return found
+
+
 def _says_something(x: torch.Tensor) -> bool:
     return x.dtype not in SCALABLE or not x.numel() or bool(x.any())
 
@@ -197,19 +207,21 @@ def _filled(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return torch.randn(x.shape, generator=generator).to(x)
 
 
-def _transposed(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def transposed(x: torch.Tensor) -> torch.Tensor:
+    """Return the same values, the last two dimensions in the other order in memory."""
     return x.transpose(-1, -2).contiguous().transpose(-1, -2) if x.ndim > 1 else x
 
 
 _CHANGES: dict[Kind, Change] = {
     "large": _larger,
     "outlier": _outlier,
+    "lopsided": _lopsided,
     "masked": _masked,
     "constant": lambda x, _: x[..., :1].expand_as(x).clone() if x.ndim else x,
     "tiny": lambda x, _: x / 2**12,
     "filled": _filled,
     "negated": lambda x, _: -x,
     "sorted": lambda x, _: x.sort(-1, descending=True).values if x.ndim else x,
-    "strided": _transposed,
+    "strided": lambda x, _: transposed(x),
     "wider": lambda x, _: x.to(_WIDER.get(x.dtype, x.dtype)),
 }

@@ -38,6 +38,11 @@ PATTERNS: dict[Kind, Pattern] = {
         f"inputs {LARGER:g} times as large, the first row zeros", _VALUES, "moderate values"
     ),
     "outlier": Pattern("one outlier in every row", _VALUES, "moderate values"),
+    "lopsided": Pattern(
+        "rows of different size, with larger elements at equal distances",
+        _VALUES,
+        "moderate values",
+    ),
     "masked": Pattern("rows that end in -inf, as masks make them", _VALUES, "finite"),
     "constant": Pattern("rows of one value", _VALUES, "moderate values"),
     "tiny": Pattern("inputs 4096 times smaller", _VALUES, "moderate values"),
@@ -46,7 +51,7 @@ PATTERNS: dict[Kind, Pattern] = {
     "sorted": Pattern("rows in falling order", _VALUES, "declared order"),
     "numbers": Pattern("other numbers and switches as arguments", _VALUES, "declared numbers"),
     "indices": Pattern("masks and integers in another order", _VALUES, "declared order"),
-    "strided": Pattern("transposed views as inputs", _LAYOUT, "contiguous"),
+    "strided": Pattern("transposed inputs and incoming gradients", _LAYOUT, "contiguous"),
     "wider": Pattern("inputs of the next wider dtype", _DTYPE, "declared dtypes"),
 }
 #: With these, elements of a row are equal: which of them an index names is nobody's promise, and

@@ -141,8 +141,14 @@ class Candidate:
     So do the incoming gradients: a cache keyed on them is met with new content.
     """
 
-    def __init__(self, case: Case, function: Callable[..., Any]) -> None:
-        self._case = case
+    def __init__(
+        self,
+        case: Case,
+        function: Callable[..., Any],
+        lay: Callable[[torch.Tensor], torch.Tensor] = lambda incoming: incoming,
+    ) -> None:
+        """Call the function; `lay` returns an incoming gradient as it is to lie in memory."""
+        self._case, self._lay = case, lay
         self._function = case.positional(function)
         self._incoming: dict[str, torch.Tensor] = {}
         self._drawn: dict[str, torch.Tensor] = {}
@@ -184,7 +190,7 @@ class Candidate:
         values = grad_out(out, seed)
         held = self._incoming.get(name)
         if held is None or held.shape != values.shape or held.dtype != values.dtype:
-            held = self._incoming[name] = torch.empty_like(values)
+            held = self._incoming[name] = torch.empty_like(self._lay(values))
         held.data.copy_(values)
         self._drawn[name] = values
         return held
