@@ -73,7 +73,10 @@ class GraphMemory:
             place = item.storage_offset(), item.shape, item.stride()
             return found.set_(memory.untyped_storage(), *place)
 
-        return mapped(results, view)
+        # What cannot be built from its parts keeps its memory.
+        with suppress(Exception):
+            return mapped(results, view)
+        return results
 
 
 class _Bytes:
