@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .project import KERNEL, Project
+from .project import CASES, KERNEL, Project
 from .sources import doubled_kernel
 
 FASTER, SLOWER = doubled_kernel(187.5), doubled_kernel(312.5)
@@ -292,3 +292,13 @@ def test_the_baseline_is_the_kernel_of_head(fresh: Project) -> None:
     run = fresh.round(1)
     assert run.code == 4 and "differs from HEAD" in run.refusal
     assert not fresh.was_measured
+
+
+def test_an_installed_copy_in_front_of_the_kernel_is_named(fresh: Project) -> None:
+    """Every round said that both versions are the same, and not why."""
+    fresh.write("tests/installed.py", fresh.read(KERNEL))
+    fresh.replace(CASES, "from kernels.doubled import", "from installed import")
+    run = fresh.round(1)
+    assert run.code == 0, run.text
+    (flag,) = [flag for flag in fresh.verdict(1)["flags"] if "no case imports" in flag]
+    assert KERNEL in flag and "they call installed.doubled" in flag

@@ -5,7 +5,7 @@ Schema, case set and harness are those of the whole campaign from here on. Nothi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from pytest_kopt.campaign import hypothesis, levels
@@ -62,7 +62,7 @@ def freeze_harness(begun: Begun, ids: Sequence[str], collector: Collector) -> Be
 
 def close_baseline(ran: Ran) -> Closing:
     gathered = gather(ran)
-    judged = Judged(gathered, _judge(gathered)).flagged(*_notices(gathered))
+    judged = Judged(gathered, _judge(gathered)).flagged(*_notices(gathered), *_unused(gathered))
     judged = profiled(judged.saying_why_blocked())
     judged = _with_kernel_time(judged)
     proposed = _proposed(gathered) if judged.verdict.decision is Decision.BASELINE else None
@@ -139,6 +139,22 @@ def _notices(gathered: Gathered) -> list[Finding]:
     found = judging.findings_of(gathered.results)
     found += ask(Phase.CLAIMED, claim=gathered.opened.notes.claim, found=found)
     return [item for item in found if not item.rejects]
+
+
+def _unused(gathered: Gathered) -> Iterator[str]:
+    """Say so where no case imports the kernel: an installed copy stands in front of it, perhaps."""
+    campaign, evidences = gathered.opened.campaign, [r.evidence for r in gathered.results]
+    manifest, files = campaign.manifest, campaign.candidate().files
+    # What is built, or lies elsewhere, is imported by another name.
+    if manifest.upstream or manifest.rebuild_command or any(path[-3:] != ".py" for path in files):
+        return
+    loaded = {path for evidence in evidences for path in evidence.loaded or ()}
+    if loaded and loaded.isdisjoint(files):
+        called = ", ".join(dict.fromkeys(filter(None, (e.function for e in evidences))))
+        yield (
+            f"no case imports {min(files)}, so its changes change nothing: they call {called}; "
+            "take an installed copy out of the way, or correct kernel_source in manifest.yaml"
+        )
 
 
 def _proposed(gathered: Gathered) -> list[str] | None:
