@@ -286,6 +286,37 @@ def test_a_grad_out_cache_is_refused() -> None:
     assert "grad-out-cache" in checks(rehearsed(grad_memo(), backward=True))
 
 
+class KeptOnTheGraph(torch.autograd.Function):
+    """Transposes once for each graph."""
+
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(a, w)
+        ctx.transposed = None
+        return a @ w
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        a, w = ctx.saved_tensors
+        if ctx.transposed is None:
+            ctx.transposed = w.t().contiguous()
+        return grad @ ctx.transposed, a.t() @ grad
+
+
+class Transposing(KeptOnTheGraph):
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        a, w = ctx.saved_tensors
+        return grad @ w.t().contiguous(), a.t() @ grad
+
+
+@pytest.mark.parametrize("function", [KeptOnTheGraph, Transposing])
+def test_what_a_backward_keeps_for_another_one_is_refused(function: Any) -> None:
+    """Blocks call one backward many times on its graph, and a training step does not."""
+    found = checks(rehearsed(function.apply, backward=True))
+    assert found == ["grad-out-cache"] * (function is KeptOnTheGraph)
+
+
 class Counting:
     """Answers from memory after some calls."""
 

@@ -135,9 +135,10 @@ def _findings(trace: Trace, wrong: Sequence[Step], share: float) -> Iterator[Fin
     if GRAD_OUT in trace.cached:
         yield Finding(
             "grad-out-cache",
-            "the same grad_out once more costs less work than a fresh one, and no step of a "
-            "training loop sees one twice (hit rate 0 %)",
-            advice="cache nothing that was computed from an incoming gradient",
+            "the same grad_out, or the same graph, once more costs less work than a fresh one, and "
+            "no step of a training loop sees one twice (hit rate 0 %)",
+            advice="cache nothing that was computed from an incoming gradient, and have a backward "
+            "keep nothing for another one",
             bucket="W2",
         )
     if WEIGHT in trace.cached:

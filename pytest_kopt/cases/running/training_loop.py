@@ -96,7 +96,10 @@ class Loop:
         """Say whether anything looks like a cache: three sets of inputs, one reference call."""
         first, second, third = (self._batch(seeds(f"probe {i}")) for i in range(3))
         self._adopt(first)
-        works = [self._forward(first).work]
+        call = self._forward(first)
+        works = [call.work]
+        # What the first backward of all makes once is none of a later one's work.
+        self._backward(call, first.seed)
         self._adopt(second)
         works += [self._forward(second).work for _ in range(2)]
         self._update(third)
@@ -104,8 +107,8 @@ class Loop:
         works.append(changed.work)
         if any(saves(one, other) for one in works for other in works):
             return True
-        gradients, _ = self._backward(changed, third.seed)
-        if self._case.backward and self._reuse_saves(changed):
+        gradients, work = self._backward(changed, third.seed)
+        if self._case.backward and self._reuse_saves(changed, work):
             return True
         return bool(self._wrong(changed, gradients, third))
 
@@ -149,7 +152,7 @@ class Loop:
             )
         if case.backward:
             # A backward that writes over what the forward saved cannot run again on the same graph.
-            step.saved[GRAD_OUT] = not case.rewritten and self._reuse_saves(last)
+            step.saved[GRAD_OUT] = not case.rewritten and self._reuse_saves(last, last_back)
         self._last = last.work, last_back
         return step
 
@@ -217,10 +220,11 @@ class Loop:
         )
         return dict(zip(call.leaves, taken(found), strict=True)), work
 
-    def _reuse_saves(self, call: _Call) -> bool:
+    def _reuse_saves(self, call: _Call, first: Work) -> bool:
+        """Say whether known gradients, or a graph that had a `first` backward, cost less work."""
         grads = [torch.randn_like(out) for out in call.roots]
         fresh, *known = (self._backward(call, 0, grads)[1] for _ in range(3))
-        return any(saves(work, fresh) for work in known)
+        return saves(fresh, first) or any(saves(work, fresh) for work in known)
 
     def _wrong(self, call: _Call, gradients: dict[int, Any], batch: _Batch) -> str:
         problem, found_db = self._judged(call, gradients, batch.pristine, batch.seed)
