@@ -207,12 +207,42 @@ def said_of(candidate: Callable[..., Any], **changes: Any) -> list[tuple[str, bo
     return [(finding.check, finding.rejects) for finding in found_of]
 
 
-@pytest.mark.parametrize(("candidate", "outcome"), [(softmax, "right"), (trained, "wrong")])
-def test_incoming_gradients_lie_otherwise_too(candidate: Callable[..., Any], outcome: str) -> None:
-    inputs = lambda: (torch.randn(8, 64, requires_grad=True),)  # noqa: E731
-    case = case_of(candidate, inputs=inputs, backward=True)
+class TakesFlatTotals(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.columns = x.shape[1]
+        return x.sum(-1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0].as_strided(grads[0].shape, (1,))[:, None].repeat(1, ctx.columns)
+
+
+def totals(x: Tensor) -> Tensor:
+    made: Tensor = TakesFlatTotals.apply(x)  # type: ignore[no-untyped-call]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("incumbent", "candidate", "outcome"),
+    [
+        (softmax, softmax, "right"),
+        (softmax, trained, "wrong"),
+        (summed, summed, "right"),
+        (summed, totals, "wrong"),
+    ],
+)
+def test_incoming_gradients_lie_otherwise_too(
+    incumbent: Callable[..., Any], candidate: Callable[..., Any], outcome: str
+) -> None:
+    case = case_of(
+        candidate,
+        inputs=lambda: (torch.randn(8, 64, requires_grad=True),),
+        reference=lambda x: incumbent(x.double()),
+        backward=True,
+    )
     (near,) = [near for kind, near in cases_of(case, 7) if kind == "strided"]
-    found = try_shape("strided", near, {INCUMBENT: softmax, CANDIDATE: candidate}, "cpu", 7)
+    found = try_shape("strided", near, {INCUMBENT: incumbent, CANDIDATE: candidate}, "cpu", 7)
     assert found is not None and found.outcomes == {INCUMBENT: "right", CANDIDATE: outcome}
 
 

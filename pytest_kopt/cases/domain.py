@@ -208,8 +208,12 @@ def _filled(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return torch.randn(x.shape, generator=generator).to(x)
 
 
-def transposed(x: torch.Tensor) -> torch.Tensor:
-    """Return the same values, the last two dimensions in the other order in memory."""
+def otherwise(gradient: torch.Tensor) -> torch.Tensor:
+    """Return memory for an incoming gradient that is not contiguous: transposed, or with gaps."""
+    return _transposed(torch.stack([gradient] * 2, -1)[..., 0])
+
+
+def _transposed(x: torch.Tensor) -> torch.Tensor:
     return x.transpose(-1, -2).contiguous().transpose(-1, -2) if x.ndim > 1 else x
 
 
@@ -223,6 +227,6 @@ _CHANGES: dict[Kind, Change] = {
     "filled": _filled,
     "negated": lambda x, _: -x,
     "sorted": lambda x, _: x.sort(-1, descending=True).values if x.ndim else x,
-    "strided": lambda x, _: transposed(x),
+    "strided": lambda x, _: _transposed(x),
     "wider": lambda x, _: x.to(_WIDER.get(x.dtype, x.dtype)),
 }

@@ -145,10 +145,10 @@ class Candidate:
         self,
         case: Case,
         function: Callable[..., Any],
-        lay: Callable[[torch.Tensor], torch.Tensor] = lambda incoming: incoming,
+        memory: Callable[[torch.Tensor], torch.Tensor] = torch.empty_like,
     ) -> None:
-        """Call the function; `lay` returns an incoming gradient as it is to lie in memory."""
-        self._case, self._lay = case, lay
+        """Call the function; `memory` returns a tensor for an incoming gradient's values."""
+        self._case, self._memory = case, memory
         self._function = case.positional(function)
         self._incoming: dict[str, torch.Tensor] = {}
         self._drawn: dict[str, torch.Tensor] = {}
@@ -190,7 +190,7 @@ class Candidate:
         values = grad_out(out, seed)
         held = self._incoming.get(name)
         if held is None or held.shape != values.shape or held.dtype != values.dtype:
-            held = self._incoming[name] = torch.empty_like(self._lay(values))
+            held = self._incoming[name] = self._memory(values)
         held.data.copy_(values)
         self._drawn[name] = values
         return held

@@ -173,9 +173,9 @@ class _Content:
     def outcome(self, function: Callable[..., Any]) -> tuple[Outcome | None, str]:
         """Return what a version does, None where the reference does not support the content."""
         case, raised = self._case, ""
-        lay = (domain.transposed,) if self._kind == "strided" else ()
+        memory = domain.otherwise if self._kind == "strided" else torch.empty_like
         try:
-            run = Candidate(case, function, *lay)(fresh_copies(self._given), self._seed)
+            run = Candidate(case, function, memory)(fresh_copies(self._given), self._seed)
         except Exception as error:
             raised = f"{type(error).__name__}: {error}".splitlines()[0]
         with suppress(Exception):
