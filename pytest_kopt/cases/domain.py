@@ -6,6 +6,7 @@ value patterns. What the incumbent cannot do says nothing.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
@@ -188,12 +189,15 @@ def _masked(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _lopsided(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return rows 2 ** -6 to 2 ** 6 times as large, few of them much, and every n-th element 16."""
-    if not x.ndim:
+    """Return rows of different size, one larger than all together, and every n-th element large."""
+    if not x.ndim or not x.numel():
         return x
-    # Of a sum over all rows a few are the most: half of the rows, doubled, is another sum.
-    steps = torch.rand((*x.shape[:-1], 1), generator=generator) ** 8 * 12 - 6
-    found = x * torch.exp2(steps.round()).to(x)
+    rows = x[..., :1].numel()
+    steps = torch.randint(-2, 3, (rows,), generator=generator)
+    # A sum of squares over half of the rows, doubled, is then another sum; two inputs differ.
+    place, more = (int(torch.randint(n, (), generator=generator)) for n in (rows, 3))
+    steps[place] = 2 + math.ceil(math.log2(rows) / 2) + more
+    found = x * torch.exp2(steps.view(*x.shape[:-1], 1).float()).to(x)
     found[..., :: 2 ** int(torch.randint(1, 7, (), generator=generator))] *= 16
     return found
 
