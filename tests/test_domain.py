@@ -263,6 +263,27 @@ def test_a_kernel_keeps_the_incumbents_domain(
     assert said_of(candidate) == said
 
 
+@pytest.mark.parametrize(
+    ("candidate", "outcome"),
+    [
+        (lambda x, dtype: torch.softmax(x, -1).to(dtype), "right"),
+        (lambda x, dtype: torch.softmax(x, -1).bfloat16(), "wrong"),
+    ],
+)
+def test_a_dtype_among_the_arguments_is_wider_too(
+    candidate: Callable[..., Any], outcome: str
+) -> None:
+    case = case_of(
+        candidate,
+        inputs=lambda: (torch.randn(8, 64).bfloat16(), torch.bfloat16),
+        reference=lambda x, dtype: torch.softmax(x.double(), -1),
+    )
+    (near,) = [near for kind, near in cases_of(case, 7) if kind == "wider"]
+    incumbent = lambda x, dtype: torch.softmax(x, -1).to(dtype)  # noqa: E731
+    found = try_shape("wider", near, {INCUMBENT: incumbent, CANDIDATE: candidate}, "cpu", 7)
+    assert found is not None and found.outcomes == {INCUMBENT: "right", CANDIDATE: outcome}
+
+
 def attend(x: Tensor, scale: float, causal: bool, mask: Tensor, places: Tensor) -> Tensor:
     """Something of everything that a call can be told: numbers, switches, masks and places."""
     scores = (x * scale).masked_fill(~mask, -9.0)

@@ -34,7 +34,7 @@ _WIDE_DB = 60.0
 _GRAIN = 256
 #: By how much another number differs: within what fractions, probabilities and rates may be.
 _ANOTHER = 1.25
-_CHANGEABLE = (torch.Tensor, bool, int, float)
+_CHANGEABLE = (torch.Tensor, torch.dtype, bool, int, float)
 Change = Callable[[Any, torch.Generator], Any]
 
 
@@ -117,9 +117,14 @@ def _changed(case: Case, change: Change, seed: int, *, weights: bool = False) ->
 
 
 def _floating(change: Change) -> Change:
-    """Return the change for tensors of floating-point numbers, which keeps leaves leaves."""
+    """Return the change for tensors of floating-point numbers, which keeps leaves leaves.
+
+    What makes these wider makes a dtype among the arguments wider, too.
+    """
 
     def changed(x: Any, generator: torch.Generator) -> Any:
+        if isinstance(x, torch.dtype) and change is _wider:
+            return _WIDER.get(x, x)
         if not isinstance(x, torch.Tensor) or x.dtype not in SCALABLE:
             return x
         plain = x.detach()
@@ -217,6 +222,10 @@ def otherwise(gradient: torch.Tensor) -> torch.Tensor:
     return _transposed(torch.stack([gradient] * 2, -1)[..., 0])
 
 
+def _wider(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return x.to(_WIDER.get(x.dtype, x.dtype))
+
+
 def _transposed(x: torch.Tensor) -> torch.Tensor:
     return x.transpose(-1, -2).contiguous().transpose(-1, -2) if x.ndim > 1 else x
 
@@ -232,5 +241,5 @@ _CHANGES: dict[Kind, Change] = {
     "negated": lambda x, _: -x,
     "sorted": lambda x, _: x.sort(-1, descending=True).values if x.ndim else x,
     "strided": lambda x, _: _transposed(x),
-    "wider": lambda x, _: x.to(_WIDER.get(x.dtype, x.dtype)),
+    "wider": _wider,
 }
