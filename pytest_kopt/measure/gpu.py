@@ -53,7 +53,7 @@ class GraphMemory:
             with suppress(CaptureFailed):
                 self._first = _captured(calls, self.pool)
 
-    def let_go(self, results: Any) -> Any:
+    def let_go(self, results: list[Any]) -> list[Any]:
         """Return results of captured calls as views that do not keep their memory from others."""
         places = [
             range(segment["address"], segment["address"] + segment["total_size"])
@@ -75,7 +75,7 @@ class GraphMemory:
 
         # What cannot be built from its parts keeps its memory.
         with suppress(Exception):
-            return mapped(results, view)
+            results = mapped(results, view)
         return results
 
 

@@ -101,8 +101,8 @@ def test_results_of_two_versions_take_turns_with_the_same_memory() -> None:
         calls = [Kept(functools.partial(version, x)) for x in inputs]
         memory.lay_out([call.call for call in calls], None)
         block = graph_block(calls, None, memory)
-        for call in calls:
-            call.result = memory.let_go(call.result)
+        for call, view in zip(calls, memory.let_go([c.result for c in calls]), strict=True):
+            call.result = view
         blocks.append((block, calls))
         places.append([call.result["y"].data_ptr() for call in calls])
     assert places[0] == places[1]
@@ -117,7 +117,7 @@ def test_a_buffer_that_a_kernel_keeps_is_not_given_to_others() -> None:
     x, memory, own = randn(1 << 10), GraphMemory(), randn(1 << 10)
     calls = [Kept(lambda: torch.add(x, 1, out=own)), Kept(lambda: own * 2)]
     block = graph_block(calls, None, memory)
-    buffer, doubled = (memory.let_go(call.result) for call in calls)
+    buffer, doubled = memory.let_go([call.result for call in calls])
     assert buffer is own and doubled is not calls[1].result
     block.run()
     torch.testing.assert_close(doubled, 2 * (x + 1))

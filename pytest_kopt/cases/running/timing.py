@@ -204,8 +204,9 @@ def prepare_blocks(
                 "engine auto, which times such a case by events, or events",
             ) from None
         if memory is not None and block.engine == "graph":
-            for recorder in recorders:
-                recorder.result = memory.let_go(recorder.result)
+            views = memory.let_go([recorder.result for recorder in recorders])
+            for recorder, view in zip(recorders, views, strict=True):
+                recorder.result = view
         if looks is None:
             return Spotted(block, case, recorders, renewal, keeper, arm=arm)
         runs = _DISCARDED + bench.repeats
