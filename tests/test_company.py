@@ -59,34 +59,34 @@ class Machine:
 @pytest.mark.parametrize("slower", [0.0, 1.5, -30.0])
 def test_one_look_is_enough_where_nothing_is_amiss(slower: float) -> None:
     machine = Machine([slower] * 9)
-    found = look_alone(machine, 10.0)
+    found = look_alone(machine.in_company, 10.0)
     assert (machine.asked, found.finding) == (1, None)
     assert list(found.slower_pct) == [pytest.approx(slower)]
 
 
 def test_a_gain_that_is_the_incumbents_loss_is_none() -> None:
     machine = Machine([65.0, 64.0, 66.0, 65.0])
-    finding = look_alone(machine, 65.0).finding
+    finding = look_alone(machine.in_company, 65.0).finding
     assert machine.asked == 4
     assert finding is not None and finding.rejects
     assert (finding.check, "65.0 % slower" in finding.message) == ("incumbent-slowed", True)
 
 
 def test_a_small_part_of_a_gain_is_told() -> None:
-    finding = look_alone(Machine([3.0, 3.1, 2.9, 3.0]), 40.0).finding
+    finding = look_alone(Machine([3.0, 3.1, 2.9, 3.0]).in_company, 40.0).finding
     assert finding is not None and not finding.rejects
 
 
 @pytest.mark.parametrize("slower", [(2.5, -1.0, 0.5, 0.2), (9.0, -8.0, 7.0, -3.0)])
 def test_what_the_processes_scatter_by_is_no_finding(slower: tuple[float, ...]) -> None:
-    assert look_alone(Machine(slower), 5.0).finding is None
+    assert look_alone(Machine(slower).in_company, 5.0).finding is None
 
 
 def test_a_gain_that_may_be_the_incumbents_loss_is_in_doubt() -> None:
     """So it was where a kernel changed the C library's thresholds on a busy machine."""
-    found = look_alone(Machine([129.0, 86.0, 452.0, 1010.0]), 53.0)
+    found = look_alone(Machine([129.0, 86.0, 452.0, 1010.0]).in_company, 53.0)
     assert found.finding is None and "slower beside the candidate" in found.doubt
-    assert not look_alone(Machine([2.8, 7.9, 70.5, 31.1]), 2190.0).doubt
+    assert not look_alone(Machine([2.8, 7.9, 70.5, 31.1]).in_company, 2190.0).doubt
 
 
 def test_a_gain_in_doubt_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_a_gain_in_doubt_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_says_where_the_incumbent_cannot_be_alone() -> None:
-    found = look_alone(Machine([]), 5.0)
+    found = look_alone(Machine([]).in_company, 5.0)
     assert (found.finding, found.slower_pct, found.why_not) == (None, (), "it does not load")
 
 

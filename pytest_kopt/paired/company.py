@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from pytest_kopt.decide.inference import KNOWN_BIAS_PCT, Estimate, percent
 from pytest_kopt.honesty.checks import Phase, ask
@@ -22,12 +21,6 @@ from pytest_kopt.paired.replica import CaseQuads, Refused
 _SUSPECT_PCT, _TIMES = 2.0, 4
 #: One-sided level of the bound on how much slower it is.
 _LEVEL = 0.005
-
-
-class Measures(Protocol):
-    """What times the incumbent beside the candidate against itself alone, by node id."""
-
-    def in_company(self) -> dict[str, CaseQuads]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +44,18 @@ class Company:
         }
 
 
-def look_alone(comparison: Measures, gain_pct: float | None) -> Company:
+def look_alone(
+    in_company: Callable[[], Mapping[str, CaseQuads]], gain_pct: float | None
+) -> Company:
     """Time the incumbent alone, more than once where that differs; `gain_pct` is the candidate's.
 
-    Raises what a comparison raises, but for Refused.
+    Each time `in_company` returns it beside the candidate against itself alone, by node id. Raises
+    what that raises, but for Refused.
     """
     slower: list[float] = []
     try:
         for _ in range(_TIMES):
-            slower.append(_slower(comparison.in_company()))
+            slower.append(_slower(in_company()))
             if slower[0] <= math.log1p(_SUSPECT_PCT / 100):
                 break
     except Refused as reason:

@@ -164,7 +164,8 @@ def judge(
     verdict = decide_by_looks(look_at, policy, extra_benefit)
     alone = Company()
     if verdict.decision.keeps and len(same) < len(results):
-        alone = look_alone(comparison, verdict.aggregate.change_pct if verdict.aggregate else None)
+        gain = verdict.aggregate.change_pct if verdict.aggregate else None
+        alone = look_alone(comparison.in_company, gain)
         if alone.finding and alone.finding.rejects:
             raise Caught([alone.finding])
         told = [str(alone.finding)] if alone.finding else []
