@@ -26,6 +26,7 @@ from pytest_kopt.analysis.records import (
     Source,
     unit_of,
 )
+from pytest_kopt.campaign.archive import PAIR_COLUMNS
 from pytest_kopt.campaign.git.worktrees import choose_campaign
 from pytest_kopt.campaign.layout import Layout, find
 from pytest_kopt.errors import BadInput
@@ -37,10 +38,6 @@ if TYPE_CHECKING:
 
 Format = Literal["csv", "parquet"]
 
-_PAIRS = (
-    *("label", "round_of_inference", "comparison", "pair", "position"),
-    *("candidate_ms", "incumbent_ms", "device", "clocks"),
-)
 #: Columns of `rounds` by the one that holds their unit, which is the schema's.
 _BY_UNIT = {"unit": ("incumbent", "candidate"), "trend_unit": TREND}
 
@@ -106,7 +103,7 @@ def load(*campaigns: str | Path) -> Frames:
     return Frames(
         rounds=rounds,
         rows=_typed(rows, metrics - dims),
-        pairs=_typed(together.reindex(columns=[*KEYS, *_PAIRS])),
+        pairs=_typed(together.reindex(columns=[*KEYS, *PAIR_COLUMNS])),
         profiles=frame("profiles", PROFILES),
         conditions=frame("conditions", CONDITIONS),
         missing=tuple(name for source in found for name in source.missing),

@@ -17,6 +17,12 @@ from pytest_kopt.decide.verdict import Applied, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.schema.table import Table, format_csv, parse_csv, write_atomically
 
+#: The columns of pairs.csv.
+PAIR_COLUMNS = (
+    *("label", "round_of_inference", "comparison", "pair", "position"),
+    *("candidate_ms", "incumbent_ms", "device", "clocks"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from pytest_kopt.campaign.archive import PAIR_COLUMNS
 from pytest_kopt.campaign.ledger import PairedChange
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, UNEVEN
 from pytest_kopt.cases.result import CaseResult
@@ -32,10 +33,6 @@ from pytest_kopt.paired.replica import CaseQuads, Caught, Kind, Quad, time_of
 from pytest_kopt.schema.metrics import COMBINED, Metric, value
 from pytest_kopt.schema.table import NO_CLASSES, Classes, Key, Table
 
-_PAIR_COLUMNS = (
-    *("label", "round_of_inference", "comparison", "pair", "position"),
-    *("candidate_ms", "incumbent_ms", "device", "clocks"),
-)
 #: What a flag says where no other process judged the timed results of a case.
 _INSIDE = "what timed calls gave was judged in their own process"
 
@@ -325,7 +322,7 @@ def _priors(evidence: PairedEvidence) -> dict[str, object]:
 def _pairs_csv(results: Sequence[CaseResult], replicas: Sequence[Mapping[str, CaseQuads]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_PAIR_COLUMNS)
+    writer.writerow(PAIR_COLUMNS)
     for number, replica in enumerate(replicas, start=1):
         for result in (result for result in results if result.nodeid in replica):
             quads = replica[result.nodeid]
