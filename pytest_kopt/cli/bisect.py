@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from types import FrameType
 
 from pytest_kopt.cli.commands import JSON, argument, command, show
 from pytest_kopt.options.project import Project
+from pytest_kopt.session.interruption import interrupt
 
 
 @command(
@@ -38,7 +38,7 @@ def bisect(arguments: argparse.Namespace) -> int:
     assert repository is not None
     key = (commits[0].hash, commits[-1].hash, str(root), *arguments.words)
     journal = Journal(repository, key)
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
     try:
         with (
             journal.held(),
@@ -53,7 +53,3 @@ def bisect(arguments: argparse.Namespace) -> int:
     journal.end()
     show(arguments, document, lines)
     return exit_code(document)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt(signal.Signals(number).name)

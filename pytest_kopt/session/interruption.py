@@ -23,7 +23,7 @@ class Interruption:
         if threading.current_thread() is threading.main_thread():
             for number in _AS_CTRL_C:
                 if signal.getsignal(number) not in (None, signal.SIG_IGN):
-                    self._former[number] = signal.signal(number, _interrupt)
+                    self._former[number] = signal.signal(number, interrupt)
 
     def give_back(self) -> None:
         while self._former:
@@ -45,5 +45,5 @@ class Interruption:
                 signal.signal(number, handler)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
+def interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt(signal.Signals(number).name)
