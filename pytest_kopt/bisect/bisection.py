@@ -11,11 +11,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pytest_kopt.bisect.history import Commit, refused, versions_of
+from pytest_kopt.bisect.history import Commit, refused
 from pytest_kopt.bisect.session import Answer, Step
 from pytest_kopt.bisect.walk import Change, Culprit, History, Pair
 from pytest_kopt.campaign.git.repository import Repository
@@ -88,7 +89,8 @@ class Bisection:
     sessions: int = 0
 
     def __post_init__(self) -> None:
-        self.versions = versions_of(self.commits)
+        # The runs of commits with the same code.
+        self.versions = [list(run) for _, run in groupby(self.commits, lambda each: each.code)]
         self.history = History(len(self.versions) - 1)
         self._known: dict[tuple[str, str], list[Answer]] = {}
         for base, commit, answer in self.journal.read():

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 
 from pytest_kopt.campaign.git.repository import Repository
@@ -32,11 +30,6 @@ class Commit:
     @property
     def short(self) -> str:
         return f"{self.hash[:12]} {self.subject}"
-
-
-def versions_of(commits: Sequence[Commit]) -> list[list[Commit]]:
-    """Return the runs of commits with the same code, in the history's order."""
-    return [list(run) for _, run in groupby(commits, key=lambda commit: commit.code)]
 
 
 def history(root: Path, good: str, bad: str) -> list[Commit]:
