@@ -76,11 +76,9 @@ def by_kind(flags: Mapping[str, Sequence[str]]) -> list[str]:
     return lines
 
 
-def steadily(
-    measure: Callable[[], _T], read: Callable[[], Reading], extra: int = EXTRA_MEASUREMENTS
-) -> tuple[_T, Conditions]:
+def steadily(measure: Callable[[], _T], read: Callable[[], Reading]) -> tuple[_T, Conditions]:
     """Measure, and again while conditions promise better; return the last, with its conditions."""
-    for number in range(1, extra + 2):
+    for number in range(1, EXTRA_MEASUREMENTS + 2):
         before = read()
         found = measure()
         conditions = Conditions(before, read(), number)
