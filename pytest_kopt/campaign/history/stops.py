@@ -55,10 +55,8 @@ def check(name: str, state: CampaignState, manifest: Manifest, policy: Policy) -
     no campaign: it holds at no time, and is told until something is measured.
     """
     best = state.incumbent.decided if state.incumbent else None
-    waited, anew = (
-        state.no_idle_gpu,
-        f"`kopt init NEW --from {name}` starts over from the best version",
-    )
+    waited = state.no_idle_gpu
+    anew = f"`kopt init NEW --from {name}` starts over from the best version"
     target = parse_target(manifest.performance_target) if manifest.performance_target else None
     found, limit = count(state, policy).regressions, policy.max_regressions
     review = (
