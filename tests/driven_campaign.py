@@ -62,9 +62,7 @@ _SETTINGS: dict[str, Any] = {
             "verdict_path",
         )
     ),
-    **dict.fromkeys(
-        ("verdict_path", "comment_path", "notes", "policy", "seed", "repeats", "iterations")
-    ),
+    **dict.fromkeys(("verdict_path", "notes", "policy", "seed", "repeats", "iterations")),
     "campaign": NAME,
     "csv_per_schema": False,
     "allow_removed": False,

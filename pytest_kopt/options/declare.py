@@ -150,6 +150,8 @@ PATH_OPTIONS = (
     *("--summary-csv", "--kopt-summary-csv"),
 )
 
+#: The special suites, by the marker of their tests: the option that runs one alone.
+SUITES = {"deterministic": "--kopt-deterministic-only", "multigpu": "--kopt-dist-only"}
 MARKERS = (
     "kopt(schema): a case of a kernel optimisation campaign; see the fixture of the same name",
     "deterministic: bitwise determinism suite, run with --kopt-deterministic-only",

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_kopt.campaign.git.worktrees import keeper
 from pytest_kopt.errors import BadInput
-from pytest_kopt.options.declare import CHOICES, PATH_OPTIONS
+from pytest_kopt.options.declare import CHOICES, PATH_OPTIONS, SUITES
 
 Gate = Literal["no-regression", "improve"]
 Suite = Literal["standard", "deterministic", "multigpu"]
@@ -43,7 +43,6 @@ class Settings:
     compare: str
     level: str | None
     verdict_path: Path | None
-    comment_path: Path | None
     notes: Path | None
     policy: str | None
     engine: str
@@ -97,7 +96,6 @@ class Settings:
             csv_per_schema=bool(csv and (csv.endswith("/") or (here / csv).is_dir())),
             calibrate=_count("--kopt-calibrate", option.kopt_calibrate, 4, 1000),
             verdict_path=absolute(option.kopt_verdict),
-            comment_path=absolute(option.kopt_comment),
             notes=absolute(option.kopt_notes),
             policy=option.kopt_policy or config.getini("kopt_policy"),
             gpu_wait=_number(config, "kopt_gpu_wait", DEFAULT_GPU_WAIT, 0, "minutes, 0 or more"),
@@ -124,7 +122,7 @@ class Settings:
             raise BadInput(what, where="--kopt-base-python", legal=legal)
         for name, given, needed, legal in (
             ("--kopt-verdict", self.verdict_path, judged or self.calibrate, "--kopt-round N|next"),
-            ("--kopt-comment", self.comment_path, judged, "--kopt-round N|next"),
+            ("--kopt-comment", option.kopt_comment is not None, judged, "--kopt-round N|next"),
             ("--kopt-notes", self.notes, self.round, "--kopt-round N|next"),
             ("--kopt-candidates", self.candidates, self.round, "--kopt-round next"),
             ("--kopt-no-apply", option.kopt_no_apply, self.round, "--kopt-round N|next"),
@@ -158,10 +156,7 @@ class Settings:
             raise BadInput(what, where=where, legal=neither)
         if judged and self.suite != "standard":
             what = "a round or a gate measures the standard cases"
-            raise BadInput(what, where=_SUITES[self.suite], legal=neither)
-
-
-_SUITES = {"deterministic": "--kopt-deterministic-only", "multigpu": "--kopt-dist-only"}
+            raise BadInput(what, where=SUITES[self.suite], legal=neither)
 
 
 def workspace_of(config: pytest.Config) -> Path:

@@ -16,7 +16,7 @@ from pytest_kopt.cases.running.switches import switches_kept
 from pytest_kopt.devices import context
 from pytest_kopt.devices.masks import interpreter_environment
 from pytest_kopt.errors import BadInput
-from pytest_kopt.options.declare import STDERR
+from pytest_kopt.options.declare import STDERR, SUITES
 from pytest_kopt.processes.limit import TimeLimit
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.schema.profile import resolve
@@ -37,7 +37,6 @@ _PLAIN_CALLS, _PLAIN_SECONDS = 50, 0.5
 
 #: The name that the plugin is registered by.
 WORKER = "kopt-worker"
-_SPECIAL = {"deterministic": "--kopt-deterministic-only", "multigpu": "--kopt-dist-only"}
 
 
 class Worker:
@@ -255,7 +254,7 @@ class Worker:
         return self._limit
 
     def _is_case(self, item: pytest.Item) -> bool:
-        special = any(item.get_closest_marker(name) for name in _SPECIAL)
+        special = any(item.get_closest_marker(name) for name in SUITES)
         return is_marked(item) and not special and item.nodeid not in self.orders.ignored
 
     def _skip_reason(self, item: pytest.Item) -> str | None:
@@ -265,7 +264,7 @@ class Worker:
         if suite != "standard":
             wanted = item.get_closest_marker(suite) is not None
             return None if wanted else f"only the {suite} suite runs"
-        for name, option in _SPECIAL.items():
+        for name, option in SUITES.items():
             if item.get_closest_marker(name):
                 return f"{name} suite: run with {option}"
         return None
