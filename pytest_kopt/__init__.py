@@ -21,22 +21,15 @@ if TYPE_CHECKING:
     from pytest_kopt.schema.profile import Column, Schema
 
 _ROOMS = {
-    "Frames": "analysis.frames",
-    "load": "analysis.frames",
-    "Kopt": "cases.fixture",
-    "Measurement": "cases.fixture",
-    "skewed_groups": "cases.skew",
-    "assert_matches": "numerics.compare",
-    "assert_snr": "numerics.compare",
-    "assert_deterministic": "numerics.determinism",
-    "bitwise": "numerics.gates",
-    "get_tolerances": "numerics.gates",
-    "snr": "numerics.gates",
-    "tolerance": "numerics.gates",
-    "propose_gate": "cases.running.gate_advice",
-    "compute_snr": "numerics.snr",
-    "Column": "schema.profile",
-    "Schema": "schema.profile",
+    "analysis.frames": ("Frames", "load"),
+    "cases.fixture": ("Kopt", "Measurement"),
+    "cases.running.gate_advice": ("propose_gate",),
+    "cases.skew": ("skewed_groups",),
+    "numerics.compare": ("assert_matches", "assert_snr"),
+    "numerics.determinism": ("assert_deterministic",),
+    "numerics.gates": ("bitwise", "get_tolerances", "snr", "tolerance"),
+    "numerics.snr": ("compute_snr",),
+    "schema.profile": ("Column", "Schema"),
 }
 
 __all__ = [
@@ -60,9 +53,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ROOMS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_ROOMS[name]}"), name)
+    for room, names in _ROOMS.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{room}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
