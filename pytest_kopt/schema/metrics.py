@@ -22,10 +22,6 @@ class Metric:
     better: Better
 
     @property
-    def unit(self) -> str:
-        return next((unit for unit in RATE_UNITS if self.name.endswith(unit)), self.name)
-
-    @property
     def speed(self) -> str:
         """What a positive change improves, in words: a time that falls is a speed that rises."""
         return self.name if self.better == "higher" else f"speed by {self.name}"
