@@ -93,7 +93,7 @@ def tables(verdict: Verdict) -> dict[str, list[dict[str, str]]]:
         "cases": [
             {
                 "Case": s.label,
-                "Dims": said(s.dims),
+                "Dims": ", ".join(f"{name}={value}" for name, value in s.dims.items()),
                 "Check": s.check,
                 **bounds(s),
                 "Status": s.status,
@@ -128,11 +128,6 @@ def versions(
     found: Aggregate | ConfigClass, before: str = "Incumbent", now: str = "Candidate"
 ) -> dict[str, str]:
     return {before: figure(found.incumbent), now: figure(found.candidate)}
-
-
-def said(dims: Mapping[str, object]) -> str:
-    """Return dims as `B=1, M=512`."""
-    return ", ".join(f"{name}={value}" for name, value in dims.items())
 
 
 def clipped(label: str, room: int) -> str:
