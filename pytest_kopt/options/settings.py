@@ -16,8 +16,6 @@ from pytest_kopt.options.declare import CHOICES, PATH_OPTIONS, SUITES
 
 Gate = Literal["no-regression", "improve"]
 Suite = Literal["standard", "deterministic", "multigpu"]
-DEFAULT_TIMEOUT = 300.0
-DEFAULT_GPU_WAIT = 60.0
 DEFAULT_WORKSPACE = "agent/workspace"
 
 
@@ -98,8 +96,8 @@ class Settings:
             verdict_path=absolute(option.kopt_verdict),
             notes=absolute(option.kopt_notes),
             policy=option.kopt_policy or config.getini("kopt_policy"),
-            gpu_wait=_number(config, "kopt_gpu_wait", DEFAULT_GPU_WAIT, 0, "minutes, 0 or more"),
-            timeout=_number(config, "kopt_timeout", DEFAULT_TIMEOUT, 1e-9, "seconds above 0"),
+            gpu_wait=_number(config, "kopt_gpu_wait", 60.0, 0, "minutes, 0 or more"),
+            timeout=_number(config, "kopt_timeout", 300.0, 1e-9, "seconds above 0"),
             apply=not option.kopt_no_apply,
             suite=_suite(option),
             seed=_seed(config.getini("kopt_seed")),
