@@ -76,13 +76,13 @@ def judge_kernel_time(verdict: Verdict, pairs: Sequence[ProfilePair], policy: Po
     if verdict.decision.keeps and not holds:
         update |= {
             "decision": Decision.ROLLED_BACK,
-            "reason": f"{verdict.reason}; but the {text}, {_why_not(gain, in_pairs, policy)}",
+            "reason": f"{verdict.reason}; but the {text}, {_why_not(gain, policy)}",
             "next_step": "look at the profile: the gain is not in the kernels' time",
         }
     return verdict.model_copy(update=update)
 
 
-def _why_not(gain: float, in_pairs: Sequence[float], policy: Policy) -> str:
+def _why_not(gain: float, policy: Policy) -> str:
     if gain <= 0:
         return "which is no improvement"
     if not policy.reaches(gain, policy.noise_pct):
