@@ -106,6 +106,7 @@ class Trial(Protocol):
 
     def begin(self) -> str:
         """Take what the trial needs, else BadInput; return why nothing can be measured."""
+        return ""
 
     def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
         """Raise BadInput when these cases cannot be judged."""

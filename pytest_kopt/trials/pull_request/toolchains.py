@@ -36,10 +36,6 @@ class Toolchains(Gate):
     def title(self) -> str:
         return f"this interpreter against {self.other}, policy {self.policy.name}"
 
-    def begin(self) -> str:
-        """Nothing has to be built or held."""
-        return ""
-
     def get_ahead(self, ids: Sequence[str], measurements: Measurements) -> None:
         measurements.get_ahead(ids, self._versions)
 
