@@ -120,7 +120,7 @@ class CaseResult:
         )
 
 
-def table_of(results: Sequence[CaseResult], where: str = "this session") -> Table | None:
+def table_of(results: Sequence[CaseResult]) -> Table | None:
     """Return the rows of these results, None without any; BadInput where two do not fit."""
     if not results:
         return None
@@ -135,7 +135,7 @@ def table_of(results: Sequence[CaseResult], where: str = "this session") -> Tabl
                 f"{result.nodeid.partition('::')[0]}",
             )
     table = Table(header, tuple(result.row() for result in results))
-    table.check_unique(where)
+    table.check_unique("this session")
     return table
 
 

@@ -34,10 +34,10 @@ def device_model(device: str) -> str:
     return str(torch.cuda.get_device_name())
 
 
-def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+def cpu_model() -> str:
     """Return the CPU's model name, its architecture where the system does not tell."""
     try:
-        lines = cpuinfo.read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]

@@ -51,9 +51,9 @@ class Route:
         return [each for row in zip_longest(*left) for each in row if each][:count]
 
 
-def route(op: str, gpu: str, backend: str, lang: str, root: Path | None = None) -> Route:
+def route(op: str, gpu: str, backend: str, lang: str) -> Route:
     """Return the reading order for an op, an architecture, and a backend or else its language."""
-    root = root or bundled("knowledge")
+    root = bundled("knowledge")
     index = load_yaml(root / "index.yaml")
     area = match(op, index["ops"])
     architecture = gpu if gpu in index["hardware"] else None

@@ -157,9 +157,9 @@ def findings_of(results: Sequence[CaseResult]) -> list[Finding]:
     return [item for result in results for item in result.findings]
 
 
-def head(text: str, lines: int = 15) -> str:
+def head(text: str) -> str:
     """Return the beginning of a stack, the innermost frames, for the terminal."""
-    return "\n".join(text.splitlines()[:lines])
+    return "\n".join(text.splitlines()[:15])
 
 
 def in_a_line(text: str) -> str:
