@@ -156,6 +156,42 @@ def test_infinite_results_are_compared_too() -> None:
     assert found is None or set(found.outcomes.values()) == {"right"}
 
 
+def blurred(x: Tensor) -> Tensor:
+    return x.unfold(-1, 5, 1).sum(-1)
+
+
+def blurred_by_differences(x: Tensor) -> Tensor:
+    total = torch.nn.functional.pad(x.cumsum(-1), (1, 0))
+    return total[:, 5:] - total[:, :-5]
+
+
+def log_softmax(x: Tensor) -> Tensor:
+    return torch.log_softmax(x, -1)
+
+
+def log_of_softmax(x: Tensor) -> Tensor:
+    shifted = x - x.amax(-1, keepdim=True)
+    return shifted * 1.0 - torch.log(torch.exp(shifted).sum(-1, keepdim=True)) + 0 * x
+
+
+@pytest.mark.parametrize(
+    ("incumbent", "candidate", "outcome"),
+    [
+        (blurred, blurred_by_differences, None),
+        (log_softmax, log_softmax, "right"),
+        (log_softmax, log_of_softmax, "wrong"),
+        (softmax, lambda x: torch.softmax(x, -1) + 0 * x, "wrong"),
+    ],
+)
+def test_masks_are_asked_for_where_they_stay_in_their_place(
+    incumbent: Callable[..., Any], candidate: Callable[..., Any], outcome: str | None
+) -> None:
+    case = case_of(candidate, reference=lambda x: incumbent(x.double()))
+    (near,) = [near for kind, near in cases_of(case, 7) if kind == "masked"]
+    found = try_shape("masked", near, {INCUMBENT: incumbent, CANDIDATE: candidate}, "cpu", 7)
+    assert (found and found.outcomes[CANDIDATE]) == outcome
+
+
 def test_what_both_versions_should_give_is_computed_once() -> None:
     asked = list[Tensor]()
 
