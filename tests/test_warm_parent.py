@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from pytest_kopt.cases.order import ArmsOrder
+from pytest_kopt.devices.masks import interpreter_environment
 from pytest_kopt.options.declare import SERVE
 from pytest_kopt.processes import forking, parent_death, reload, warm_parent
 from pytest_kopt.processes.launched import Launched
@@ -178,14 +179,15 @@ def test_a_second_thread_makes_a_parent_unfit() -> None:
 @pytest.mark.parametrize("name", ["triton.runtime.cache", "triton.compiler.compiler"])
 @pytest.mark.parametrize("has_gpu", [True, False])
 def test_triton_hashes_itself_once_for_all_forks_where_a_gpu_is(
-    has_gpu: bool, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    has_gpu: bool, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
     for known in ("triton.runtime.cache", "triton.compiler.compiler"):
         given = {"triton_key": lambda: asked.append("key")} if known == name else {}
         monkeypatch.setitem(sys.modules, known, SimpleNamespace(**given))
-    driver = tmp_path if has_gpu else tmp_path / "none"
-    monkeypatch.setattr(forking, "_DRIVERS", (str(driver),))
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    for variable, value in interpreter_environment("cuda" if has_gpu else "cpu").items():
+        monkeypatch.setenv(variable, value)
     forking._hash_triton()
     assert asked == ["key"] * has_gpu
 

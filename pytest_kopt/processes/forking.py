@@ -42,8 +42,6 @@ _FIRST = (
 )
 #: Device files of NVIDIA's and AMD's drivers, open in a process that has a context.
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/dxg")
-#: Those that are there where such a driver is.
-_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 _ENDING_SECONDS = 1.0
 #: How a fork's exit status is written to the deciding process.
 STATUS = struct.Struct("i")
@@ -88,12 +86,12 @@ def _import(names: Iterable[str]) -> None:
 
 
 def _hash_triton() -> None:
-    """Have Triton hash itself where a GPU is: 500 MB that each process else reads once, for 0.4 s.
+    """Have Triton hash itself: 500 MB that each process else reads once, for 0.4 s.
 
     It keeps the hash as long as a process lives, and asks for it before it takes any kernel from
-    its cache.
+    its cache; its interpreter, which runs where no GPU is, asks for none.
     """
-    if not any(map(os.path.exists, _DRIVERS)):
+    if os.environ.get("TRITON_INTERPRET") == "1":
         return
     for module in ("triton.runtime.cache", "triton.compiler.compiler"):
         with suppress(Exception):
