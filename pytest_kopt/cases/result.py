@@ -120,6 +120,11 @@ class CaseResult:
         )
 
 
+def loaded_by(results: Iterable[CaseResult]) -> set[str]:
+    """Return the project's files that the processes of these cases had imported."""
+    return {file for result in results for file in result.evidence.loaded or ()}
+
+
 def table_of(results: Sequence[CaseResult]) -> Table | None:
     """Return the rows of these results, None without any; BadInput where two do not fit."""
     if not results:

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_kopt import wire
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.cases.result import CaseResult, loaded_by
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
@@ -88,8 +88,7 @@ class HarnessWatch:
             else (campaign.layout.workspace,),
         )
         if (first := self._baseline) is None:
-            loaded = {file for result in results for file in result.evidence.loaded or ()}
-            return harness.take(self._setup.settings, manifest, loaded, [])
+            return harness.take(self._setup.settings, manifest, loaded_by(results), [])
         options = {key: text for key, text in first.settings.items() if key.startswith("--")}
         return harness.take(options | self._setup.settings, manifest, (), list(first.files))
 

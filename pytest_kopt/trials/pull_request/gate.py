@@ -14,7 +14,7 @@ from pytest_kopt import policies
 from pytest_kopt.campaign import commands
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import with_details
-from pytest_kopt.cases.result import CaseResult
+from pytest_kopt.cases.result import CaseResult, loaded_by
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.audit import audit
@@ -250,8 +250,7 @@ class PullRequestGate(Gate):
         return self._trees({path: self.other.old[path] for path in self._changed})
 
     def _audit(self, results: Sequence[CaseResult]) -> list[Finding]:
-        loaded = {file for result in results for file in result.evidence.loaded or ()}
-        paths = sorted({*self._changed} & {self._in_tree(file) for file in loaded})
+        paths = sorted({*self._changed} & {self._in_tree(file) for file in loaded_by(results)})
         now = {path: (self.other.root / path).read_bytes() for path in paths}
         then = {path: self.other.old[path] or b"" for path in paths}
         return audit(now, then)

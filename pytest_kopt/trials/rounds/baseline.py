@@ -12,6 +12,7 @@ from pytest_kopt.campaign import hypothesis, levels
 from pytest_kopt.campaign.prerequisites import tree_gaps
 from pytest_kopt.campaign.workspace import extraction
 from pytest_kopt.cases.collector import Collector
+from pytest_kopt.cases.result import loaded_by
 from pytest_kopt.decide.classes import measured_classes
 from pytest_kopt.decide.gates import (
     checked_shape,
@@ -143,14 +144,15 @@ def _notices(gathered: Gathered) -> list[Finding]:
 
 def _unused(gathered: Gathered) -> Iterator[str]:
     """Say so where no case imports the kernel: an installed copy stands in front of it, perhaps."""
-    campaign, evidences = gathered.opened.campaign, [r.evidence for r in gathered.results]
+    campaign, results = gathered.opened.campaign, gathered.results
     manifest, files = campaign.manifest, campaign.candidate().files
     # What is built, or lies elsewhere, is imported by another name.
-    if manifest.upstream or manifest.rebuild_command or any(path[-3:] != ".py" for path in files):
+    if manifest.upstream or manifest.rebuild_command:
         return
-    loaded = {path for evidence in evidences for path in evidence.loaded or ()}
-    if loaded and loaded.isdisjoint(files):
-        called = ", ".join(dict.fromkeys(filter(None, (e.function for e in evidences))))
+    loaded, is_python = loaded_by(results), all(path.endswith(".py") for path in files)
+    if is_python and loaded and loaded.isdisjoint(files):
+        named = dict.fromkeys(result.evidence.function for result in results)
+        called = ", ".join(filter(None, named))
         yield (
             f"no case imports {min(files)}, so its changes change nothing: they call {called}; "
             "take an installed copy out of the way, or correct kernel_source in manifest.yaml"
