@@ -55,8 +55,8 @@ def cases_of(case: Case, seed: int) -> Iterator[tuple[Kind, Case]]:
         if kind in _CHANGES:
             asked = {"wider": snr(_WIDE_DB), "strided": case.gate}.get(kind, snr(PLAINLY_RIGHT_DB))
             weights = kind in ("wider", "strided", "filled")
-            change = _floating(_CHANGES[kind])
-            yield kind, _changed(replace(case, gate=asked), change, seed, weights=weights)
+            gated = replace(case, gate=asked)
+            yield kind, _changed(gated, _CHANGES[kind], seed, weights=weights)
         elif not has_skew(case):
             # Sizes of groups rest on each other, and are drawn anew in the check.
             given = [x for i, x in enumerate(case.arguments()) if i not in case.weights]
@@ -117,14 +117,9 @@ def _changed(case: Case, change: Change, seed: int, *, weights: bool = False) ->
 
 
 def _floating(change: Change) -> Change:
-    """Return the change for tensors of floating-point numbers, which keeps leaves leaves.
-
-    What makes these wider makes a dtype among the arguments wider, too.
-    """
+    """Return the change for tensors of floating-point numbers, which keeps leaves leaves."""
 
     def changed(x: Any, generator: torch.Generator) -> Any:
-        if isinstance(x, torch.dtype) and change is _wider:
-            return _WIDER.get(x, x)
         if not isinstance(x, torch.Tensor) or x.dtype not in SCALABLE:
             return x
         plain = x.detach()
@@ -217,20 +212,24 @@ def _filled(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return torch.randn(x.shape, generator=generator).to(x)
 
 
-def otherwise(gradient: torch.Tensor) -> torch.Tensor:
+def strided_like(gradient: torch.Tensor) -> torch.Tensor:
     """Return memory for an incoming gradient that is not contiguous: transposed, or with gaps."""
     return _transposed(torch.stack([gradient] * 2, -1)[..., 0])
-
-
-def _wider(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return x.to(_WIDER.get(x.dtype, x.dtype))
 
 
 def _transposed(x: torch.Tensor) -> torch.Tensor:
     return x.transpose(-1, -2).contiguous().transpose(-1, -2) if x.ndim > 1 else x
 
 
-_CHANGES: dict[Kind, Change] = {
+_widened = _floating(lambda x, _: x.to(_WIDER.get(x.dtype, x.dtype)))
+
+
+def _wider(x: Any, generator: torch.Generator) -> Any:
+    """Widen tensors, and a dtype among the arguments."""
+    return _WIDER.get(x, x) if isinstance(x, torch.dtype) else _widened(x, generator)
+
+
+_OF_NUMBERS: dict[Kind, Change] = {
     "large": _larger,
     "outlier": _outlier,
     "lopsided": _lopsided,
@@ -241,5 +240,5 @@ _CHANGES: dict[Kind, Change] = {
     "negated": lambda x, _: -x,
     "sorted": lambda x, _: x.sort(-1, descending=True).values if x.ndim else x,
     "strided": lambda x, _: _transposed(x),
-    "wider": _wider,
 }
+_CHANGES = {kind: _floating(change) for kind, change in _OF_NUMBERS.items()} | {"wider": _wider}

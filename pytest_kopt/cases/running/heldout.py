@@ -174,7 +174,7 @@ class _Content:
     def outcome(self, function: Callable[..., Any]) -> tuple[Outcome | None, str]:
         """Return what a version does, None where the reference does not support the content."""
         case, raised = self._case, ""
-        memory = domain.otherwise if self._kind == "strided" else torch.empty_like
+        memory = domain.strided_like if self._kind == "strided" else torch.empty_like
         try:
             run = Candidate(case, function, memory)(fresh_copies(self._given), self._seed)
         except Exception as error:
