@@ -40,7 +40,7 @@ from pytest_kopt.cases.running.timed_calls import (
     begin_content,
     begin_renewal,
     content_seed,
-    renewal_of,
+    drawing,
     write_gradients,
 )
 from pytest_kopt.cases.running.timing import WAYS
@@ -303,7 +303,7 @@ class _Content:
             return Forward(case, case.function, Held(given, case.rewritten))
         sets = [Held(self._set(arm, i), case.rewritten) for i in range(len(self._cases(arm)))]
         given_to = [held.source for held in sets]
-        renewal = renewal_of(case, given_to, 0)
+        renewal = drawing(case, given_to, 0)
         begin_content(case, given_to, renewal, look["seed"], arm)
         _go_on(renewal, look)
         return Forward(case, case.function, sets[look["number"]])

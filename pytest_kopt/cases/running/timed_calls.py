@@ -120,7 +120,7 @@ class Redraw:
         inputs.overwrite(self._given, content, self._case.weights, only_activations=True)
 
 
-def renewal_of(case: Case, sets: Sequence[Sequence[Any]], seed: int) -> Renewal | Redraw:
+def drawing(case: Case, sets: Sequence[Sequence[Any]], seed: int) -> Renewal | Redraw:
     """Return what gives every call on these sets new content, drawn where that takes no time."""
     most = _MOST_FLOATS if _is_free(case, sets) else _MOST_DRAWN
     if len(sets) == 1 and sum(item.nbytes for item in tensors(sets[0])) <= most:

@@ -12,13 +12,12 @@ import torch
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.evidence import ColdCache
-from pytest_kopt.cases.running import timed_calls
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.course import Course
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.looks import floors
 from pytest_kopt.cases.running.spot_checks import Keeper, Recorder, Spotted
-from pytest_kopt.cases.running.timed_calls import Backward, Forward, Redraw
+from pytest_kopt.cases.running.timed_calls import Backward, Forward, Redraw, drawing, scaling
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.conditions import steadily
 from pytest_kopt.errors import BadInput
@@ -239,6 +238,5 @@ def renewal_of(
     """
     if bench.device != "cpu":
         return None
-    given = [held.source for held in sets]
-    make = timed_calls.renewal_of if draws else timed_calls.scaling
-    return make(case, given, bench.session_seed)
+    make = drawing if draws else scaling
+    return make(case, [held.source for held in sets], bench.session_seed)
