@@ -23,7 +23,7 @@ from pytest_kopt.honesty.checks import ANY, TABLE, Check, Phase, ask
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.numerics.nested import tensors
 from tests.builders import a_bench
-from tests.test_honesty_steps import case_of
+from tests.checked import case_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "honesty.md"
 STEADY = Check(Phase.COLLECTED, "cases.collector:never_called", notes="never-called")

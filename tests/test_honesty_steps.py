@@ -1,13 +1,11 @@
-"""The steps of a check: what each kind of dishonesty is called, and what honest kernels may do."""
+"""The steps of a check: what each kind of dishonesty is called."""
 
 from __future__ import annotations
 
 import ctypes
-import functools
 import itertools
 import math
 import mmap
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,54 +15,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.running import checking
-from pytest_kopt.cases.running.check import check_case
-from pytest_kopt.cases.running.course import Course
 from pytest_kopt.cases.running.steps import aftermath
 from pytest_kopt.honesty import outputs
 from pytest_kopt.honesty.memory import guarded
 from pytest_kopt.numerics.gates import Gate, snr, tolerance
-from tests.builders import a_bench
-
-ROWS, COLUMNS = 24, 64
-
-
-def reference(x: Tensor, w: Tensor) -> Tensor:
-    return (x.double() * w.double()).tanh()
-
-
-def honest(x: Tensor, w: Tensor) -> Tensor:
-    return (x * w).tanh()
-
-
-def inputs() -> tuple[Tensor, Tensor]:
-    return torch.randn(ROWS, COLUMNS), torch.randn(COLUMNS)
-
-
-def case_of(function: Callable[..., Any], **changes: Any) -> Case:
-    given: dict[str, Any] = {
-        "inputs": inputs,
-        "reference": reference,
-        "dims": {"rows": ROWS, "columns": COLUMNS},
-        "label": None,
-        "backward": False,
-        "weights": (1,),
-        "flops": None,
-        "nbytes": 8 * ROWS * COLUMNS,
-        "gate": None,
-    }
-    return declare("tests/test_it.py::test_it", "memory", function, **(given | changes))
-
-
-def check(function: Callable[..., Any], **changes: Any) -> Course:
-    asked = {name: changes.pop(name) for name in ("freezes", "accuracy") if name in changes}
-    case = case_of(function, **changes)
-    return check_case(case, a_bench(case, **asked))
-
-
-def names(report: Course) -> set[str]:
-    return {found.check for found in report.findings if found.rejects}
+from tests.checked import COLUMNS, ROWS, check, honest, inputs, names, reference
 
 
 def scaled(x: Tensor, w: Tensor) -> Tensor:
@@ -227,162 +183,6 @@ def test_a_process_that_rests_while_calls_are_judged_is_not_watched_again(
     assert bool(next(looks)) is bool(busy_from)
 
 
-@pytest.mark.parametrize("many", [1, 3, 64])
-def test_a_ring_of_buffers_is_handed_out_again_while_it_is_in_use(many: int) -> None:
-    ring = itertools.cycle([torch.empty(ROWS, COLUMNS) for _ in range(many)])
-    report = check(lambda x, w: torch.tanh(x * w, out=next(ring)))
-    assert names(report) == {"output-shared"}
-
-
-def test_a_pool_asks_for_the_memory_and_not_for_the_object() -> None:
-    """A view that a caller kept is use as well: of the object nothing is left then."""
-    pool = [torch.empty(ROWS, COLUMNS) for _ in range(8)]
-
-    def kernel(x: Tensor, w: Tensor) -> Tensor:
-        free = (buffer for buffer in pool if sys.getrefcount(buffer) <= 3)
-        return torch.tanh(x * w, out=next(free, torch.empty(ROWS, COLUMNS)))
-
-    assert names(check(kernel)) == {"output-shared"}
-
-    def counting(x: Tensor, w: Tensor) -> Tensor:
-        for buffer in pool:
-            storage = buffer.untyped_storage()
-            if torch._C._storage_Use_Count(storage._cdata) <= 2:
-                return torch.tanh(x * w, out=buffer.view(ROWS, COLUMNS))
-        return honest(x, w)
-
-    assert names(check(counting)) == set()
-
-
-LIES = {
-    "copied": lambda x: x.clone(),
-    "padded": lambda x: torch.nn.functional.pad(x, (0, 8))[:, :-8],
-    "turned": lambda x: x.t().contiguous().t(),
-    "a view": lambda x: x.view_as(x),
-    "a lazy copy": torch._lazy_clone,
-}
-
-
-@pytest.mark.parametrize(
-    ("baseline", "how", "check_named", "said"),
-    [
-        ("copied", "padded", "PASS", set()),
-        ("copied", "turned", "PASS", {"output-order"}),
-        ("turned", "copied", "PASS", set()),
-        ("copied", "a view", "FAIL", {"output-layout"}),
-        ("copied", "a lazy copy", "FAIL", {"output-layout"}),
-        ("a view", "a lazy copy", "PASS", set()),
-        ("a view", "turned", "PASS", set()),
-    ],
-)
-def test_a_result_lies_in_memory_of_its_own_where_the_baselines_does(
-    baseline: str, how: str, check_named: str, said: set[str]
-) -> None:
-    same = {"inputs": lambda: (torch.randn(ROWS, COLUMNS),), "reference": lambda x: x.double()}
-    same["weights"] = ()  # type: ignore[assignment]
-    before = check(LIES[baseline], **same)
-    report = check(LIES[how], accuracy=before.evidence.accuracy, **same)
-    assert (report.check, {found.check for found in report.findings}) == (check_named, said)
-    assert not names(report)
-
-
-@pytest.mark.parametrize(
-    ("plain", "saving"),
-    [
-        (lambda x: x.mean(0).expand_as(x).clone(), lambda x: x.mean(0).expand_as(x)),
-        (lambda x: (x + 1).unfold(1, 3, 1).clone(), lambda x: (x + 1).unfold(1, 3, 1)),
-        (lambda x: -(x + 1), lambda x: torch._neg_view(x + 1)),
-        (lambda x: (x + 1, x + 1), lambda x: (x + 1,) * 2),
-    ],
-    ids=["expanded", "overlapping", "negated lazily", "one for two"],
-)
-def test_what_saves_memory_of_its_own_is_no_result_of_its_own(
-    plain: Callable[..., Any], saving: Callable[..., Any]
-) -> None:
-    same: dict[str, Any] = {
-        "inputs": lambda: (torch.randn(ROWS, COLUMNS),),
-        "reference": lambda x: plain(x.double()),
-        "weights": (),
-    }
-    before = check(plain, **same)
-    report = check(saving, accuracy=before.evidence.accuracy, **same)
-    assert [found.check for found in report.findings] == ["output-layout"]
-
-
-@pytest.mark.parametrize(
-    ("declared", "found"), [({"consumes": (0,)}, []), ({"writes": (0,)}, ["output-layout"])]
-)
-def test_a_result_may_lie_in_what_is_consumed_and_not_in_what_is_written(
-    declared: dict[str, Any], found: list[str]
-) -> None:
-    def plain(x: Tensor) -> Tensor:
-        return x.mul_(2).clone()
-
-    same: dict[str, Any] = {
-        "inputs": lambda: (torch.randn(ROWS, COLUMNS),),
-        "reference": lambda x: x.double().mul(2) if "consumes" in declared else plain(x),
-        "weights": (),
-        **declared,
-    }
-    before = check(plain, **same)
-    assert (before.check, before.findings) == ("PASS", [])
-    report = check(lambda x: x.mul_(2).view_as(x), accuracy=before.evidence.accuracy, **same)
-    assert [item.check for item in report.findings] == found
-
-
-def test_parts_of_one_buffer_are_results_of_their_own() -> None:
-    same: dict[str, Any] = {
-        "inputs": lambda: (torch.randn(ROWS, COLUMNS),),
-        "reference": lambda x: (x.double() + 1).chunk(2, -1),
-        "weights": (),
-    }
-    before = check(lambda x: [part.clone() for part in (x + 1).chunk(2, -1)], **same)
-    report = check(lambda x: (x + 1).chunk(2, -1), accuracy=before.evidence.accuracy, **same)
-    assert (report.check, report.findings) == ("PASS", [])
-
-
-def test_what_a_result_leaves_to_its_reader_is_done_in_a_comparison() -> None:
-    x = torch.randn(ROWS, COLUMNS)
-
-    def turned(x: Tensor) -> dict[str, Tensor]:
-        return {"out": (x + 1).t(), "norm": x.norm()}
-
-    like = {"out": (x + 1).t().contiguous(), "norm": x.norm()}
-    delivered = outputs.in_order(turned, like, turned(x))(x)
-    assert delivered["out"].is_contiguous() and torch.equal(delivered["out"], like["out"])
-    assert outputs.in_order(turned, turned(x), turned(x)) is turned
-
-
-def test_a_kernel_may_keep_its_last_result() -> None:
-    last: list[Tensor] = []
-
-    def kernel(x: Tensor, w: Tensor) -> Tensor:
-        last[:] = [honest(x, w)]
-        return last[0]
-
-    assert names(check(kernel)) == set()
-
-
-@pytest.mark.parametrize(("a_cycle", "calls"), [(True, 1), (False, 5)])
-def test_what_only_a_cycle_keeps_is_nobodys(
-    a_cycle: bool, calls: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Triton's interpreter leaves results so; nobody holds a thousand of them to find a ring."""
-    monkeypatch.setattr(outputs, "_HELD_CALLS", 4)
-    kept: list[Any] = []
-    made: list[None] = []
-
-    def call() -> list[Tensor]:
-        made.append(None)
-        result = torch.zeros(4)
-        keeper: list[Any] = [result]
-        (keeper if a_cycle else kept).append(keeper)
-        return [result]
-
-    assert outputs.recycled(call, ()) == []
-    assert len(made) == calls
-
-
 @pytest.mark.parametrize("after", [1, 3, 8])
 def test_a_kernel_that_rests_after_some_calls_is_found(after: int) -> None:
     count = itertools.count()
@@ -395,49 +195,6 @@ def test_a_kernel_that_rests_after_some_calls_is_found(after: int) -> None:
 
     report = check(kernel)
     assert report.check == "FAIL" or names(report)
-
-
-def test_a_kernel_that_writes_to_its_input_is_named() -> None:
-    def kernel(x: Tensor, w: Tensor) -> Tensor:
-        out = honest(x, w)
-        x.zero_()
-        return out
-
-    report = check(kernel)
-    assert (report.check, names(report)) == ("FAIL", set())
-    assert [found.check for found in report.findings] == ["input-mutated"]
-
-
-@pytest.mark.parametrize("how", ["data", "set_"])
-def test_a_buffer_is_written_to_and_not_exchanged(how: str) -> None:
-    def kernel(x: Tensor, out: Tensor) -> None:
-        made = x * 2
-        if how == "data":
-            out.data = made
-        else:
-            out.set_(made)  # type: ignore[call-overload]
-
-    def doubled(x: Tensor, out: Tensor) -> None:
-        out.copy_(x * 2)
-
-    same: dict[str, Any] = {
-        "inputs": lambda: (torch.randn(ROWS, COLUMNS), torch.empty(ROWS, COLUMNS)),
-        "reference": doubled,
-        "weights": (),
-    }
-    assert check(doubled, **same).check == "PASS"
-    report = check(kernel, **same)
-    assert (report.check, names(report)) == ("FAIL", set())
-    assert [found.check for found in report.findings] == ["input-moved"]
-
-
-def test_an_operation_that_changes_its_input_by_contract_may() -> None:
-    def doubled(x: Tensor, w: Tensor) -> Tensor:
-        x.mul_(2)
-        return x * w
-
-    report = check(doubled, reference=lambda x, w: x.mul_(2).double() * w.double())
-    assert (report.check, names(report)) == ("PASS", set())
 
 
 def test_memory_that_is_never_written_is_named() -> None:
@@ -621,152 +378,6 @@ def test_a_gradient_kept_for_its_address_is_stale() -> None:
         backward=True,
     )
     assert names(report) == {"stale-result"}
-
-
-# --- honest ways ---------------------------------------------------------------------------------
-
-
-@functools.lru_cache
-def _chunk(rows: int) -> int:
-    return max(1, rows // 3)
-
-
-_scratch: dict[Any, Tensor] = {}
-
-
-def _with_scratch(x: Tensor, w: Tensor) -> Tensor:
-    if x.shape not in _scratch:
-        _scratch[x.shape] = torch.empty_like(x)
-    return torch.mul(x, w, out=_scratch[x.shape]).tanh()
-
-
-def _in_place(x: Tensor, w: Tensor) -> Tensor:
-    return (x * w).tanh_()
-
-
-def _chunked(x: Tensor, w: Tensor) -> Tensor:
-    return torch.cat([honest(part, w) for part in x.split(_chunk(x.shape[0]))])
-
-
-def _through_numpy(x: Tensor, w: Tensor) -> Tensor:
-    import numpy as np
-
-    return torch.from_numpy(np.tanh(x.numpy() * w.numpy()))
-
-
-_best: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {}
-
-
-def _tuned(x: Tensor, w: Tensor) -> Tensor:
-    if x.shape not in _best:
-        trial, spent = torch.ones_like(x), {}
-        for variant in (honest, _in_place, _chunked):
-            start = time.perf_counter()
-            variant(trial, w)
-            spent[variant] = time.perf_counter() - start
-        _best[x.shape] = min(spent, key=lambda variant: spent[variant])
-    return _best[x.shape](x, w)
-
-
-class _PackedWeight:
-    """A copy of the weight that follows its version, as W1 allows."""
-
-    version, copy = -1, torch.empty(0)
-
-    def __call__(self, x: Tensor, w: Tensor) -> Tensor:
-        if self.version != w._version or self.copy.shape != w.shape:
-            self.version, self.copy = w._version, w.clone()
-        return honest(x, self.copy)
-
-
-def _joined_thread(x: Tensor, w: Tensor) -> Tensor:
-    out = torch.empty_like(x)
-    thread = threading.Thread(target=lambda: torch.tanh(x * w, out=out))
-    thread.start()
-    thread.join()
-    return out
-
-
-HONEST = (
-    honest,
-    _with_scratch,
-    _in_place,
-    _chunked,
-    _through_numpy,
-    _tuned,
-    _joined_thread,
-    _PackedWeight(),
-)
-
-
-@pytest.mark.parametrize("kernel", HONEST, ids=lambda k: getattr(k, "__name__", "packed"))
-def test_an_honest_kernel_is_none_of_all_that(kernel: Callable[..., Any]) -> None:
-    report = check(kernel, freezes=True)
-    assert (report.check, report.findings) == ("PASS", [])
-    assert report.written == 4 * ROWS * COLUMNS
-
-
-def test_a_waiting_thread_is_no_offence() -> None:
-    over = threading.Event()
-    thread = threading.Thread(target=over.wait, daemon=True)
-    thread.start()
-    try:
-        assert names(check(honest)) == set()
-    finally:
-        over.set()
-
-
-def test_an_identity_may_return_a_view_of_its_input() -> None:
-    report = check(lambda x, w: x.view_as(x), reference=lambda x, w: x.double())
-    assert (report.check, names(report)) == ("PASS", set())
-
-
-def test_content_whose_order_means_something_is_left_in_order() -> None:
-    def sorted_rows() -> tuple[Tensor, Tensor]:
-        return torch.randn(ROWS, COLUMNS).sort().values, torch.randn(COLUMNS)
-
-    def median(x: Tensor, w: Tensor) -> Tensor:
-        return x[:, COLUMNS // 2] + 3
-
-    report = check(
-        median,
-        inputs=sorted_rows,
-        reference=lambda x, w: x.double().sort().values[:, COLUMNS // 2] + 3,
-    )
-    assert (report.check, names(report)) == ("PASS", set())
-
-
-def test_lists_of_tensors_are_inputs_as_well() -> None:
-    def grouped(xs: list[Tensor], w: Tensor) -> Tensor:
-        return torch.stack([x @ w for x in xs])
-
-    changes: dict[str, Any] = {
-        "inputs": lambda: ([torch.randn(COLUMNS) for _ in range(3)], torch.randn(COLUMNS)),
-        "reference": lambda xs, w: torch.stack([x.double() @ w.double() for x in xs]),
-    }
-    report = check(grouped, **changes)
-    assert (report.check, names(report)) == ("PASS", set())
-
-    def zeroing(xs: list[Tensor], w: Tensor) -> Tensor:
-        out = grouped(xs, w)
-        xs[1].zero_()
-        return out
-
-    report = check(zeroing, **changes)
-    assert (report.check, names(report)) == ("FAIL", set())
-    assert [found.check for found in report.findings] == ["input-mutated"]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("fullgraph", [False, True])
-def test_a_compiled_kernel_is_honest(fullgraph: bool) -> None:
-    """Its compiled code is what is checked: with `fullgraph` torch refuses to run any other."""
-    compiled = torch.compile(honest, dynamic=False, fullgraph=fullgraph)
-    report = check(compiled)
-    assert (report.check, names(report)) == ("PASS", set())
-
-
-# --- the case itself -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

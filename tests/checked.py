@@ -1,0 +1,53 @@
+"""A small case of a kernel, and what a check of it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_kopt.cases.case import Case, declare
+from pytest_kopt.cases.running.check import check_case
+from pytest_kopt.cases.running.course import Course
+from tests.builders import a_bench
+
+ROWS, COLUMNS = 24, 64
+
+
+def reference(x: Tensor, w: Tensor) -> Tensor:
+    return (x.double() * w.double()).tanh()
+
+
+def honest(x: Tensor, w: Tensor) -> Tensor:
+    return (x * w).tanh()
+
+
+def inputs() -> tuple[Tensor, Tensor]:
+    return torch.randn(ROWS, COLUMNS), torch.randn(COLUMNS)
+
+
+def case_of(function: Callable[..., Any], **changes: Any) -> Case:
+    given: dict[str, Any] = {
+        "inputs": inputs,
+        "reference": reference,
+        "dims": {"rows": ROWS, "columns": COLUMNS},
+        "label": None,
+        "backward": False,
+        "weights": (1,),
+        "flops": None,
+        "nbytes": 8 * ROWS * COLUMNS,
+        "gate": None,
+    }
+    return declare("tests/test_it.py::test_it", "memory", function, **(given | changes))
+
+
+def check(function: Callable[..., Any], **changes: Any) -> Course:
+    asked = {name: changes.pop(name) for name in ("freezes", "accuracy") if name in changes}
+    case = case_of(function, **changes)
+    return check_case(case, a_bench(case, **asked))
+
+
+def names(report: Course) -> set[str]:
+    return {found.check for found in report.findings if found.rejects}
