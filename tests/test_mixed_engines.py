@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from pytest_kopt.cases.running import arms, timing
 from pytest_kopt.cases.running.arms import serve_arms
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.runner import run_case
+from pytest_kopt.decide.inference import replica_ratio
 from pytest_kopt.devices.vendor import CPU, Device, Reading
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.checks import TABLE
@@ -53,7 +55,7 @@ def reads_back(x: Tensor) -> Tensor:
     return x * 3
 
 
-def _graph(calls: Sequence[Callable[[], object]], before: Any, memory: None) -> Block:
+def _graph(calls: Sequence[Callable[[], object]], before: Any, *more: object) -> Block:
     """Capture by calling once, as torch does, and time by the wall clock."""
     CAPTURING.append(True)
     try:
@@ -66,7 +68,7 @@ def _graph(calls: Sequence[Callable[[], object]], before: Any, memory: None) -> 
     return _named("graph", calls, before)
 
 
-def _events(calls: Sequence[Callable[[], object]], before: Any = None) -> Block:
+def _events(calls: Sequence[Callable[[], object]], before: Any, *more: object) -> Block:
     return _named("events", calls, before)
 
 
@@ -82,8 +84,8 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "graph_block", _graph)
     monkeypatch.setattr(choice, "events_block", _events)
 
-    def prepare(option: str, device: str, *more: Any) -> Block:
-        return choice.prepare(option, "cuda", *more)
+    def prepare(option: str, device: str, *more: Any, **named: Any) -> Block:
+        return choice.prepare(option, "cuda", *more, **named)
 
     monkeypatch.setattr(timing, "prepare", prepare)
 
@@ -175,9 +177,9 @@ def test_a_process_of_its_own_follows_the_others(monkeypatch: pytest.MonkeyPatch
     """It could capture its arm; another process could not capture its own."""
     seen: list[str] = []
 
-    def recorded(option: str, device: str, *more: Any) -> Block:
+    def recorded(option: str, device: str, *more: Any, **named: Any) -> Block:
         seen.append(option)
-        return choice.prepare(option, "cuda", *more)
+        return choice.prepare(option, "cuda", *more, **named)
 
     monkeypatch.setattr(timing, "prepare", recorded)
     commands = Commands(common="events")
@@ -196,8 +198,11 @@ class _Child:
 
     has_died = False
 
-    def __init__(self, arm: str, engine: str, not_captured: Mapping[str, str]) -> None:
+    def __init__(
+        self, arm: str, engine: str, not_captured: Mapping[str, str], spent: float
+    ) -> None:
         self.arm = arm
+        self._spent = spent
         self._times: list[dict[str, Any]] = []
         self.told: list[str] = []
         self.blocks: list[int] = []
@@ -229,14 +234,16 @@ class _Child:
                 self.blocks.append(told["seed"])
                 self.told_before += [told["seed"]] * told["is_looked_at"]
                 time = {"forward": random.uniform(1.0, 1.01), "backward": None}
-                self._times.append({"kind": "time", "waited": 1.0, "spent": 1.0, **time})
+                self._times.append({"kind": "time", "waited": 1.0, "spent": self._spent, **time})
 
 
-def replica(seed: int = 1, device: Device = CPU) -> tuple[CaseQuads, list[_Child]]:
+def replica(
+    seed: int = 1, device: Device = CPU, spent: float = 1.0
+) -> tuple[CaseQuads, list[_Child]]:
     children = [
-        _Child(CANDIDATE, "events", {"the candidate's forward": "host value"}),
-        _Child(INCUMBENT, "graph", {}),
-        _Child(PLACEBO, "graph", {}),
+        _Child(CANDIDATE, "events", {"the candidate's forward": "host value"}, spent),
+        _Child(INCUMBENT, "graph", {}, spent),
+        _Child(PLACEBO, "graph", {}, spent),
     ]
     placement = SimpleNamespace(
         keep_strangers_off=lambda d: None,
@@ -282,6 +289,26 @@ def test_what_an_arm_leaves_in_memory_is_no_answer_where_the_next_is_looked_at()
         _, (candidate, incumbent, _) = replica(number, replace(CPU, kind="cuda"))
         assert len(candidate.told_before) == 2
         assert {*candidate.told_before}.isdisjoint(incumbent.blocks)
+        # The first is not timed.
+        assert candidate.blocks[0] not in candidate.told_before
+
+
+def test_short_blocks_on_a_gpu_are_compared_more_often() -> None:
+    gpu = replace(CPU, kind="cuda")
+    short, long, cpu = replica(device=gpu), replica(device=gpu, spent=40.0), replica()
+    assert [len(quads.quads["candidate"]) for quads, _ in (short, long, cpu)] == [6, 3, 3]
+
+
+def test_a_clock_that_steps_between_two_blocks_spoils_their_pair_only() -> None:
+    def times(clocks: Sequence[float]) -> list[list[tuple[str, float]]]:
+        slower = {CANDIDATE: 1.02, INCUMBENT: 1.0}
+        arms = [CANDIDATE, INCUMBENT, INCUMBENT, CANDIDATE]
+        blocks = [(arms[i % 4], slower[arms[i % 4]] * clock) for i, clock in enumerate(clocks)]
+        return [blocks[i : i + 4] for i in range(0, len(blocks), 4)]
+
+    # Down within the second and the fourth quad, each time while the candidate's block is first.
+    stepping = times([1.0] * 5 + [1.1] * 8 + [1.25] * 11)
+    assert replica_ratio(stepping, CANDIDATE, INCUMBENT) == pytest.approx(math.log(1 / 1.02))
 
 
 def test_the_verdict_says_why_a_case_is_timed_by_events() -> None:

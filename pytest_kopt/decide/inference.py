@@ -28,7 +28,6 @@ ALONE_LEVEL = 0.005
 #: Two separate processes are known to differ by this much for good, whatever the code. A class that
 #: is shown slower by less holds: that is also what a kernel that dispatches may cost.
 KNOWN_BIAS_PCT = 0.3
-QUADS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +92,15 @@ def student_quantile(freedom: float, probability: float) -> float:
 def replica_ratio(quads: Sequence[Sequence[tuple[str, float]]], first: str, second: str) -> float:
     """Return one process's log-ratio log(time of `second` / time of `first`) for a case.
 
-    `quads` are ABBA or BAAB sequences of (arm, ms). Adjacent blocks form pairs, two a quad; of all
-    pairs the smallest and the largest are dropped and the rest averaged.
+    `quads` are ABBA or BAAB sequences of (arm, ms). Adjacent blocks form pairs, two a quad, and the
+    median of all pairs counts: a clock that steps between two blocks spoils their pair only.
     """
     ratios = []
     for quad in quads:
         for left, right in ((quad[0], quad[1]), (quad[2], quad[3])):
             times = dict([left, right])
             ratios.append(math.log(times[second] / times[first]))
-    kept = sorted(ratios)[1:-1] if len(ratios) > 2 else ratios
-    return statistics.fmean(kept)
+    return statistics.median(ratios)
 
 
 def holm_rejects(p_values: Mapping[str, float], level: float) -> set[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from pytest_kopt.errors import BadInput
-from pytest_kopt.measure.engine import Before, Block, Call, CaptureFailed
+from pytest_kopt.measure.engine import BLOCK_MS, Before, Block, Call, CaptureFailed
 from pytest_kopt.measure.gpu import DoBenchBlock, GraphMemory, events_block, graph_block
 from pytest_kopt.measure.wall import WallEngine, interpreted_block
 
@@ -20,12 +20,14 @@ def prepare(
     before: Before = None,
     cpu: WallEngine = WallEngine(),  # noqa: B008 - immutable
     memory: GraphMemory | None = None,
+    block_ms: float = BLOCK_MS,
 ) -> Block:
     """Return a block timed by the engine that `option` names ("auto": the best there is).
 
     auto is graph replay where the calls can be captured, its results in `memory`, else a full
-    queue; the wall clock on the CPU, with `cpu`. A named engine is used or fails: there is no quiet
-    fallback. Raises CaptureFailed then, and BadInput for an engine that the device does not have.
+    queue, both in blocks of `block_ms`; the wall clock on the CPU, with `cpu`. A named engine is
+    used or fails: there is no quiet fallback. Raises CaptureFailed then, and BadInput for an engine
+    that the device does not have.
     """
     if interpreted:
         return interpreted_block(calls, before)
@@ -35,14 +37,14 @@ def prepare(
         return cpu.prepare(calls, before)
     if option == "auto":
         try:
-            return graph_block(calls, before, memory)
+            return graph_block(calls, before, memory, block_ms)
         except CaptureFailed as error:
-            block = events_block(calls, before)
+            block = events_block(calls, before, block_ms)
             block.not_captured = str(error)
             return block
     engines: dict[str, Callable[[Sequence[Call], Before], Block]] = {
-        "graph": lambda calls, before: graph_block(calls, before, memory),
-        "events": events_block,
+        "graph": lambda calls, before: graph_block(calls, before, memory, block_ms),
+        "events": lambda calls, before: events_block(calls, before, block_ms),
         "wall": WallEngine(torch.cuda.synchronize).prepare,
         "do_bench": DoBenchBlock,
     }

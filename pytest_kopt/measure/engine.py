@@ -19,6 +19,8 @@ Call = Callable[[], object]
 Before = Callable[[], object] | None
 
 
+#: A block on a GPU lasts at least so long, unless it is asked for otherwise.
+BLOCK_MS = 5.0
 #: What times any call on a GPU, and so every arm of a case one of whose arms cannot be captured.
 EVENTS = "events"
 

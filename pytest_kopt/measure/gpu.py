@@ -14,11 +14,10 @@ from typing import Any
 import torch
 
 from pytest_kopt.measure.cold import capture_stream, launch_stream
-from pytest_kopt.measure.engine import EVENTS, NOTHING, Before, Block, Call, CaptureFailed
+from pytest_kopt.measure.engine import BLOCK_MS, EVENTS, NOTHING, Before, Block, Call, CaptureFailed
 from pytest_kopt.numerics.nested import mapped
 
 _WARM_UP = 3
-_BLOCK_MS = 5.0
 #: Launches that a block of events queues up at most: CUDA's queue holds about a thousand.
 _MOST_QUEUED = 256
 #: The spinning kernel lasts this many times what it takes to queue a block up behind it.
@@ -88,7 +87,10 @@ class _Bytes:
 
 
 def graph_block(
-    calls: Sequence[Call], before: Before = None, memory: GraphMemory | None = None
+    calls: Sequence[Call],
+    before: Before = None,
+    memory: GraphMemory | None = None,
+    block_ms: float = BLOCK_MS,
 ) -> Block:
     """Capture `calls` one after the other into one graph: what the device does is timed.
 
@@ -97,7 +99,7 @@ def graph_block(
     """
     _warm_up(calls, before)
     graph = _captured(calls, memory and memory.pool)
-    return _GraphBlock(graph, len(calls), before)
+    return _GraphBlock(graph, len(calls), before, block_ms)
 
 
 def _captured(calls: Sequence[Call], pool: Any) -> torch.cuda.CUDAGraph:
@@ -137,14 +139,16 @@ def _capturing(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:
 class _GraphBlock(Block):
     engine = "graph"
 
-    def __init__(self, graph: torch.cuda.CUDAGraph, launches: int, before: Before) -> None:
+    def __init__(
+        self, graph: torch.cuda.CUDAGraph, launches: int, before: Before, block_ms: float
+    ) -> None:
         self._graph = graph
         self.before = before
         self._launches = self.calls = launches
         self._replays = 1
         self.run()
         once = self.run() * launches
-        self._replays = max(1, math.ceil(_BLOCK_MS / max(once, 1e-4)))
+        self._replays = max(1, math.ceil(block_ms / max(once, 1e-4)))
         self.calls = launches * self._replays
 
     def run(self) -> float:
@@ -183,10 +187,10 @@ def _timed(call: Callable[[], object], count: int) -> tuple[torch.cuda.Event, to
     return start, end
 
 
-def events_block(calls: Sequence[Call], before: Before = None) -> Block:
+def events_block(calls: Sequence[Call], before: Before = None, block_ms: float = BLOCK_MS) -> Block:
     """Time by device events around launches that were queued up behind a spinning kernel."""
     _warm_up(calls, before)
-    return _EventsBlock(calls, before)
+    return _EventsBlock(calls, before, block_ms)
 
 
 class _EventsBlock(Block):
@@ -194,8 +198,9 @@ class _EventsBlock(Block):
 
     engine = EVENTS
 
-    def __init__(self, calls: Sequence[Call], before: Before) -> None:
+    def __init__(self, calls: Sequence[Call], before: Before, block_ms: float) -> None:
         self.calls = 1
+        self._block_ms = block_ms
         self.queue_full = False
         self.before = before
         self._sequence = calls
@@ -213,7 +218,7 @@ class _EventsBlock(Block):
         # No spin where even a single call comes back only after the longest.
         self._spin_ms = 1.0 if self.queue_full else 0.0
         self.run()
-        self.calls = max(1, min(most, math.ceil(_BLOCK_MS / max(self.run(), 1e-4))))
+        self.calls = max(1, min(most, math.ceil(self._block_ms / max(self.run(), 1e-4))))
         while self._spin_ms:
             self.run()
             if self.queue_full:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
-from pytest_kopt.decide.inference import QUADS, replica_ratio
+from pytest_kopt.decide.inference import replica_ratio
 from pytest_kopt.decide.verdict import KernelChange, Same
 from pytest_kopt.devices.conditions import Conditions, steadily
 from pytest_kopt.honesty.accuracy import Accuracy
@@ -38,8 +38,11 @@ _PAIRS: dict[Kind, tuple[str, str]] = {
 }
 #: Arms that nobody looks into: what they run was accepted before.
 _TRUSTED = frozenset({INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]})
-#: So many blocks of an arm are looked at; on a GPU, of its first ones.
-_RUNS, _LOOKS = 7, 2
+#: So many blocks of an arm are looked at.
+_LOOKS = 2
+#: So many quads compare two arms, and more on a GPU whose blocks take less than so many ms each:
+#: there a clock that steps between two blocks is what scatters.
+_QUADS, _MORE_QUADS, _SHORT_MS = 3, 6, 12.0
 #: Block times in ms: forward, and backward where the case has one.
 Times = tuple[float, float | None]
 Quad = list[tuple[str, Times]]
@@ -245,11 +248,9 @@ class Replica(Children):
             clear()
             arms = {arm: child for arm, child in arms.items() if arm not in self._out}
             blocks = _Blocks(arms, order, device.kind)
-            for arm in arms:
-                blocks.run(arm, order.getrandbits(62))
-            blocks.spans.clear()
+            count = blocks.warm_up()
             quads, conditions = steadily(
-                lambda: _quads(blocks, order), lambda: placement.host.read(device)
+                lambda: _quads(blocks, order, count), lambda: placement.host.read(device)
             )
             spans = [
                 [span for arm, span in blocks.spans if (arm in _TRUSTED) == trusted]
@@ -315,8 +316,9 @@ class _Blocks:
     def __init__(self, arms: Mapping[str, Child], order: random.Random, kind: str) -> None:
         self.arms = arms
         self._order = order
-        looks = {arm: order.sample(range(_RUNS), _LOOKS) for arm in arms}
-        self._told_before = {} if kind == "cpu" else looks
+        self._is_gpu = kind != "cpu"
+        #: By arm, the blocks that a GPU is told to look at as they begin.
+        self._chosen: dict[str, list[int]] = {}
         self._runs = dict.fromkeys(arms, 0)
         #: The places of what processes are to keep of their last blocks.
         self._keeping: dict[Child, int] = {}
@@ -328,9 +330,21 @@ class _Blocks:
         """Arm and seed of the blocks so far whose results are to be judged."""
         return [(arm, seed) for (arm, _), seed in self._seeds.items() if arm not in _TRUSTED]
 
+    def warm_up(self) -> int:
+        """Run each arm once, which does not count; return how many quads are to come."""
+        for arm in self.arms:
+            self.run(arm, self._order.getrandbits(62))
+        shortest = min(span.inside for _, span in self.spans)
+        self.spans.clear()
+        count = _MORE_QUADS if self._is_gpu and shortest < _SHORT_MS else _QUADS
+        runs = range(1, 1 + 2 * count)
+        if self._is_gpu:
+            self._chosen = {arm: self._order.sample(runs, _LOOKS) for arm in self.arms}
+        return count
+
     def run(self, arm: str, seed: int) -> Times:
         number, self._runs[arm] = self._runs[arm], self._runs[arm] + 1
-        child, before = self.arms[arm], number in self._told_before.get(arm, ())
+        child, before = self.arms[arm], number in self._chosen.get(arm, ())
         if before:
             # The arm before this one has left results of the content that both meet, in memory that
             # this one's may lie in.
@@ -344,7 +358,7 @@ class _Blocks:
         place = number if number < _LOOKS else self._order.randrange(number + 1)
         if before:
             self._seeds[arm, number] = seed
-        elif not self._told_before and place < _LOOKS:
+        elif not self._is_gpu and place < _LOOKS:
             self._seeds[arm, place] = seed
             self._keeping[child] = place
         backward = message["backward"]
@@ -355,13 +369,13 @@ class _Blocks:
         return self._keeping.pop(child, None)
 
 
-def _quads(blocks: _Blocks, order: random.Random) -> dict[Kind, list[Quad]]:
+def _quads(blocks: _Blocks, order: random.Random, count: int) -> dict[Kind, list[Quad]]:
     arms = blocks.arms
     pairs = {kind: pair for kind, pair in _PAIRS.items() if arms.keys() >= {*pair}}
     named = {arm for pair in _PAIRS.values() for arm in pair}
     found: dict[Kind, list[Quad]] = {kind: [] for kind in pairs}
     raced = [arm for arm in arms if arm not in named]
-    for _ in range(QUADS):
+    for _ in range(count):
         if raced:
             laps = _lap(blocks, [INCUMBENT, PLACEBO, *raced], order)
             for kind in ("placebo", *raced):

@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from pytest_kopt.cases.running.bench import Bench
     from pytest_kopt.honesty.watching.watch import Watch
 
-#: A block of a pair on the CPU: short, so that candidate and incumbent see the same machine.
+#: A block of a pair on the CPU and on a GPU: short, so that candidate and incumbent see the same
+#: machine. At its power cap an H200 moves its clock every 20 to 50 ms.
 _PAIR_CALLS, _PAIR_SECONDS = 25, 0.02
+_PAIR_GPU_MS = 2.5
 #: A block on the CPU where nothing is judged: a slow kernel is called once in it.
 _PLAIN_CALLS, _PLAIN_SECONDS = 50, 0.5
 
@@ -98,6 +100,7 @@ class Worker:
             more: dict[str, Any] = {"repeats": orders.repeats} if orders.repeats else {}
             if orders.arms:
                 more["cpu"] = WallEngine(iterations=_PAIR_CALLS, block_seconds=_PAIR_SECONDS)
+                more["gpu_block_ms"] = _PAIR_GPU_MS
             elif orders.iterations:
                 more["cpu"] = WallEngine(iterations=orders.iterations)
             elif not orders.cases_only:

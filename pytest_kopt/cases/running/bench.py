@@ -12,6 +12,7 @@ from pytest_kopt.devices.lock import Waiting
 from pytest_kopt.devices.vendor import Reading
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.watching.watch import Watch
+from pytest_kopt.measure.engine import BLOCK_MS
 from pytest_kopt.measure.wall import WallEngine
 from pytest_kopt.schema.table import NO_CLASSES, Classes, describe_header_drift
 
@@ -34,6 +35,7 @@ class Bench:
     session_seed: int
     expected: Mapping[str, ExpectedCase] | None = None
     cpu: WallEngine = field(default_factory=WallEngine)
+    gpu_block_ms: float = BLOCK_MS
     uuid: str = "cpu"
     read: Callable[[], Reading] = Reading
     freezes: bool = False

@@ -195,7 +195,10 @@ def prepare_blocks(
             memory.lay_out(calls, before)
         try:
             block = prepare(
-                engine, bench.device, interpreted, recorders, keeper or before, bench.cpu, memory
+                *(engine, bench.device, interpreted, recorders, keeper or before),
+                cpu=bench.cpu,
+                memory=memory,
+                block_ms=bench.gpu_block_ms,
             )
         except CaptureFailed as error:
             raise case.refusal(
