@@ -310,7 +310,22 @@ class Transposing(KeptOnTheGraph):
         return grad @ w.t().contiguous(), a.t() @ grad
 
 
-@pytest.mark.parametrize("function", [KeptOnTheGraph, Transposing])
+class Flipped(KeptOnTheGraph):
+    """Returns a view, and copies an incoming gradient that does not lie as the kernel reads it."""
+
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(a, w)
+        return (w.t() @ a.t()).t()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        a, w = ctx.saved_tensors
+        flipped = grad.t().contiguous()
+        return (w @ flipped).t(), (flipped @ a).t()
+
+
+@pytest.mark.parametrize("function", [KeptOnTheGraph, Transposing, Flipped])
 def test_what_a_backward_keeps_for_another_one_is_refused(function: Any) -> None:
     """Blocks call one backward many times on its graph, and a training step does not."""
     found = checks(rehearsed(function.apply, backward=True))

@@ -108,7 +108,7 @@ class Loop:
         if any(saves(one, other) for one in works for other in works):
             return True
         gradients, work = self._backward(changed, third.seed)
-        if self._case.backward and self._reuse_saves(changed, work):
+        if self._case.backward and self._reuse_saves(changed, work, third.seed):
             return True
         return bool(self._wrong(changed, gradients, third))
 
@@ -152,7 +152,9 @@ class Loop:
             )
         if case.backward:
             # A backward that writes over what the forward saved cannot run again on the same graph.
-            step.saved[GRAD_OUT] = not case.rewritten and self._reuse_saves(last, last_back)
+            step.saved[GRAD_OUT] = not case.rewritten and self._reuse_saves(
+                last, last_back, second.seed
+            )
         self._last = last.work, last_back
         return step
 
@@ -220,9 +222,12 @@ class Loop:
         )
         return dict(zip(call.leaves, taken(found), strict=True)), work
 
-    def _reuse_saves(self, call: _Call, first: Work) -> bool:
-        """Say whether known gradients, or a graph that had a `first` backward, cost less work."""
-        grads = [torch.randn_like(out) for out in call.roots]
+    def _reuse_saves(self, call: _Call, first: Work, seed: int) -> bool:
+        """Say whether known gradients, or a graph that had a `first` backward, cost less work.
+
+        `seed` is that of the first one's gradients: others lie in memory as they do.
+        """
+        grads = [grad_out(out, seed + 1) for out in call.roots]
         fresh, *known = (self._backward(call, 0, grads)[1] for _ in range(3))
         return saves(fresh, first) or any(saves(work, fresh) for work in known)
 
