@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_kopt import wire
+from pytest_kopt.honesty import imports
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.fingerprint import Fingerprint, Harness, edits, undeclared
 
@@ -197,3 +199,30 @@ def test_source_that_does_not_parse_is_still_hashed(root: Path) -> None:
     assert [finding.message for finding in edits(before, take(root, before))] == [
         "late.py was edited"
     ]
+
+
+def test_a_file_of_a_large_package_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every file of such a package reaches all others: the baseline of one took a minute."""
+    package = tmp_path / "package"
+    (tmp_path / "tests").mkdir()
+    package.mkdir()
+    modules = [f"from package import m{(i + 1) % 40}, m{(i + 7) % 40}\n" for i in range(40)]
+    for i, text in enumerate(modules):
+        (package / f"m{i}.py").write_text(text)
+    (package / "kernel.py").write_text("from package import m0\n")
+    (package / "__init__.py").write_text("from package import kernel\n")
+    (tmp_path / "tests/test_it.py").write_text("from package import kernel, m3\n")
+    read: list[Path] = []
+    named_in = imports._named_in
+
+    def counted(path: Path) -> Iterator[Any]:
+        read.append(path)
+        return named_in(path)
+
+    monkeypatch.setattr(imports, "_named_in", counted)
+    found = Harness(tmp_path, ("tests/test_it.py",), ("package/kernel.py",), (tmp_path,)).take(
+        {}, {}
+    )
+    assert len(read) == 43 and len(found.dependencies) == 41

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.imports import Finder, reached
+from pytest_kopt.honesty.imports import Finder
 
 #: Keys of the manifest that decide what is measured and how it is judged. The policy is
 #: compared by its thresholds, see `Campaign.check_policy`.
@@ -72,12 +72,12 @@ class Harness:
         root = self.root
         own = [_import_folder(root / test, root) for test in self.tests]
         folders = dict.fromkeys([*(folder.resolve() for folder in self.folders), *own, root])
-        finder = Finder(root, tuple(f for f in folders if f.is_relative_to(root)))
+        finder = Finder(root, [f for f in folders if f.is_relative_to(root)])
         conftests = [path for test in self.tests for path in self._conftests(root / test)]
         start = [*(root / test for test in self.tests), *conftests]
         start += [path for name in self.plugins for path in finder.files(name)]
-        needed = reached(self._kernel_files(), finder, self._is_ignored)
-        wanted = reached(start, finder, self._is_kernel)
+        needed = finder.reached(self._kernel_files(), self._is_ignored)
+        wanted = finder.reached(start, self._is_kernel)
         wanted = {path for path in wanted if self._is_harness(path, conftests, finder)}
         others = {path for path in map(root.joinpath, loaded) if path.is_file()} - wanted
         wanted |= {path for path in others if self._beside_tests(path) and path not in needed}
@@ -111,7 +111,7 @@ class Harness:
             return True
         if path.name == "__init__.py" and self._has_kernel_below(path.parent):
             return False
-        return not any(map(self._is_kernel, reached([path], finder, lambda p: False)))
+        return not any(map(self._is_kernel, finder.reached([path], lambda p: False)))
 
     def _beside_tests(self, path: Path) -> bool:
         """Say whether a file lies in a folder above a test, below the root, without a kernel."""

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 _BY_NAME = frozenset({"import_module", "__import__", "importorskip"})
 _FOREIGN = frozenset({"site-packages", "dist-packages", "__pycache__"})
 
 
-@dataclass(frozen=True, slots=True)
 class Finder:
-    """Finds a module's file as Python would: the first of `folders` that has it.
+    """Finds the files of modules as Python would: in the first of `folders` that has one.
 
-    Only files below `root`, outside any virtual environment, count.
+    Only files below `root`, outside any virtual environment, count. What a file imports is read
+    once: many files of a package reach all of it.
     """
 
-    root: Path
-    folders: tuple[Path, ...]
+    def __init__(self, root: Path, folders: Sequence[Path] = ()) -> None:
+        self._root = root
+        self._folders = folders
+        self._ours: dict[Path, bool] = {}
+        self._imported: dict[Path, list[Path]] = {}
 
-    def files(self, module: str) -> list[Path]:
+    def files(self, module: str, folders: Sequence[Path] | None = None) -> list[Path]:
         """Return the files that importing a module runs: its packages' and its own."""
         parts = module.split(".")
-        for folder in self.folders:
+        for folder in self._folders if folders is None else folders:
             found = [path for path in _chain(folder, parts) if self.is_ours(path)]
             if found:
                 return found
@@ -32,38 +36,41 @@ class Finder:
 
     def is_ours(self, path: Path) -> bool:
         """Say whether a file is the project's own."""
-        if not path.is_relative_to(self.root) or _FOREIGN & set(path.parts):
-            return False
-        above = [folder for folder in path.parents if folder.is_relative_to(self.root)]
-        return not any((folder / "pyvenv.cfg").exists() for folder in above)
+        return path.is_relative_to(self._root) and self._is_own_folder(path.parent)
+
+    def _is_own_folder(self, folder: Path) -> bool:
+        if folder not in self._ours:
+            is_own = folder.name not in _FOREIGN and not (folder / "pyvenv.cfg").exists()
+            above = folder.parent
+            is_inside = above.is_relative_to(self._root)
+            self._ours[folder] = is_own and (not is_inside or self._is_own_folder(above))
+        return self._ours[folder]
+
+    def reached(self, start: Iterable[Path], stop: Callable[[Path], bool]) -> set[Path]:
+        """Return the project files that `start` and its imports run, not going into `stop`'s."""
+        found: set[Path] = set()
+        waiting = [path.resolve() for path in start]
+        while waiting:
+            path = waiting.pop()
+            if path in found or stop(path) or not path.is_file():
+                continue
+            found.add(path)
+            waiting += self.imported(path)
+        return found
+
+    def imported(self, path: Path) -> list[Path]:
+        """Return the project files that a file imports anywhere; none for what does not parse."""
+        if path not in self._imported:
+            modules = dict.fromkeys(_named_in(path))
+            files = [self.files(name, [folder] if folder else None) for folder, name in modules]
+            self._imported[path] = list(dict.fromkeys(chain.from_iterable(files)))
+        return self._imported[path]
 
 
-def reached(start: Iterable[Path], finder: Finder, stop: Callable[[Path], bool]) -> set[Path]:
-    """Return the project files that `start` and what it imports run, not going into `stop`'s."""
-    found: set[Path] = set()
-    waiting = [path.resolve() for path in start]
-    while waiting:
-        path = waiting.pop()
-        if path in found or stop(path) or not path.is_file():
-            continue
-        found.add(path)
-        waiting += imported(path, finder)
-    return found
-
-
-def imported(path: Path, finder: Finder) -> list[Path]:
-    """Return the project files that a file imports anywhere in it; none for what does not parse."""
-    if path.suffix != ".py":
-        return []
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError, OSError):
-        return []
-    found: dict[Path, None] = {}
-    for folder, module in _named(tree, path):
-        inside = finder if folder is None else Finder(finder.root, (folder,))
-        found |= dict.fromkeys(inside.files(module))
-    return list(found)
+def _named_in(path: Path) -> Iterator[tuple[Path | None, str]]:
+    if path.suffix == ".py":
+        with suppress(SyntaxError, ValueError, OSError):
+            yield from _named(ast.parse(path.read_bytes()), path)
 
 
 def _chain(folder: Path, parts: list[str]) -> Iterator[Path]:

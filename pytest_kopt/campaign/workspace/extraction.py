@@ -71,7 +71,7 @@ def _rooms(
 ) -> dict[str, dict[str, str]]:
     """Return the files of every room: their paths in the workspace, and upstream."""
     root = root.resolve()
-    finder = Finder(root, ())
+    finder = Finder(root)
     kernel = set(KernelVersion.take(root, given.kernel_source).files)
     workspace = layout.workspace.resolve()
     ours = [path for path in map(Path, seen.modules) if path.is_file() and finder.is_ours(path)]
