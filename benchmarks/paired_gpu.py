@@ -1,9 +1,9 @@
 """Live paired verdicts on a GPU: identical code, known changes, cost, recorded processes.
 
 Run on a machine with a GPU:  python benchmarks/paired_gpu.py OUT [aa=20] [known=10] [cost=2]
-[jobs=1] [record=200].  `known` rounds of each known change. `jobs` rounds run side by side.
-Writes OUT/paired.json after every verdict and OUT/noise.json,
-which `benchmarks/paired_power.py` resamples.
+[only=399] [jobs=1] [record=200].  `known` rounds of each known change, or of the one with `only` so
+many launches. `jobs` rounds run side by side. Writes OUT/paired.json after every verdict and
+OUT/noise.json, which `benchmarks/paired_power.py` resamples.
 """
 
 from __future__ import annotations
@@ -137,14 +137,15 @@ def same(base: Path, worker: int, rounds: int, compare: str) -> Iterator[dict[st
         yield judge(root, {}, compare)
 
 
-def known(base: Path, worker: int, rounds: int) -> Iterator[dict[str, Any]]:
+def known(base: Path, worker: int, rounds: int, only: int) -> Iterator[dict[str, Any]]:
     """Judge known changes, each as the first candidate of a campaign."""
-    for number, (matmul, rmsnorm) in product(range(rounds), KNOWN):
+    changes = [change for change in KNOWN if only in (0, *change)]
+    for number, (matmul, rmsnorm) in product(range(rounds), changes):
         root = base.with_name(f"{base.name}-{worker}-{number}-{matmul}")
         shutil.copytree(base, root, symlinks=True)
-        changes = {"matmul": matmul, "rmsnorm": rmsnorm}
-        launch(root, {**ONE, **changes})
-        yield judge(root, {k: (BASE / n - 1) * 100 for k, n in changes.items()})
+        launches = {"matmul": matmul, "rmsnorm": rmsnorm}
+        launch(root, {**ONE, **launches})
+        yield judge(root, {k: (BASE / n - 1) * 100 for k, n in launches.items()})
 
 
 def main() -> None:
@@ -169,7 +170,8 @@ def main() -> None:
         tasks: list[Iterator[dict[str, Any]]] = []
         if "known" in wishes:
             base = campaign(directory, dict.fromkeys(ONE, BASE), "tests/test_light.py")
-            tasks += [known(base, worker, share("known", worker)) for worker in range(jobs)]
+            only = int(wishes.get("only", 0))
+            tasks += [known(base, worker, share("known", worker), only) for worker in range(jobs)]
         if {"aa", "cost"} & set(wishes):
             base = campaign(directory, ONE, "tests/test_ops.py")
             tasks += [same(base, worker, share("aa", worker), "paired") for worker in range(jobs)]

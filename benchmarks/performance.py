@@ -171,6 +171,7 @@ def paired() -> Rows:
         ("paired_aa_forked_h200", "H200, 5 cases, forks"),
         ("paired_aa_shared_h200", "H200, 5 cases, two to four sessions at once"),
         ("paired_placed_h200", "H200, 5 cases, results at the same addresses"),
+        ("paired_median_h200", "H200, 5 cases, medians of short blocks"),
         ("paired_cpu", "CPU, 3 cases, every core kept busy"),
     ):
         found = read(name)
@@ -198,7 +199,7 @@ def paired() -> Rows:
 def resolution() -> Rows:
     """Changes that were made on purpose, and the smallest gain that a calibration would accept."""
     verdicts: dict[str, Rows] = {}
-    for name, where in (("paired_known_h200", ""), ("paired_placed_h200", "; same addresses")):
+    for name, where in (("paired_known_h200", ""), ("paired_median_h200", "; medians")):
         for entry in filter(lambda entry: entry["truth_pct"], read(name)["verdicts"]):
             truth = ", ".join(f"{pct:+.2f}" for pct in entry["truth_pct"].values())
             verdicts.setdefault(truth + where, []).append(entry)

@@ -35,7 +35,7 @@ FIELDS: dict[str, tuple[float, ...]] = {
     "seven slower, one +0.5 %": (0.5, *(-1.0 - i for i in range(7))),
 }
 #: How a field is measured: cases, and the standard deviation of each between processes in percent.
-NOISE = {"five cases": (5, 0.25), "one case": (1, 0.3)}
+NOISE = {"five cases": (5, 0.2), "one case": (1, 0.2)}
 
 
 def evidence(

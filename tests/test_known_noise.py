@@ -119,7 +119,7 @@ def test_a_session_keeps_its_scatter_and_what_was_known(tmp_path: Path) -> None:
     assert found.verdict.noise is not None
     assert found.verdict.noise.source == DEVICE_TIMED.source
     prior = cast(dict[str, Any], found.session["priors"])["Forward TFLOPS"]["a"]
-    assert prior["sd_pct"] == pytest.approx(0.3, abs=0.01)
+    assert prior["sd_pct"] == pytest.approx(0.2, abs=0.01)
     assert (prior["freedom"], prior["source"]) == (DEVICE_TIMED.freedom, DEVICE_TIMED.source)
     text = json.loads(json.dumps(found.session))
     kept = Scatter.model_validate(text).log_ratios_by_way["step"]["b"]

@@ -169,7 +169,7 @@ class TestAVerdict:
     def test_it_says_what_was_known(self) -> None:
         verdict = decide_paired(evidence_of(2, 2.0, noise=KNOWN), PRIMUS)
         assert verdict is not None and verdict.noise is not None
-        assert verdict.noise.sd_pct == pytest.approx(0.3, abs=0.01)
+        assert verdict.noise.sd_pct == pytest.approx(0.2, abs=0.01)
         assert (verdict.noise.freedom, verdict.noise.excess) == (8, 1)
         assert "default" in verdict.noise.source
         assert Verdict.model_validate_json(verdict.model_dump_json()) == verdict

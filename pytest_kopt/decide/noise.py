@@ -61,10 +61,10 @@ class Record:
         return Prior(variance, freedom, f"{self.source}, other cases")
 
 
-#: Where nothing was measured before: a case's standard deviation of 0.3 % where the device is
+#: Where nothing was measured before: a case's standard deviation of 0.2 % where the device is
 #: timed, 2 % where the host is, with the degrees of freedom that the recorded rounds' variances
 #: agree with (`benchmarks/paired_power.py fit`), or fewer: other cards and kernels differ more.
-DEVICE_TIMED = Prior(0.003**2, 8, "default: an H200 (docs/paired.md)")
+DEVICE_TIMED = Prior(0.002**2, 8, "default: an H200 (docs/paired.md)")
 HOST_TIMED = Prior(0.02**2, 5, "default: a busy CPU (docs/paired.md)")
 
 
