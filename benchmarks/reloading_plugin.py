@@ -21,8 +21,9 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.inference import replica_ratio
 from pytest_kopt.paired import lane
 from pytest_kopt.paired.arms import Versions
+from pytest_kopt.paired.blocks import time_of
 from pytest_kopt.paired.comparison import Comparison
-from pytest_kopt.paired.replica import CaseQuads, time_of
+from pytest_kopt.paired.replica import CaseQuads
 from pytest_kopt.trials import calibration
 from pytest_kopt.trials.trees import overlays
 from pytest_kopt.trials.trial import Measurements

@@ -15,10 +15,11 @@ from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.devices.vendor import CPU
 from pytest_kopt.paired import pairing
 from pytest_kopt.paired.arms import ONE_PROCESS
+from pytest_kopt.paired.blocks import Quad
 from pytest_kopt.paired.company import Company, look_alone
 from pytest_kopt.paired.lane import Lane
 from pytest_kopt.paired.noise import Known
-from pytest_kopt.paired.replica import CaseQuads, Quad, Refused
+from pytest_kopt.paired.replica import CaseQuads, Refused
 from pytest_kopt.processes.site import Place
 from tests.test_known_noise import compared
 

@@ -22,10 +22,11 @@ from pytest_kopt.decide.noise import DEVICE_TIMED, HOST_TIMED
 from pytest_kopt.decide.verdict import Decision
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.heldout import Tried
+from pytest_kopt.paired.blocks import Quad
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import Known, Scatter, keep
 from pytest_kopt.paired.pairing import PairedMetric, PairedResult, judge
-from pytest_kopt.paired.replica import CaseQuads, Quad, Refused
+from pytest_kopt.paired.replica import CaseQuads, Refused
 from pytest_kopt.trials.calibration import calibration
 from tests.campaigns import campaign_at, record
 

@@ -26,10 +26,11 @@ from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.measure.engine import by_events
 from pytest_kopt.options.settings import Gate
 from pytest_kopt.paired.arms import TWO_PROCESSES
+from pytest_kopt.paired.blocks import Kind, Quad, time_of
 from pytest_kopt.paired.company import Company, look_alone
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import Known, Scatter, Way, measured_under
-from pytest_kopt.paired.replica import CaseQuads, Caught, Kind, Quad, time_of
+from pytest_kopt.paired.replica import CaseQuads, Caught
 from pytest_kopt.schema.metrics import COMBINED, Metric, value
 from pytest_kopt.schema.table import NO_CLASSES, Classes, Key, Table
 

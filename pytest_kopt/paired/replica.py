@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
+from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.decide.inference import replica_ratio
 from pytest_kopt.decide.verdict import KernelChange, Same
 from pytest_kopt.devices.conditions import Conditions, steadily
@@ -19,33 +19,12 @@ from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import Outcome, Tried
-from pytest_kopt.honesty.watching.clock import Span
 from pytest_kopt.measure.engine import agreed
+from pytest_kopt.paired.blocks import PAIRS, TRUSTED, Blocks, Kind, Quad, time_of
 from pytest_kopt.paired.referee import Looks, Referee, why_ended
 from pytest_kopt.processes.child import Child, ChildDied, Children
 from pytest_kopt.processes.site import Place
 from pytest_kopt.sameness.recording import differences_later
-
-#: The comparison, the A/A control, the comparison with the group sizes of a grouped GEMM drawn
-#: anew, by their names in pairs.csv, and the incumbent beside the candidate against itself alone.
-#: In a race each candidate's comparison has its name.
-Kind = str
-_PAIRS: dict[Kind, tuple[str, str]] = {
-    "candidate": (CANDIDATE, INCUMBENT),
-    "placebo": (PLACEBO, INCUMBENT),
-    "uneven": (UNEVEN[CANDIDATE], UNEVEN[INCUMBENT]),
-    "alone": (INCUMBENT, ALONE),
-}
-#: Arms that nobody looks into: what they run was accepted before.
-_TRUSTED = frozenset({INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]})
-#: So many blocks of an arm are looked at.
-_LOOKS = 2
-#: So many quads compare two arms, and more on a GPU whose blocks take less than so many ms each:
-#: there a clock that steps between two blocks is what scatters.
-_QUADS, _MORE_QUADS, _SHORT_MS = 3, 6, 12.0
-#: Block times in ms: forward, and backward where the case has one.
-Times = tuple[float, float | None]
-Quad = list[tuple[str, Times]]
 
 
 @dataclass(slots=True)
@@ -82,14 +61,7 @@ class CaseQuads:
         if self.is_same:
             return 0.0
         quads = [[(arm, time_of(times, way)) for arm, times in quad] for quad in self.quads[kind]]
-        return replica_ratio(quads, *_PAIRS.get(kind, (kind, INCUMBENT)))
-
-
-def time_of(times: Times, way: str) -> float:
-    forward, backward = times
-    if way == "forward" or backward is None:
-        return forward
-    return backward if way == "backward" else forward + backward
+        return replica_ratio(quads, *PAIRS.get(kind, (kind, INCUMBENT)))
 
 
 class Refused(Exception):
@@ -247,13 +219,11 @@ class Replica(Children):
                 arms |= dict.fromkeys(_wait(child, "ready")["arms"], child)
             clear()
             arms = {arm: child for arm, child in arms.items() if arm not in self._out}
-            blocks = _Blocks(arms, order, device.kind)
-            count = blocks.warm_up()
-            quads, conditions = steadily(
-                lambda: _quads(blocks, order, count), lambda: placement.host.read(device)
-            )
+            blocks = Blocks(arms, order, device.kind)
+            blocks.warm_up()
+            quads, conditions = steadily(blocks.quads, lambda: placement.host.read(device))
             spans = [
-                [span for arm, span in blocks.spans if (arm in _TRUSTED) == trusted]
+                [span for arm, span in blocks.spans if (arm in TRUSTED) == trusted]
                 for trusted in (False, True)
             ]
             found = ask(Phase.COMPARED, spans=spans[0], others=spans[1])
@@ -304,103 +274,6 @@ def _same(nodeid: str, child: Child, message: Mapping[str, Any]) -> CaseQuads:
     """Return a case that needs no clock, once its process is done with it."""
     _wait(child, "finished")
     return CaseQuads(nodeid, "", same=message["how"])
-
-
-class _Blocks:
-    """Blocks of the arms of a case, in the processes that hold them; some are looked at.
-
-    Which ones, and what content they meet, is not told before: on the CPU, not before they are
-    over, and each of an arm's blocks is as likely as any other.
-    """
-
-    def __init__(self, arms: Mapping[str, Child], order: random.Random, kind: str) -> None:
-        self.arms = arms
-        self._order = order
-        self._is_gpu = kind != "cpu"
-        #: By arm, the blocks that a GPU is told to look at as they begin.
-        self._chosen: dict[str, list[int]] = {}
-        self._runs = dict.fromkeys(arms, 0)
-        #: The places of what processes are to keep of their last blocks.
-        self._keeping: dict[Child, int] = {}
-        self._seeds: dict[tuple[str, int], int] = {}
-        self.spans: list[tuple[str, Span]] = []
-
-    @property
-    def looked_at(self) -> list[tuple[str, int]]:
-        """Arm and seed of the blocks so far whose results are to be judged."""
-        return [(arm, seed) for (arm, _), seed in self._seeds.items() if arm not in _TRUSTED]
-
-    def warm_up(self) -> int:
-        """Run each arm once, which does not count; return how many quads are to come."""
-        for arm in self.arms:
-            self.run(arm, self._order.getrandbits(62))
-        shortest = min(span.inside for _, span in self.spans)
-        self.spans.clear()
-        count = _MORE_QUADS if self._is_gpu and shortest < _SHORT_MS else _QUADS
-        runs = range(1, 1 + 2 * count)
-        if self._is_gpu:
-            self._chosen = {arm: self._order.sample(runs, _LOOKS) for arm in self.arms}
-        return count
-
-    def run(self, arm: str, seed: int) -> Times:
-        number, self._runs[arm] = self._runs[arm], self._runs[arm] + 1
-        child, before = self.arms[arm], number in self._chosen.get(arm, ())
-        if before:
-            # The arm before this one has left results of the content that both meet, in memory that
-            # this one's may lie in.
-            seed = self._order.getrandbits(62)
-        keeps = self.keeps(child)
-        child.tell("block", arm=arm, seed=seed, is_looked_at=before, keeps=keeps)
-        message = child.receive()
-        if message["kind"] != "time":
-            raise ChildDied(f"sent {message['kind']} instead of a time")
-        self.spans.append((arm, Span(float(message["waited"]), float(message["spent"]))))
-        place = number if number < _LOOKS else self._order.randrange(number + 1)
-        if before:
-            self._seeds[arm, number] = seed
-        elif not self._is_gpu and place < _LOOKS:
-            self._seeds[arm, place] = seed
-            self._keeping[child] = place
-        backward = message["backward"]
-        return float(message["forward"]), None if backward is None else float(backward)
-
-    def keeps(self, child: Child) -> int | None:
-        """Return, once, the place of what a process is to keep of its last block."""
-        return self._keeping.pop(child, None)
-
-
-def _quads(blocks: _Blocks, order: random.Random, count: int) -> dict[Kind, list[Quad]]:
-    arms = blocks.arms
-    pairs = {kind: pair for kind, pair in _PAIRS.items() if arms.keys() >= {*pair}}
-    named = {arm for pair in _PAIRS.values() for arm in pair}
-    found: dict[Kind, list[Quad]] = {kind: [] for kind in pairs}
-    raced = [arm for arm in arms if arm not in named]
-    for _ in range(count):
-        if raced:
-            laps = _lap(blocks, [INCUMBENT, PLACEBO, *raced], order)
-            for kind in ("placebo", *raced):
-                found.setdefault(kind, []).append(laps(kind))
-            continue
-        for kind, quads in found.items():
-            quads.append(_quad(blocks, pairs[kind], order))
-    return found
-
-
-def _lap(blocks: _Blocks, arms: Sequence[str], order: random.Random) -> Callable[[str], Quad]:
-    """Run all arms in a drawn order and back: what drifts meets all alike; return an arm's quad."""
-    there = order.sample(arms, len(arms))
-    first, second = order.getrandbits(62), order.getrandbits(62)
-    ran = [(arm, blocks.run(arm, first)) for arm in there]
-    ran += [(arm, blocks.run(arm, second)) for arm in reversed(there)]
-    return lambda arm: [block for block in ran if block[0] in (arm, INCUMBENT)]
-
-
-def _quad(blocks: _Blocks, pair: tuple[str, str], order: random.Random) -> Quad:
-    """Run ABBA or BAAB, whichever the dice say; both arms get the same seed in either half."""
-    a, b = pair if order.random() < 0.5 else pair[::-1]
-    first, second = order.getrandbits(62), order.getrandbits(62)
-    halves = ((a, first), (b, first), (b, second), (a, second))
-    return [(arm, blocks.run(arm, seed)) for arm, seed in halves]
 
 
 def _wait(child: Child, *kinds: str) -> dict[str, Any]:
