@@ -70,7 +70,7 @@ def universe(start: str, changed: Iterable[Path], root: Path) -> dict[str, Path]
     folders = {
         folder for path in different if path.suffix in DATA_SUFFIXES for folder in path.parents
     }
-    modules, trees, imports = _imports_below(root)
+    modules, imports = _imports_below(root)
     reached = _closure({start}, imports)
     dependents: dict[str, set[str]] = {name: set() for name in modules}
     for name, targets in imports.items():
@@ -89,30 +89,54 @@ def universe(start: str, changed: Iterable[Path], root: Path) -> dict[str, Path]
         while name := name.rpartition(".")[0]:
             if name in modules:
                 chosen[name] = modules[name]
-    for name in chosen:
-        for node in (node for node in ast.walk(trees[name]) if isinstance(node, ast.Call)):
+    for name, path in chosen.items():
+        if (registration := _registration(path)) is not None:
+            raise NotLoadable(f"module {name!r} calls {registration}")
+    return chosen
+
+
+@functools.cache
+def _registration(path: Path) -> str | None:
+    """Return the first registration of a file, with its line."""
+    source = path.read_bytes()
+    # Most files have none, and to parse hundreds takes a second.
+    if not any(word.partition(".")[0].encode() in source for word in _REGISTRATIONS):
+        return None
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             if any(f".{called}".endswith(f".{word}") for word in _REGISTRATIONS):
-                raise NotLoadable(f"module {name!r} calls {called}() at line {node.lineno}")
-    return chosen
+                return f"{called}() at line {node.lineno}"
+    return None
 
 
 def imported_by(start: str, root: Path) -> set[Path]:
     """Return the files below `root` that importing a module can run, packages above included."""
-    modules, _, imports = _imports_below(root)
+    modules, imports = _imports_below(root)
     for name in modules:
         package = name.rpartition(".")[0]
         imports[name] |= {package} & modules.keys()
     return {modules[name] for name in _closure({start}, imports)}
 
 
-def _imports_below(
-    root: Path,
-) -> tuple[dict[str, Path], dict[str, ast.Module], dict[str, set[str]]]:
-    """Return the loaded modules below `root`, their trees, and what each of them imports there."""
+def _imports_below(root: Path) -> tuple[dict[str, Path], dict[str, set[str]]]:
+    """Return the loaded modules below `root`, and what each of them imports there."""
     modules = project_modules(root)
-    trees = {name: ast.parse(path.read_bytes()) for name, path in modules.items()}
-    return modules, trees, {name: _imported(name, trees[name], modules) for name in modules}
+    return modules, {name: _imported(name, path, modules) for name, path in modules.items()}
+
+
+@functools.cache
+def _imports(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    """Return the imports of a file; a package of hundreds is asked for them for every version."""
+    found: list[ast.Import | ast.ImportFrom] = []
+    waiting: list[ast.AST] = [ast.parse(path.read_bytes())]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.append(node)
+        # No expression holds a statement.
+        waiting += [item for item in ast.iter_child_nodes(node) if not isinstance(item, ast.expr)]
+    return found
 
 
 def _closure(start: set[str], edges: Mapping[str, set[str]]) -> set[str]:
@@ -125,14 +149,14 @@ def _closure(start: set[str], edges: Mapping[str, set[str]]) -> set[str]:
     return found
 
 
-def _imported(name: str, tree: ast.Module, modules: Mapping[str, Path]) -> set[str]:
+def _imported(name: str, path: Path, modules: Mapping[str, Path]) -> set[str]:
     module = sys.modules[name]
     package = module.__name__ if hasattr(module, "__path__") else name.rpartition(".")[0]
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in _imports(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
+        else:
             parts = package.split(".") if node.level else []
             above = parts[: len(parts) - node.level + 1]
             base = ".".join([*above, *filter(None, [node.module])])
