@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -217,7 +217,7 @@ def test_a_file_of_a_large_package_is_read_once(
     read: list[Path] = []
     named_in = imports._named_in
 
-    def counted(path: Path) -> Iterator[Any]:
+    def counted(path: Path) -> Iterable[Any]:
         read.append(path)
         return named_in(path)
 

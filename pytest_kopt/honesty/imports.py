@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
@@ -61,16 +61,23 @@ class Finder:
     def imported(self, path: Path) -> list[Path]:
         """Return the project files that a file imports anywhere; none for what does not parse."""
         if path not in self._imported:
-            modules = dict.fromkeys(_named_in(path))
+            modules = _named_in(path)
             files = [self.files(name, [folder] if folder else None) for folder, name in modules]
             self._imported[path] = list(dict.fromkeys(chain.from_iterable(files)))
         return self._imported[path]
 
 
-def _named_in(path: Path) -> Iterator[tuple[Path | None, str]]:
-    if path.suffix == ".py":
-        with suppress(SyntaxError, ValueError, OSError):
-            yield from _named(ast.parse(path.read_bytes()), path)
+def _named_in(path: Path) -> tuple[tuple[Path | None, str], ...]:
+    try:
+        return _read(path, path.read_bytes()) if path.suffix == ".py" else ()
+    except (SyntaxError, ValueError, OSError):
+        return ()
+
+
+@functools.cache
+def _read(path: Path, source: bytes) -> tuple[tuple[Path | None, str], ...]:
+    # A session takes several fingerprints, mostly of the same sources.
+    return tuple(dict.fromkeys(_named(ast.parse(source), path)))
 
 
 def _chain(folder: Path, parts: list[str]) -> Iterator[Path]:
