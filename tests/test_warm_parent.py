@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.cases.order import ArmsOrder
+from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.devices.masks import interpreter_environment
 from pytest_kopt.options.declare import SERVE
 from pytest_kopt.processes import forking, parent_death, reload, warm_parent
@@ -22,6 +24,7 @@ from pytest_kopt.processes.launched import Launched
 from pytest_kopt.processes.launcher import Launcher
 from pytest_kopt.processes.warm_parent import Fork, NoFork, WarmParent
 from pytest_kopt.processes.worker_orders import WorkerOrders
+from pytest_kopt.session import measurements
 
 ENV = {**os.environ, "KOPT_TEST": "parent"}
 
@@ -36,6 +39,21 @@ def parent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmParent]:
 def forked(parent: WarmParent, env: dict[str, str], directory: Path) -> Launched:
     fork = parent.fork(env, str(directory))
     assert fork is not None
+    return fork
+
+
+def greeted(parent: WarmParent, directory: Path, orders: WorkerOrders) -> Launched:
+    """Return a fork that collects the tests of a directory."""
+    fork = forked(parent, ENV, directory)
+    fork.channel.send(
+        "hello",
+        sys_path=sys.path,
+        argv=[],
+        pytest_args=[str(directory)],
+        from_manifest=[],
+        orders=orders.to_json(),
+        args=None,
+    )
     return fork
 
 
@@ -79,16 +97,7 @@ def test_what_is_told_once_in_a_comparison_is_not_asked_of_a_second_load(
     )
     arms = ArmsOrder(("candidate",), str(tmp_path), tells_more=True)
     orders = WorkerOrders("cpu", "auto", 1, 60.0, "standard", arms=arms)
-    fork = forked(parent, ENV, tmp_path)
-    fork.channel.send(
-        "hello",
-        sys_path=sys.path,
-        argv=[],
-        pytest_args=[str(tmp_path)],
-        from_manifest=[],
-        orders=orders.to_json(),
-        args=None,
-    )
+    fork = greeted(parent, tmp_path, orders)
     for word in ("again", "again", "stop"):
         assert fork.channel.receive()["kind"] == "collected"
         fork.channel.send(word)
@@ -293,3 +302,27 @@ def test_no_two_forks_draw_the_same() -> None:
             return file.read()
 
     assert drawn() != drawn()
+
+
+def test_what_the_baselines_cases_had_to_import_is_imported_once(
+    parent: WarmParent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evidence = CaseEvidence(engine="wall", libraries=("torch._dynamo",))
+    result = CaseResult("t.py::test_x", header=("label", "Check"), evidence=evidence)
+    orders = WorkerOrders("cpu", "auto", 1, 60.0, "", expected=(ExpectedCase.of(result),))
+    launcher = SimpleNamespace(warm=lambda env, directory, modules: parent.load(modules))
+    monkeypatch.setattr(measurements, "launcher_of", lambda config: launcher)
+    plugins = SimpleNamespace(list_plugin_distinfo=list)
+    config = SimpleNamespace(pluginmanager=plugins, invocation_params=SimpleNamespace(dir=tmp_path))
+    site: Any = SimpleNamespace(here=SimpleNamespace(environment={}))
+    session: Any = SimpleNamespace(
+        _config=config, _settings=SimpleNamespace(forks=True), orders=orders, sites=site
+    )
+    measurements.HostMeasurements.warm_up(session)
+    (tmp_path / "conftest.py").write_text(
+        "import sys\nassert 'torch._dynamo' in sys.modules\nopen('there', 'w').close()\n"
+    )
+    fork = greeted(parent, tmp_path, orders)
+    wait_until((tmp_path / "there").exists)
+    fork.kill()
+    fork.close()

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from pytest_kopt.numerics.compare import Comparison
 
 
+#: Parts of torch that some kernels import, for a second each, and most do not.
+SLOW = ("torch._dynamo", "torch._inductor.compile_fx")
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A result outside its gate, by the names that verdict.json has for it."""
@@ -73,7 +77,8 @@ class CaseEvidence:
     reference. `by_torch` names the operators that make the result alone; `dtype` is what products
     are taken in; `groups` are group sizes by their distribution. `accuracy` is by name of the
     result. `timed` is from when to when the device was the case's, in seconds since the epoch,
-    `seconds` the whole case. `loaded` are the project's files that the process had imported.
+    `seconds` the whole case. `loaded` are the project's files that the process had imported,
+    `libraries` those of `SLOW` ones that it had.
     """
 
     schema: str | None = None
@@ -111,6 +116,7 @@ class CaseEvidence:
     backward_samples_ms: tuple[float, ...] | None = None
     seconds: float | None = None
     loaded: tuple[str, ...] | None = None
+    libraries: tuple[str, ...] | None = None
     note: str | None = None
 
     def samples_ms(self, way: str) -> tuple[float, ...]:

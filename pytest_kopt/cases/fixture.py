@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_kopt.cases.evidence import SLOW
 from pytest_kopt.cases.result import OUTSIDE, PROPERTY, CaseResult
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.finding import Finding
@@ -137,7 +139,8 @@ class Kopt:
         root = self._item.config.rootpath.resolve()
         paths = {path.relative_to(root) for path in project_modules(root).values()}
         files = tuple(sorted(path.as_posix() for path in paths))
-        evidence = replace(outcome.result.evidence, loaded=files)
+        slow = tuple(name for name in SLOW if name in sys.modules)
+        evidence = replace(outcome.result.evidence, loaded=files, libraries=slow)
         result = replace(outcome.result, evidence=evidence)
         send(self._item, result)
         if result.check != "PASS":

@@ -173,7 +173,7 @@ class ExpectedCase:
 
     The incumbent was measured on `device` (its UUID), in `seconds`; "" and 0 where not known.
     `accuracy` is what the baseline's results reached, by name; `by_torch` tells
-    which operators of torch alone made them.
+    which operators of torch alone made them, `libraries` what its process had to import.
     """
 
     nodeid: str
@@ -186,6 +186,7 @@ class ExpectedCase:
     device: str = ""
     accuracy: dict[str, Accuracy] = field(default_factory=dict)
     by_torch: str = ""
+    libraries: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -215,4 +216,5 @@ class ExpectedCase:
             result.evidence.engine or "",
             accuracy=result.evidence.accuracy or {},
             by_torch=result.evidence.by_torch or "",
+            libraries=result.evidence.libraries or (),
         )

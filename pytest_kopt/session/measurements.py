@@ -274,7 +274,9 @@ class HostMeasurements:
             return
         plugins = [plugin for plugin, _ in config.pluginmanager.list_plugin_distinfo()]
         modules = [name for plugin in plugins if (name := getattr(plugin, "__name__", ""))]
-        if any(case.has_backward for case in self.orders.expected or ()):
+        expected = self.orders.expected or ()
+        modules += sorted({name for case in expected for name in case.libraries})
+        if any(case.has_backward for case in expected):
             modules.append(_GRADIENTS)
         if self.orders.device == "cuda":
             modules += _LAUNCHING
