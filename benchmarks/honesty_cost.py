@@ -87,7 +87,7 @@ UNCHECKED = '''\
 import importlib
 import sys
 
-from pytest_kopt.paired import arms, company, pairing, referee, replica
+from pytest_kopt.paired import arms, blocks, company, pairing, referee
 from pytest_kopt.trials.rounds import candidate
 
 
@@ -98,7 +98,7 @@ def replace(owner, name, value):
 
 replace(candidate.Examination, "_audited", property(lambda self: []))
 replace(pairing, "look_alone", lambda *given: company.Company())
-replace(replica, "_LOOKS", 0)
+replace(blocks, "_LOOKS", 0)
 replace(arms.Arms, "asks_more", False)
 replace(
     arms.Arms,
