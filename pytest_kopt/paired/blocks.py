@@ -64,16 +64,15 @@ class Blocks:
         return [(arm, seed) for (arm, _), seed in self._seeds.items() if arm not in TRUSTED]
 
     def warm_up(self) -> None:
-        """Run each arm once, which does not count; say how often they are to be compared."""
+        """Run each arm once, which does not count; on a GPU choose how many are to come."""
         for arm in self.arms:
             self.run(arm, self._order.getrandbits(62))
-        shortest = min(span.inside for _, span in self.spans)
-        self.spans.clear()
-        if self._is_gpu and shortest < _SHORT_MS:
-            self._count = _MORE_QUADS
-        runs = range(1, 1 + 2 * self._count)
         if self._is_gpu:
+            shortest = min(span.inside for _, span in self.spans)
+            self._count = _MORE_QUADS if shortest < _SHORT_MS else _QUADS
+            runs = range(1, 1 + 2 * self._count)
             self._chosen = {arm: self._order.sample(runs, _LOOKS) for arm in self.arms}
+        self.spans.clear()
 
     def quads(self) -> dict[Kind, list[Quad]]:
         """Compare the arms, each pair as often; in a race all of them in a lap there and back."""
