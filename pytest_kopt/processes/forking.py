@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 from _pytest.config import default_plugins
 
+from pytest_kopt.cases.running.switches import compile_here
 from pytest_kopt.honesty.watching.state import was_frozen
 from pytest_kopt.processes.bytecode import kept_bytecode
 from pytest_kopt.processes.parent_death import end_with_parent
@@ -52,6 +53,8 @@ def main() -> None:
     end_with_parent()
     # What is imported stays: to look for garbage in it takes a tenth of the time.
     gc.disable()
+    # Inductor starts a pool of compilers, and threads for it, as it is imported.
+    compile_here()
     control = socket.socket(fileno=int(sys.argv[1]))
     waking, wake = wakes_when_forks_end()
     _import(_LIBRARIES)
