@@ -238,10 +238,10 @@ class _Child:
 
 
 def replica(
-    seed: int = 1, device: Device = CPU, spent: float = 1.0
+    seed: int = 1, device: Device = CPU, spent: float = 1.0, candidate: str = CANDIDATE
 ) -> tuple[CaseQuads, list[_Child]]:
     children = [
-        _Child(CANDIDATE, "events", {"the candidate's forward": "host value"}, spent),
+        _Child(candidate, "events", {"the candidate's forward": "host value"}, spent),
         _Child(INCUMBENT, "graph", {}, spent),
         _Child(PLACEBO, "graph", {}, spent),
     ]
@@ -297,6 +297,9 @@ def test_short_blocks_on_a_gpu_are_compared_more_often() -> None:
     gpu = replace(CPU, kind="cuda")
     short, long, cpu = replica(device=gpu), replica(device=gpu, spent=40.0), replica()
     assert [len(quads.quads["candidate"]) for quads, _ in (short, long, cpu)] == [6, 3, 3]
+    # A race only chooses who is compared.
+    raced, _ = replica(device=gpu, candidate="variants/a")
+    assert [len(raced.quads[kind]) for kind in ("placebo", "variants/a")] == [3, 3]
 
 
 def test_a_clock_that_steps_between_two_blocks_spoils_their_pair_only() -> None:

@@ -49,6 +49,8 @@ class Blocks:
         self.arms = arms
         self._order = order
         self._is_gpu = kind != "cpu"
+        named = {arm for pair in PAIRS.values() for arm in pair}
+        self._raced = [arm for arm in arms if arm not in named]
         self._count = _QUADS
         #: By arm, the blocks that a GPU is told to look at as they begin.
         self._chosen: dict[str, list[int]] = {}
@@ -69,7 +71,9 @@ class Blocks:
             self.run(arm, self._order.getrandbits(62))
         if self._is_gpu:
             shortest = min(span.inside for _, span in self.spans)
-            self._count = _MORE_QUADS if shortest < _SHORT_MS else _QUADS
+            # A race only chooses who is compared.
+            if shortest < _SHORT_MS and not self._raced:
+                self._count = _MORE_QUADS
             runs = range(1, 1 + 2 * self._count)
             self._chosen = {arm: self._order.sample(runs, _LOOKS) for arm in self.arms}
         self.spans.clear()
@@ -77,13 +81,11 @@ class Blocks:
     def quads(self) -> dict[Kind, list[Quad]]:
         """Compare the arms, each pair as often; in a race all of them in a lap there and back."""
         pairs = {kind: pair for kind, pair in PAIRS.items() if self.arms.keys() >= {*pair}}
-        named = {arm for pair in PAIRS.values() for arm in pair}
         found: dict[Kind, list[Quad]] = {kind: [] for kind in pairs}
-        raced = [arm for arm in self.arms if arm not in named]
         for _ in range(self._count):
-            if raced:
-                laps = _lap(self, [INCUMBENT, PLACEBO, *raced], self._order)
-                for kind in ("placebo", *raced):
+            if self._raced:
+                laps = _lap(self, [INCUMBENT, PLACEBO, *self._raced], self._order)
+                for kind in ("placebo", *self._raced):
                     found.setdefault(kind, []).append(laps(kind))
                 continue
             for kind, quads in found.items():
