@@ -24,10 +24,11 @@ class Bench:
     `device` is torch's name, `uuid` what its host calls it, `read` returns its state. `expected`
     holds the baseline's cases by node id, None when nothing is frozen yet; a run that `freezes` is
     the baseline itself. `watch` is this process's. Every case has to have the columns that tell
-    the `classes` apart, and is timed by `repeats` samples, with `check_only` not at all; if it is
-    `compared` later, it is asked there what known content is worth. A label or node id that is not
-    among the `selected` (none: all) is left out. `waiting` is entered while a case waits for its
-    turn on the device. A candidate is to be written in `language` ("": any).
+    the `classes` apart, and is timed by `repeats` samples in blocks of `cpu`, or of `gpu_block_ms`
+    at least, with `check_only` not at all; if it is `compared` later, it is asked there what known
+    content is worth. A label or node id that is not among the `selected` (none: all) is left out.
+    `waiting` is entered while a case waits for its turn on the device. A candidate is to be written
+    in `language` ("": any).
     """
 
     device: str
