@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from pytest_kopt.decide.verdict import Same
 from pytest_kopt.honesty.finding import Finding
@@ -16,7 +17,11 @@ AHEAD = 16
 
 
 class Nearby(Children):
-    """Processes that try cases at shapes near the declared ones, one case after the other."""
+    """Processes that try cases at shapes near the declared ones, one case after the other.
+
+    What they answer is read at once: a process that waits to be read holds its lock on the device,
+    for which whoever is to be timed before that waits.
+    """
 
     def __init__(self, children: Sequence[Child], how: str, ids: Sequence[str], seed: int) -> None:
         """Have processes, which hold the versions by `how`, try these cases under a seed."""
@@ -31,24 +36,32 @@ class Nearby(Children):
         for child in children:
             for nodeid in ids[:AHEAD]:
                 self._ask(child, nodeid)
+        self._readers = ThreadPoolExecutor(len(children))
+        self._found = [self._readers.submit(self._read, child) for child in children]
 
     def wait(self) -> list[Tried]:
         """Wait for the end; return what they found, a case that cannot be loaded left out.
 
         Raises Caught where the candidate changed what the incumbent stands on.
         """
-        return [tried for child in self.children for tried in self._read(child)]
+        return [tried for found in self._found for tried in found.result()]
+
+    def end(self) -> None:
+        self.kill()
+        self._readers.shutdown()
+        self.stop()
 
     def _ask(self, child: Child, nodeid: str) -> None:
         child.tell("run", nodeid=nodeid, next=None, seed=None)
         child.tell("block", arm="", seed=self._seed)
 
-    def _read(self, child: Child) -> Iterator[Tried]:
+    def _read(self, child: Child) -> list[Tried]:
+        tried: list[Tried] = []
         for place, nodeid in enumerate(self._ids):
             try:
                 while (message := child.receive())["kind"] != "finished":
                     if message["kind"] == "tried":
-                        yield Tried(**message["shape"])
+                        tried.append(Tried(**message["shape"]))
                     elif message["kind"] == "same":
                         self.same[nodeid] = message["how"]
                     elif message["kind"] == "caught" and message["findings"]:
@@ -57,4 +70,5 @@ class Nearby(Children):
                     self._ask(child, following)
             except ChildDied as death:
                 self.died, self.died_in = f"{nodeid}: {death}".splitlines()[0], nodeid
-                return
+                break
+        return tried
