@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pytest_kopt import policies
 from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, log_ratio
 from pytest_kopt.decide.noise import DEVICE_TIMED, Noise
-from pytest_kopt.decide.paired import decide_metrics
+from pytest_kopt.decide.paired import WORTH_PCT, decide_metrics
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
@@ -68,6 +68,15 @@ def test_what_may_yet_be_shown_equal_is_measured_to_the_end() -> None:
     early = evidence_of(0.0, look=4, spread=0.9)
     assert judged(early, None).decision is Decision.INCONCLUSIVE
     assert decide_metrics([early], PRIMUS, BENEFIT) is None
+
+
+@pytest.mark.parametrize("change", [-0.2, -0.05, 0.05, 0.2])
+def test_nobody_waits_for_a_change_that_is_next_to_nothing(change: float) -> None:
+    """What is known so sharply at the first look would be shown to differ at the last one."""
+    assert judged(evidence_of(change, spread=0.01), None).decision is not Decision.INCONCLUSIVE
+    early = decide_metrics([evidence_of(change, look=2, spread=0.01)], PRIMUS)
+    assert (early is None) == (abs(change) > WORTH_PCT)
+    assert early is None or early.decision is Decision.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(

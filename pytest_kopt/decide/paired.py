@@ -12,6 +12,10 @@ from pytest_kopt.decide.paired_look import JudgedLook, judge_look, slower_by
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
 
+#: No more processes are started for a change of less: rounds of the same code differ by up to a
+#: third of it (docs/paired.md).
+WORTH_PCT = 0.1
+
 
 def decide_metrics(
     evidences: Sequence[PairedEvidence], policy: Policy, extra_benefit: str | None = None
@@ -131,7 +135,7 @@ def _decide(judged: JudgedLook, evidence: PairedEvidence, policy: Policy) -> Ver
 
 
 def _is_futile(judged: JudgedLook, evidence: PairedEvidence, policy: Policy) -> bool:
-    """Say whether even a mean one standard error away would decide nothing at the last look."""
+    """Say whether even a mean one standard error away is next to nothing, or decides nothing."""
     if evidence.gate == "no-regression" or judged.open_shapes or judged.open_classes:
         return False
     goal = judged.goal
@@ -143,7 +147,9 @@ def _is_futile(judged: JudgedLook, evidence: PairedEvidence, policy: Policy) -> 
         Estimate(goal.mean + sign * goal.error, goal.error * shrink, freedom) for sign in (1, -1)
     )
     accepts = better.lower(level) > log_ratio(policy.minimum_gain_pct)
-    return not accepts and worse.upper(level) >= 0
+    is_gain = accepts and better.mean > log_ratio(WORTH_PCT)
+    is_loss = worse.upper(level) < 0 and worse.mean < slower_by(WORTH_PCT)
+    return not is_gain and not is_loss
 
 
 def decide_equal(evidence: PairedEvidence, policy: Policy, benefit: str) -> Verdict | None:
