@@ -24,8 +24,9 @@ TRUSTED = frozenset({INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]})
 #: So many blocks of an arm are looked at.
 _LOOKS = 2
 #: So many quads compare two arms, and more on a GPU whose blocks take less than so many ms each:
-#: there a clock that steps between two blocks is what scatters.
-_QUADS, _MORE_QUADS, _SHORT_MS = 3, 6, 12.0
+#: there a clock that steps between two blocks is what scatters. The mean of more than so many cases
+#: is sharp without.
+_QUADS, _MORE_QUADS, _SHORT_MS, _FEW_CASES = 3, 6, 12.0, 8
 #: Block times in ms: forward, and backward where the case has one.
 Times = tuple[float, float | None]
 Quad = list[tuple[str, Times]]
@@ -45,10 +46,14 @@ class Blocks:
     over, and each of an arm's blocks is as likely as any other.
     """
 
-    def __init__(self, arms: Mapping[str, Child], order: random.Random, kind: str) -> None:
+    def __init__(
+        self, arms: Mapping[str, Child], order: random.Random, kind: str, cases: int
+    ) -> None:
+        """Take a case's arms on a device of a kind; `cases` are measured like it."""
         self.arms = arms
         self._order = order
         self._is_gpu = kind != "cpu"
+        self._are_few = cases <= _FEW_CASES
         named = {arm for pair in PAIRS.values() for arm in pair}
         self._raced = [arm for arm in arms if arm not in named]
         self._count = _QUADS
@@ -72,7 +77,7 @@ class Blocks:
         if self._is_gpu:
             shortest = min(span.inside for _, span in self.spans)
             # A race only chooses who is compared.
-            if shortest < _SHORT_MS and not self._raced:
+            if shortest < _SHORT_MS and self._are_few and not self._raced:
                 self._count = _MORE_QUADS
             runs = range(1, 1 + 2 * self._count)
             self._chosen = {arm: self._order.sample(runs, _LOOKS) for arm in self.arms}

@@ -159,7 +159,7 @@ class Replica(Children):
             left = deque(dict.fromkeys([self._asked or ids[0], *ids]))
             while left:
                 nodeid = left.popleft()
-                found[nodeid], looks = self._case(nodeid, order, clear)
+                found[nodeid], looks = self._case(nodeid, order, clear, len(ids))
                 if left:
                     # Meanwhile this one is judged, and others may have the device.
                     self._ask(left[0])
@@ -184,9 +184,9 @@ class Replica(Children):
         child.tell("run", nodeid=self._asked, next=None, seed=self._seed)
 
     def _case(
-        self, nodeid: str, order: random.Random, clear: Callable[[], None]
+        self, nodeid: str, order: random.Random, clear: Callable[[], None], cases: int
     ) -> tuple[CaseQuads, list[Looks]]:
-        """Measure a case; return it with what is still to be judged of it."""
+        """Measure one of so many cases; return it with what is still to be judged of it."""
         device, placement = self._device, self._placement
         arms: dict[str, Child] = {}
         if nodeid != self._asked:
@@ -219,7 +219,7 @@ class Replica(Children):
                 arms |= dict.fromkeys(_wait(child, "ready")["arms"], child)
             clear()
             arms = {arm: child for arm, child in arms.items() if arm not in self._out}
-            blocks = Blocks(arms, order, device.kind)
+            blocks = Blocks(arms, order, device.kind, cases)
             blocks.warm_up()
             quads, conditions = steadily(blocks.quads, lambda: placement.host.read(device))
             spans = [
