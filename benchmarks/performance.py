@@ -135,8 +135,8 @@ BEFORE = {
     ("two with backward", "the same"): "50",
     ("sixteen light, quick: four", "the same"): "30.4, all sixteen",
 }
-#: What a record says of cases that were run on the second host as well.
-SLOWER = ", a slower host"
+#: What a record says of cases that were run again when a replica's figure was a median.
+MEDIANS = ", medians"
 
 
 def whole_commands() -> Rows:
@@ -151,7 +151,7 @@ def whole_commands() -> Rows:
             {
                 "cases": cases,
                 "round": kind,
-                "before s": BEFORE.get((cases.removesuffix(SLOWER), kind), "-"),
+                "before s": BEFORE.get((cases.removesuffix(MEDIANS), kind), "-"),
                 "median s": statistics.median(walls),
                 "longest s": max(walls),
                 "commands": len(alike),
@@ -252,7 +252,7 @@ def device() -> Rows:
     return [{"device (paired session)": "H200", **total}]
 
 
-ROUNDS = "`benchmarks/gpu_rounds.py` (2026-11-23, 16 cores, nothing else on the host)"
+ROUNDS = "`benchmarks/gpu_rounds.py` (2026-11-23, medians 2026-11-24, on other hosts; 16 cores)"
 SECTIONS = (
     ("Idle", "measured here", idle),
     ("A case", "measured here", cases),
