@@ -248,8 +248,8 @@ def main() -> None:
     if sys.argv[1].startswith("-"):
         sys.exit(_call([sys.executable, *sys.argv[1:]], Path.cwd()))
     from pytest_kopt.honesty.watching.state import was_frozen
+    from pytest_kopt.lineage import end_with_parent
     from pytest_kopt.processes.forking import reap, wakes_when_forks_end
-    from pytest_kopt.processes.parent_death import end_with_parent
 
     end_with_parent()
     sys.path.remove(str(Path(__file__).parent))

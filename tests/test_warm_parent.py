@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
+from pytest_kopt import lineage
 from pytest_kopt.cases.evidence import SLOW, CaseEvidence
 from pytest_kopt.cases.order import ArmsOrder
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
 from pytest_kopt.devices.masks import interpreter_environment
 from pytest_kopt.options.declare import SERVE
-from pytest_kopt.processes import forking, parent_death, reload, warm_parent
+from pytest_kopt.processes import forking, reload, warm_parent
 from pytest_kopt.processes.launched import Launched
 from pytest_kopt.processes.launcher import Launcher
 from pytest_kopt.processes.warm_parent import Fork, NoFork, WarmParent
@@ -285,7 +286,7 @@ def test_a_system_without_forks_starts_interpreters_and_says_so(
 
 def test_without_prctl_a_process_ends_by_its_pipes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.CDLL", lambda name: object())
-    parent_death.end_with_parent()
+    lineage.end_with_parent()
 
 
 def test_no_two_forks_draw_the_same() -> None:

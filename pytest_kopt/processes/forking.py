@@ -26,8 +26,8 @@ from _pytest.config import default_plugins
 
 from pytest_kopt.cases.running.switches import compile_here
 from pytest_kopt.honesty.watching.state import was_frozen
+from pytest_kopt.lineage import end_with_parent
 from pytest_kopt.processes.bytecode import kept_bytecode
-from pytest_kopt.processes.parent_death import end_with_parent
 from pytest_kopt.processes.reload import differ
 
 #: Without these no case runs. What is not there, like Triton or a vendor's library, is left out.

@@ -16,11 +16,11 @@ import pytest
 from pytest_kopt.cases.result import LOST
 from pytest_kopt.devices import context
 from pytest_kopt.honesty.watching.audit_hook import MAY_WRITE, Bounds
+from pytest_kopt.lineage import end_with_parent
 from pytest_kopt.measure.wall import keep_freed_memory
 from pytest_kopt.options.declare import SERVE
 from pytest_kopt.processes.channel import Channel, Message
 from pytest_kopt.processes.isolation import isolate
-from pytest_kopt.processes.parent_death import end_with_parent
 from pytest_kopt.processes.reload import forget
 from pytest_kopt.processes.worker_orders import WorkerOrders
 
