@@ -1,13 +1,20 @@
-"""A process that runs kernels ends with the one that started it."""
+"""Processes by descent: whose end is this one's, and what it, or one that it started, has started.
+
+What a kernel starts may leave its process group and lose its parent. Linux gives orphans to the
+nearest ancestor that adopts them, so whoever adopts finds them among its children, and ends them.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
+from collections.abc import Collection
 from contextlib import suppress
+from pathlib import Path
 
 #: Of Linux's prctl(2).
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def end_with_parent() -> None:
@@ -19,3 +26,29 @@ def end_with_parent() -> None:
     # Linux's alone; elsewhere its pipes end it, when it looks at them next.
     with suppress(AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Have processes whose parent ends become children of this one, if they descend from it."""
+    with suppress(AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def children(pid: int | None = None) -> frozenset[int]:
+    """Return the children of a process (default: this one); none where /proc does not tell."""
+    found: set[int] = set()
+    for listing in Path(f"/proc/{pid or 'self'}/task").glob("*/children"):
+        with suppress(OSError):
+            found |= {int(word) for word in listing.read_text().split()}
+    return frozenset(found)
+
+
+def end_descendants(pid: int | None = None, but: Collection[int] = ()) -> None:
+    """Kill what a process has started, `but` some, and what those have started."""
+    for child in children(pid) - frozenset(but):
+        # Stopped, it cannot start more while its own are looked for.
+        with suppress(OSError):
+            os.kill(child, signal.SIGSTOP)
+        end_descendants(child)
+        with suppress(OSError):
+            os.kill(child, signal.SIGKILL)

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt import lineage
 from pytest_kopt.cases.evidence import SLOW, CaseEvidence
 from pytest_kopt.cases.order import ArmsOrder
 from pytest_kopt.cases.result import CaseResult, ExpectedCase
@@ -45,7 +44,10 @@ def forked(parent: WarmParent, env: dict[str, str], directory: Path) -> Launched
 
 def greeted(parent: WarmParent, directory: Path, orders: WorkerOrders) -> Launched:
     """Return a fork that collects the tests of a directory."""
-    fork = forked(parent, ENV, directory)
+    return greet(forked(parent, ENV, directory), directory, orders)
+
+
+def greet(fork: Launched, directory: Path, orders: WorkerOrders) -> Launched:
     fork.channel.send(
         "hello",
         sys_path=sys.path,
@@ -113,6 +115,37 @@ def test_a_fork_ends_when_nobody_is_left_to_order(parent: WarmParent, tmp_path: 
     assert fork.process.wait(20) == 0
 
 
+#: A conftest that leaves a process in a session of its own behind, and its id in a file.
+LEAVES = """\
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        with open('unfinished', 'w') as file:
+            file.write(str(os.getpid()))
+        os.rename('unfinished', 'left')
+        time.sleep(60)
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("how", ["it ends", "it is killed"])
+def test_what_a_fork_leaves_behind_ends_with_it(
+    parent: WarmParent, how: str, tmp_path: Path
+) -> None:
+    (tmp_path / "conftest.py").write_text(LEAVES)
+    fork = greeted(parent, tmp_path, WorkerOrders("cpu", "auto", 1, 60.0, ""))
+    left = tmp_path / "left"
+    wait_until(left.exists)
+    if how == "it ends":
+        os.kill(fork.process.pid, signal.SIGKILL)
+        fork.process.wait()
+    else:
+        fork.kill()
+    wait_until(lambda: not is_alive(int(left.read_text())))
+    fork.close()
+
+
 def test_waiting_has_a_limit(parent: WarmParent, tmp_path: Path) -> None:
     fork = forked(parent, ENV, tmp_path)
     with pytest.raises(subprocess.TimeoutExpired):
@@ -156,9 +189,13 @@ def test_forks_end_with_their_parent_and_the_next_are_interpreters(tmp_path: Pat
 def test_ending_the_launcher_leaves_nothing(tmp_path: Path) -> None:
     launcher = Launcher()
     launcher.warm({}, str(tmp_path))
+    (tmp_path / "conftest.py").write_text(LEAVES)
     taken = launcher.start(os.environ, str(tmp_path))
+    greet(taken, tmp_path, WorkerOrders("cpu", "auto", 1, 60.0, ""))
+    wait_until((tmp_path / "left").exists)
     launcher.end()
-    wait_until(lambda: not is_alive(taken.process.pid))
+    assert not is_alive(taken.process.pid)
+    wait_until(lambda: not is_alive(int((tmp_path / "left").read_text())))
     launcher.end()
 
 
@@ -282,11 +319,6 @@ def test_a_system_without_forks_starts_interpreters_and_says_so(
     started.kill()
     started.close()
     launcher.end()
-
-
-def test_without_prctl_a_process_ends_by_its_pipes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ctypes.CDLL", lambda name: object())
-    lineage.end_with_parent()
 
 
 def test_no_two_forks_draw_the_same() -> None:

@@ -26,7 +26,7 @@ from _pytest.config import default_plugins
 
 from pytest_kopt.cases.running.switches import compile_here
 from pytest_kopt.honesty.watching.state import was_frozen
-from pytest_kopt.lineage import end_with_parent
+from pytest_kopt.lineage import adopt_orphans, end_descendants, end_with_parent
 from pytest_kopt.processes.bytecode import kept_bytecode
 from pytest_kopt.processes.reload import differ
 
@@ -51,6 +51,7 @@ STATUS = struct.Struct("i")
 def main() -> None:
     """Enter the parent: its argument is the descriptor of the socket that asks for forks."""
     end_with_parent()
+    adopt_orphans()
     # What is imported stays: to look for garbage in it takes a tenth of the time.
     gc.disable()
     # Inductor starts a pool of compilers, and threads for it, as it is imported.
@@ -72,6 +73,8 @@ def main() -> None:
         ready, _, _ = select.select([control.fileno(), waking], [], [])
         if waking in ready:
             reap(waking, children)
+            # Left behind by a fork that has ended.
+            end_descendants(but=children)
         if control.fileno() in ready:
             _answer(control, (waking, wake), children)
 
@@ -119,9 +122,10 @@ def _threads() -> int:
 
 
 def _answer(control: socket.socket, waking: tuple[int, int], children: dict[int, int]) -> None:
-    """Fork once, or import more; the parent ends here when nobody is left to ask."""
+    """Fork once, or import more; the parent and all forks end where nobody is left to ask."""
     order, descriptors, _, _ = socket.recv_fds(control, 1 << 16, 4, socket.MSG_CMSG_CLOEXEC)
     if not order:
+        end_descendants()
         os._exit(0)
     if not descriptors:
         _import(json.loads(order))
@@ -166,14 +170,15 @@ def reap(waking: int, children: dict[int, int]) -> None:
     """Tell whoever asked for it of every fork that has ended, through its descriptor."""
     with suppress(BlockingIOError):
         os.read(waking, 4096)
-    while children:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid == 0:
-            return
-        descriptor = children.pop(pid)
-        with suppress(BrokenPipeError):
-            os.write(descriptor, STATUS.pack(os.waitstatus_to_exitcode(status)))
-        os.close(descriptor)
+    with suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            descriptor = children.pop(ended[0], None)
+            if descriptor is None:
+                # An orphan.
+                continue
+            with suppress(BrokenPipeError):
+                os.write(descriptor, STATUS.pack(os.waitstatus_to_exitcode(ended[1])))
+            os.close(descriptor)
 
 
 def _become(order: Mapping[str, Any], parent: int, reader: int, writer: int, log: int) -> NoReturn:

@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Protocol
 
+from pytest_kopt.lineage import end_descendants
 from pytest_kopt.processes.channel import Channel
 
 #: How the folders for what a process writes are called, before the id of who started it.
@@ -46,9 +47,9 @@ def sweep_group(pid: int) -> None:
 class Launched:
     """A started process, the channel to it, the file that takes its output, and its scratch.
 
-    It leads a process group of its own, so that what kernel code starts or forks ends with it:
-    `sweep` ends that group, given the process's id. The scratch folder goes with the process; None
-    where that is another host's.
+    It leads a process group of its own and adopts orphans, so that what kernel code starts or forks
+    ends with it: `sweep` ends that group, given the process's id. The scratch folder goes with the
+    process; None where that is another host's.
     """
 
     process: Process
@@ -58,6 +59,8 @@ class Launched:
     sweep: Callable[[int], None] = sweep_group
 
     def kill(self) -> None:
+        if self.scratch is not None and self.process.returncode is None:
+            end_descendants(self.process.pid)
         self.sweep(self.process.pid)
         self.process.kill()
         self.process.wait()

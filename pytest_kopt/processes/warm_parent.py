@@ -31,6 +31,8 @@ _TASKS = Path("/proc/self/task")
 #: threads of waiting siblings would take the CPU from the process that is timed.
 _AT_IMPORT = {"OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
+_ENDING_SECONDS = 1.0
+
 
 def why_none() -> str:
     """Return what this system lacks for forks, "" where it has all."""
@@ -58,6 +60,7 @@ class WarmParent:
         own = {name: value for name, value in env.items() if not name.startswith("PYTEST_")}
         self._env = {**_AT_IMPORT, **own}
         self._asking = threading.Lock()
+        self._has_forked = False
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -95,6 +98,7 @@ class WarmParent:
             raise
         finally:
             os.close(their_status)
+        self._has_forked = True
         return ends.hand_over(Fork(told["pid"], status))
 
     def fits(self, env: Mapping[str, str], directory: str) -> bool:
@@ -118,7 +122,10 @@ class WarmParent:
 
     def end(self) -> None:
         """End the parent, and with it whatever it forked."""
+        # It ends its forks, and then itself, unless it is busy.
         self._control.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_ENDING_SECONDS if self._has_forked else 0)
         sweep_group(self._process.pid)
         self._process.kill()
         self._process.wait()

@@ -39,6 +39,7 @@ from pytest_kopt.cases.running.looks import floors
 from pytest_kopt.cases.running.referee import SLACK_DB, hand_over
 from pytest_kopt.cases.running.reference import observed
 from pytest_kopt.cases.running.spot_checks import Spotted
+from pytest_kopt.cases.running.steps.aftermath import still_busy
 from pytest_kopt.cases.running.timing import (
     WAYS,
     engines_of,
@@ -53,6 +54,7 @@ from pytest_kopt.honesty.heldout import Tried
 from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.honesty.outputs import in_order
 from pytest_kopt.honesty.watching.watch import Watch
+from pytest_kopt.lineage import children
 from pytest_kopt.measure.cold import InputPool, input_pool
 from pytest_kopt.measure.engine import agreed
 from pytest_kopt.measure.wall import one_thread
@@ -107,6 +109,8 @@ class _Arms:
                 times = [block.run_on(wanted["seed"], is_looked_at=is_looked_at) for block in last]
                 commander.tell("time", forward=times[0], backward=times[1] if times[1:] else None)
             findings, threads = bench.watched(), torch.get_num_threads()
+            if children():
+                findings += still_busy(lambda: None)
             suspects = arms.keys() - {INCUMBENT, PLACEBO, ALONE, UNEVEN[INCUMBENT]}
             looks = [
                 hand_over(name, way, spot, commander.scratch, wanted.get("seed", 0))

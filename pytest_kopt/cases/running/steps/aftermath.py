@@ -20,6 +20,7 @@ from pytest_kopt.cases.running.checking import (
 )
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.outputs import LATE, taken
+from pytest_kopt.lineage import children
 from pytest_kopt.numerics.nested import tensors
 
 #: How often a result is read for the first time, and what that may take beyond a second reading.
@@ -96,14 +97,6 @@ def _busy_share() -> float:
     time.sleep(_TICKING_SECONDS if processes else _LOOK_SECONDS)
     spent = seconds_of_others() - others + _seconds_of(processes) - theirs
     return spent / (perf_counter() - start)
-
-
-def children() -> frozenset[int]:
-    found: set[int] = set()
-    for listing in Path("/proc/self/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            found |= {int(word) for word in listing.read_text().split()}
-    return frozenset(found)
 
 
 def _seconds_of(processes: Iterable[int]) -> float:

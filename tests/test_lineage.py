@@ -1,0 +1,102 @@
+"""Whoever adopts orphans finds them among its children, and can end them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_kopt import lineage
+
+#: Starts a process in a session of its own from one that ends at once, and prints its id.
+LEAVES = """\
+import os, subprocess, sys, time
+import pytest_kopt.lineage as lineage
+
+def leave():
+    reader, writer = os.pipe()
+    middle = os.fork()
+    if middle == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.write(writer, str(os.getpid()).encode())
+            time.sleep(60)
+        os._exit(0)
+    os.waitpid(middle, 0)
+    return int(os.read(reader, 20))
+
+"""
+
+
+def play(text: str) -> str:
+    words = [sys.executable, "-c", LEAVES + textwrap.dedent(text)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def is_gone(pid: int) -> bool:
+    """Say whether a process has ended within a second; one that nobody waited for has, too."""
+    for _ in range(100):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.parametrize("adopts", [True, False])
+def test_an_orphan_is_found_by_who_adopts_it(adopts: bool) -> None:
+    told = play(f"""
+        if {adopts}:
+            lineage.adopt_orphans()
+        orphan = leave()
+        print(orphan, orphan in lineage.children())
+        if not {adopts}:
+            os.kill(orphan, 9)
+        lineage.end_descendants()
+    """).split()
+    assert told[1] == str(adopts)
+    assert is_gone(int(told[0]))
+
+
+def test_what_is_spared_goes_on_and_what_it_started_too() -> None:
+    told = play("""
+        lineage.adopt_orphans()
+        first, second = leave(), leave()
+        lineage.end_descendants(but=[first])
+        os.waitpid(second, 0)
+        print(lineage.children() == {first})
+        lineage.end_descendants()
+    """)
+    assert told.strip() == "True"
+
+
+def test_another_processs_descendants_are_found_without_being_its_parent() -> None:
+    text = LEAVES + "lineage.adopt_orphans(); print(leave(), flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        orphan = int(process.stdout.readline())
+        assert lineage.children(process.pid) == {orphan}
+        lineage.end_descendants(process.pid)
+        assert is_gone(orphan) and process.poll() is None
+        process.kill()
+
+
+def test_without_prctl_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctypes.CDLL", lambda name: object())
+    lineage.end_with_parent()
+    lineage.adopt_orphans()
+
+
+def test_where_proc_tells_nothing_there_are_no_children() -> None:
+    assert lineage.children(2**22 + 1) == frozenset()
+    lineage.end_descendants(2**22 + 1)
+    assert os.getpid() not in lineage.children()
