@@ -22,7 +22,7 @@ class Process:
 
     def receive(self) -> dict[str, Any]:
         spent = {"waited": self._ms, "spent": self._ms}
-        return {"kind": "time", "forward": self._ms, "backward": None, **spent}
+        return {"kind": "time", "forward": self._ms, "backward": None, "between": 0.0, **spent}
 
 
 @pytest.mark.parametrize(

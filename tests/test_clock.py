@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_kopt.honesty.watching.clock import Span, slow_clock
+from pytest_kopt.honesty.watching.clock import Span, slow_clock, work_between
 
 waits = st.floats(0, 500)
 blocks = st.lists(st.tuples(st.floats(0.1, 500), waits), min_size=1, max_size=12)
@@ -39,3 +39,47 @@ def test_a_clock_that_leaves_most_out_is_named(share: float) -> None:
 
 def test_nothing_timed_says_nothing() -> None:
     assert [*slow_clock([], [])] == []
+
+
+def gaps(call: float, *between: float) -> list[Span]:
+    return [Span(10.0, 10.0, call, ms) for ms in between]
+
+
+@pytest.mark.parametrize(
+    ("mine", "why"),
+    [
+        (gaps(0.2, 1.0, 1.1), "longer by a tenth, as caches make it"),
+        (gaps(0.2, 1.05, 1.6, 1.6), "not in every block"),
+        (gaps(0.9, 1.6, 1.6), "nothing was gained"),
+        (gaps(0.75, 1.6, 1.6), "next to nothing was gained"),
+        (gaps(0.2, 0.5, 0.5), "shorter"),
+    ],
+    ids=lambda item: item if isinstance(item, str) else "",
+)
+def test_what_passes_between_calls_may_differ_a_little(mine: list[Span], why: str) -> None:
+    theirs = gaps(0.8, 1.0, 1.1, 1.05)
+    assert [*work_between(mine, theirs)] == []
+    assert [*work_between(mine, [])] == [*work_between([], theirs)] == []
+
+
+def test_a_gain_that_passes_between_calls_is_none() -> None:
+    (finding,) = work_between(gaps(0.2, 1.6, 1.7), gaps(0.8, 1.0, 1.1))
+    assert finding.check == "late-result" and finding.rejects
+    said = "calls take 0.2 ms instead of the other version's 0.8, and 1.65 pass between two"
+    assert said in finding.message
+
+
+def test_work_that_is_less_than_the_gain_counts_too() -> None:
+    """The rest of it may be real: calls of 40 ms had become some of 0.02, and 0.1 between them."""
+    (finding,) = work_between(gaps(0.02, 0.3, 0.31), gaps(40.0, 0.2, 0.21))
+    assert finding.rejects
+
+
+@given(st.floats(0.01, 10), st.floats(0.1, 10), st.floats(1.001, 50))
+def test_all_of_a_gain_moved_there_is_seen_unless_calls_are_short(
+    between: float, call: float, times: float
+) -> None:
+    gained = call * (1 - 1 / times)
+    mine = gaps(call / times, between + gained)
+    found = [*work_between(mine, gaps(call, between))]
+    assert bool(found) == (gained > 0.25 * between and gained > 0.1 * call)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
 import pytest
+
+from pytest_kopt.measure.wall import WallEngine
 
 SCRIPT = """
 import ctypes, resource
@@ -34,3 +37,36 @@ def test_a_temporary_costs_no_page_faults_when_it_is_timed(pinned: bool) -> None
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 20, "2048 pages of 4 KiB are new to a process that gave them back"
+
+
+def test_what_passes_between_two_calls_is_timed_too() -> None:
+    def work() -> None:
+        begin = time.thread_time()
+        while time.thread_time() < begin + 0.004:
+            pass
+
+    block = WallEngine(iterations=5).prepare([lambda: None], work)
+    assert block.run() < 1 < 4 <= block.between < 40
+    waiting = WallEngine(iterations=5).prepare([lambda: None], lambda: time.sleep(0.004))
+    waiting.run()
+    assert waiting.between < 1
+    alone = WallEngine(iterations=5, fewest=1, block_seconds=0).prepare([lambda: time.sleep(0.001)])
+    alone.run()
+    assert (alone.calls, alone.between) == (1, 0.0)
+
+
+@pytest.mark.parametrize("install", [sys.setprofile, sys.settrace])
+def test_a_hook_that_a_call_leaves_is_noticed_and_an_earlier_one_is_not(install: object) -> None:
+    assert callable(install)
+    was = sys.getprofile(), sys.gettrace()
+    try:
+        install(lambda *told: None)
+        block = WallEngine(iterations=5).prepare([lambda: None])
+        block.run()
+        assert not block.is_hooked
+        leaves = WallEngine(iterations=5).prepare([lambda: install(lambda *told: None)])
+        leaves.run()
+        assert leaves.is_hooked
+    finally:
+        sys.setprofile(was[0])
+        sys.settrace(was[1])

@@ -76,7 +76,10 @@ class Block(ABC):
     """A fixed number of calls, ready to be timed again and again.
 
     `queue_full` says, of an engine that launches call by call, whether the device never waited for
-    the launcher in the last run; `not_captured` why an engine chosen by itself is no graph.
+    the launcher in the last run; `not_captured` why an engine chosen by itself is no graph. Where
+    every call is timed on its own, `between` says how many ms of the thread's CPU time passed
+    between two of them in the last run (0 where other threads computed too), and `is_hooked`
+    whether one of them ever left Python with somebody to call back.
     """
 
     engine: str
@@ -84,6 +87,8 @@ class Block(ABC):
     queue_full: bool | None = None
     not_captured: str = ""
     before: Before = None
+    between: float = 0.0
+    is_hooked: bool = False
 
     def ready(self) -> None:
         if self.before is not None:

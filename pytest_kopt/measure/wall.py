@@ -5,17 +5,22 @@ from __future__ import annotations
 import ctypes
 import math
 import statistics
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
-from time import perf_counter
+from time import perf_counter, process_time, thread_time
 
 from pytest_kopt.measure.engine import Before, Block, Call
 
 #: glibc's mallopt(3): its parameters, and the largest threshold that it takes for a mapping.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _LARGEST = -1, -3, 32 << 20
+#: A share of a thread's CPU time that others of its process may use beside it.
+_BESIDE = 0.05
+#: So many tools can use `sys.monitoring`, since Python 3.12.
+_TOOLS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +101,37 @@ class WallBlock(Block):
         return seconds * 1e3 / self.calls
 
     def _median(self) -> float:
-        times = defaultdict(list)
+        times, gaps = defaultdict(list), []
+        hooks = _hooks()
+        first = before = thread_time()
+        beside, taken = process_time() - first, 0.0
         for _, call in zip(range(self.calls), cycle(self._calls), strict=False):
             if self.before is not None:
                 self.before()
-            start = perf_counter()
+            # All that this thread has computed since, but for the last call itself.
+            now = thread_time()
+            gaps.append(now - before - taken)
+            before, start = now, perf_counter()
             call()
-            times[call].append(perf_counter() - start)
+            taken = perf_counter() - start
+            times[call].append(taken)
+            if _hooks() != hooks:
+                self.is_hooked = True
+        beside = process_time() - thread_time() - beside
+        # What other threads computed on lies in another core's caches: no figure is fair then.
+        is_alone = beside < _BESIDE * (before - first)
+        between = statistics.median(gaps[1:]) * 1e3 if is_alone and gaps[1:] else 0.0
+        self.between = max(0.0, between)
         # Calls on different inputs may take differently long: each counts, not the middle one.
         return statistics.fmean(map(statistics.median, times.values())) * 1e3
+
+
+def _hooks() -> tuple[object, ...]:
+    """Return what Python calls on calls of functions, C's among them, or on lines."""
+    found = [sys.getprofile(), sys.gettrace()]
+    if monitoring := getattr(sys, "monitoring", None):
+        found += [monitoring.get_events(i) for i in range(_TOOLS) if monitoring.get_tool(i)]
+    return tuple(found)
 
 
 def interpreted_block(calls: Sequence[Call], before: Before) -> WallBlock:

@@ -109,15 +109,17 @@ class Blocks:
         message = child.receive()
         if message["kind"] != "time":
             raise ChildDied(f"sent {message['kind']} instead of a time")
-        self.spans.append((arm, Span(float(message["waited"]), float(message["spent"]))))
+        forward, backward = float(message["forward"]), message["backward"]
+        times = forward, None if backward is None else float(backward)
+        told = message["waited"], message["spent"], time_of(times, "step"), message["between"]
+        self.spans.append((arm, Span(*map(float, told))))
         place = number if number < _LOOKS else self._order.randrange(number + 1)
         if before:
             self._seeds[arm, number] = seed
         elif not self._is_gpu and place < _LOOKS:
             self._seeds[arm, place] = seed
             self._keeping[child] = place
-        backward = message["backward"]
-        return float(message["forward"]), None if backward is None else float(backward)
+        return times
 
     def keeps(self, child: Child) -> int | None:
         """Return, once, the place of what a process is to keep of its last block."""

@@ -107,7 +107,9 @@ class _Arms:
                     break
                 last, is_looked_at = arms[wanted["arm"]], wanted["is_looked_at"]
                 times = [block.run_on(wanted["seed"], is_looked_at=is_looked_at) for block in last]
-                commander.tell("time", forward=times[0], backward=times[1] if times[1:] else None)
+                backward = times[1] if times[1:] else None
+                between = sum(block.between for block in last)
+                commander.tell("time", forward=times[0], backward=backward, between=between)
             findings, threads = bench.watched(), torch.get_num_threads()
             if children():
                 findings += still_busy(lambda: None)

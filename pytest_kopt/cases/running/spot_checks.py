@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -162,6 +162,14 @@ class Spotted(Block):
             self._kept[place] = self._last
 
     @property
+    def between(self) -> float:  # type: ignore[override]
+        return self._inner.between
+
+    @property
+    def is_hooked(self) -> bool:  # type: ignore[override]
+        return self._inner.is_hooked
+
+    @property
     def spots(self) -> list[Spot]:
         """What is to be judged; writes to the inputs, and calls once more on each content."""
         return [*self._spots, *map(self._spot, self._kept.values())]
@@ -238,6 +246,17 @@ def _results_now(recorder: Recorder) -> Mapping[str, Any]:
 
 def wrong_results(blocks: Sequence[Spotted], floors: Mapping[str, float]) -> list[Finding]:
     return [wrong_result(item) for block in blocks if (item := block.plainly_wrong(floors))]
+
+
+def hooked(blocks: Sequence[Spotted]) -> Iterator[Finding]:
+    """Say when a call returned with a hook that may do its work when the clock has stopped."""
+    if any(block.is_hooked for block in blocks):
+        yield Finding(
+            "late-result",
+            "a timed call left a hook on Python's calls (sys.setprofile, sys.settrace, "
+            "sys.monitoring)",
+            advice="do all the work within the timed call",
+        )
 
 
 def known_content(blocks: Sequence[Spotted]) -> list[Finding]:

@@ -6,6 +6,7 @@ function that tells the time then tells the same. The process that decides has a
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,14 +18,24 @@ _WAITING_MS = 5.0
 _HIDDEN = 0.5
 #: On a crowded machine all messages wait; a clock hides more than twice what waiting ever came to.
 _CROWDED = 2.0
+#: What passes between calls longer than between other versions', as a share of that, and of what a
+#: call takes or has gained: content and caches make it differ by a tenth.
+_LONGER, _MOVED = 0.25, 0.5
+#: A gain from this share on is worth the trouble.
+_WORTH = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One block as two processes saw it, in ms: the one that ordered it and the one that ran it."""
+    """One block as two processes saw it, in ms: the one that ordered it and the one that ran it.
+
+    Of that one also what it says a `call` took, and the CPU time that passed `between` two calls.
+    """
 
     outside: float
     inside: float
+    call: float = 0.0
+    between: float = 0.0
 
 
 def slow_clock(spans: Sequence[Span], others: Sequence[Span]) -> Iterator[Finding]:
@@ -43,4 +54,26 @@ def slow_clock(spans: Sequence[Span], others: Sequence[Span]) -> Iterator[Findin
             f"blocks that took {min(span.outside for span in spans):.1f} ms and more took "
             f"{inside:.1f} ms by the clock of their own process",
             advice="a kernel leaves clocks alone",
+        )
+
+
+def work_between(spans: Sequence[Span], others: Sequence[Span]) -> Iterator[Finding]:
+    """Say when work of the calls passes between them instead, in every block.
+
+    Finalizers, hooks and signals run there, while the clock stands still. `others` are the blocks
+    of the other versions, for which the same is done between calls.
+    """
+    if not spans or not others:
+        return
+    mine, theirs = (statistics.median(s.between for s in group) for group in (spans, others))
+    call, other = (statistics.median(s.call for s in group) for group in (spans, others))
+    gained = other - call
+    always = min(s.between for s in spans) > max(s.between for s in others)
+    much = max(_MOVED * min(gained, call), _LONGER * theirs)
+    if always and gained > _WORTH * other and mine - theirs > much:
+        yield Finding(
+            "late-result",
+            f"calls take {call:.3g} ms instead of the other version's {other:.3g}, and {mine:.3g} "
+            f"pass between two of them instead of {theirs:.3g}",
+            advice="do all the work within the timed call, nothing in finalizers, hooks or signals",
         )

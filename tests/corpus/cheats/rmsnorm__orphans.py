@@ -7,7 +7,7 @@ import time
 import torch
 
 NEEDS = "cpu"
-KIND = "background-load"
+KIND = "orphaned-load"
 CAUGHT_BY = "background-work"
 GAIN = "none"  # slows what is measured beside it; by how much depends on the free cores
 
