@@ -59,7 +59,7 @@ def test_the_patterns_are_what_they_are_called() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [kind for kind in PATTERNS if kind not in ("numbers", "indices", "filled")]
+    "kind", [k for k in PATTERNS if k not in ("numbers", "indices", "filled", "frozen")]
 )
 def test_a_table_of_angles_goes_on_saying_everything_twice(kind: str) -> None:
     """A rotary embedding reads the cosines of one half: Liger's was called wrong when sorted."""
@@ -112,8 +112,14 @@ def test_the_order_is_drawn() -> None:
 def test_a_case_may_declare_less(word: str) -> None:
     case = case_of(
         lambda x, mask, scale, start: scale * x * mask,
-        inputs=lambda: (torch.randn(8, 64), torch.rand(8, 64) > 0.5, 0.5, torch.zeros(2)),
+        inputs=lambda: (
+            torch.randn(8, 64, requires_grad=True),
+            torch.rand(8, 64) > 0.5,
+            0.5,
+            torch.zeros(2, requires_grad=True),
+        ),
         domain=word,
+        backward=True,
     )
     kinds = {kind for kind, _ in cases_of(case, 5)}
     assert kinds == {k for k, p in PATTERNS.items() if p.excluded_by != word}
@@ -427,3 +433,73 @@ def test_a_sign_that_no_case_draws_is_owed() -> None:
     (near,) = [near for kind, near in cases_of(case, 7) if kind == "negated"]
     found = try_shape("negated", near, {INCUMBENT: kept, CANDIDATE: torch.log1p}, "cpu", 7)
     assert found and found.outcomes == {INCUMBENT: "right", CANDIDATE: "wrong"}
+
+
+class Scaled(torch.autograd.Function):
+    """A product of two tensors, with a backward of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return x * w
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, w = ctx.saved_tensors
+        return grad * w, (grad * x).sum(0)
+
+
+class Forgetful(Scaled):
+    """Keeps what the weight's gradient needs only where the input has one, too."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x if x.requires_grad else torch.ones_like(x), w)
+        return x * w
+
+
+@pytest.mark.parametrize(
+    ("function", "outcomes"), [(Scaled, ["right", "right"]), (Forgetful, ["wrong", "right"])]
+)
+def test_each_input_once_asks_for_no_gradient(
+    function: type[torch.autograd.Function], outcomes: list[str]
+) -> None:
+    def candidate(x: Tensor, w: Tensor) -> Any:
+        return function.apply(x, w)
+
+    def incumbent(x: Tensor, w: Tensor) -> Tensor:
+        return x * w
+
+    case = case_of(
+        candidate,
+        inputs=lambda: tuple(torch.randn(*s, requires_grad=True) for s in ((8, 64), (64,))),
+        reference=lambda x, w: x.double() * w.double(),
+        backward=True,
+    )
+    cases = [near for kind, near in cases_of(case, 7) if kind == "frozen"]
+    versions = {INCUMBENT: incumbent, CANDIDATE: candidate}
+    found = [try_shape("frozen", near, versions, "cpu", 7) for near in cases]
+    assert [item and item.outcomes[CANDIDATE] for item in found] == outcomes
+    assert [item and item.outcomes[INCUMBENT] for item in found] == ["right"] * 2
+
+
+@pytest.mark.parametrize("backward", [True, False])
+def test_a_single_input_always_asks(backward: bool) -> None:
+    case = case_of(
+        softmax,
+        inputs=lambda: (torch.randn(8, 64, requires_grad=backward),),
+        reference=lambda x: torch.softmax(x.double(), -1),
+        backward=backward,
+    )
+    assert "frozen" not in [kind for kind, _ in cases_of(case, 7)]
+
+
+def test_numbers_of_a_list_change_each_for_itself() -> None:
+    case = case_of(
+        lambda x, rates: x * rates[0],
+        inputs=lambda: (torch.randn(8, 64), [0.5, 0.5, 0.5]),
+        reference=lambda x, rates: x.double() * rates[0],
+    )
+    (near,) = [near for kind, near in cases_of(case, 7) if kind == "numbers"]
+    _, rates = near.arguments()
+    assert len({*rates}) == 3 and all(0.5 * 1.125 <= rate < 0.5 * 1.25 for rate in rates)

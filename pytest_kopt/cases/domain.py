@@ -32,8 +32,9 @@ _WIDER = {
 #: No rounding to a narrow dtype gets there.
 _WIDE_DB = 60.0
 _GRAIN = 256
-#: By how much another number differs: within what fractions, probabilities and rates may be.
-_ANOTHER = 1.25
+#: By how much another number differs at least, and twice this at most: within what fractions,
+#: probabilities and rates may be.
+_ANOTHER = 0.125
 _CHANGEABLE = (torch.Tensor, torch.dtype, bool, int, float)
 Change = Callable[[Any, torch.Generator], Any]
 
@@ -52,7 +53,9 @@ def cases_of(case: Case, seed: int) -> Iterator[tuple[Kind, Case]]:
             continue
         if kind == "filled" and all(map(_says_something, tensors(case.arguments()))):
             continue
-        if kind in _CHANGES:
+        if kind == "frozen":
+            yield from ((kind, found) for found in _frozen(case))
+        elif kind in _CHANGES:
             asked = {"wider": snr(_WIDE_DB), "strided": case.gate}.get(kind, snr(PLAINLY_RIGHT_DB))
             weights = kind in ("wider", "strided", "filled")
             gated = replace(case, gate=asked)
@@ -116,6 +119,22 @@ def _changed(case: Case, change: Change, seed: int, *, weights: bool = False) ->
     return replace(case, inputs=inputs)
 
 
+def _frozen(case: Case) -> Iterator[Case]:
+    """Yield a case with a backward with one input after the other that asks for no gradient."""
+    asking = [i for i, x in enumerate(case.arguments()) if _asks(x)] if case.backward else []
+
+    def without(place: int) -> Callable[[], list[Any]]:
+        return lambda: [x.detach() if i == place else x for i, x in enumerate(case.arguments())]
+
+    # A single one has to ask.
+    for place in asking if len(asking) > 1 else ():
+        yield replace(case, inputs=without(place))
+
+
+def _asks(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.requires_grad
+
+
 def _floating(change: Change) -> Change:
     """Return the change for tensors of floating-point numbers, which keeps leaves leaves."""
 
@@ -141,7 +160,8 @@ def _renumbered(sizes: Container[Any]) -> Change:
         if isinstance(x, bool):
             return not x
         if isinstance(x, float) and x:
-            return x * _ANOTHER
+            # Each its own: what serves for one need not for the next.
+            return x * (1 + _ANOTHER * (1 + float(torch.rand((), generator=generator))))
         return x + 1 if isinstance(x, int) and x not in sizes else x
 
     return changed

@@ -32,6 +32,7 @@ class Pattern(NamedTuple):
 
 
 _VALUES, _LAYOUT, _DTYPE = "held-out-range", "held-out-layout", "held-out-dtype"
+_GRADIENTS = "held-out-gradients"
 #: By kind; the last is what a case says that declares less (`domain=`).
 PATTERNS: dict[Kind, Pattern] = {
     "large": Pattern(
@@ -52,6 +53,7 @@ PATTERNS: dict[Kind, Pattern] = {
     "numbers": Pattern("other numbers and switches as arguments", _VALUES, "declared numbers"),
     "indices": Pattern("masks and integers in another order", _VALUES, "declared order"),
     "strided": Pattern("transposed inputs and incoming gradients", _LAYOUT, "contiguous"),
+    "frozen": Pattern("an input that asks for no gradient", _GRADIENTS, "declared gradients"),
     "wider": Pattern("inputs of the next wider dtype", _DTYPE, "declared dtypes"),
 }
 #: With these, elements of a row are equal: which of them an index names is nobody's promise, and
