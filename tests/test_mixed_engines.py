@@ -198,11 +198,8 @@ class _Child:
 
     has_died = False
 
-    def __init__(
-        self, arm: str, engine: str, not_captured: Mapping[str, str], spent: float
-    ) -> None:
+    def __init__(self, arm: str, engine: str, not_captured: Mapping[str, str]) -> None:
         self.arm = arm
-        self._spent = spent
         self._times: list[dict[str, Any]] = []
         self.told: list[str] = []
         self.blocks: list[int] = []
@@ -233,17 +230,15 @@ class _Child:
             if told["arm"]:
                 self.blocks.append(told["seed"])
                 self.told_before += [told["seed"]] * told["is_looked_at"]
-                time = {"forward": random.uniform(1.0, 1.01), "backward": None}
-                self._times.append({"kind": "time", "waited": 1.0, "spent": self._spent, **time})
+                time = {"forward": random.uniform(1.0, 1.01), "backward": None, "between": 0.0}
+                self._times.append({"kind": "time", "waited": 1.0, "spent": 1.0, **time})
 
 
-def replica(
-    seed: int = 1, device: Device = CPU, spent: float = 1.0, candidate: str = CANDIDATE
-) -> tuple[CaseQuads, list[_Child]]:
+def replica(seed: int = 1, device: Device = CPU) -> tuple[CaseQuads, list[_Child]]:
     children = [
-        _Child(candidate, "events", {"the candidate's forward": "host value"}, spent),
-        _Child(INCUMBENT, "graph", {}, spent),
-        _Child(PLACEBO, "graph", {}, spent),
+        _Child(CANDIDATE, "events", {"the candidate's forward": "host value"}),
+        _Child(INCUMBENT, "graph", {}),
+        _Child(PLACEBO, "graph", {}),
     ]
     placement = SimpleNamespace(
         keep_strangers_off=lambda d: None,
@@ -291,15 +286,6 @@ def test_what_an_arm_leaves_in_memory_is_no_answer_where_the_next_is_looked_at()
         assert {*candidate.told_before}.isdisjoint(incumbent.blocks)
         # The first is not timed.
         assert candidate.blocks[0] not in candidate.told_before
-
-
-def test_short_blocks_on_a_gpu_are_compared_more_often() -> None:
-    gpu = replace(CPU, kind="cuda")
-    short, long, cpu = replica(device=gpu), replica(device=gpu, spent=40.0), replica()
-    assert [len(quads.quads["candidate"]) for quads, _ in (short, long, cpu)] == [6, 3, 3]
-    # A race only chooses who is compared.
-    raced, _ = replica(device=gpu, candidate="variants/a")
-    assert [len(raced.quads[kind]) for kind in ("placebo", "variants/a")] == [3, 3]
 
 
 def test_a_clock_that_steps_between_two_blocks_spoils_their_pair_only() -> None:
