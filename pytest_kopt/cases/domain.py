@@ -17,7 +17,7 @@ import torch
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.groups import has_skew
 from pytest_kopt.honesty.heldout import LARGER, PATTERNS, Kind
-from pytest_kopt.honesty.inputs import SCALABLE, says_twice
+from pytest_kopt.honesty.inputs import SCALABLE, leaves, says_twice
 from pytest_kopt.numerics.gates import snr
 from pytest_kopt.numerics.nested import flatten, mapped, tensors
 
@@ -121,7 +121,7 @@ def _changed(case: Case, change: Change, seed: int, *, weights: bool = False) ->
 
 def _frozen(case: Case) -> Iterator[Case]:
     """Yield a case with a backward with one input after the other that asks for no gradient."""
-    asking = [i for i, x in enumerate(case.arguments()) if _asks(x)] if case.backward else []
+    asking = leaves(case.arguments()) if case.backward else {}
 
     def without(place: int) -> Callable[[], list[Any]]:
         return lambda: [x.detach() if i == place else x for i, x in enumerate(case.arguments())]
@@ -129,10 +129,6 @@ def _frozen(case: Case) -> Iterator[Case]:
     # A single one has to ask.
     for place in asking if len(asking) > 1 else ():
         yield replace(case, inputs=without(place))
-
-
-def _asks(x: Any) -> bool:
-    return isinstance(x, torch.Tensor) and x.requires_grad
 
 
 def _floating(change: Change) -> Change:

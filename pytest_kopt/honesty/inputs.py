@@ -68,6 +68,15 @@ def _write(target: Any, source: Any) -> None:
     target.copy_(source.detach()[tuple(map(slice, target.shape))])
 
 
+def leaves(given: Sequence[Any]) -> dict[int, torch.Tensor]:
+    """Return the positional inputs that ask for a gradient, by place."""
+    return {
+        i: item
+        for i, item in enumerate(given)
+        if isinstance(item, torch.Tensor) and item.requires_grad
+    }
+
+
 def says_twice(tensor: torch.Tensor) -> bool:
     """Say whether all rows are of two equal halves, as in tables of angles.
 

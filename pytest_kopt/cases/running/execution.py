@@ -14,6 +14,7 @@ import torch
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.seeds import seed_everything
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.inputs import leaves
 from pytest_kopt.honesty.outputs import taken
 from pytest_kopt.honesty.work import INTERPRETER
 from pytest_kopt.numerics.compare import Comparison, compare
@@ -105,14 +106,6 @@ def aliases(found: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(
         name for name, item in found.items() if id(item) in written and not name.startswith(INPUT)
     )
-
-
-def leaves(given: Sequence[Any]) -> dict[int, torch.Tensor]:
-    return {
-        i: item
-        for i, item in enumerate(given)
-        if isinstance(item, torch.Tensor) and item.requires_grad
-    }
 
 
 def grad_out(out: torch.Tensor, seed: int) -> torch.Tensor:

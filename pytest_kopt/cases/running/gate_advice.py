@@ -14,8 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from pytest_kopt.cases.case import Case, declare, is_floating
-from pytest_kopt.cases.running.execution import Pass, leaves, make_inputs, pairs
+from pytest_kopt.cases.running.execution import Pass, make_inputs, pairs
 from pytest_kopt.cases.running.reference import Reference, observed
+from pytest_kopt.honesty.inputs import leaves
 from pytest_kopt.numerics.compare import Comparison, compare
 from pytest_kopt.numerics.determinism import bits
 from pytest_kopt.numerics.gates import default_gate

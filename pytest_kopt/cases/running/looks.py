@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.running.execution import Pass, judge, leaves
+from pytest_kopt.cases.running.execution import Pass, judge
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.inputs import leaves
 from pytest_kopt.numerics.compare import Comparison
 from pytest_kopt.numerics.nested import fresh_copies
 

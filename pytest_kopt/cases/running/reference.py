@@ -20,13 +20,12 @@ from pytest_kopt.cases.running.execution import (
     draw_inputs,
     grad_out,
     is_shaped,
-    leaves,
     make_inputs,
     results,
     roots,
 )
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.inputs import Held, activations, changed
+from pytest_kopt.honesty.inputs import Held, activations, changed, leaves
 from pytest_kopt.honesty.watching.guards import is_library
 from pytest_kopt.honesty.work import QuietMode
 from pytest_kopt.numerics.compare import InvalidReference

@@ -12,7 +12,6 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.running.execution import (
     drawn_like,
     grad_out,
-    leaves,
     make_inputs,
     results_of,
     roots,
@@ -56,7 +55,7 @@ class Backward:
         """Run the forward; the incoming gradients are drawn under `seed`."""
         forward = inputs.Held(fresh_copies(given), case.rewritten)
         self.given = forward.source
-        self.leaves = list(leaves(forward.live).values())
+        self.leaves = list(inputs.leaves(forward.live).values())
         returned = case.positional(function)(*forward.live)
         self._outputs = roots(results_of(case, returned, forward.live))
         drawn = [grad_out(out, seed) for out in self._outputs.values()]

@@ -19,12 +19,11 @@ from pytest_kopt.cases.running.execution import (
     Pass,
     grad_out,
     judge,
-    leaves,
     make_inputs,
     results_of,
 )
 from pytest_kopt.cases.running.reference import Reference
-from pytest_kopt.honesty.inputs import exchange, has_room, places, restore
+from pytest_kopt.honesty.inputs import exchange, has_room, leaves, places, restore
 from pytest_kopt.honesty.outputs import taken
 from pytest_kopt.honesty.transfer import ACTIVATION, GRAD_OUT, WEIGHT
 from pytest_kopt.honesty.work import Work, saves, work_of

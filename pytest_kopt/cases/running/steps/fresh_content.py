@@ -14,7 +14,6 @@ from pytest_kopt.cases.running.execution import (
     INPUT,
     Pass,
     Run,
-    leaves,
     make_inputs,
     pairs,
     watch_interpreter,
@@ -22,6 +21,7 @@ from pytest_kopt.cases.running.execution import (
 from pytest_kopt.cases.seeds import drawn_so_far
 from pytest_kopt.honesty import memory, outputs, physics
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.inputs import leaves
 from pytest_kopt.honesty.precision import accuracy_of, least_exact
 from pytest_kopt.numerics.determinism import bits
 from pytest_kopt.numerics.gates import Gate
