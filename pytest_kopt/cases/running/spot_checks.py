@@ -162,14 +162,6 @@ class Spotted(Block):
             self._kept[place] = self._last
 
     @property
-    def between(self) -> float:  # type: ignore[override]
-        return self._inner.between
-
-    @property
-    def is_hooked(self) -> bool:  # type: ignore[override]
-        return self._inner.is_hooked
-
-    @property
     def spots(self) -> list[Spot]:
         """What is to be judged; writes to the inputs, and calls once more on each content."""
         return [*self._spots, *map(self._spot, self._kept.values())]
@@ -231,7 +223,9 @@ class Spotted(Block):
         finally:
             if was_on:
                 gc.enable()
-            self.queue_full = self._inner.queue_full
+            inner = self._inner
+            self.queue_full, self.between = inner.queue_full, inner.between
+            self.is_hooked = inner.is_hooked
 
 
 def _results_now(recorder: Recorder) -> Mapping[str, Any]:
