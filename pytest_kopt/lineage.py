@@ -12,6 +12,7 @@ import signal
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 #: Of Linux's prctl(2).
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -52,3 +53,9 @@ def end_descendants(pid: int | None = None, but: Collection[int] = ()) -> None:
         end_descendants(child)
         with suppress(OSError):
             os.kill(child, signal.SIGKILL)
+
+
+def leave(code: int) -> NoReturn:
+    """End this process as it is, and what it has started."""
+    end_descendants()
+    os._exit(code)

@@ -26,7 +26,7 @@ from _pytest.config import default_plugins
 
 from pytest_kopt.cases.running.switches import compile_here
 from pytest_kopt.honesty.watching.state import was_frozen
-from pytest_kopt.lineage import adopt_orphans, end_descendants, end_with_parent
+from pytest_kopt.lineage import adopt_orphans, end_descendants, end_with_parent, leave
 from pytest_kopt.processes.bytecode import kept_bytecode
 from pytest_kopt.processes.reload import differ
 
@@ -125,8 +125,7 @@ def _answer(control: socket.socket, waking: tuple[int, int], children: dict[int,
     """Fork once, or import more; the parent and all forks end where nobody is left to ask."""
     order, descriptors, _, _ = socket.recv_fds(control, 1 << 16, 4, socket.MSG_CMSG_CLOEXEC)
     if not order:
-        end_descendants()
-        os._exit(0)
+        leave(0)
     if not descriptors:
         _import(json.loads(order))
         return

@@ -16,7 +16,7 @@ import pytest
 from pytest_kopt.cases.result import LOST
 from pytest_kopt.devices import context
 from pytest_kopt.honesty.watching.audit_hook import MAY_WRITE, Bounds
-from pytest_kopt.lineage import adopt_orphans, end_descendants, end_with_parent
+from pytest_kopt.lineage import adopt_orphans, end_with_parent, leave
 from pytest_kopt.measure.wall import keep_freed_memory
 from pytest_kopt.options.declare import SERVE
 from pytest_kopt.processes.channel import Channel, Message
@@ -176,8 +176,7 @@ class Leave:
         if not self._serve.again:
             sys.stdout.flush()
             sys.stderr.flush()
-            end_descendants()
-            os._exit(int(exitstatus))
+            leave(int(exitstatus))
 
 
 def main() -> None:
@@ -217,8 +216,7 @@ def serve(reader: int, writer: int, scratch: Path) -> NoReturn:
         arms = orders.arms
         if not serving.again or arms is None:
             # A session that began ends in its own last hook; this is for one that could not.
-            end_descendants()
-            os._exit(code)
+            leave(code)
         serving.again = False
         # What is told once in a comparison has been told.
         orders = serving.orders = replace(orders, arms=replace(arms, tells_more=False))

@@ -30,7 +30,7 @@ _TASKS = Path("/proc/self/task")
 #: numpy's matrix library starts its threads at import, and what is forked must have just one. Idle
 #: threads of waiting siblings would take the CPU from the process that is timed.
 _AT_IMPORT = {"OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-
+#: So long the parent may take to end its forks: one that imports does not listen.
 _ENDING_SECONDS = 1.0
 
 
