@@ -15,7 +15,7 @@ from pytest_kopt import lineage
 
 #: Starts a process in a session of its own from one that ends at once, and prints its id.
 LEAVES = """\
-import os, subprocess, sys, time
+import os, time
 import pytest_kopt.lineage as lineage
 
 def leave():

@@ -20,7 +20,7 @@ class Process:
     def __init__(self, dies_at: str = "", same: tuple[str, ...] = ()) -> None:
         self.asked: list[str] = []
         self.seeds: set[int] = set()
-        self.answered = 0
+        self.answered = self.most_ahead = 0
         self._dies_at, self._same = dies_at, same
         self._messages = self._talk()
 
@@ -29,7 +29,8 @@ class Process:
             self.seeds.add(told["seed"])
             return
         self.asked.append(told["nodeid"])
-        assert len(self.asked) - self.answered <= AHEAD, "a pipe would be full in the end"
+        self.most_ahead = max(self.most_ahead, len(self.asked) - self.answered)
+        assert self.most_ahead <= AHEAD, "a pipe would be full in the end"
 
     def receive(self) -> dict[str, Any]:
         return next(self._messages)
@@ -61,6 +62,7 @@ def test_all_cases_are_tried_and_a_few_are_asked_for_ahead(count: int) -> None:
     processes = [Process(same=("case2",)) for _ in range(count)]
     trying = nearby(*processes)
     tried = trying.wait()
+    assert all(process.most_ahead == AHEAD for process in processes)
     expected = [nodeid for nodeid in IDS if nodeid != "case2"] * count
     assert [item.nodeid for item in tried] == expected
     assert (trying.same, trying.died) == ({"case2": "source"}, "")
