@@ -44,6 +44,18 @@ def children(pid: int | None = None) -> frozenset[int]:
     return frozenset(found)
 
 
+def is_below(pid: int, root: int) -> bool:
+    """Say whether a process is `root` or descends from it; not so where /proc does not tell."""
+    while pid > 0 and pid != root:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            return False
+        # The name in parentheses may hold anything; the parent is the second field after it.
+        pid = int(stat.rpartition(")")[2].split()[1])
+    return pid == root
+
+
 def end_descendants(pid: int | None = None, but: Collection[int] = ()) -> None:
     """Kill what a process has started, `but` some, and what those have started."""
     for child in children(pid) - frozenset(but):

@@ -90,6 +90,16 @@ def test_another_processs_descendants_are_found_without_being_its_parent() -> No
         process.kill()
 
 
+def test_who_is_below_whom_is_known_of_whoever_lives() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert lineage.is_below(process.pid, os.getpid())
+        assert lineage.is_below(os.getpid(), os.getpid())
+        assert not lineage.is_below(os.getpid(), process.pid)
+        assert not lineage.is_below(1, process.pid)
+    assert not lineage.is_below(process.pid, os.getpid())
+    assert not lineage.is_below(2**22 + 1, os.getpid())
+
+
 def test_without_prctl_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.CDLL", lambda name: object())
     lineage.end_with_parent()

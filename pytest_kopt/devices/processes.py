@@ -7,10 +7,10 @@ import functools
 import os
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 from pytest_kopt.devices.lock import open_lock
+from pytest_kopt.lineage import is_below
 
 _PROC = Path("/proc")
 _TRIES = 20
@@ -63,9 +63,8 @@ def _is_held(name: str, how: int) -> bool:
 
 def foreign(pids: Iterable[int], root: int | None = None) -> list[int]:
     """Return those pids that are neither below `root` (this process) nor a kopt session's."""
-    asked = set(pids)
-    ours = descendants(os.getpid() if root is None else root) if asked else set()
-    return sorted(pid for pid in asked - ours if not is_announced(pid))
+    root = os.getpid() if root is None else root
+    return sorted(pid for pid in set(pids) if not is_below(pid, root) and not is_announced(pid))
 
 
 def is_here(pid: int) -> bool:
@@ -79,20 +78,3 @@ def name_of(pid: int) -> str:
         return (_PROC / str(pid) / "comm").read_text().strip()
     except OSError:
         return ""
-
-
-def descendants(root: int) -> set[int]:
-    children: dict[int, list[int]] = {}
-    for entry in _PROC.iterdir():
-        if entry.name.isdecimal():
-            with suppress(OSError, ValueError, IndexError):
-                # The name in parentheses may hold anything; the parent is the second field after.
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                children.setdefault(parent, []).append(int(entry.name))
-    found, left = set(), [root]
-    while left:
-        pid = left.pop()
-        if pid not in found:
-            found.add(pid)
-            left += children.get(pid, [])
-    return found
