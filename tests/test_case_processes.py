@@ -51,7 +51,11 @@ class Child:
             raise ChildDied("gone") from None
         return message
 
+    def dismiss(self) -> None:
+        """Go on leaving until it is stopped, that is waited for."""
+
     def stop(self) -> None:
+        self._world.waited.append(len(self._world.finished()))
         self.ended = True
 
     def kill(self) -> None:
@@ -75,6 +79,8 @@ class World:
         self.deadly: set[str] = set()
         self.hungry: set[str] = set()
         self.leaving: set[str] = set()
+        #: How many cases were done when a process was waited for.
+        self.waited: list[int] = []
         self.endless: set[str] = set()
         self.hangs = threading.Event()
         self.heard: list[tuple[str, str]] = []
@@ -144,6 +150,11 @@ def test_several_share_the_cases_and_what_one_says_of_a_case_stands_together(wor
     for nodeid in CASES:
         place = world.heard.index(("started", nodeid))
         assert world.heard[place : place + 3] == told(nodeid)
+
+
+def test_no_case_waits_for_a_process_to_end(world: World) -> None:
+    world.run(most=3)
+    assert world.waited == [len(CASES)] * 3
 
 
 def test_a_process_is_never_told_of_a_next_case_that_another_runs(world: World) -> None:

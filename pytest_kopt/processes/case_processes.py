@@ -98,6 +98,8 @@ class CaseProcesses:
         self._most = most
         self._foreseen = foreseen
         self._workers: list[_Worker] = []
+        #: Told to end; others go on meanwhile, as a process takes a while to let go of its GPU.
+        self._leaving: list[Child] = []
         self._waiting: deque[str] | None = None
         self._alone: deque[str] = deque()
         self._deaths: dict[str | None, int] = {}
@@ -106,8 +108,12 @@ class CaseProcesses:
     def abandon(self) -> None:
         """End the processes, from another thread: `run` raises Abandoned there."""
         self._abandoned = True
-        for worker in list(self._workers):
-            worker.child.kill()
+        for child in self._children:
+            child.kill()
+
+    @property
+    def _children(self) -> list[Child]:
+        return [*(worker.child for worker in list(self._workers)), *self._leaving]
 
     def run(self) -> None:
         """Collect and run everything that the listener selects."""
@@ -117,18 +123,19 @@ class CaseProcesses:
                 for worker in self._ready():
                     self._advance(worker)
         except BaseException:
-            for worker in self._workers:
-                worker.child.kill()
+            for child in self._children:
+                child.kill()
             raise
         finally:
-            for worker in self._workers:
-                worker.child.stop()
+            for child in self._children:
+                child.stop()
 
     def _open_for(self, cases: int) -> None:
         while len(self._workers) < min(self._most, (cases + 1) // 2):
             self._open()
 
     def _open(self) -> None:
+        self._await_leaving()
         if not self._abandoned:
             self._workers.append(_Worker(self._start()))
         # It may have been meanwhile.
@@ -136,8 +143,14 @@ class CaseProcesses:
             raise Abandoned
 
     def _close(self, worker: _Worker) -> None:
+        worker.child.dismiss()
+        self._leaving.append(worker.child)
         self._workers.remove(worker)
-        worker.child.stop()
+
+    def _await_leaving(self) -> None:
+        for child in self._leaving:
+            child.stop()
+        self._leaving.clear()
 
     def _ready(self) -> list[_Worker]:
         """Return the workers that have something to say."""
@@ -194,7 +207,7 @@ class CaseProcesses:
     def _go_on(self, worker: _Worker) -> None:
         """Have a worker run its next case; it ends where there is none."""
         worker.current, worker.following = worker.following or self._take(), None
-        worker.lacked_memory, worker.is_crowded = False, len(self._workers) > 1
+        worker.lacked_memory, worker.is_crowded = False, len(self._children) > 1
         if worker.current is None or not self._listener.proceed():
             self._close(worker)
             return
@@ -205,7 +218,10 @@ class CaseProcesses:
     def _take(self) -> str | None:
         if self._waiting:
             return self._waiting.popleft()
-        return self._alone.popleft() if self._alone and len(self._workers) == 1 else None
+        if self._alone and len(self._workers) == 1:
+            self._await_leaving()
+            return self._alone.popleft()
+        return None
 
     def _give_back(self, nodeid: str | None) -> None:
         if nodeid is not None and self._waiting is not None:

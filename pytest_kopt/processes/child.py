@@ -160,8 +160,12 @@ class Child:
         except (EOFError, OSError):
             raise ChildDied(self._obituary()) from None
 
-    def stop(self) -> None:
+    def dismiss(self) -> None:
+        """Tell the process to end, without waiting for it."""
         self.tell("stop")
+
+    def stop(self) -> None:
+        self.dismiss()
         try:
             self._process.wait(_GRACE_SECONDS)
         except subprocess.TimeoutExpired:
@@ -212,7 +216,7 @@ class Children:
 
     def dismiss(self) -> None:
         for child in self.children:
-            child.tell("stop")
+            child.dismiss()
 
     def kill(self) -> None:
         for child in self.children:
