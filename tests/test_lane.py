@@ -69,14 +69,17 @@ class Starting:
     def __init__(self, how: str = ONE_PROCESS, **fails: Refused) -> None:
         self.how, self.random = how, random.Random(1)
         self.started: list[Carrier] = []
+        self.alone: list[Carrier] = []
         self.fell_back: list[Refused] = []
-        self._fails = {int(name.removeprefix("load")): error for name, error in fails.items()}
+        self.fails = {int(name.removeprefix("load")): error for name, error in fails.items()}
 
     def start(self, *where: object, tells_more: bool = False) -> Carrier:
-        self.started.append(Carrier(self.how, self._fails, tells_more=tells_more))
+        self.started.append(Carrier(self.how, self.fails, tells_more=tells_more))
         return self.started[-1]
 
-    def start_alone(self, place: Place) -> None: ...
+    def start_alone(self, place: Place) -> object:
+        self.alone.append(Carrier(self.how, {}, tells_more=False))
+        return self.alone[-1]
 
     def start_nearby(self, place: Place) -> object:
         nothing: Any = list
@@ -108,11 +111,13 @@ class Gaining(Carrier):
         return found
 
 
-def lane_of(arms: Starting, kind: str = "cpu", *, loads_anew: bool = True) -> Lane:
+def lane_of(
+    arms: Starting, kind: str = "cpu", *, loads_anew: bool = True, most: int = FINAL_LOOK
+) -> Lane:
     starter = SimpleNamespace(why_fresh="")
     site: Any = SimpleNamespace(kind=kind, cores=16, starter=starter)
     device: Any = SimpleNamespace(uuid="GPU-1")
-    given: Any = (arms, Place(site, device, [*IDS]), lambda: None, FINAL_LOOK)
+    given: Any = (arms, Place(site, device, [*IDS]), lambda: None, most)
     lane = Lane(*given, loads_anew=loads_anew)
     lane.ahead = 2 if kind == "cuda" else 1
     return lane
@@ -210,6 +215,38 @@ def test_the_incumbent_alone_starts_up_as_soon_as_a_gain_shows(
     lane.get_ahead(2 if kind == "cuda" else 1)
     lane.measure(2, None)
     assert Gaining.seen == seen
+
+
+@pytest.mark.parametrize("carrier", [Carrier, Gaining])
+@pytest.mark.parametrize(("kind", "ahead"), [("cuda", 1), ("cpu", 0)])
+def test_on_a_gpu_the_incumbent_alone_is_there_before_a_gain_shows(
+    kind: str, ahead: int, carrier: type[Carrier], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "Carrier", carrier)
+    arms = Starting()
+    arms.asks_more = True
+    Gaining.seen, Gaining.all = [], arms.started
+    lane = lane_of(arms, kind)
+    lane.get_alone_ahead()
+    assert len(arms.alone) == ahead
+    lane.measure(2, None)
+    gained = carrier is Gaining
+    assert len(arms.alone) == max(ahead, gained)
+    assert [each for replica in arms.started for each in replica.joined] == arms.alone * gained
+    lane.close()
+    # What joined a replica ends with it.
+    assert gained or all(process.has_ended for process in arms.alone)
+
+
+def test_memory_that_is_short_beside_the_spare_alone_is_not_the_versions_doing() -> None:
+    arms = Starting()
+    arms.asks_more = True
+    lane = lane_of(arms, "cuda", loads_anew=False, most=2)
+    lane.get_alone_ahead()
+    lane.measure(1, None)
+    arms.fails[1] = Refused(NO_MEMORY)
+    lane.measure(1, None)
+    assert arms.alone[0].has_ended and not arms.fell_back
 
 
 def test_what_is_the_projects_is_loaded_anew_but_not_pytests_plugins(tmp_path: Path) -> None:

@@ -84,6 +84,8 @@ class Lane:
         self._loads_anew, self._has_loaded_anew = loads_anew, False
         self._leaving: Replica | None = None
         self._beside_alone = _BesideAlone()
+        #: The process for it, where one was started before it was known to be needed.
+        self._spare = Children()
         self._abandoned = False
         self._measured = 0
         #: How many may be there at once; one where they did not find the memory they need.
@@ -116,6 +118,11 @@ class Lane:
         for replica in self._started[:due]:
             replica.load(first)
 
+    def get_alone_ahead(self) -> None:
+        """Start the incumbent alone before a gain is known, where another process disturbs none."""
+        if self.ahead > 1 and self._arms.asks_more and not self._spare.children:
+            self._spare.children.append(self._arms.start_alone(self.place))
+
     def in_company(self) -> dict[str, CaseQuads]:
         """Return one replica of what the change concerns, the incumbent alone beside it.
 
@@ -147,7 +154,7 @@ class Lane:
 
     def abandon(self) -> None:
         self._abandoned = True
-        held = (self._nearby, self._referee, *self._started, *self._living)
+        held = (self._nearby, self._referee, self._spare, *self._started, *self._living)
         _kill([each for each in held if each is not None])
 
     def _judge(self) -> Referee:
@@ -180,7 +187,8 @@ class Lane:
             try:
                 found = replica.measure(wanted, arms.random, self._await_leaving, self._look_ahead)
             except Refused as refused:
-                crowded = len(self._started + self._living) > 1 or self._nearby is not None
+                beside = [*(self._started + self._living)[1:], *self._spare.children]
+                crowded = bool(beside) or self._nearby is not None
                 if replica.are_orphans:
                     # All that was forked ended with its parent, whatever it held.
                     self.close()
@@ -237,7 +245,8 @@ class Lane:
         has_room = self._room > 1 and replica.how == ONE_PROCESS and replica.loads == 1
         if self._beside_alone.is_due and self._arms.asks_more and has_room:
             self._beside_alone.replica = replica
-            replica.join(self._arms.start_alone(self.place))
+            spare = self._spare.children
+            replica.join(spare.pop() if spare else self._arms.start_alone(self.place))
 
     def _keep_or_dismiss(self, replica: Replica) -> None:
         """Keep a measured replica's process for another, where one can load anew; or let it end."""
@@ -303,12 +312,12 @@ class Lane:
     def stop_all(self) -> None:
         """End all: one that loads or waits for its turn would not listen."""
         self._drop_nearby()
-        replicas = self._started + self._living
-        _kill(replicas)
+        held = [*self._started, *self._living, self._spare]
+        _kill(held)
         self._await_leaving()
-        for replica in replicas:
-            replica.stop()
-        self._started, self._living = [], []
+        for each in held:
+            each.stop()
+        self._started, self._living, self._spare = [], [], Children()
 
 
 def _kill(all_of: Sequence[Children]) -> None:
