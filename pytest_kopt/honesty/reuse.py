@@ -41,7 +41,7 @@ _KNOWN, _FRESH, _APART = 4, 8, 0.02
 _ROUNDS = 4
 #: Blocks after which new content is as well known as what was timed, and after which a device that
 #: rested has come to its clock.
-_SETTLING, _WARMING = 100, 10
+_SETTLING, _WARMING = 100, 3
 
 
 @dataclass(frozen=True, slots=True)
