@@ -326,6 +326,8 @@ def test_an_undeclared_write_for_uneven_groups_is_no_shortcut() -> None:
 class _Commands:
     """Runs two blocks of each arm."""
 
+    out = ()
+
     def __init__(self) -> None:
         self.arms: list[str] = []
         self.times: list[float] = []

@@ -109,6 +109,8 @@ def case_of(function: Callable[..., Any], **more: Any) -> Any:
 class Commands:
     """The deciding process: runs two blocks of each arm, agrees to what it was told to."""
 
+    out = ()
+
     def __init__(self, common: str | None = None) -> None:
         self.common = common
         self.asked: tuple[str, Mapping[str, str]] = ("", {})

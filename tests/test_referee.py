@@ -53,6 +53,8 @@ class Baseline(Bench):
 class Runner:
     """Orders blocks of every arm, all of them looked at, and keeps what is handed over."""
 
+    out = ()
+
     def __init__(self, scratch: Path) -> None:
         self.scratch = scratch
         self.blocks: list[tuple[str, int]] = []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,6 +43,18 @@ class ArmsOrder:
         """Whether this process holds no arm and judges what others' gave."""
         return not self.names
 
+    def without(self, out: Collection[str]) -> ArmsOrder:
+        """Return the order of the arms that are not `out`, whose trees are not looked at."""
+        if not out:
+            return self
+        kept = [both for both in zip(self.others, self.trees, strict=True) if both[0] not in out]
+        return replace(
+            self,
+            names=tuple(name for name in self.names if name not in out),
+            others=tuple(name for name, _ in kept),
+            trees=tuple(tree for _, tree in kept),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ProfileOrder:
@@ -58,11 +70,13 @@ class ProfileOrder:
 class Commander(Protocol):
     """The process that decides, for one that runs a case; `processes.channel` lists what is said.
 
-    Files for it lie in `scratch`; `seed` is the case's own, None: the session's.
+    Files for it lie in `scratch`; `seed` is the case's own, None: the session's; `out` are arms of
+    the order that are no longer asked for.
     """
 
     scratch: Path
     seed: int | None
+    out: Collection[str]
 
     def tell(self, kind: str, **fields: Any) -> None: ...
 

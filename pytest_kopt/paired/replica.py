@@ -101,7 +101,7 @@ class Replica(Children):
         """Take over started processes, and what judges them.
 
         `accuracy` is what the baseline's results of each case reached, `alone` the process that
-        holds only the candidate, `out` arms that are not timed, whoever else adds to them.
+        holds only the candidate, `out` arms that are not asked for, whoever else adds to them.
         """
         super().__init__(children)
         self._alone = alone
@@ -181,7 +181,7 @@ class Replica(Children):
             self._tell_asked(child)
 
     def _tell_asked(self, child: Child) -> None:
-        child.tell("run", nodeid=self._asked, next=None, seed=self._seed)
+        child.tell("run", nodeid=self._asked, next=None, seed=self._seed, out=[*self._out])
 
     def _case(
         self, nodeid: str, order: random.Random, clear: Callable[[], None], cases: int
@@ -218,7 +218,6 @@ class Replica(Children):
                 child.tell("engine", engine=engine)
                 arms |= dict.fromkeys(_wait(child, "ready")["arms"], child)
             clear()
-            arms = {arm: child for arm, child in arms.items() if arm not in self._out}
             blocks = Blocks(arms, order, device.kind, cases)
             blocks.warm_up()
             quads, conditions = steadily(blocks.quads, lambda: placement.host.read(device))

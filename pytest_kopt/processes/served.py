@@ -46,6 +46,7 @@ class Serve:
         self.scratch = scratch
         self.bounds = bounds
         self.seed: int | None = None
+        self.out: Sequence[str] = ()
         #: What watches over this process, from its first session to its last, and the modules that
         #: were there before.
         self.watch: Watch | None = None
@@ -116,7 +117,7 @@ class Serve:
                 # For the case before, which ended without: its versions are the same, or it skips.
                 continue
             item, following = items[message["nodeid"]], items.get(message["next"] or "")
-            self.seed = message["seed"]
+            self.seed, self.out = message["seed"], message.get("out", ())
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             self.tell("finished", nodeid=item.nodeid, leaving=self._leaving)
             if self._leaving:

@@ -224,6 +224,7 @@ def serve_arms(
 ) -> None:
     """Load and prepare a case's arms, then run blocks, or try shapes near that of `item`."""
     seed = derive(bench.session_seed, case.nodeid, "pairs")
+    order = order.without(commander.out)
     try:
         # Loading is no timing: others may check meanwhile, and the device is asked for after it.
         with one_thread(), checking_lock(bench.uuid, bench.waiting):
