@@ -17,6 +17,7 @@ from pytest_kopt.measure.cold import capture_stream, launch_stream
 from pytest_kopt.measure.engine import BLOCK_MS, EVENTS, NOTHING, Before, Block, Call, CaptureFailed
 from pytest_kopt.numerics.nested import mapped
 
+#: Calls until a function is compiled and tuned; after that it is called once on each of its inputs.
 _WARM_UP = 3
 #: Launches that a block of events queues up at most: CUDA's queue holds about a thousand.
 _MOST_QUEUED = 256
@@ -292,8 +293,8 @@ def _spin(milliseconds: float) -> None:
 
 def _warm_up(calls: Sequence[Call], before: Before) -> None:
     """Run everything on the capture's stream first, as capture asks for, until all is compiled."""
-    for _ in range(_WARM_UP):
-        _run_on_stream(calls, before)
+    for some in (*[calls[:1]] * (_WARM_UP - 1), calls):
+        _run_on_stream(some, before)
     torch.cuda.synchronize()
 
 
