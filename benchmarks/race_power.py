@@ -22,7 +22,7 @@ from pytest_kopt.decide.inference import FINAL_LOOK, LOOKS, log_ratio
 from pytest_kopt.decide.noise import DEVICE_TIMED, Noise
 from pytest_kopt.decide.paired import decide_paired
 from pytest_kopt.decide.paired_evidence import PairedCase, PairedEvidence
-from pytest_kopt.decide.race import RACE_LOOKS, heat, winner
+from pytest_kopt.decide.race import RACE_LOOKS, heat, is_over, winner
 
 PRIMUS = policies.load("primus")
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "paired.md"
@@ -78,7 +78,7 @@ def race(draw: random.Random, gains: Sequence[float], cases: int, sd: float) -> 
         found = {name: evidence(columns[name], placebo, look) for name in left}
         standings = heat(found, PRIMUS)
         left = [name for name in left if not standings[name].out]
-        if len(left) < 2:
+        if is_over(standings, left):
             break
     dropped = left and max(range(len(gains)), key=gains.__getitem__) not in map(int, left)
     if not left:

@@ -3,26 +3,28 @@
 A race only chooses. Its winner meets the incumbent in fresh processes under the ordinary rule, so
 that nothing is accepted because it was lucky here. What the race can do wrong is to drop the best:
 each look drops a candidate at the level of that look, so of k candidates the best is dropped in at
-most (k - 1) times the sum of the levels, 0.8 % for eight (`benchmarks/race_power.py` counts it).
+most (k - 1) times the sum of the levels, 0.9 % for eight (`benchmarks/race_power.py` counts it).
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_kopt.decide.inference import LOOKS, Estimate, percent
 from pytest_kopt.decide.noise import mean_of
 from pytest_kopt.decide.paired import decide_paired
 from pytest_kopt.decide.paired_evidence import PairedEvidence
-from pytest_kopt.decide.paired_look import whole
+from pytest_kopt.decide.paired_look import judge_look, whole
 from pytest_kopt.decide.policy import Policy
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.figures import changed_within
 
-#: A race ends with the last of these looks: what is not told apart by then is as good.
-RACE_LOOKS = (2, 3, 4)
+#: After how many replicas a race looks who is far behind, and the one-sided level of each look. It
+#: ends with the last: what is not told apart by then is as good.
+RACE_LOOKS: Mapping[int, float] = {1: 0.0002, **{look: LOOKS[look] for look in (2, 3, 4)}}
+_LAST_LOOK = max(RACE_LOOKS)
 #: Candidates this close to the leader tie with it where neither is shown to be faster.
 TIE_PCT = 0.1
 
@@ -39,28 +41,36 @@ class Standing:
 def heat(evidences: Mapping[str, PairedEvidence], policy: Policy) -> dict[str, Standing]:
     """Return how the candidates stand at a look; all were measured in the same processes.
 
-    Out is who the ordinary rule would roll back, and who is shown slower than the leader.
+    Out is who the ordinary rule would roll back, which asks for two replicas, and who is shown
+    slower than the leader: the best of those none of whose cases may turn out to have regressed.
     """
-    standings = {}
+    standings, clear = {}, []
     for name, evidence in evidences.items():
-        verdict = decide_paired(evidence, policy)
+        verdict = decide_paired(evidence, policy) if evidence.replicas in LOOKS else None
         lost = verdict and verdict.decision in (Decision.ROLLED_BACK, Decision.SPLIT)
         why = verdict.reason if verdict and lost else ""
         standings[name] = Standing(verdict, _mean(evidence), why)
-    left = {name: found for name, found in standings.items() if not found.out}
-    if left:
-        leader = max(left, key=lambda name: left[name].mean)
-        for name, found in left.items():
-            if name == leader:
-                continue
+        level = RACE_LOOKS[evidence.replicas]
+        if not (lost or judge_look(evidence, policy, level).open_shapes):
+            clear.append(name)
+    if clear:
+        leader = max(clear, key=lambda name: standings[name].mean)
+        for name, found in standings.items():
             ahead = lead(evidences[leader], evidences[name])
-            level = LOOKS[evidences[name].replicas]
-            if ahead.lower(level) > 0:
+            level = RACE_LOOKS[evidences[name].replicas]
+            if not found.out and ahead.lower(level) > 0:
                 low, high = -ahead.upper(level), -ahead.lower(level)
                 behind = changed_within(percent(-ahead.mean), percent(low), percent(high))
-                why = f"slower than {leader}: {behind}"
-                standings[name] = Standing(found.verdict, found.mean, why)
+                standings[name] = replace(found, out=f"slower than {leader}: {behind}")
     return standings
+
+
+def is_over(standings: Mapping[str, Standing], left: Sequence[str]) -> bool:
+    """Say whether no more is to be learnt: one is left, or none who may turn out to gain."""
+    verdicts = [standings[name].verdict for name in left]
+    return len(left) < 2 or all(
+        found is not None and found.decision is Decision.INCONCLUSIVE for found in verdicts
+    )
 
 
 def winner(
@@ -73,7 +83,7 @@ def winner(
         name
         for name in left
         if percent(means[leader] - means[name]) <= TIE_PCT
-        and lead(evidences[leader], evidences[name]).lower(LOOKS[RACE_LOOKS[-1]]) <= 0
+        and lead(evidences[leader], evidences[name]).lower(RACE_LOOKS[_LAST_LOOK]) <= 0
     ]
     return min(tied, key=lambda name: (sizes[name], -means[name]))
 
@@ -86,13 +96,23 @@ def lead(first: PairedEvidence, second: PairedEvidence) -> Estimate:
     """
     differences = [a - b for a, b in zip(_ratios(first), _ratios(second), strict=True)]
     prior = first.prior(first.cases) or second.prior(second.cases)
-    excess = max(first.excess, second.excess)
+    excess = max(first.excess, second.excess, _single_excess(first))
     return Estimate.of(differences, prior=prior and prior.times(2 * excess))
+
+
+def _single_excess(evidence: PairedEvidence) -> float:
+    """Return how noisy a single replica is, in variances of its prior, by the incumbent's copy.
+
+    That is no faster than the incumbent, so that a ratio says what others scatter by.
+    """
+    both = [(case.placebo, evidence.prior([case])) for case in evidence.cases]
+    found = [ratios[0] ** 2 / prior.variance for ratios, prior in both if prior and ratios]
+    return statistics.fmean(found) if found and evidence.replicas == 1 else 1.0
 
 
 def interval(evidence: PairedEvidence) -> dict[str, float]:
     """Return a candidate's change over the incumbent in percent, at the level of its look."""
-    return whole(evidence).figures(LOOKS[evidence.replicas])
+    return whole(evidence).figures(RACE_LOOKS[evidence.replicas])
 
 
 def _ratios(evidence: PairedEvidence) -> list[float]:

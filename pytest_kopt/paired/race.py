@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Protocol
 
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.paired_evidence import PairedEvidence
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.race import RACE_LOOKS, Standing, heat
+from pytest_kopt.decide.race import RACE_LOOKS, Standing, heat, is_over
 from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import Known
@@ -30,8 +31,18 @@ class Raced:
     evidences: Mapping[str, PairedEvidence]
 
 
+class Ahead(Protocol):
+    """What a race's winner is asked once it is over, begun for the leader while others race."""
+
+    def begin(self, name: str) -> None: ...
+
+    def end(self) -> bool:
+        """End it, as it may hold the memory that a race needs; say whether there was anything."""
+
+
 def run_race(
     compare: Compare,
+    ahead: Ahead,
     names: Iterable[str],
     results: Sequence[CaseResult],
     metric: PairedMetric,
@@ -49,10 +60,10 @@ def run_race(
     measured: _Replicas = []
     standings: dict[str, Standing] = {}
     evidences: dict[str, PairedEvidence] = {}
-    with _Heats(compare) as heats:
+    with _Heats(compare, ahead.end) as heats:
         for look in RACE_LOOKS:
             so_far = len(measured)
-            found, broken = heats.run(left, look - so_far, RACE_LOOKS[-1] - so_far)
+            found, broken = heats.run(left, look - so_far, max(RACE_LOOKS) - so_far)
             measured += found
             standings |= {name: Standing(None, float("-inf"), why) for name, why in broken.items()}
             left = [name for name in left if name not in broken]
@@ -64,17 +75,21 @@ def run_race(
                 )
             standings |= heat({name: evidences[name] for name in left}, policy)
             left = [name for name in left if not standings[name].out]
-            if len(left) < 2:
+            if is_over(standings, left):
                 break
+            if look < max(RACE_LOOKS):
+                ahead.begin(max(left, key=lambda name: standings[name].mean))
     return Raced(standings, tuple(left), evidences)
 
 
 class _Heats(ExitStack):
     """What measures the candidates that are left, from one look to the next."""
 
-    def __init__(self, compare: Compare) -> None:
+    def __init__(self, compare: Compare, make_room: Callable[[], bool] = lambda: False) -> None:
+        """Measure by `compare`; `make_room` ends what runs beside, if anything does."""
         super().__init__()
         self._compare = compare
+        self._make_room = make_room
         self._running: Comparison | None = None
 
     def run(self, names: Sequence[str], count: int, most: int) -> tuple[_Replicas, dict[str, str]]:
@@ -87,6 +102,8 @@ class _Heats(ExitStack):
         except (NotComparable, Caught) as error:
             self._running = None
             self.close()
+            if self._make_room():
+                return self.run(names, count, most)
             if len(names) == 1:
                 return [], {names[0]: str(error)}
             whole = error

@@ -168,7 +168,8 @@ class HostMeasurements:
         return found
 
     def begin_in(self, asked: InCopies) -> None:
-        if self._has_room_ahead:
+        # What is timed on a CPU is disturbed by, and disturbs, whoever else runs.
+        if self._has_room_ahead and (asked.check_only or self.sites.here.kind == "cuda"):
             self._begun(asked)
 
     @property
@@ -180,14 +181,16 @@ class HostMeasurements:
     def _begun(self, asked: InCopies) -> SideBySide:
         """Return what runs this, begun now in place of another unless it has been."""
         if self._running is None or self._running[0] != asked:
-            self._end_running()
+            self.end_begun()
             self._running = asked, self._side_by_side(asked)
         return self._running[1]
 
-    def _end_running(self) -> None:
-        if self._running is not None:
-            self._running[1].end()
-            self._running = None
+    def end_begun(self) -> bool:
+        if self._running is None:
+            return False
+        self._running[1].end()
+        self._running = None
+        return True
 
     def _side_by_side(self, asked: InCopies) -> SideBySide:
         from pytest_kopt.paired.remeasure import SideBySide
@@ -220,7 +223,7 @@ class HostMeasurements:
 
         lanes = self._lanes(ids)
         most = most or self._settings.calibrate or FINAL_LOOK
-        looks = RACE_LOOKS if versions.raced else tuple(LOOKS)
+        looks = tuple(RACE_LOOKS if versions.raced else LOOKS)
         self.progress.begin(phase, most * len(lanes), looks=looks, lanes=len(lanes))
         begun, self._opened = self._opened, None
         if begun is not None:
@@ -328,6 +331,6 @@ class HostMeasurements:
     def end(self) -> None:
         if self._opened is not None:
             self._opened[1].close()
-        self._end_running()
+        self.end_begun()
         launcher_of(self._config).end()
         self.sites.end()

@@ -45,7 +45,10 @@ class Measurements(Protocol):
         """Return what cases come to in each copy, side by side; `phase` is shown meanwhile."""
 
     def begin_in(self, asked: InCopies) -> None:
-        """Begin what `run_in` will be asked, in place of another, where there is room for it."""
+        """Begin what `run_in` will be asked, in place of another, where that disturbs none."""
+
+    def end_begun(self) -> bool:
+        """End what was begun; say whether there was anything."""
 
     def get_ahead(self, ids: Sequence[str], versions: Versions) -> None:
         """Have what compares these cases wake while they are checked, where that disturbs none."""
