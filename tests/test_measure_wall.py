@@ -59,6 +59,11 @@ def test_what_passes_between_two_calls_is_timed_too() -> None:
 def test_a_hook_that_a_call_leaves_is_noticed_and_an_earlier_one_is_not(install: object) -> None:
     assert callable(install)
     was = sys.getprofile(), sys.gettrace()
+
+    def gone_at_the_next_call(frame: object, event: str, argument: object) -> None:
+        if event in ("call", "c_call"):
+            install(None)
+
     try:
         install(lambda *told: None)
         block = WallEngine(iterations=5).prepare([lambda: None])
@@ -67,6 +72,10 @@ def test_a_hook_that_a_call_leaves_is_noticed_and_an_earlier_one_is_not(install:
         leaves = WallEngine(iterations=5).prepare([lambda: install(lambda *told: None)])
         leaves.run()
         assert leaves.is_hooked
+        install(None)
+        shy = WallEngine(iterations=5).prepare([lambda: install(gone_at_the_next_call)])
+        shy.run()
+        assert shy.is_hooked, "whatever Python calls next"
     finally:
         sys.setprofile(was[0])
         sys.settrace(was[1])

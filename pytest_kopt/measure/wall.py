@@ -10,8 +10,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
 from time import perf_counter, process_time, thread_time
+from typing import Any
 
 from pytest_kopt.measure.engine import Before, Block, Call
 
@@ -21,6 +23,10 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _LARGEST = -1, -3, 32 << 20
 _BESIDE = 0.05
 #: So many tools can use `sys.monitoring`, since Python 3.12.
 _TOOLS = 6
+#: Makes calls from C, of which Python tells no hook: one that a kernel leaves is seen before it can
+#: do its work and be gone.
+_FROM_C: Callable[[Any], Any] = partial.__call__
+_CLOCK = partial(perf_counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +108,8 @@ class WallBlock(Block):
 
     def _median(self) -> float:
         times, gaps = defaultdict(list), []
-        hooks = _hooks()
+        asks = _hooks()
+        hooks = [*map(_FROM_C, asks)]
         first = before = thread_time()
         beside, taken = process_time() - first, 0.0
         for _, call in zip(range(self.calls), cycle(self._calls), strict=False):
@@ -111,12 +118,12 @@ class WallBlock(Block):
             # All that this thread has computed since, but for the last call itself.
             now = thread_time()
             gaps.append(now - before - taken)
-            before, start = now, perf_counter()
-            call()
-            taken = perf_counter() - start
+            before, steps = now, (_CLOCK, partial(call), _CLOCK, *asks)
+            start, result, end, *found = map(_FROM_C, steps)
+            del result
+            taken = end - start
             times[call].append(taken)
-            if _hooks() != hooks:
-                self.is_hooked = True
+            self.is_hooked |= found != hooks
         beside = process_time() - thread_time() - beside
         # What other threads computed on lies in another core's caches: no figure is fair then.
         is_alone = beside < _BESIDE * (before - first)
@@ -126,12 +133,14 @@ class WallBlock(Block):
         return statistics.fmean(map(statistics.median, times.values())) * 1e3
 
 
-def _hooks() -> tuple[object, ...]:
-    """Return what Python calls on calls of functions, C's among them, or on lines."""
-    found = [sys.getprofile(), sys.gettrace()]
+def _hooks() -> list[Callable[[], object]]:
+    """Return what tells which of its calls, C's among them, or lines Python tells to whom."""
+    found: list[Callable[[], object]] = [partial(sys.getprofile), partial(sys.gettrace)]
     if monitoring := getattr(sys, "monitoring", None):
-        found += [monitoring.get_events(i) for i in range(_TOOLS) if monitoring.get_tool(i)]
-    return tuple(found)
+        found += [partial(monitoring.get_tool, i) for i in range(_TOOLS)]
+        used = [i for i in range(_TOOLS) if monitoring.get_tool(i)]
+        found += [partial(monitoring.get_events, i) for i in used]
+    return found
 
 
 def interpreted_block(calls: Sequence[Call], before: Before) -> WallBlock:
