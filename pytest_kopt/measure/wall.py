@@ -26,7 +26,6 @@ _TOOLS = 6
 #: Makes calls from C, of which Python tells no hook: one that a kernel leaves is seen before it can
 #: do its work and be gone.
 _FROM_C: Callable[[Any], Any] = partial.__call__
-_CLOCK = partial(perf_counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ class WallBlock(Block):
 
     def _median(self) -> float:
         times, gaps = defaultdict(list), []
-        asks = _hooks()
+        clock, asks = partial(perf_counter), _hooks()
         hooks = [*map(_FROM_C, asks)]
         first = before = thread_time()
         beside, taken = process_time() - first, 0.0
@@ -118,7 +117,7 @@ class WallBlock(Block):
             # All that this thread has computed since, but for the last call itself.
             now = thread_time()
             gaps.append(now - before - taken)
-            before, steps = now, (_CLOCK, partial(call), _CLOCK, *asks)
+            before, steps = now, (clock, partial(call), clock, *asks)
             start, result, end, *found = map(_FROM_C, steps)
             del result
             taken = end - start
