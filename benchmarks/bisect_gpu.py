@@ -1,7 +1,7 @@
 """`kopt bisect` over histories with a planted loss, and one gain in between.
 
 python benchmarks/bisect_gpu.py OUT [histories=10] [commits=64] [losses=1,2,5] [clean=2]
-[jobs=1] [seed=64] [device=cpu]
+[jobs=1] [seed=64] [cases=4] [device=cpu]
 
 A commit edits a kernel that launches the template's GEMM (on a CPU: torch's) 200 times a call; the
 culprit launches more from then on, another commit somewhere fewer, by 0.2 to 0.6 of that.
@@ -80,18 +80,18 @@ def git(root: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-def made(root: Path, device: str, launches: Sequence[int]) -> list[str]:
-    """Make a repository whose commits launch so often; returns their hashes."""
+def made(root: Path, device: str, launches: Sequence[int], count: int | None = None) -> list[str]:
+    """Make a repository whose commits launch so often, all cases or so many; returns hashes."""
     imports, function, matrix = OPS[device]
     shutil.copytree(ROOT / "conftest_templates" / "kernels", root / "kernels")
     (root / "tests").mkdir()
     (root / "pyproject.toml").write_text(SETTINGS)
-    cases = CASES.format(shapes=SHAPES[device], matrix=matrix)
+    cases = CASES.format(shapes=SHAPES[device][:count], matrix=matrix)
     (root / "tests" / "test_op.py").write_text(cases)
     git(root, "init", "--quiet", "--initial-branch=main")
     hashes = []
-    for edit, count in enumerate(launches):
-        text = KERNEL.format(imports=imports, edit=edit, launches=count, function=function)
+    for edit, times in enumerate(launches):
+        text = KERNEL.format(imports=imports, edit=edit, launches=times, function=function)
         (root / "kernels" / "op.py").write_text(text)
         git(root, "add", ".")
         git(root, "commit", "--quiet", "-m", f"Edit {edit}")
@@ -120,11 +120,13 @@ def history(draw: random.Random, commits: int, loss: float) -> tuple[list[int], 
     ], culprit
 
 
-def walked(device: str, loss: float, launches: Sequence[int], culprit: int) -> dict[str, Any]:
+def walked(
+    device: str, cases: int, loss: float, launches: Sequence[int], culprit: int
+) -> dict[str, Any]:
     """Make a history and bisect it; returns what was found."""
     with tempfile.TemporaryDirectory() as name:
         root = Path(name) / "project"
-        hashes = made(root, device, launches)
+        hashes = made(root, device, launches, cases)
         found, seconds = bisected(root, hashes[0])
     first = found["first_slower"]
     named = hashes.index(first["commit"]) if first else 0
@@ -148,9 +150,11 @@ def main() -> None:
     plan = [loss for _ in range(int(wishes.get("histories", 10))) for loss in losses]
     plan += [0.0] * int(wishes.get("clean", 2))
     draw, rows = random.Random(int(wishes.get("seed", 64))), list[dict[str, Any]]()
-    report = Report(Path(sys.argv[1]), "bisect")
+    report, cases = Report(Path(sys.argv[1]), "bisect"), int(wishes.get("cases", 4))
     with ThreadPoolExecutor(int(wishes.get("jobs", 1))) as pool:
-        walks = [pool.submit(walked, device, loss, *history(draw, commits, loss)) for loss in plan]
+        walks = [
+            pool.submit(walked, device, cases, loss, *history(draw, commits, loss)) for loss in plan
+        ]
         for done in as_completed(walks):
             rows.append(done.result())
             report.add("histories", rows)

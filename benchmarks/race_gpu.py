@@ -1,6 +1,6 @@
 """Live races of eight versions of a kernel whose speeds are known.
 
-python benchmarks/race_gpu.py OUT [races=10] [copies=20] [jobs=1] [seed=8] [device=cpu]
+python benchmarks/race_gpu.py OUT [races=10] [copies=20] [jobs=1] [seed=8] [cases=4] [device=cpu]
 
 The incumbent launches the template's GEMM (on a CPU: torch's) 200 times a call, a candidate as
 often as makes its gain; so the truth is known. `races` fields of eight lie 0.5 % apart and more,
@@ -33,9 +33,9 @@ def source(device: str, edit: int, launches: int) -> str:
     return KERNEL.format(imports=imports, edit=edit, launches=launches, function=function)
 
 
-def campaign(root: Path, device: str) -> None:
+def campaign(root: Path, device: str, cases: int) -> None:
     """Make a project with a campaign whose baseline is measured."""
-    made(root, device, [LAUNCHES])
+    made(root, device, [LAUNCHES], cases)
     backend = ("--backend", "TRITON", "--gpu", "H200") if device == "cuda" else ()
     words = ("init", NAME, "--op", "op", "--kernel", PATH)
     backend = backend or ("--backend", "TORCH", "--gpu", "cpu")
@@ -76,11 +76,11 @@ def gain(launches: int) -> float:
     return (LAUNCHES / launches - 1) * 100
 
 
-def raced(device: str, fields: Sequence[Sequence[int]]) -> Iterator[dict[str, Any]]:
+def raced(device: str, cases: int, fields: Sequence[Sequence[int]]) -> Iterator[dict[str, Any]]:
     """Run races in a campaign of their own, after known gains a round of one candidate as well."""
     with tempfile.TemporaryDirectory() as name:
         root = Path(name) / "project"
-        campaign(root, device)
+        campaign(root, device, cases)
         for number, launches in enumerate(fields, start=2):
             found = race(root, device, launches, number)
             if found["field"] == "known gains":
@@ -100,7 +100,7 @@ def main() -> None:
     campaigns += [each for place in range(jobs) if (each := copies[place::jobs])]
 
     def play(fields: Sequence[Sequence[int]]) -> None:
-        for found in raced(device, fields):
+        for found in raced(device, int(wishes.get("cases", 4)), fields):
             rows.append(found)
             report.add("races", rows)
             print(found, flush=True)

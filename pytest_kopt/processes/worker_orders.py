@@ -23,9 +23,10 @@ class WorkerOrders:
     in one CSV; `ignored` are node ids to leave out (skipped at the baseline), `selected` the labels
     or node ids that alone are measured (none: all). With `arms` the cases are not checked and timed
     but held ready for a comparison, with `profile` they are profiled, with `check_only` they are
-    checked, not timed. With `measure_same` arms are timed that have a GPU do the same. Of cases
-    that are `compared` later, what a comparison asks as well is left to it. `repeats` and
-    `iterations` are the samples of a case and, on the CPU, the most calls in one (None: as ever).
+    checked, not timed, with `only_results` for nothing but right results. With `measure_same` arms
+    are timed that have a GPU do the same. Of cases that are `compared` later, what a comparison
+    asks as well is left to it. `repeats` and `iterations` are the samples of a case and, on the
+    CPU, the most calls in one (None: as ever).
     `target` is the architecture and `language` the one that a campaign is for, `metric` what
     decides there.
     """
@@ -44,6 +45,7 @@ class WorkerOrders:
     arms: ArmsOrder | None = None
     profile: ProfileOrder | None = None
     check_only: bool = False
+    only_results: bool = False
     compared: bool = False
     measure_same: bool = False
     repeats: int | None = None

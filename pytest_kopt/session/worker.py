@@ -118,6 +118,7 @@ class Worker:
                 classes=Classes(orders.classes),
                 selected=orders.selected,
                 check_only=orders.check_only,
+                only_results=orders.only_results,
                 compared=orders.compared,
                 language=orders.language,
                 **more,

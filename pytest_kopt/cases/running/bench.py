@@ -25,8 +25,9 @@ class Bench:
     holds the baseline's cases by node id, None when nothing is frozen yet; a run that `freezes` is
     the baseline itself. `watch` is this process's. Every case has to have the columns that tell
     the `classes` apart, and is timed by `repeats` samples in blocks of `cpu`, or of `gpu_block_ms`
-    at least, with `check_only` not at all; if it is `compared` later, it is asked there what known
-    content is worth. A label or node id that is not among the `selected` (none: all) is left out.
+    at least, with `check_only` not at all; with `only_results` it is asked for right results, not
+    how they came about. If it is `compared` later, it is asked there what known content is worth. A
+    label or node id that is not among the `selected` (none: all) is left out.
     `waiting` is entered while a case waits for its turn on the device. A candidate is to be written
     in `language` ("": any).
     """
@@ -44,6 +45,7 @@ class Bench:
     classes: Classes = NO_CLASSES
     selected: tuple[str, ...] = ()
     check_only: bool = False
+    only_results: bool = False
     compared: bool = False
     repeats: int = 3
     waiting: Waiting = nullcontext

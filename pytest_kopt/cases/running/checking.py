@@ -118,7 +118,7 @@ class Checking:
             # What a call wrote over its own tensors makes it wrong there as well.
             if number and not (self.passed or refused or self.broken):
                 self.found(ask(Phase.WRONG, checking=self))
-            if self.invalid or refused or not self.passed:
+            if self.invalid or refused or not self.passed or self.bench.only_results:
                 return
 
     def found(self, findings: Iterable[Finding]) -> None:

@@ -54,7 +54,7 @@ def run_case(case: Case, bench: Bench, session: object = None) -> Outcome:
         course = check_case(case, bench)
         course.findings[:0] = watched
         _watch(course)
-        if course.goes_on:
+        if course.goes_on and not bench.only_results:
             course.findings += ask(Phase.TRAINED, course=course)
     if bench.times(bool(course.evidence.interpreted)) and course.goes_on:
         # Once: who asks for a device alone waits for all that check on it.

@@ -150,9 +150,9 @@ class PullRequestGate(Gate):
 
     def __init__(self, config: pytest.Config, settings: Settings, session: WorkerOrders) -> None:
         assert settings.base is not None
-        # A bisection asks how two versions compare; what each takes in all is not needed.
+        # A bisection asks which commit of a history is slower; each was taken in when it was made.
         step = config.pluginmanager.has_plugin(STEP)
-        super().__init__(config, settings, session, check_only=step)
+        super().__init__(config, settings, session, check_only=step, only_results=step)
         self.other = base = Base.of(settings.base, settings.root)
         files = {path: base.root / path for path in base.old}
         now = {path: file.read_bytes() if file.is_file() else None for path, file in files.items()}
