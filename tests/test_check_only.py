@@ -219,7 +219,9 @@ def test_where_a_kernel_may_write_is_told_where_the_system_keeps_it_there(
 
 
 @pytest.mark.parametrize(("factor", "expected"), [(2.0, "PASS"), (3.0, "FAIL")])
-def test_of_a_commit_in_a_history_only_right_results_are_asked(factor: float, expected: str) -> None:
+def test_of_a_commit_in_a_history_only_right_results_are_asked(
+    factor: float, expected: str
+) -> None:
     doubled = Counted(factor=factor)
     bench = plain_bench(check_only=True, only_results=True)
     found = run_case(case_of(doubled), bench).result

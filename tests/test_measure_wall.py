@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 import time
+import weakref
+from functools import partial
+from typing import Any
 
 import pytest
 
+from pytest_kopt.cases.running.spot_checks import Recorder
 from pytest_kopt.measure.wall import WallEngine
 
 SCRIPT = """
@@ -79,3 +84,32 @@ def test_a_hook_that_a_call_leaves_is_noticed_and_an_earlier_one_is_not(install:
     finally:
         sys.setprofile(was[0])
         sys.settrace(was[1])
+
+
+def test_what_waits_for_pythons_next_call_works_within_the_clock() -> None:
+    """A pending call, made from C as the kernel's frame goes away: no hook, signal or thread."""
+
+    class Local:
+        pass
+
+    def work(_: object) -> int:
+        begin = time.perf_counter()
+        while time.perf_counter() < begin + 0.002:
+            pass
+        return 0
+
+    late = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(work)
+    add = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.py_object)(
+        ("Py_AddPendingCall", ctypes.pythonapi)
+    )
+    callback = partial(add, ctypes.cast(late, ctypes.c_void_p).value)
+    kept: list[object] = []
+
+    def kernel() -> None:
+        local = Local()
+        kept[:] = [weakref.ref(local, callback)]
+
+    engine = WallEngine(iterations=5)
+    assert engine.prepare([kernel]).run() < 1, "the clock has stopped by then"
+    call: Any = kernel
+    assert engine.prepare([Recorder(call)]).run() >= 2
