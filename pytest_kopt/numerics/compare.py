@@ -118,16 +118,22 @@ def measure(ref: torch.Tensor, out: torch.Tensor, gate: Gate) -> Figures:
         return Figures(math.inf, 0.0, 0.0, 1.0, (), math.nan, math.nan, 0.0, True)
     noise, power = noise_in(expected, actual)
     norm = math.sqrt(float(expected @ expected))
-    error = noise.abs()
-    allowed = expected.abs().mul_(gate.rtol).add_(gate.atol)
-    right = error <= allowed
+    error = noise.abs_()
     is_finite = math.isfinite(power)
-    if not (is_finite and math.isfinite(gate.atol + gate.rtol * norm)):
+    is_plain = is_finite and math.isfinite(gate.atol + gate.rtol * norm)
+    if not is_plain:
         error = torch.where(torch.isnan(error), math.inf, error)
-        # An infinite reference gives an infinite allowance, which must not excuse a finite output.
-        right = (right & torch.isfinite(allowed)) | (expected == actual)
-    worst = int(error.argmax())
-    most = float(error[worst])
+    # numpy's takes a quarter of the time that torch's takes.
+    worst = int((error.numpy() if error.device.type == "cpu" else error).argmax())
+    most, wrong = float(error[worst]), 0
+    # No element is allowed less than the absolute part of the tolerance.
+    if not (is_plain and most <= gate.atol):
+        allowed = expected.abs().mul_(gate.rtol).add_(gate.atol)
+        right = error <= allowed
+        if not is_plain:
+            # An infinite reference has an infinite allowance, which excuses no finite output.
+            right = (right & torch.isfinite(allowed)) | (expected == actual)
+        wrong = right.numel() - int(right.count_nonzero())
     product = norm * math.sqrt(float(actual @ actual))
     loss = math.sqrt(power) if is_finite else math.inf
     return Figures(
@@ -138,7 +144,7 @@ def measure(ref: torch.Tensor, out: torch.Tensor, gate: Gate) -> Figures:
         worst_index=_index(worst, ref.shape),
         worst_ref=float(expected[worst]),
         worst_out=float(actual[worst]),
-        mismatch_share=(right.numel() - int(right.count_nonzero())) / right.numel(),
+        mismatch_share=wrong / error.numel(),
         # Integers beyond 2^53 are told apart in their own dtype only.
         bitwise_equal=torch.equal(expected, actual)
         if ref.dtype != out.dtype
