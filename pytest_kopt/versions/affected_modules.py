@@ -51,8 +51,16 @@ def _is_below(path: Path, root: Path) -> bool:
 @functools.cache
 def _source(file: str) -> Path | None:
     """Return where a module's source lies, None for a path that does not exist (torch.ops)."""
-    path = Path(file)
-    return path.resolve() if file.endswith(".py") and path.is_file() else None
+    if not (file.endswith(".py") and os.path.isfile(file)):
+        return None
+    folder, name = os.path.split(file)
+    # To resolve each of the files asks the system about every folder above it, each time.
+    return Path(file).resolve() if os.path.islink(file) else Path(_real(folder), name)
+
+
+@functools.cache
+def _real(folder: str) -> str:
+    return os.path.realpath(folder)
 
 
 def universe(start: str, changed: Iterable[Path], root: Path) -> dict[str, Path]:
