@@ -43,7 +43,6 @@ class Recorder:
 
     def __call__(self) -> object:
         result = self.result = self.call()
-        _next_call()
         self.has_run = True
         return result
 
@@ -61,10 +60,6 @@ class Recorder:
             number,
             call,
         )
-
-
-def _next_call() -> None:
-    """Be what hooks, signals and pending calls wait for: what they do belongs to the timed call."""
 
 
 #: What one call of a block gave: the block's seed, which of its calls it was, and its results.
