@@ -24,7 +24,7 @@ from pytest_kopt.figures import changed_within
 #: After how many replicas a race looks who is far behind, and the one-sided level of each look. It
 #: ends with the last: what is not told apart by then is as good.
 RACE_LOOKS: Mapping[int, float] = {1: 0.0002, **{look: LOOKS[look] for look in (2, 3, 4)}}
-_LAST_LOOK = max(RACE_LOOKS)
+LAST_LOOK = max(RACE_LOOKS)
 #: Candidates this close to the leader tie with it where neither is shown to be faster.
 TIE_PCT = 0.1
 
@@ -83,7 +83,7 @@ def winner(
         name
         for name in left
         if percent(means[leader] - means[name]) <= TIE_PCT
-        and lead(evidences[leader], evidences[name]).lower(RACE_LOOKS[_LAST_LOOK]) <= 0
+        and lead(evidences[leader], evidences[name]).lower(RACE_LOOKS[LAST_LOOK]) <= 0
     ]
     return min(tied, key=lambda name: (sizes[name], -means[name]))
 

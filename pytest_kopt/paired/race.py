@@ -10,7 +10,7 @@ from typing import Protocol
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.paired_evidence import PairedEvidence
 from pytest_kopt.decide.policy import Policy
-from pytest_kopt.decide.race import RACE_LOOKS, Standing, heat, is_over
+from pytest_kopt.decide.race import LAST_LOOK, RACE_LOOKS, Standing, heat, is_over
 from pytest_kopt.paired.arms import NotComparable
 from pytest_kopt.paired.comparison import Comparison
 from pytest_kopt.paired.noise import Known
@@ -63,7 +63,7 @@ def run_race(
     with _Heats(compare, ahead.end) as heats:
         for look in RACE_LOOKS:
             so_far = len(measured)
-            found, broken = heats.run(left, look - so_far, max(RACE_LOOKS) - so_far)
+            found, broken = heats.run(left, look - so_far, LAST_LOOK - so_far)
             measured += found
             standings |= {name: Standing(None, float("-inf"), why) for name, why in broken.items()}
             left = [name for name in left if name not in broken]
@@ -77,7 +77,7 @@ def run_race(
             left = [name for name in left if not standings[name].out]
             if is_over(standings, left):
                 break
-            if look < max(RACE_LOOKS):
+            if look < LAST_LOOK:
                 ahead.begin(max(left, key=lambda name: standings[name].mean))
     return Raced(standings, tuple(left), evidences)
 
