@@ -9,10 +9,10 @@ from dataclasses import dataclass
 class Accuracy:
     """How exact one result was: its dtype, its SNR and that of one rounding to it, in dB.
 
-    `is_told` unless the reference computed in no wider a dtype than the result's: what it got wrong
-    itself is unknown then, and any other order of the same operations differs from it. `layout` is
-    how it lay in memory, `terms` how many an element of a product may add up; None where that was
-    not recorded.
+    `is_told` unless the reference computed in no wider a dtype than the result's, as what it got
+    wrong itself is unknown then, or the result has too few elements for its SNR to be more than
+    luck. `layout` is how it lay in memory, `terms` how many an element of a product may add up;
+    None where that was not recorded.
     """
 
     dtype: str

@@ -29,6 +29,8 @@ _SUMMING = 6.0
 _ABOVE_HALF = 12.0
 #: dB by which one rounding to float16 is worse than one to float32: 13 bits.
 _HALF_BELOW_SINGLE = -20 * math.log10(2**13)
+#: Elements below which a result's SNR is a matter of luck: a few sums may all be near zero.
+_FEW = 64
 _CHECKED = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -36,7 +38,8 @@ def accuracy_of(
     ref: torch.Tensor, out: torch.Tensor, computed_in: torch.dtype = torch.float64
 ) -> Accuracy:
     """Measure a result of the reference's shape; the reference was `computed_in` a dtype."""
-    is_told = torch.finfo(computed_in).eps < torch.finfo(out.dtype).eps
+    is_finer = torch.finfo(computed_in).eps < torch.finfo(out.dtype).eps
+    is_told = is_finer and out.numel() >= _FEW
     return Accuracy(str(out.dtype), compute_snr(ref, out), rounding_snr(ref, out.dtype), is_told)
 
 
@@ -61,9 +64,9 @@ def least_snr(accuracy: Accuracy, dtype: torch.dtype, count: float) -> float:
     """Return the SNR in dB that honest arithmetic in a dtype reaches.
 
     float32: adding `count` terms one after the other costs 10·log10(count / 2) dB against a single
-    rounding (errors of random signs, each of the running sum's size); where the reference is not
-    told to be better, and of very long sums, whatever float16 does not reach is enough. Narrower
-    dtypes accumulate in float32 and lose a few roundings of intermediate results.
+    rounding (errors of random signs, each of the running sum's size); where that can't be told, and
+    of very long sums, whatever float16 does not reach is enough. Narrower dtypes accumulate in
+    float32 and lose a few roundings of intermediate results.
     """
     if dtype is not torch.float32:
         return accuracy.rounding_db - _SEVERAL_ROUNDINGS
