@@ -4,7 +4,7 @@ import torch
 
 NEEDS = "cpu"
 KIND = "poison-detection"
-CAUGHT_BY = "timed-result training-loop"
+CAUGHT_BY = "correctness timed-result training-loop"
 
 
 def _wiped(t):
