@@ -21,6 +21,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from gc import get_referents
+from operator import is_
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -56,14 +58,55 @@ class _Mark:
     inner: object
     can_change: bool
 
+    @property
+    def is_plain_function(self) -> bool:
+        """Whether it is one of the thousands whose code and defaults are all that can change."""
+        return type(self.value) is FunctionType and not self.value.__kwdefaults__
+
+
+@dataclass(slots=True)
+class _Space:
+    """A module or class and the marks of what is guarded in it.
+
+    In a library's, `is_library`, a library may replace what it likes. What `functions` refer to is
+    asked for at once: to read the code of each by its name is an audit event a time.
+    """
+
+    of: Any
+    is_library: bool
+    marks: dict[str, _Mark]
+    _values: list[Any] = field(init=False)
+    _functions: list[Any] = field(init=False)
+    _inside: list[Any] = field(init=False)
+    _others: list[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        plain = {key for key, mark in self.marks.items() if mark.is_plain_function}
+        self._values = [mark.value for mark in self.marks.values()]
+        self._functions = [self.marks[key].value for key in plain]
+        self._inside = get_referents(*self._functions)
+        self._others = [k for k, mark in self.marks.items() if mark.can_change and k not in plain]
+
+    def changes(self) -> Iterator[str]:
+        """Yield the names of what is not as it was, and what hides something."""
+        space = vars(self.of)
+        is_quiet = all(map(is_, map(space.get, self.marks), self._values))
+        inside = get_referents(*self._functions) if is_quiet else ()
+        is_quiet &= len(inside) == len(self._inside) and all(map(is_, inside, self._inside))
+        for key in self._others if is_quiet else self.marks:
+            now = space.get(key)
+            if _same(self.marks[key], now, deep=not self.is_library):
+                continue
+            if not (self.is_library and _made_by_a_library(now, key)):
+                yield key
+        yield from _shadows(self.of, self.marks)
+
 
 @dataclass(slots=True)
 class Guards:
     """The marks of everything guarded; see the module."""
 
-    _strict: dict[str, dict[str, _Mark]] = field(default_factory=dict)
-    _library: dict[str, dict[str, _Mark]] = field(default_factory=dict)
-    _spaces: dict[str, Any] = field(default_factory=dict)
+    _spaces: dict[str, _Space] = field(default_factory=dict)
 
     @classmethod
     def take(cls, modules: Iterable[str] = ()) -> Guards:
@@ -75,7 +118,7 @@ class Guards:
             importlib.import_module(name)
         guards = cls()
         for module in _STANDARD:
-            guards._remember(guards._strict, module.__name__, module, callable)
+            guards._remember(module.__name__, module, callable)
         guards.extend()
         return guards
 
@@ -83,24 +126,26 @@ class Guards:
         """Remember what has been loaded since, as it is now."""
         for name, module in list(sys.modules.items()):
             if name.partition(".")[0] == _OURS and name not in self._spaces:
-                self._remember(self._strict, name, module)
+                self._remember(name, module)
                 for kind in vars(module).values():
                     if inspect.isclass(kind) and kind.__module__ == name:
-                        self._remember(self._strict, f"{name}.{kind.__qualname__}", kind)
+                        self._remember(f"{name}.{kind.__qualname__}", kind)
         for name in _TORCH:
             space = _resolve(name)
             if space is not None and name not in self._spaces:
-                self._remember(self._library, name, space)
+                self._remember(name, space, is_library=True)
 
     def guard(self, whose: str, modules: Iterable[ModuleType]) -> None:
         """Remember which modules, functions and classes the modules of a version have."""
         for module in modules:
             name = f"the {whose}'s {module.__name__}"
-            self._remember(self._strict, name, module, lambda value: isinstance(value, _USED))
+            self._remember(name, module, lambda value: isinstance(value, _USED))
 
     def findings(self) -> list[Finding]:
         """Return a finding when a guarded value is not what it was."""
-        changed = sorted({*self._changes()})
+        changed = sorted(
+            {f"{n}.{key}" for n, space in self._spaces.items() for key in space.changes()}
+        )
         shown = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if changed[5:] else "")
         what = f"changed since before the kernel was imported: {shown}"
         advice = "a kernel must change nothing outside of itself"
@@ -108,32 +153,21 @@ class Guards:
 
     def _remember(
         self,
-        group: dict[str, dict[str, _Mark]],
         name: str,
         space: Any,
         wanted: Callable[[Any], bool] = lambda value: True,
+        *,
+        is_library: bool = False,
     ) -> None:
-        self._spaces[name] = space
-        group[name] = {
-            key: _mark(value, deep=group is self._strict)
+        marks = {
+            key: _mark(value, deep=not is_library)
             for key, value in vars(space).items()
             if key not in _LOOSE and not key.startswith(("__", "_abc_")) and wanted(value)
         }
-
-    def _changes(self) -> Iterator[str]:
-        for group in (self._strict, self._library):
-            for name, marks in group.items():
-                space = vars(self._spaces[name])
-                for key, mark in marks.items():
-                    now = space.get(key)
-                    if _same(mark, now, deep=group is self._strict):
-                        continue
-                    if group is self._strict or not _made_by_a_library(now, key):
-                        yield f"{name}.{key}"
-                yield from _shadows(name, self._spaces[name], marks)
+        self._spaces[name] = _Space(space, is_library, marks)
 
 
-def _shadows(name: str, space: Any, marks: Mapping[str, _Mark]) -> Iterator[str]:
+def _shadows(space: Any, marks: Mapping[str, _Mark]) -> Iterator[str]:
     """Yield the names that a class has got since and that hide what it inherits."""
     if not isinstance(space, type):
         return
@@ -142,11 +176,13 @@ def _shadows(name: str, space: Any, marks: Mapping[str, _Mark]) -> Iterator[str]
             continue
         inherited = any(key in vars(base) for base in space.__mro__[1:])
         if inherited and not _made_by_a_library(value, key):
-            yield f"{name}.{key}"
+            yield key
 
 
 def _mark(value: Any, *, deep: bool) -> _Mark:
-    return _Mark(value, _inner(value, deep=deep), isinstance(value, _CHANGEABLE))
+    inner = _inner(value, deep=deep)
+    own = deepcopy(inner) if inner is value else inner
+    return _Mark(value, own, isinstance(value, _CHANGEABLE))
 
 
 def _inner(value: Any, *, deep: bool) -> object:
@@ -162,7 +198,7 @@ def _inner(value: Any, *, deep: bool) -> object:
         named = value.__kwdefaults__
         return value.__code__, value.__defaults__, repr(named) if named else None
     if deep and isinstance(value, _CONTAINERS) and _is_plain(value):
-        return deepcopy(value)
+        return value
     return None
 
 
@@ -176,9 +212,6 @@ def _is_plain(value: Any) -> bool:
 
 
 def _same(mark: _Mark, now: Any, *, deep: bool) -> bool:
-    if type(now) is FunctionType and now is mark.value and not now.__kwdefaults__:
-        # Most are such, of which every look asks thousands.
-        return bool((now.__code__, now.__defaults__, None) == mark.inner)
     if now is not mark.value:
         plain = isinstance(mark.value, _PLAIN) and type(now) is type(mark.value)
         return plain and bool(now == mark.value)
