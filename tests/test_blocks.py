@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_kopt.cases.order import CANDIDATE, INCUMBENT, PLACEBO
+from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO
 from pytest_kopt.paired.blocks import Blocks
 
 
@@ -47,3 +47,14 @@ def test_few_short_blocks_are_compared_more_often(
     found = blocks.quads()
     assert {*found} == {"placebo", *(arms or ("candidate",))}
     assert all(len(every) == quads for every in found.values())
+
+
+def test_the_incumbent_alone_is_compared_no_more_often_for_that() -> None:
+    held = cast("Any", dict.fromkeys((INCUMBENT, PLACEBO, CANDIDATE, ALONE), Process(5.0)))
+    blocks = Blocks(held, random.Random(7), "cuda", 8)
+    blocks.warm_up()
+    assert {kind: len(quads) for kind, quads in blocks.quads().items()} == {
+        "candidate": 6,
+        "placebo": 6,
+        "alone": 3,
+    }

@@ -87,14 +87,16 @@ class Blocks:
         """Compare the arms, each pair as often; in a race all of them in a lap there and back."""
         pairs = {kind: pair for kind, pair in PAIRS.items() if self.arms.keys() >= {*pair}}
         found: dict[Kind, list[Quad]] = {kind: [] for kind in pairs}
-        for _ in range(self._count):
+        for number in range(self._count):
             if self._raced:
                 laps = _lap(self, [INCUMBENT, PLACEBO, *self._raced], self._order)
                 for kind in ("placebo", *self._raced):
                     found.setdefault(kind, []).append(laps(kind))
                 continue
             for kind, quads in found.items():
-                quads.append(_quad(self, pairs[kind], self._order))
+                # Whether the incumbent alone is slower is asked in percent.
+                if kind != "alone" or number < _QUADS:
+                    quads.append(_quad(self, pairs[kind], self._order))
         return found
 
     def run(self, arm: str, seed: int) -> Times:

@@ -204,6 +204,7 @@ class Replica(Children):
             kernels = None
             for child in self.children:
                 child.tell("go")
+            for child in self.children:
                 message = _wait(child, "changed", "same", "prepared")
                 if message["kind"] == "same":
                     return _same(nodeid, child, message), []
@@ -227,9 +228,10 @@ class Replica(Children):
             ]
             found = ask(Phase.COMPARED, spans=spans[0], others=spans[1])
             looks = []
+            secret = order.getrandbits(62)
             for child in self.children:
-                secret = order.getrandbits(62)
                 child.tell("block", arm="", seed=secret, keeps=blocks.keeps(child))
+            for child in self.children:
                 handed = _wait(child, "kept")["looks"]
                 if own := [(arm, seed) for arm, seed in blocks.looked_at if arms[arm] is child]:
                     looks.append(Looks(nodeid, self._seed, own, engine, secret, handed))
