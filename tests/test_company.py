@@ -78,9 +78,14 @@ def test_a_small_part_of_a_gain_is_told() -> None:
     assert finding is not None and not finding.rejects
 
 
-@pytest.mark.parametrize("slower", [(2.5, -1.0, 0.5, 0.2), (9.0, -8.0, 7.0, -3.0)])
-def test_what_the_processes_scatter_by_is_no_finding(slower: tuple[float, ...]) -> None:
-    assert look_alone(Machine(slower).in_company, 5.0).finding is None
+@pytest.mark.parametrize(
+    ("slower", "asked"),
+    [((2.5, -1.0), 2), ((9.0, -8.0), 2), ((9.0, 1.0, -8.0), 3), ((9.0, -3.0, 7.0, -3.0), 4)],
+)
+def test_what_the_processes_scatter_by_is_no_finding(slower: tuple[float, ...], asked: int) -> None:
+    machine = Machine(slower)
+    assert look_alone(machine.in_company, 5.0).finding is None
+    assert machine.asked == asked
 
 
 def test_a_gain_that_may_be_the_incumbents_loss_is_in_doubt() -> None:
