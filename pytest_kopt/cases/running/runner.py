@@ -13,7 +13,7 @@ from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.cases.running.bench import Bench, hold_against_baseline
 from pytest_kopt.cases.running.check import check_case, kernel_traceback
 from pytest_kopt.cases.running.course import Course
-from pytest_kopt.cases.running.timing import time_case
+from pytest_kopt.cases.running.timing import judge_timed, time_case
 from pytest_kopt.devices.lock import checking_lock, timing_lock
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.checks import Phase, ask, load
@@ -57,9 +57,9 @@ def run_case(case: Case, bench: Bench, session: object = None) -> Outcome:
         if course.goes_on and not bench.only_results:
             course.findings += ask(Phase.TRAINED, course=course)
     if bench.times(bool(course.evidence.interpreted)) and course.goes_on:
-        # Once: who asks for a device alone waits for all that check on it.
-        with one_thread(), timing_lock(bench.uuid, bench.waiting):
+        with one_thread():
             _time(course)
+        _watch(course)
     if session:
         course.findings += ask(Phase.CASE, session=session)
     return _outcome(course, start)
@@ -71,23 +71,28 @@ def _watch(course: Course) -> None:
 
 def _time(course: Course) -> None:
     """Time the case; one that raises then is an ERROR."""
+    bench = course.bench
     try:
-        if not course.evidence.interpreted:
-            course.findings += ask(Phase.RECALLED, course=course)
-        if not course.goes_on:
-            return
-        time_case(course)
+        # Once: who asks for a device alone waits for all that check on it.
+        with timing_lock(bench.uuid, bench.waiting):
+            if not course.evidence.interpreted:
+                course.findings += ask(Phase.RECALLED, course=course)
+            if not course.goes_on:
+                return
+            blocks = time_case(course)
+        # Where nothing is to be compared, blocks are timed on known content as well.
+        lock = checking_lock if bench.compared else timing_lock
+        with lock(bench.uuid, bench.waiting):
+            judge_timed(course, blocks)
     except BadInput:
         raise
     except Exception as error:
         is_known = isinstance(error, InvalidReference)
-        text = str(error) if is_known else kernel_traceback(error, course.bench)
-        course.check = "ERROR"
+        text = str(error) if is_known else kernel_traceback(error, bench)
+        course.check, course.timings = "ERROR", ()
         course.diagnosis = f"passed its check but raises when it is timed\n{text}"
         if not course.case.keeps_order and not isinstance(error, torch.OutOfMemoryError):
             course.diagnosis += f"\n{_IN_ORDER}"
-        return
-    _watch(course)
 
 
 def _outcome(course: Course, start: float) -> Outcome:

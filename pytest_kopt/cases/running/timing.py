@@ -47,8 +47,11 @@ _DISCARDED = 1
 WAYS = ("forward", "backward")
 
 
-def time_case(course: Course) -> None:
-    """Time each direction on fresh inputs, up to three times while the device drifts; look on."""
+def time_case(course: Course) -> list[Spotted]:
+    """Time each direction on fresh inputs, up to three times while the device drifts; look on.
+
+    Returns the blocks, whose results `judge_timed` is to judge.
+    """
     case, bench, since = course.case, course.bench, time.time()
     seed = derive(bench.session_seed, case.nodeid, "time")
     call = case.positional(case.function)
@@ -68,26 +71,6 @@ def time_case(course: Course) -> None:
         return [time_block(block, bench.repeats, _DISCARDED) for block in blocks]
 
     timings, conditions = steadily(measure, bench.read)
-    known = floors(course.evidence.accuracy or {}, _OWN_SLACK_DB)
-    course.findings += ask(Phase.JUDGED, blocks=blocks, floors=known)
-    course.findings += ask(
-        Phase.BLOCKS,
-        threads=1,
-        threads_now=torch.get_num_threads(),
-        blocks=blocks,
-        asks_known=not bench.compared,
-    )
-    course.findings += ask(
-        Phase.TIMED,
-        ms=min(timings[0].samples_ms),
-        nbytes=course.written,
-        # What a forward cannot save: the FLOPs of a dense product.
-        flops=case.work[0] if case.work and case.schema.name == "gemm" else 0.0,
-        device=bench.device,
-        why=not_captured(blocks),
-        told=not bench.expected,
-        computes=lambda: _computes(case, seed),
-    )
     queues = [block.queue_full for block in blocks if block.queue_full is not None]
     course.timings = timings
     course.evidence = replace(
@@ -102,6 +85,32 @@ def time_case(course: Course) -> None:
         forward_samples_ms=timings[0].samples_ms,
         calls_per_sample=timings[0].calls_per_sample,
         backward_samples_ms=timings[1].samples_ms if timings[1:] else None,
+    )
+    return blocks
+
+
+def judge_timed(course: Course, blocks: Sequence[Spotted]) -> None:
+    """Judge what timed blocks gave, and how long they took."""
+    case, bench = course.case, course.bench
+    known = floors(course.evidence.accuracy or {}, _OWN_SLACK_DB)
+    course.findings += ask(Phase.JUDGED, blocks=blocks, floors=known)
+    course.findings += ask(
+        Phase.BLOCKS,
+        threads=1,
+        threads_now=torch.get_num_threads(),
+        blocks=blocks,
+        asks_known=not bench.compared,
+    )
+    course.findings += ask(
+        Phase.TIMED,
+        ms=min(course.timings[0].samples_ms),
+        nbytes=course.written,
+        # What a forward cannot save: the FLOPs of a dense product.
+        flops=case.work[0] if case.work and case.schema.name == "gemm" else 0.0,
+        device=bench.device,
+        why=not_captured(blocks),
+        told=not bench.expected,
+        computes=lambda: _computes(case, derive(bench.session_seed, case.nodeid, "time")),
     )
 
 
