@@ -51,7 +51,7 @@ from pytest_kopt.cases.running.course import Course  # noqa: E402
 from pytest_kopt.cases.running.heldout import time_shape, try_shape  # noqa: E402
 from pytest_kopt.cases.running.runner import run_case  # noqa: E402
 from pytest_kopt.cases.running.switches import compile_here  # noqa: E402
-from pytest_kopt.cases.running.timing import time_case  # noqa: E402
+from pytest_kopt.cases.running.timing import judge_timed, time_case  # noqa: E402
 from pytest_kopt.honesty.checks import Phase, ask, of_phase  # noqa: E402
 from pytest_kopt.honesty.finding import Finding  # noqa: E402
 from pytest_kopt.honesty.watching.clock import Span  # noqa: E402
@@ -185,14 +185,13 @@ def judge(path: Path, project: Path, channel: Connection) -> None:
     old = [a_case(getattr(incumbent, name), name, dims) for dims in shapes]
     first = run_case(old[-1], Bench("cpu", "auto", 1, freezes=True, check_only=True)).result
     expected = {first.nodeid: ExpectedCase.of(first)}
-    settings = {"kopt_round": "2", "kopt_engine": "auto"}
     watch = Watch.start(project)
     # What a kernel finds in the frames above it, in a run of pytest.
     request = SimpleNamespace(config=SimpleNamespace(pluginmanager=PytestPluginManager()))
     request.user_properties = []
     session = Session(request)  # type: ignore[arg-type]
     try:
-        with watch.importing(settings):
+        with watch.importing():
             candidate = load(project, "kernel")
     except Exception as error:
         tell([Finding(WRONG, f"the import raises {error!r}"), *watch.findings()])
@@ -279,7 +278,7 @@ def timed(case: Case, bench: Bench, tell: Callable[[Sequence[Finding]], None]) -
     with one_thread():
         evidence = CaseEvidence(accuracy=bench.frozen(case.nodeid).accuracy)
         course = Course(case, bench, "PASS", evidence=evidence, written=1)
-        time_case(course)
+        judge_timed(course, time_case(course))
         tell([*course.findings, *bench.watched()])
 
 

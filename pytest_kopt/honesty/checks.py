@@ -30,7 +30,7 @@ class Phase(Enum):
     """When checks are asked, and the names of the facts that they can ask for."""
 
     HARNESS = "before anything runs", "before now"
-    IMPORTED = "kernel code was imported", "before after asked settings"
+    IMPORTED = "kernel code was imported", "before after"
     WATCHED = "a process that ran kernel code is asked what it saw", "guards tripwire"
     STEP = "the check of a case, one step after the other", "checking"
     CALL = (
@@ -115,7 +115,6 @@ def ask(phase: Phase, **facts: Any) -> list[Finding]:
 TABLE = (
     Check(Phase.HARNESS, "honesty.fingerprint:edits", "harness-edit"),
     Check(Phase.IMPORTED, "honesty.watching.state:changes", "process-state", notes="denormals"),
-    Check(Phase.IMPORTED, "honesty.watching.watch:changed_settings", "settings-changed"),
     Check(Phase.WATCHED, "honesty.watching.watch:patched", "patched-function"),
     Check(
         Phase.WATCHED,

@@ -27,12 +27,9 @@ def poison_freed(like: Iterable[torch.Tensor]) -> None:
     Works where allocators reuse blocks: always in CUDA's caching allocator, mostly on the CPU.
     """
     for tensor in {(t.dtype, t.device, t.numel()): t for t in like}.values():
-        size = tensor.numel() * tensor.element_size()
-        count = max(1, size // 4)
-        blocks = [
-            torch.full((count,), math.nan, dtype=torch.float32, device=tensor.device)
-            for _ in range(_BLOCKS)
-        ]
+        count = max(1, tensor.numel() * tensor.element_size() // 4)
+        blocks = [torch.full((count,), math.nan, dtype=torch.float32, device=tensor.device)]
+        blocks += [blocks[0].clone() for _ in range(_BLOCKS - 1)]
         del blocks
 
 

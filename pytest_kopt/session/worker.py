@@ -157,7 +157,7 @@ class Worker:
             return (yield)
         config = collector.config
         with ExitStack() as watching:
-            watching.enter_context(self._watch.importing(vars(config.option), self.orders.device))
+            watching.enter_context(self._watch.importing(self.orders.device))
             if self.orders.cases_only:
                 # Where nothing is judged, what builds for long at its import may do so.
                 watching.enter_context(self._time_limit(config).watching())

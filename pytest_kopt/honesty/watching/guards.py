@@ -1,8 +1,8 @@
 """Functions that the harness relies on, recorded before kernel code is imported and compared after.
 
 Clocks, statistics, builtins, random sources, torch's functions and tensor methods, and this package
-itself: whatever was replaced or had its code exchanged is named. What a
-library replaces in itself (torch's compiler does) is no finding; what anybody else does is.
+itself: whatever was replaced or had its code exchanged is named. What a library replaces in itself
+(torch's compiler does) is no finding; what anybody else does is.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Mark:
 
     @property
     def is_plain_function(self) -> bool:
-        """Whether it is one of the thousands whose code and defaults are all that can change."""
+        """Whether code and defaults are all that can change of it."""
         return type(self.value) is FunctionType and not self.value.__kwdefaults__
 
 
@@ -75,24 +75,24 @@ class _Space:
     of: Any
     is_library: bool
     marks: dict[str, _Mark]
-    _values: list[Any] = field(init=False)
     _functions: list[Any] = field(init=False)
-    _inside: list[Any] = field(init=False)
     _others: list[str] = field(init=False)
+    _before: list[Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        plain = {key for key, mark in self.marks.items() if mark.is_plain_function}
-        self._values = [mark.value for mark in self.marks.values()]
-        self._functions = [self.marks[key].value for key in plain]
-        self._inside = get_referents(*self._functions)
+        plain = {key: mark.value for key, mark in self.marks.items() if mark.is_plain_function}
+        self._functions = [*plain.values()]
         self._others = [k for k, mark in self.marks.items() if mark.can_change and k not in plain]
+        self._before = self._now()
+
+    def _now(self) -> list[Any]:
+        """Return what is there, and then what its functions refer to."""
+        return [*map(vars(self.of).get, self.marks), *get_referents(*self._functions)]
 
     def changes(self) -> Iterator[str]:
         """Yield the names of what is not as it was, and what hides something."""
-        space = vars(self.of)
-        is_quiet = all(map(is_, map(space.get, self.marks), self._values))
-        inside = get_referents(*self._functions) if is_quiet else ()
-        is_quiet &= len(inside) == len(self._inside) and all(map(is_, inside, self._inside))
+        space, found = vars(self.of), self._now()
+        is_quiet = len(found) == len(self._before) and all(map(is_, found, self._before))
         for key in self._others if is_quiet else self.marks:
             now = space.get(key)
             if _same(self.marks[key], now, deep=not self.is_library):
@@ -143,9 +143,8 @@ class Guards:
 
     def findings(self) -> list[Finding]:
         """Return a finding when a guarded value is not what it was."""
-        changed = sorted(
-            {f"{n}.{key}" for n, space in self._spaces.items() for key in space.changes()}
-        )
+        spaces = self._spaces.items()
+        changed = sorted({f"{name}.{key}" for name, space in spaces for key in space.changes()})
         shown = ", ".join(changed[:5]) + (f" and {len(changed) - 5} more" if changed[5:] else "")
         what = f"changed since before the kernel was imported: {shown}"
         advice = "a kernel must change nothing outside of itself"
@@ -205,9 +204,9 @@ def _inner(value: Any, *, deep: bool) -> object:
 def _is_plain(value: Any) -> bool:
     """Say whether a container holds only values that compare by content."""
     if isinstance(value, dict):
-        return all(isinstance(key, _PLAIN) for key in value) and _is_plain(tuple(value.values()))
-    if isinstance(value, list | tuple | set | frozenset):
-        return all(_is_plain(item) for item in value)
+        value = [*value, *value.values()]
+    if isinstance(value, _CONTAINERS):
+        return all(map(_is_plain, value))
     return isinstance(value, _PLAIN)
 
 

@@ -6,7 +6,7 @@ it has told stays told: a patch made at import concerns every case that runs aft
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -40,16 +40,13 @@ class Watch:
         return cls(Guards.take(_MEASURING), tripwire)
 
     @contextmanager
-    def importing(self, settings: Mapping[str, object], device: str = "cpu") -> Iterator[None]:
-        """Watch over an import; `settings` is a live view of the session's options."""
-        before, asked = look(device), dict(settings)
+    def importing(self, device: str = "cpu") -> Iterator[None]:
+        """Watch over an import."""
+        before = look(device)
         try:
             yield
         finally:
-            after = look(device)
-            self._tell(
-                ask(Phase.IMPORTED, before=before, after=after, asked=asked, settings=settings)
-            )
+            self._tell(ask(Phase.IMPORTED, before=before, after=look(device)))
 
     def guard(self, whose: str, modules: Iterable[ModuleType]) -> None:
         """Watch over another version's modules from now on."""
@@ -79,15 +76,3 @@ def patched(guards: Guards) -> list[Finding]:
 def heard(tripwire: Tripwire) -> list[Finding]:
     """Return what was heard of writes to the harness, and of what the system refused."""
     return tripwire.findings()
-
-
-def changed_settings(
-    asked: Mapping[str, object], settings: Mapping[str, object]
-) -> Iterator[Finding]:
-    """Say when an import changed the session's options."""
-    names = [name for name, value in asked.items() if settings.get(name) is not value]
-    names = [name for name in names if settings.get(name) != asked[name]]
-    if names:
-        what = f"importing the kernel changed the session's {', '.join(sorted(names))}"
-        advice = "a kernel must not change how it is measured"
-        yield Finding("settings-changed", what, advice=advice)
