@@ -193,7 +193,9 @@ def a_race(heats: Heats, begun: Begun) -> Raced:
     metric: Any = SimpleNamespace(name="step speed", way="step", on_both_sides=lambda *_: None)
     known: Any = SimpleNamespace(noise=lambda *_: Noise((), DEVICE_TIMED))
     compare: Any = heats.compare
-    return run_race(compare, begun, heats.gains, [one], metric, PRIMUS, known, None)
+    return run_race(
+        compare, begun.begin, begun.end, heats.gains, [one], metric, PRIMUS, known, None
+    )
 
 
 def test_a_race_goes_on_where_the_first_of_its_field_is_out() -> None:

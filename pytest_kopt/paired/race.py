@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Protocol
 
 from pytest_kopt.cases.result import CaseResult
 from pytest_kopt.decide.paired_evidence import PairedEvidence
@@ -31,18 +30,10 @@ class Raced:
     evidences: Mapping[str, PairedEvidence]
 
 
-class Ahead(Protocol):
-    """What a race's winner is asked once it is over, begun for the leader while others race."""
-
-    def begin(self, name: str) -> None: ...
-
-    def end(self) -> bool:
-        """End it, as it may hold the memory that a race needs; say whether there was anything."""
-
-
 def run_race(
     compare: Compare,
-    ahead: Ahead,
+    begin: Callable[[str], object],
+    end: Callable[[], bool],
     names: Iterable[str],
     results: Sequence[CaseResult],
     metric: PairedMetric,
@@ -52,6 +43,9 @@ def run_race(
 ) -> Raced:
     """Measure look by look, without those that are out, until one is left or the race is over.
 
+    What the winner is asked then, `begin` begins for whoever leads while others race. `end` ends
+    it, as it may hold the memory that a race needs, and says whether there was anything.
+
     A candidate that ends or fails the processes it shares with others is out, and takes nobody with
     it. Raises NotComparable where only all together fail.
     """
@@ -60,7 +54,7 @@ def run_race(
     measured: _Replicas = []
     standings: dict[str, Standing] = {}
     evidences: dict[str, PairedEvidence] = {}
-    with _Heats(compare, ahead.end) as heats:
+    with _Heats(compare, end) as heats:
         for look in RACE_LOOKS:
             so_far = len(measured)
             found, broken = heats.run(left, look - so_far, LAST_LOOK - so_far)
@@ -78,7 +72,7 @@ def run_race(
             if is_over(standings, left):
                 break
             if look < LAST_LOOK:
-                ahead.begin(max(left, key=lambda name: standings[name].mean))
+                begin(max(left, key=lambda name: standings[name].mean))
     return Raced(standings, tuple(left), evidences)
 
 

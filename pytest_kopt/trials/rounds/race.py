@@ -102,20 +102,6 @@ class _Trees:
         return Versions(self.root, trees, self.changed, raced=tuple(names))
 
 
-@dataclass(frozen=True, slots=True)
-class _Leader:
-    """What is asked of a race's winner, begun for whoever leads; see `paired.race.Ahead`."""
-
-    ran: Ran
-    trees: _Trees
-
-    def begin(self, name: str) -> None:
-        self.ran.measurements.begin_in(self.trees.timed(name, self.ran.opened))
-
-    def end(self) -> bool:
-        return self.ran.measurements.end_begun()
-
-
 def open_race(asked: Asked) -> Opened:
     settings, campaign = asked.settings, asked.campaign
     for wrong, legal in (
@@ -263,7 +249,8 @@ def _race(gathered: Gathered, passed: Sequence[Candidate], trees: _Trees) -> Rac
     try:
         return run_race(
             compare,
-            _Leader(gathered.ran, trees),
+            lambda leader: measurements.begin_in(trees.timed(leader, opened)),
+            measurements.end_begun,
             [candidate.name for candidate in passed],
             results,
             PairedMetric.of(metric, gathered.rows),
