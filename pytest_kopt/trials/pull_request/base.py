@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -15,7 +15,7 @@ from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.devices.masks import interpreter_environment
 from pytest_kopt.errors import BadInput
-from pytest_kopt.processes.case_processes import CaseProcesses, Listener
+from pytest_kopt.paired.remeasure import Rerun
 from pytest_kopt.processes.child import Child, mover
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.trials.trees import overlays
@@ -95,28 +95,22 @@ def tree_of(base: Base) -> Iterator[tuple[Path, Path]]:
         yield versions.root, versions.trees[0]
 
 
-class _Inventory(Listener):
-    """A collection of which nothing is run."""
-
-    def collected(self, ids: list[str]) -> Sequence[str]:
-        super().collected(ids)
-        return ()
-
-
 def take_inventory(config: pytest.Config, orders: WorkerOrders, base: Base) -> Collector:
     """Collect the base's cases of this session's files; BadInput where they cannot be collected."""
-    listener = _Inventory(config, Collector(), lives=1)
+    found = Collector()
     with tree_of(base) as copy:
         if args := _arguments(config, mover(config, *copy)):
             env = interpreter_environment(orders.device)
-            CaseProcesses(partial(Child, config, orders, env, args, copy), listener).run()
-    if death := listener.collector.startup_death:
+            start = partial(Child, config, orders, env, args, copy)
+            # What is collected is told, and none of it asked for.
+            found = Rerun(config, start, ids=(), lives=1, most=1).run()
+    if death := found.startup_death:
         raise BadInput(
             f"its tests cannot be collected: {death}",
             where=str(base),
             legal="a base whose tests can be collected",
         )
-    return listener.collector
+    return found
 
 
 def removed(
