@@ -65,12 +65,6 @@ def too_fast(ms: float, nbytes: float, flops: float, device: str) -> Iterator[Fi
         )
 
 
-@functools.cache
-def ceilings(device: str) -> Ceilings:
-    """Return a device's ceilings, measured once in a process."""
-    return _measured(device)
-
-
 def _measured(device: str) -> Ceilings:
     """Measure a device's ceilings: the best of a few copies, and of a product.
 
@@ -89,6 +83,10 @@ def _measured(device: str) -> Ceilings:
     left = torch.ones(side, side, device=device, dtype=dtype)
     product = 2 * side**3 / _best(functools.partial(torch.matmul, left, left), synchronize)
     return Ceilings(_MARGIN * workers * max(rates), _MARGIN * workers * product)
+
+
+#: A device's ceilings, measured once in a process.
+ceilings = functools.cache(_measured)
 
 
 def _best(call: Callable[[], object], synchronize: Callable[[], None]) -> float:

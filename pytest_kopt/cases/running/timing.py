@@ -86,12 +86,22 @@ def time_case(course: Course) -> list[Spotted]:
         calls_per_sample=timings[0].calls_per_sample,
         backward_samples_ms=timings[1].samples_ms if timings[1:] else None,
     )
+    course.findings += ask(
+        Phase.TIMED,
+        ms=min(timings[0].samples_ms),
+        nbytes=course.written,
+        # What a forward cannot save: the FLOPs of a dense product.
+        flops=case.work[0] if case.work and case.schema.name == "gemm" else 0.0,
+        device=bench.device,
+        why=not_captured(blocks),
+        told=not bench.expected,
+        computes=lambda: _computes(case, seed),
+    )
     return blocks
 
 
 def judge_timed(course: Course, blocks: Sequence[Spotted]) -> None:
-    """Judge what timed blocks gave, and how long they took."""
-    case, bench = course.case, course.bench
+    """Judge what timed blocks gave."""
     known = floors(course.evidence.accuracy or {}, _OWN_SLACK_DB)
     course.findings += ask(Phase.JUDGED, blocks=blocks, floors=known)
     course.findings += ask(
@@ -99,18 +109,7 @@ def judge_timed(course: Course, blocks: Sequence[Spotted]) -> None:
         threads=1,
         threads_now=torch.get_num_threads(),
         blocks=blocks,
-        asks_known=not bench.compared,
-    )
-    course.findings += ask(
-        Phase.TIMED,
-        ms=min(course.timings[0].samples_ms),
-        nbytes=course.written,
-        # What a forward cannot save: the FLOPs of a dense product.
-        flops=case.work[0] if case.work and case.schema.name == "gemm" else 0.0,
-        device=bench.device,
-        why=not_captured(blocks),
-        told=not bench.expected,
-        computes=lambda: _computes(case, derive(bench.session_seed, case.nodeid, "time")),
+        asks_known=not course.bench.compared,
     )
 
 
