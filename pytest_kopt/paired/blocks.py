@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from pytest_kopt.cases.order import ALONE, CANDIDATE, INCUMBENT, PLACEBO, UNEVEN
 from pytest_kopt.honesty.watching.clock import Span
@@ -84,20 +84,37 @@ class Blocks:
         self.spans.clear()
 
     def quads(self) -> dict[Kind, list[Quad]]:
-        """Compare the arms, each pair as often; in a race all of them in a lap there and back."""
+        """Compare the arms, each pair as often; in a race all of them in one lap."""
         pairs = {kind: pair for kind, pair in PAIRS.items() if self.arms.keys() >= {*pair}}
+        pairs |= {name: (name, INCUMBENT) for name in self._raced}
         found: dict[Kind, list[Quad]] = {kind: [] for kind in pairs}
         for number in range(self._count):
-            if self._raced:
-                laps = _lap(self, [INCUMBENT, PLACEBO, *self._raced], self._order)
-                for kind in ("placebo", *self._raced):
-                    found.setdefault(kind, []).append(laps(kind))
-                continue
-            for kind, quads in found.items():
-                # Whether the incumbent alone is slower is asked in percent.
-                if kind != "alone" or number < _QUADS:
-                    quads.append(_quad(self, pairs[kind], self._order))
+            for kinds in self._laps([*pairs], number):
+                ran = self._lap({arm for kind in kinds for arm in pairs[kind]})
+                for kind in kinds:
+                    found[kind].append([block for block in ran if block[0] in pairs[kind]])
         return found
+
+    def _laps(self, kinds: list[Kind], number: int) -> list[list[Kind]]:
+        """Return which kinds share blocks: those of a race; the incumbent alone, and the control.
+
+        On a GPU it is compared less often, as it is asked for in percent.
+        """
+        if self._raced:
+            return [kinds]
+        shared = "placebo" if "placebo" in kinds else "candidate"
+        more = ["alone"] if "alone" in kinds and number < _QUADS else []
+        return [[kind, *(more if kind == shared else ())] for kind in kinds if kind != "alone"]
+
+    def _lap(self, arms: Collection[str]) -> Quad:
+        """Run arms in a drawn order and back: what drifts meets all alike, and so does content.
+
+        The incumbent alone comes first and last: the others are next to each other.
+        """
+        there = self._order.sample(sorted(arms), len(arms))
+        there.sort(key=lambda arm: arm != ALONE)
+        halves = (there, self._order.getrandbits(62)), (there[::-1], self._order.getrandbits(62))
+        return [(arm, self.run(arm, seed)) for half, seed in halves for arm in half]
 
     def run(self, arm: str, seed: int) -> Times:
         number, self._runs[arm] = self._runs[arm], self._runs[arm] + 1
@@ -126,20 +143,3 @@ class Blocks:
     def keeps(self, child: Child) -> int | None:
         """Return, once, the place of what a process is to keep of its last block."""
         return self._keeping.pop(child, None)
-
-
-def _lap(blocks: Blocks, arms: Sequence[str], order: random.Random) -> Callable[[str], Quad]:
-    """Run all arms in a drawn order and back: what drifts meets all alike; return an arm's quad."""
-    there = order.sample(arms, len(arms))
-    first, second = order.getrandbits(62), order.getrandbits(62)
-    ran = [(arm, blocks.run(arm, first)) for arm in there]
-    ran += [(arm, blocks.run(arm, second)) for arm in reversed(there)]
-    return lambda arm: [block for block in ran if block[0] in (arm, INCUMBENT)]
-
-
-def _quad(blocks: Blocks, pair: tuple[str, str], order: random.Random) -> Quad:
-    """Run ABBA or BAAB, whichever the dice say; both arms get the same seed in either half."""
-    a, b = pair if order.random() < 0.5 else pair[::-1]
-    first, second = order.getrandbits(62), order.getrandbits(62)
-    halves = ((a, first), (b, first), (b, second), (a, second))
-    return [(arm, blocks.run(arm, seed)) for arm, seed in halves]
