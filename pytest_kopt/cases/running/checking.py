@@ -35,7 +35,7 @@ PURPOSES = ("check", "again", "disturb", "last", "groups")
 LONG_SECONDS = 0.3
 _LATE_SECONDS = 0.05
 #: The share of a core that other threads may use while nobody calls the kernel, and for how long
-#: that is seen while calls are judged.
+#: that is seen at least, mostly while calls are judged.
 IDLE_SHARE, _JUDGING_SECONDS = 0.05, 0.01
 #: How much SNR may vary between contents.
 _HAIR_DB = 10.0
@@ -95,11 +95,6 @@ class Checking:
     def is_short(self) -> bool:
         """Whether the quickest judged call was short: what only the first one builds counts not."""
         return self.seconds <= LONG_SECONDS
-
-    @property
-    def was_at_rest(self) -> bool:
-        """Whether the process was seen to compute nothing by itself while calls were judged."""
-        return self.judging >= _JUDGING_SECONDS and self.beside < IDLE_SHARE
 
     @property
     def is_in_a_language(self) -> bool:
@@ -180,6 +175,13 @@ class Checking:
         spent = time.perf_counter() - begin
         self.judging += spent
         self.beside = max(self.beside, (seconds_of_others() - others) / spent)
+
+    def is_at_rest(self) -> bool:
+        """Say whether the process computes nothing by itself while nobody calls the kernel."""
+        if (missing := _JUDGING_SECONDS - self.judging) > 0:
+            with self.no_call():
+                time.sleep(missing)
+        return self.beside < IDLE_SHARE
 
     def call_unjudged(self) -> object:
         """Call the function on its tensors, with its backward where it has one."""

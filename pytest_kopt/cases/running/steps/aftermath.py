@@ -43,7 +43,7 @@ def aftermath(checking: Checking) -> Iterator[Finding]:
 
     if checking.bench.device == "cpu" and checking.is_short:
         yield from read_late(lambda: tensors(checking.call_unjudged()))
-    if not checking.was_at_rest or children():
+    if not checking.is_at_rest() or children():
         yield from still_busy(call)
 
 
