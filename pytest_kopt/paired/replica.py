@@ -192,28 +192,21 @@ class Replica(Children):
         if nodeid != self._asked:
             self._ask(nodeid)
         self._referee.load(nodeid)
+        kernels = None
         for child in self.children:
-            message = _wait(child, "loaded", "same")
+            message = _wait(child, "changed", "loaded", "same")
             if message["kind"] == "same":
                 return _same(nodeid, child, message), []
+            if message["kind"] == "changed":
+                kernels = differences_later(message["before"], message["after"], message["arch"])
+                _wait(child, "loaded")
         self._referee.await_loaded(nodeid)
         with placement.host.lock(device):
             placement.keep_strangers_off(device)
             since = time.time()
-            prepared = []
-            kernels = None
             for child in self.children:
                 child.tell("go")
-            for child in self.children:
-                message = _wait(child, "changed", "same", "prepared")
-                if message["kind"] == "same":
-                    return _same(nodeid, child, message), []
-                if message["kind"] == "changed":
-                    kernels = differences_later(
-                        message["before"], message["after"], message["arch"]
-                    )
-                    message = _wait(child, "prepared")
-                prepared.append(message)
+            prepared = [_wait(child, "prepared") for child in self.children]
             engine = agreed(message["engine"] for message in prepared)
             for child in self.children:
                 child.tell("engine", engine=engine)

@@ -2,16 +2,17 @@
 
 JSON and not pickle: kernel code runs at the other end, and what it sends is only ever data.
 
-The deciding process begins with `hello`: orders, arguments, paths. It asks for each case by `run`,
-for a session that loads all anew by `again`, for the end by `stop`. The other sends `collected` and
-`collect_error`; for each case `declared` (the row that it gets if it never comes back), `started`,
-`report` and `finished`.
+The deciding process begins with `hello`: orders, arguments, paths. It asks for each case by `run`
+(which names the arms of a race that are out), for a session that loads all anew by `again`, for the
+end by `stop`. The other sends `collected` and `collect_error`; for each case `declared` (the row
+that it gets if it never comes back), `started`, `report` and `finished`.
 
-Of a case that is compared a process says that it is `loaded`, or `refused`, or the `same` in both
-versions; on `go` what `changed` in the machine code, and what times its arms (`prepared`). `engine`
-is what times all of them, and then they are `ready`. On each `block` it sends its `time`; on one
-without an arm what was looked at (`kept`). `settled` says whether that was found right; if not, it
-is judged there by the baseline's accuracy. What gave the candidate away is `caught`.
+Of a case that is compared a process says that it is `refused`, or the `same` in both versions, or
+what `changed` in the machine code and that it is `loaded`; on `go` what times its arms
+(`prepared`). `engine` is what times all of them, and then they are `ready`. On each `block` it
+sends its `time`; on one without an arm what was looked at (`kept`). `settled` says whether that was
+found right; if not, it is judged there by the baseline's accuracy. What gave the candidate away is
+`caught`.
 
 A referee is asked to `judge` what others kept: it says what it `judged`, or what it has `kept`
 itself. What is tried near the declared shapes is `tried`, under the seed of a `block`.

@@ -230,20 +230,20 @@ def serve_arms(
         with one_thread(), checking_lock(bench.uuid, bench.waiting):
             case = observed(case, seed)
             versions = _versions(case, order, seed, bench.watch)
+            arms = _Arms(case, bench, order, commander, seed)
+            are_the_same = arms.are_the_same(versions)
     except Unreached:
         commander.tell("same", how="source")
         return
     except NotLoadable as reason:
         commander.tell("refused", reason=str(reason))
         return
-    arms = _Arms(case, bench, order, commander, seed)
     if order.nearby:
         arms.try_nearby(versions, item)
-        return
-    with bench.waiting():
-        commander.tell("loaded")
-        commander.hear()
-    if not arms.are_the_same(versions):
+    elif not are_the_same:
+        with bench.waiting():
+            commander.tell("loaded")
+            commander.hear()
         arms.time(versions)
 
 
