@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -193,6 +193,33 @@ def test_a_process_of_its_own_follows_the_others(monkeypatch: pytest.MonkeyPatch
         cast("Any", None),
     )
     assert seen == ["auto", "events"] and commands.asked == ("graph", {})
+
+
+def test_what_changed_is_told_when_nobody_waits_for_a_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It filled a pipe that was read later, by somebody who waited for the same lock."""
+    held: list[str] = []
+    told: list[str] = []
+
+    @contextmanager
+    def lock(device: str, waiting: Any) -> Iterator[None]:
+        held.append(device)
+        yield
+        held.remove(device)
+
+    class Telling(Commands):
+        def tell(self, kind: str, **fields: Any) -> None:
+            assert not held
+            told.append(kind)
+            super().tell(kind, **fields)
+
+    monkeypatch.setattr(arms, "checking_lock", lock)
+    monkeypatch.setattr(arms, "_versions", lambda *given: {CANDIDATE: clean, INCUMBENT: clean})
+    monkeypatch.setattr(
+        arms._Arms, "machine_code", lambda *given: {"kind": "changed", "under": held[0]}
+    )
+    bench, order = Bench("cpu", "auto", 1, cpu=FAST), ArmsOrder((CANDIDATE, INCUMBENT))
+    serve_arms(case_of(clean), bench, order, cast("Any", Telling()), cast("Any", None))
+    assert told[:3] == ["changed", "loaded", "prepared"]
 
 
 class _Child:

@@ -195,13 +195,13 @@ class _Arms:
                 commander.tell("tried", shape=asdict(tried))
         commander.tell("caught", findings=[asdict(f) for f in bench.watched() if f.rejects])
 
-    def are_the_same(self, versions: Versions) -> bool:
-        """Tell what the versions have a GPU do; say whether it is the same, and all that counts."""
+    def machine_code(self, versions: Versions) -> dict[str, Any] | None:
+        """Return the message of what the versions have a GPU do: the same and no more, or both."""
         case, order = self.case, self.order
         if self.bench.device != "cuda" or not (order.tells_more and order.changed):
-            return False
+            return None
         if not {CANDIDATE, INCUMBENT} <= versions.keys():
-            return False
+            return None
         from pytest_kopt.sameness.launches import architecture, record
         from pytest_kopt.sameness.recording import RECORDING
 
@@ -211,12 +211,10 @@ class _Arms:
         )
         on_device = {*engines_of(case, self.bench)} <= {"auto", "graph"}
         if before.is_same(after) and on_device and not order.measure_same:
-            self.commander.tell("same", how="machine")
-            return True
+            return {"kind": "same", "how": "machine"}
         recorded = {"before": before, "after": after}.items()
         both = {name: RECORDING.dump_python(found, mode="json") for name, found in recorded}
-        self.commander.tell("changed", arch=architecture(), **both)
-        return False
+        return {"kind": "changed", "arch": architecture(), **both}
 
 
 def serve_arms(
@@ -231,7 +229,7 @@ def serve_arms(
             case = observed(case, seed)
             versions = _versions(case, order, seed, bench.watch)
             arms = _Arms(case, bench, order, commander, seed)
-            are_the_same = arms.are_the_same(versions)
+            code = arms.machine_code(versions)
     except Unreached:
         commander.tell("same", how="source")
         return
@@ -240,11 +238,16 @@ def serve_arms(
         return
     if order.nearby:
         arms.try_nearby(versions, item)
-    elif not are_the_same:
-        with bench.waiting():
-            commander.tell("loaded")
-            commander.hear()
-        arms.time(versions)
+        return
+    with bench.waiting():
+        # It is long, and read when the case's turn comes: nobody may wait for a lock meanwhile.
+        if code is not None:
+            commander.tell(**code)
+        if code is not None and code["kind"] == "same":
+            return
+        commander.tell("loaded")
+        commander.hear()
+    arms.time(versions)
 
 
 def _uneven(
