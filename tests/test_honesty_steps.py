@@ -6,6 +6,7 @@ import ctypes
 import itertools
 import math
 import mmap
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -228,6 +229,24 @@ def test_a_result_that_a_thread_brings_later_is_late() -> None:
         return out
 
     assert "late-result" in names(check(kernel))
+
+
+@pytest.mark.parametrize(("left_by", "found"), [(math.inf, {"late-result"}), (1, set())])
+def test_a_hook_that_a_call_leaves_may_do_its_work_later(left_by: float, found: set[str]) -> None:
+    """It is gone before Python runs anything else; what only the first call sets up is no sign."""
+    count, was = itertools.count(1), sys.getprofile()
+
+    def settle(frame: object, event: str, argument: object) -> None:
+        if event in ("call", "c_call"):
+            sys.setprofile(was)
+
+    def kernel(x: Tensor, w: Tensor) -> Tensor:
+        out = honest(x, w)
+        if next(count) <= left_by:
+            sys.setprofile(settle)
+        return out
+
+    assert names(check(kernel)) == found
 
 
 def test_a_thread_that_never_rests_is_background_work() -> None:

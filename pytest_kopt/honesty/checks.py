@@ -35,8 +35,8 @@ class Phase(Enum):
     STEP = "the check of a case, one step after the other", "checking"
     CALL = (
         "each call of that check",
-        "what wrong is_right_now bait used given drawn writes consumes consumes_incoming moved "
-        "incoming held live_before live before expected_before kept expected",
+        "what wrong is_right_now bait is_hooked used given drawn writes consumes consumes_incoming "
+        "moved incoming held live_before live before expected_before kept expected",
     )
     WRONG = "a step gave a wrong result", "checking"
     CHECKED = (
@@ -158,7 +158,7 @@ TABLE = (
     Check(Phase.STEP, "cases.running.steps.contents:other_addresses", "unwritten-output"),
     Check(Phase.STEP, "cases.running.steps.aftermath:aftermath", "late-result background-work"),
     Check(Phase.CALL, "honesty.outputs:late", "late-result"),
-    Check(Phase.CALL, "cases.running.execution:rewritten_samples", "samples-edited"),
+    Check(Phase.CALL, "cases.running.execution:left_behind", "samples-edited late-result"),
     Check(Phase.CALL, "honesty.inputs:undeclared", repairs="input-mutated"),
     Check(Phase.CALL, "honesty.inputs:undeclared_gradients", repairs="input-mutated"),
     Check(Phase.CALL, "honesty.inputs:elsewhere", repairs="input-moved"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import math
 import statistics
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,19 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
 from time import perf_counter, process_time, thread_time
-from typing import Any
 
 from pytest_kopt.measure.engine import Before, Block, Call
+from pytest_kopt.profile_hook import FROM_C, hooks
 
 #: glibc's mallopt(3): its parameters, and the largest threshold that it takes for a mapping.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _LARGEST = -1, -3, 32 << 20
 #: A share of a thread's CPU time that others of its process may use beside it.
 _BESIDE = 0.05
-#: So many tools can use `sys.monitoring`, since Python 3.12.
-_TOOLS = 6
-#: Makes calls from C, of which Python tells no hook: one that a kernel leaves is seen before it can
-#: do its work and be gone.
-_FROM_C: Callable[[Any], Any] = partial.__call__
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +101,8 @@ class WallBlock(Block):
 
     def _median(self) -> float:
         times, gaps = defaultdict(list), []
-        clock, asks = partial(perf_counter), _hooks()
-        hooks = [*map(_FROM_C, asks)]
+        clock, asks = partial(perf_counter), hooks()
+        known = [*map(FROM_C, asks)]
         first = before = thread_time()
         beside, taken = process_time() - first, 0.0
         for _, call in zip(range(self.calls), cycle(self._calls), strict=False):
@@ -118,11 +112,11 @@ class WallBlock(Block):
             now = thread_time()
             gaps.append(now - before - taken)
             before, steps = now, (clock, partial(call), *asks, partial(_next_call), clock)
-            start, result, *found, _, end = map(_FROM_C, steps)
+            start, result, *found, _, end = map(FROM_C, steps)
             del result
             taken = end - start
             times[call].append(taken)
-            self.is_hooked |= found != hooks
+            self.is_hooked |= found != known
         beside = process_time() - thread_time() - beside
         # What other threads computed on lies in another core's caches: no figure is fair then.
         is_alone = beside < _BESIDE * (before - first)
@@ -134,16 +128,6 @@ class WallBlock(Block):
 
 def _next_call() -> None:
     """Be what hooks, signals and pending calls wait for: what they do belongs to the timed call."""
-
-
-def _hooks() -> list[Callable[[], object]]:
-    """Return what tells which of its calls, C's among them, or lines Python tells to whom."""
-    found: list[Callable[[], object]] = [partial(sys.getprofile), partial(sys.gettrace)]
-    if monitoring := getattr(sys, "monitoring", None):
-        found += [partial(monitoring.get_tool, i) for i in range(_TOOLS)]
-        used = [i for i in range(_TOOLS) if monitoring.get_tool(i)]
-        found += [partial(monitoring.get_events, i) for i in used]
-    return found
 
 
 def interpreted_block(calls: Sequence[Call], before: Before) -> WallBlock:

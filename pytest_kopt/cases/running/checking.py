@@ -208,6 +208,7 @@ class Checking:
                 wrong=not all(item.passed for item in found),
                 is_right_now=lambda: self._is_right_now(run),
                 bait=run.bait,
+                is_hooked=run.is_hooked,
                 used=self.used,
                 given=self.given,
                 drawn=self.drawn,

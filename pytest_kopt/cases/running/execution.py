@@ -20,8 +20,14 @@ from pytest_kopt.honesty.work import INTERPRETER
 from pytest_kopt.numerics.compare import Comparison, compare
 from pytest_kopt.numerics.determinism import bits
 from pytest_kopt.numerics.nested import address, contents, flatten, storages, tensors
-from pytest_kopt.profile_hook import profile_hook
+from pytest_kopt.profile_hook import profile_hook, watched_call
 
+#: A call that returned with a hook may do its work when the clock has stopped.
+HOOKED = Finding(
+    "late-result",
+    "a call left a hook on Python's calls (sys.setprofile, sys.settrace, sys.monitoring)",
+    advice="do all the work within the call",
+)
 #: How the name of an input that is written to begins.
 INPUT = "input "
 #: What a list of measurements looks like; nobody but a forger has reason to touch it.
@@ -55,12 +61,14 @@ class Pass:
 class Run:
     """A run of the candidate: what it returned, copies made in that moment, its caller's list.
 
-    `moved` are the positions of the inputs that it left in other memory than they had.
+    `is_hooked` says that it left a hook on Python's calls, `moved` are the positions of the inputs
+    that it left in other memory than they had.
     """
 
     live: Pass
     kept: Pass
     bait: tuple[float, ...]
+    is_hooked: bool = False
     moved: tuple[int, ...] = ()
 
 
@@ -150,7 +158,7 @@ class Candidate:
         """Run once; the incoming gradients are drawn under `seed`."""
         wanted = leaves(given) if self._case.backward else {}
         before = addresses(given)
-        result, bait = self._baited(given)
+        (result, bait), is_hooked = watched_call(lambda: self._baited(given))
         after = addresses(given)
         moved = tuple(place for place, where in enumerate(before) if after[place] != where)
         outputs = results_of(self._case, result, given)
@@ -165,7 +173,7 @@ class Candidate:
                 allow_unused=True,
             )
         live, kept = (dict(zip(wanted, x, strict=True)) for x in (found, taken(found)))
-        return Run(Pass(outputs, live), Pass(copies, kept), bait, moved)
+        return Run(Pass(outputs, live), Pass(copies, kept), bait, is_hooked, moved)
 
     def held(self, given: Sequence[Any]) -> frozenset[int]:
         """Return the memory a result may lie in: the inputs', and what a sum hands on."""
@@ -208,11 +216,15 @@ def watch_interpreter() -> Iterator[SimpleNamespace]:
         yield watch
 
 
-def rewritten_samples(bait: tuple[float, ...]) -> Iterator[Finding]:
+def left_behind(what: str, bait: tuple[float, ...], is_hooked: bool) -> Iterator[Finding]:
+    """Say what else than its result a call left: other numbers in its callers' list, or a hook."""
     if bait != _BAIT:
-        what = "the call rewrote a list of numbers in the frames above it"
+        did = "the call rewrote a list of numbers in the frames above it"
         advice = "a kernel must not change its callers' variables"
-        yield Finding("samples-edited", what, advice=advice)
+        yield Finding("samples-edited", did, advice=advice)
+    # What a library sets up once, in the first call of all, is not the kernel's doing.
+    if is_hooked and what:
+        yield HOOKED
 
 
 def judge(case: Case, expected: Pass, run: Pass) -> list[Comparison]:

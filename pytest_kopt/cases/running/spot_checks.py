@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.running.execution import HOOKED
 from pytest_kopt.cases.running.looks import Spot, whole_look, wrong_result
 from pytest_kopt.cases.running.timed_calls import (
     Backward,
@@ -242,15 +243,8 @@ def wrong_results(blocks: Sequence[Spotted], floors: Mapping[str, float]) -> lis
     return [wrong_result(item) for block in blocks if (item := block.plainly_wrong(floors))]
 
 
-def hooked(blocks: Sequence[Spotted]) -> Iterator[Finding]:
-    """Say when a call returned with a hook that may do its work when the clock has stopped."""
-    if any(block.is_hooked for block in blocks):
-        yield Finding(
-            "late-result",
-            "a timed call left a hook on Python's calls (sys.setprofile, sys.settrace, "
-            "sys.monitoring)",
-            advice="do all the work within the timed call",
-        )
+def hooked(blocks: Sequence[Spotted]) -> list[Finding]:
+    return [HOOKED for block in blocks if block.is_hooked][:1]
 
 
 def known_content(blocks: Sequence[Spotted]) -> list[Finding]:
