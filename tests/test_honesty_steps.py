@@ -47,6 +47,33 @@ def test_a_reference_that_the_baseline_equals_bit_for_bit_leaves_room(dtype: tor
     assert not any(math.isinf(found.snr_db) for found in (report.evidence.accuracy or {}).values())
 
 
+def added_up(x: Tensor) -> Tensor:
+    """One term after the other, in float32."""
+    return torch.from_numpy(x.numpy().ravel().cumsum(dtype="float32"))[-1].clone()
+
+
+def rounded(x: Tensor) -> Tensor:
+    return x.half().float().sum()
+
+
+def test_a_single_sum_is_held_to_its_accuracy_over_all_contents() -> None:
+    """Of one content, one in 20 lay so near zero that honest float32 was a downgrade."""
+    case = {
+        "inputs": lambda: (torch.randn(64, 1024),),
+        "reference": lambda x: x.double().sum(),
+        "gate": tolerance(atol=1.0, rtol=1e-2),
+        "weights": (),
+    }
+    before = check(torch.sum, **case).evidence.accuracy
+    seeds = range(1, 13)
+    found = {
+        kernel: [names(check(kernel, accuracy=before, seed=seed, **case)) for seed in seeds]
+        for kernel in (added_up, rounded)
+    }
+    assert found[added_up] == [set()] * len(seeds)
+    assert sum("precision-downgrade" in each for each in found[rounded]) >= len(seeds) - 2
+
+
 def memo(key: Callable[..., Any]) -> Callable[[Tensor, Tensor], Tensor]:
     """A kernel that keeps its results under a key of its arguments."""
     table: dict[Any, Any] = {}

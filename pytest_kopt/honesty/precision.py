@@ -30,7 +30,7 @@ _ABOVE_HALF = 12.0
 #: dB by which one rounding to float16 is worse than one to float32: 13 bits.
 _HALF_BELOW_SINGLE = -20 * math.log10(2**13)
 #: Elements below which a result's SNR is a matter of luck: a few sums may all be near zero.
-_FEW = 64
+FEW = 64
 _CHECKED = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -39,7 +39,7 @@ def accuracy_of(
 ) -> Accuracy:
     """Measure a result of the reference's shape; the reference was `computed_in` a dtype."""
     is_finer = torch.finfo(computed_in).eps < torch.finfo(out.dtype).eps
-    is_told = is_finer and out.numel() >= _FEW
+    is_told = is_finer and out.numel() >= FEW
     return Accuracy(str(out.dtype), compute_snr(ref, out), rounding_snr(ref, out.dtype), is_told)
 
 

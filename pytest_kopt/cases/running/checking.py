@@ -18,13 +18,14 @@ import torch
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.running.bench import Bench
-from pytest_kopt.cases.running.execution import Candidate, Pass, Run, judge, make_inputs
+from pytest_kopt.cases.running.execution import Candidate, Pass, Run, judge, make_inputs, pairs
 from pytest_kopt.cases.running.gate_advice import advised
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.honesty import inputs, memory
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.checks import REPAIRS, Phase, ask, of_phase
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.precision import FEW, accuracy_of, least_exact
 from pytest_kopt.honesty.work import Work
 from pytest_kopt.numerics.compare import Comparison
 from pytest_kopt.numerics.nested import contents, fresh_copies
@@ -49,8 +50,9 @@ class Checking:
     case cannot be judged. Of the content, `used` are the candidate's own tensors, which keep their
     addresses, `given` a pristine copy of what they should hold, and `drawn` what the reference left
     of it; `first` and `last` are the runs on the first content and on the last, `truth` is the
-    reference. `written` are the bytes of the outputs; what else a check tells besides right and
-    wrong is called as in the evidence.
+    reference. `few` are results of few elements of all contents, each with the reference's.
+    `written` are the bytes of the outputs; what else a check tells besides right and wrong is
+    called as in the evidence.
     """
 
     case: Case
@@ -71,6 +73,7 @@ class Checking:
     expected: Pass = field(init=False)
     interpreted: bool = False
     accuracy: dict[str, Accuracy] = field(default_factory=dict)
+    few: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = field(default_factory=dict)
     written: int = 0
     io_bytes: dict[str, int] = field(default_factory=dict)
     counted_flops: int = 0
@@ -200,6 +203,8 @@ class Checking:
         self.expected = expected
         found = self.judged(run)
         self.comparisons += [named(item, what) for item in found]
+        if all(item.passed for item in found):
+            self._pool(run, expected)
         before, wanted = earlier or (None, None)
         self.found(
             ask(
@@ -227,6 +232,17 @@ class Checking:
             )
         )
         self.last = run
+
+    def _pool(self, run: Run, expected: Pass) -> None:
+        """Measure results of few elements over all contents: of one content their SNR is luck."""
+        for name, ref, out in pairs(expected, run.kept):
+            if isinstance(out, torch.Tensor) and out.is_floating_point() and out.numel() < FEW:
+                self.few.setdefault(name, []).append((ref.flatten(), out.flatten()))
+                if known := self.accuracy.get(name):
+                    refs, outs = map(torch.cat, zip(*self.few[name], strict=True))
+                    computed_in = least_exact([*expected.outputs.values()])
+                    pooled = accuracy_of(refs, outs, computed_in)
+                    self.accuracy[name] = replace(pooled, layout=known.layout, terms=known.terms)
 
     def judged(self, run: Run) -> list[Comparison]:
         if elsewhere := self.elsewhere(run):
