@@ -241,10 +241,10 @@ def serve_arms(
         return
     with bench.waiting():
         # It is long, and read when the case's turn comes: nobody may wait for a lock meanwhile.
-        if code is not None:
+        if code:
             commander.tell(**code)
-        if code is not None and code["kind"] == "same":
-            return
+            if code["kind"] == "same":
+                return
         commander.tell("loaded")
         commander.hear()
     arms.time(versions)
