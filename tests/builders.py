@@ -118,12 +118,17 @@ def manifest_document(**changes: Any) -> dict[str, Any]:
 
 
 def a_bench(
-    case: Case, *, accuracy: Mapping[str, Accuracy] | None = None, by_torch: str = "", **more: Any
+    case: Case,
+    *,
+    accuracy: Mapping[str, Accuracy] | None = None,
+    by_torch: str = "",
+    seed: int = 20260101,
+    **more: Any,
 ) -> Bench:
     """Return where a case is checked that a baseline with this accuracy froze."""
     known = {"accuracy": dict(accuracy or {}), "by_torch": by_torch}
     frozen = ExpectedCase(case.nodeid, case.label, case.header, case.dims, **known)  # type: ignore[arg-type]
-    return Bench("cpu", "auto", 20260101, {case.nodeid: frozen}, **more)
+    return Bench("cpu", "auto", seed, {case.nodeid: frozen}, **more)
 
 
 def decided(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -45,10 +44,9 @@ def case_of(function: Callable[..., Any], **changes: Any) -> Case:
 
 
 def check(function: Callable[..., Any], **changes: Any) -> Course:
-    asked = {name: changes.pop(name) for name in ("freezes", "accuracy") if name in changes}
-    seed = changes.pop("seed", 1)
+    asked = {name: changes.pop(name) for name in ("freezes", "accuracy", "seed") if name in changes}
     case = case_of(function, **changes)
-    return check_case(case, replace(a_bench(case, **asked), session_seed=seed))
+    return check_case(case, a_bench(case, **asked))
 
 
 def names(report: Course) -> set[str]:
