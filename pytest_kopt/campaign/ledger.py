@@ -177,12 +177,12 @@ class FinalReport(Document):
 
     @property
     def real_pct(self) -> float:
-        """The gain that real training is expected to have."""
+        """The benchmark gain that fresh tensors have, that of weight caches bounded."""
         return self.s_real_pct + self.w_real_pct + self.r_real_pct
 
     @property
     def gap_pct(self) -> float:
-        """The inflation gap: headline minus real-training-equivalent gain."""
+        """The inflation gap: headline minus the gain with fresh tensors."""
         # Compounding the same gains in two ways differs in the last bits: no "-0.000" for that.
         return round(self.headline_pct - self.real_pct, 9) + 0.0
 

@@ -1,4 +1,4 @@
-"""How much of a benchmark gain a real training step has: buckets, and the transfer check."""
+"""How much of a benchmark gain fresh tensors have: buckets, and the transfer check."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNSTATED, NO_CACHE_KEY = "_not stated; `kopt note` adds it_", "none declared"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the round's notes say of the gain; times in ms."""
+    """What the round's notes say of the gain; `step_ms` is the time of one training step."""
 
     bucket: str | None = None
     cache_key: str | None = None
@@ -69,7 +69,7 @@ class Shown:
     values of the cases' `distribution` dim, `drawn` those that group sizes were drawn from in every
     case, and `skew_pct` the gain there. `inflation_pct` are the points of the gain that only
     reused tensors have; `new_weight_cache` says that a weight cache was seen that the incumbent
-    lacks.
+    lacks. `saved_ms` is what one call of each case saves over the incumbent.
     """
 
     overfit: bool
@@ -81,6 +81,7 @@ class Shown:
     skew_pct: float | None = None
     inflation_pct: float | None = None
     new_weight_cache: bool = False
+    saved_ms: float | None = None
 
 
 def bucket_findings(claim: Claim, found: Iterable[Finding]) -> Iterator[Finding]:
@@ -121,7 +122,7 @@ def decision(claim: Claim, shown: Shown) -> str:
 
 
 def credited_pct(claim: Claim, shown: Shown) -> float | None:
-    """Return the gain in percent that a real step is expected to have, None when untold."""
+    """Return the benchmark gain in percent that fresh tensors have, None when untold."""
     verdict = decision(claim, shown)
     if verdict == REJECT:
         return 0.0
@@ -133,6 +134,22 @@ def credited_pct(claim: Claim, shown: Shown) -> float | None:
     if shown.inflation_pct is not None and shown.inflation_pct > ALLOWED_GAP_PCT:
         fresh -= shown.inflation_pct
     return min(fresh, claim.bound_pct) if verdict == ACCEPT_ASTERISK else fresh
+
+
+def step_saving_pct(claim: Claim, shown: Shown) -> float | None:
+    """Return the share of a training step that is saved, None where the notes give no step.
+
+    A step is taken to call each case once. What a weight cache saves is bounded by quant time.
+    """
+    if claim.step_ms is None or shown.saved_ms is None:
+        return None
+    saved_pct, verdict = shown.saved_ms / claim.step_ms * 100, decision(claim, shown)
+    if verdict == ACCEPT_ASTERISK:
+        return min(saved_pct, claim.bound_pct)
+    fresh_pct = credited_pct(claim, shown)
+    if verdict == ACCEPT_REAL and fresh_pct is not None and shown.change_pct:
+        return saved_pct * fresh_pct / shown.change_pct
+    return None
 
 
 def caches_weights(traces: Iterable[Trace | None]) -> bool:

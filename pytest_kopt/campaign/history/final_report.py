@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.ledger import Audited, Decided, FinalReport
@@ -11,7 +11,7 @@ from pytest_kopt.campaign.state import Round
 from pytest_kopt.cases.result import reuse_log_ratios
 from pytest_kopt.cases.skew import DISTRIBUTIONS
 from pytest_kopt.decide.looks import UNDER_SKEW
-from pytest_kopt.decide.verdict import Decision, Verdict
+from pytest_kopt.decide.verdict import Decision, Shape, Verdict
 from pytest_kopt.figures import changed
 from pytest_kopt.honesty.finding import is_finding
 from pytest_kopt.honesty.inflation import inflation
@@ -53,7 +53,26 @@ def shown(campaign: Campaign, item: Round, verdict: Verdict) -> Shown:
         inflation_pct=gap.gap_pct if gap and gap.is_inflated else None,
         new_weight_cache=caches_weights(traces.values())
         and not caches_weights(result.trace for result in old),
+        saved_ms=_saved_ms(verdict),
     )
+
+
+def _saved_ms(verdict: Verdict) -> float | None:
+    """Return what one call of each compared case saves, in the passes that the metric covers."""
+    metric = verdict.aggregate.metric if verdict.aggregate else ""
+    passes = [name for name in ("Forward", "Backward") if metric.startswith(name)]
+    saved = [
+        sum(_times_ms(shape, passes)) * shape.change_pct / 100
+        for shape in verdict.shapes
+        if shape.change_pct is not None
+    ]
+    return sum(saved) if saved else None
+
+
+def _times_ms(shape: Shape, passes: Sequence[str]) -> Iterator[float]:
+    times = {"Forward": shape.forward_ms, "Backward": shape.backward_ms}
+    for name in passes or times:
+        yield times[name] or 0.0
 
 
 def audited(round: int, claim: Claim, found: Shown) -> Audited:

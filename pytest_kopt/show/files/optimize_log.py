@@ -110,7 +110,7 @@ def outlook(report: FinalReport) -> list[str]:
     parts = zip("SWR", (report.s_real_pct, report.w_real_pct, report.r_real_pct), strict=True)
     shown = ", ".join(f"{name}_real {changed(value)}" for name, value in parts)
     return [
-        f"real-training gain {changed(report.real_pct)} ({shown}), inflation gap "
+        f"benchmark gain with fresh tensors {changed(report.real_pct)} ({shown}), inflation gap "
         f"{report.gap_pct:.3f} points",
         *following,
     ]
@@ -137,7 +137,7 @@ def _final_lines(campaign: str, final: Final) -> Iterator[str]:
         lost += f", {report.inconclusive} of them inconclusive"
     yield f"- Rounds: {report.accepted} accepted, {lost}"
     if not report.is_attributed:
-        yield "- Real training: no bucket was claimed and no cache found; the gain is as measured"
+        yield "- Transfer: no bucket was claimed and no cache found; the gain is as measured"
     for title, items in (
         ("Effective Directions", report.effective),
         ("Ineffective Directions", report.ineffective),
@@ -162,7 +162,7 @@ def _audit_lines(campaign: str, report: FinalReport) -> Iterator[str]:
             "Round": f"round-{item.round}",
             "Bucket": item.bucket or "-",
             "Benchmark gain": changed(item.benchmark_pct),
-            "Real-training gain": changed(item.credited_pct),
+            "With fresh tensors": changed(item.credited_pct),
             "Decision": item.decision,
         }
         for item in report.audit
@@ -173,7 +173,7 @@ def _audit_lines(campaign: str, report: FinalReport) -> Iterator[str]:
         "W_real (W1 rounds, at most quant time / step time)": report.w_real_pct,
         "R_real (benchmark loop alone)": report.r_real_pct,
         "Benchmark gain, the rounds' multiplied": report.headline_pct,
-        "Real-training-equivalent gain": report.real_pct,
+        "Benchmark gain with fresh tensors": report.real_pct,
     }
     yield bullets((name, changed(gain)) for name, gain in gains.items())
     yield f"- Inflation gap: {report.gap_pct:.3f} points"

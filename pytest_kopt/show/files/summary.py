@@ -14,15 +14,18 @@ from pytest_kopt.honesty.transfer import (
     ACCEPT_ASTERISK,
     NO_CACHE_KEY,
     REJECT,
-    UNCLASSIFIED,
     UNSTATED,
     Claim,
     Shown,
     Trace,
     credited_pct,
     decision,
+    step_saving_pct,
 )
 from pytest_kopt.show.words import bounds, bullets, kernel_lines, markdown_table, page, tables
+
+#: The line of the transfer check that a benchmark alone cannot fill.
+STEP_GAIN = "Estimated real-training gain"
 
 
 def summary(campaign: Campaign, item: Round, verdict: Verdict) -> str:
@@ -55,18 +58,18 @@ def transfer_check(campaign: Campaign, item: Round, verdict: Verdict) -> str:
     lines = dict(transfer_lines(item.notes.claim, shown(campaign, item, verdict)))
     if not verdict.decision.keeps and lines["Decision"] != REJECT:
         lines["Decision"] = f"nothing to transfer: {verdict.decision}"
-        lines["Estimated real-training gain"] = "-"
+        lines[STEP_GAIN] = "-"
     return bullets(lines.items())
 
 
 def transfer_lines(claim: Claim, shown: Shown) -> list[tuple[str, str]]:
-    verdict, credit = decision(claim, shown), credited_pct(claim, shown)
-    gain = UNSTATED if verdict == UNCLASSIFIED else changed(credit)
-    if verdict == ACCEPT_ASTERISK:
-        gain += f" (at most quant time / step time = {claim.bound_pct:.3f} %)"
+    verdict, fresh = decision(claim, shown), credited_pct(claim, shown)
     benchmark = changed(shown.change_pct)
+    if fresh is not None and fresh != shown.change_pct:
+        credited = "credited" if verdict == ACCEPT_ASTERISK else "with fresh tensors"
+        benchmark += f"; {credited} {changed(fresh)}"
     if shown.inflation_pct is not None and shown.inflation_pct > ALLOWED_GAP_PCT:
-        benchmark += f", of which {shown.inflation_pct:.3f} points only with reused tensors"
+        benchmark += f"; {shown.inflation_pct:.3f} points only with reused tensors"
     return [
         ("Bucket", claim.bucket or UNSTATED),
         ("Cache key", claim.cache_key or NO_CACHE_KEY),
@@ -74,9 +77,22 @@ def transfer_lines(claim: Claim, shown: Shown) -> list[tuple[str, str]]:
         ("4-step trace hit rate", trace_text(shown.traces)),
         ("Workload distribution robustness", _distributions(shown)),
         ("Benchmark gain", benchmark),
-        ("Estimated real-training gain", gain),
+        (STEP_GAIN, step_gain(claim, shown)),
         ("Decision", verdict),
     ]
+
+
+def step_gain(claim: Claim, shown: Shown) -> str:
+    """Return the gain of a training step in words; no benchmark says what a step takes."""
+    if claim.step_ms is None:
+        return "not estimated: the notes give no `step_ms`"
+    saving = step_saving_pct(claim, shown)
+    if saving is None:
+        return "not estimated: no time or no bucket is known"
+    bound = ""
+    if decision(claim, shown) == ACCEPT_ASTERISK:
+        bound = f"; at most quant time / step time = {claim.bound_pct:.3f} %"
+    return f"{changed(saving)} of a step of {claim.step_ms:g} ms that calls each case once{bound}"
 
 
 def trace_text(traces: Mapping[str, Trace | None] | None) -> str:
