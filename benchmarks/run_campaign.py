@@ -5,7 +5,7 @@ python benchmarks/run_campaign.py NAME OUT [--limit-minutes M] [--workers N] [--
 Makes the project in a git repository of its own in OUT/project, then: `kopt init`, the baseline, a
 round for every step (repairs included), `kopt note`, the final comparison and `kopt report`.
 Whatever a verdict says the next step starts from what was kept. Run the same command again to go on
-where it stopped. OUT/campaign holds the records, OUT/progress.json what ran and how long it took.
+where it stopped. OUT/campaign holds the campaign, OUT/progress.json each session with its seconds.
 """
 
 from __future__ import annotations
@@ -23,13 +23,10 @@ from typing import Any
 import yaml
 from campaign_steps import NotApplicable, Plan, Step, edited, load, names
 
-#: What is collected besides the rounds' verdicts, summaries and tables.
-RECORDS = ("manifest.yaml", "ledger.jsonl", "README.md", "baseline.md", "logs")
-EACH_ROUND = ("verdict.json", "summary.md", "kernel_snapshot", "artifacts/benchmark.csv")
+#: The state of a session that runs; no record of the campaign.
+_SESSION = (".lock", ".shown", "running.json", "running.log", "__pycache__")
 _KEPT = ("ACCEPTED", "ACCEPTED_WITH_NOTE")
 _OPEN = ("REPAIR", "INCOMPLETE")
-#: What becomes of a step in Triton's interpreter.
-_CHECKED = "CHECKED"
 #: A session that could not decide is run so often in all.
 _TRIES = 2
 _NO_IDLE_GPU = 10
@@ -116,9 +113,9 @@ class Runner:
         unmet = [name for name in step.needs if not self._was_kept(name)]
         if unmet:
             return self._skip(here, f"needs {', '.join(unmet)}, which was not kept")
-        if step.resolves and self._ended(step.resolves) not in ("SPLIT", _CHECKED):
+        if step.resolves and self._ended(step.resolves) != "SPLIT":
             return self._skip(here, f"resolves {step.resolves}, which did not split")
-        candidate, decision, number, interpreted = self._base(), "", 0, False
+        candidate, decision, number = self._base(), "", 0
         failed = here.get("decisions", []).count("REPAIR")
         for place, edits in enumerate(step.attempts):
             try:
@@ -136,22 +133,18 @@ class Runner:
                 verdict = self._session(step.name, "next", *self._notes(step))
                 decision, number = verdict["decision"], verdict["round"]
                 here.setdefault("decisions", []).append(decision)
-                interpreted = "interpreter" in verdict["reason"]
-                if decision != "INCOMPLETE" or interpreted:
+                if decision != "INCOMPLETE":
                     break
             if decision != "REPAIR":
                 break
-        if decision == "INCOMPLETE" and interpreted:
-            # Nothing is decided without a GPU; what follows is checked on top of this one.
-            decision, self.progress["base"] = _CHECKED, candidate
-        elif decision in _OPEN:
+        if decision in _OPEN:
             # The hypothesis is given up: its round ends with what was kept before.
             self._call("-m", "pytest_kopt.cli", "discard", self.plan.name)
             decision = "ROLLED_BACK"
             here["decisions"].append(decision)
             print(f"{step.name}, given up: {decision}", flush=True)
         more = step.afterwards(decision in _KEPT)
-        if more and decision not in (*_OPEN, _CHECKED):
+        if more and decision not in _OPEN:
             (self.out / "more.yaml").write_text(yaml.safe_dump(more))
             self._call("-m", "pytest_kopt.cli", "note", self.plan.name, str(number),
                        str(self.out / "more.yaml"))  # fmt: skip
@@ -230,7 +223,7 @@ class Runner:
         return (f"--kopt-notes={path}",)
 
     def _was_kept(self, name: str) -> bool:
-        return self._ended(name) in (*_KEPT, _CHECKED)
+        return self._ended(name) in _KEPT
 
     def _ended(self, name: str) -> str | None:
         decision: str | None = self.progress["steps"].get(name, {}).get("decision")
@@ -243,8 +236,6 @@ class Runner:
 
     def _base(self) -> str:
         """Return what the next step starts from: the version that was kept last."""
-        if "base" in self.progress:
-            return str(self.progress["base"])
         number = self.status()["incumbent_round"]
         return (
             self.campaign / f"rounds/round-{number}/kernel_snapshot" / self.plan.kernel
@@ -257,21 +248,10 @@ class Runner:
         self._record.write_text(json.dumps(self.progress, indent=1) + "\n")
 
     def _collect(self) -> None:
-        """Copy the campaign's records to OUT/campaign, the report among them."""
+        """Copy the whole campaign to OUT/campaign, with its tips and its report."""
         target = self.out / "campaign"
         shutil.rmtree(target, ignore_errors=True)
-        target.mkdir(parents=True)
-        rounds = sorted((self.campaign / "rounds").glob("round-*"))
-        wanted = [self.campaign / name for name in RECORDS]
-        wanted += [one / name for one in rounds for name in EACH_ROUND]
-        wanted += (self.campaign / "final").glob("attempt-*/verdict.json")
-        for path in wanted:
-            goal = target / path.relative_to(self.campaign)
-            goal.parent.mkdir(parents=True, exist_ok=True)
-            if path.is_dir():
-                shutil.copytree(path, goal)
-            elif path.exists():
-                shutil.copy2(path, goal)
+        shutil.copytree(self.campaign, target, ignore=shutil.ignore_patterns(*_SESSION))
         for tips in self.root.glob("agent/historical_experience/*/*/*/tips.md"):
             shutil.copy2(tips, target / "tips.md")
         self._call("-m", "pytest_kopt.cli", "report", self.plan.name, "-o",
