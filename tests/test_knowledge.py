@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,12 @@ from typing import Any
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[1] / "knowledge"
+from pytest_kopt.documents import validate
+from pytest_kopt.errors import BadInput
+from pytest_kopt.knowledge.facts import Entry
+
+REPOSITORY = Path(__file__).parents[1]
+ROOT = REPOSITORY / "knowledge"
 PAGES = sorted(ROOT.rglob("*.md"))
 SPECS = sorted(ROOT.glob("hardware/*/spec.yaml"))
 HEDGES = re.compile(
@@ -21,6 +27,11 @@ HEDGES = re.compile(
 CITATION = re.compile(
     r"[^:`|\[\]]+: (?P<body>[^`|]+?) <- knowledge/(?P<path>hardware/\w+/spec\.yaml):(?P<key>[\w.]+)"
 )
+#: What a device was asked, in the derivation of a fact that a document tells.
+ASIDE = re.compile(
+    r"(?P<value>[\d.]+)( bytes)? <- (?P<file>docs/results/\w+\.json):(?P<key>[\w.]+)"
+)
+BYTES = {"bytes": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 DIRECTION = ("Symptom", "Change", "Expected effect", "Verify", "Risk")
 
 
@@ -54,7 +65,90 @@ def test_every_value_has_a_source_or_is_unknown(path: Path) -> None:
         source = entry["source"]
         assert source["document"], key
         assert source["section"], key
-        assert source["url"].startswith("https://"), key
+        assert ("file" in source) == (entry["checked"] in ("device", "measured")), key
+        assert "file" in source or source["url"].startswith("https://"), key
+
+
+def results(file: str) -> Any:
+    return json.loads((REPOSITORY / file).read_text())
+
+
+def held(file: str, key: str, unit: str) -> float:
+    """Return what a file of results holds at a key; what is in bytes there, in another unit."""
+    found = results(file)
+    for name in key.split("."):
+        found = found[name]
+    return float(found / BYTES[unit] if key.endswith("_bytes") else found)
+
+
+def devices(arch: str, key: str) -> set[str]:
+    """Return what the devices that a fact is about call themselves."""
+    platforms = load(ROOT / "index.yaml")["hardware"][arch]["platforms"]
+    product = key.rpartition(".")[0]
+    return {name for known, names in platforms.items() if product in ("", known) for name in names}
+
+
+def agrees(arch: str, key: str, entry: dict[str, Any]) -> bool:
+    """Whether the file that a fact of our own names is about that device and holds the value."""
+    source = entry["source"]
+    record = results(source["file"])
+    assert record["date"] and record["torch"], source["file"]
+    right = record["device"] in devices(arch, key)
+    return right and held(source["file"], source["section"], entry["unit"]) == entry["value"]
+
+
+@pytest.mark.parametrize("path", SPECS, ids=name_of)
+def test_what_we_read_ourselves_is_in_the_repository(path: Path) -> None:
+    arch = path.parent.name
+    for key, entry in entries(path):
+        assert "file" not in entry.get("source", {}) or agrees(arch, key, entry), key
+        for aside in ASIDE.finditer(entry.get("derivation", "")):
+            assert held(aside["file"], aside["key"], "bytes") == float(aside["value"]), key
+            assert results(aside["file"])["device"] in devices(arch, key), key
+
+
+def own(value: object, unit: str, section: str, **more: object) -> dict[str, Any]:
+    """Return a fact as it is written down once a device was asked."""
+    source = {
+        "document": "device query, benchmarks/device_facts.py",
+        "section": section,
+        "file": "docs/results/device_h100.json",
+    }
+    entry = {"value": value, "unit": unit, "source": source, "checked": "device"}
+    return {**entry, "read": "2026-11-25", **more}
+
+
+@pytest.mark.parametrize(
+    ("key", "entry", "right"),
+    [
+        ("H100.sm_count", own(132, "SM", "sm_count"), True),
+        ("H100.l2_size", own(50, "MiB", "l2_bytes"), True),
+        ("shared_memory_per_sm", own(228, "KiB", "shared_memory_per_sm_bytes"), True),
+        ("H100.sm_count", own(131, "SM", "sm_count"), False),
+        ("H200.sm_count", own(132, "SM", "sm_count"), False),
+    ],
+    ids=["count", "bytes", "architecture", "other value", "other device"],
+)
+def test_a_device_fact_is_what_the_device_said(
+    key: str, entry: dict[str, Any], right: bool
+) -> None:
+    validate(Entry, entry, where=key)
+    assert agrees("sm_90", key, entry) == right
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"checked": "document"},
+        {"source": {"document": "d", "section": "s", "url": "https://vendor.example/a"}},
+        {"source": {"document": "d", "section": "s"}},
+        {"source": {"document": "d", "section": "s", "file": "notes/device.json"}},
+    ],
+    ids=["document in a file", "device at a url", "nowhere", "elsewhere"],
+)
+def test_a_device_fact_without_results_is_refused(more: dict[str, Any]) -> None:
+    with pytest.raises(BadInput):
+        validate(Entry, own(132, "SM", "sm_count", **more), where="H100.sm_count")
 
 
 @pytest.mark.parametrize("path", SPECS, ids=name_of)

@@ -18,11 +18,18 @@ _TOP = "knowledge"
 
 
 class Source(Document):
-    """The public document that a value was read in."""
+    """Where a value was read: a public document at `url`, or results of our own in `file`."""
 
     document: Annotated[str, Field(min_length=1)]
     section: Annotated[str, Field(min_length=1)]
-    url: Annotated[str, Field(pattern=r"^https://[^/\s]+/\S*$")]
+    url: Annotated[str, Field(pattern=r"^https://[^/\s]+/\S*$")] | None = None
+    file: Annotated[str, Field(pattern=r"^docs/results/\w+\.json$")] | None = None
+
+    @model_validator(mode="after")
+    def _in_one_place(self) -> Source:
+        if bool(self.url) == bool(self.file):
+            raise ValueError("the url of a document or a file of results, one of both")
+        return self
 
 
 class Entry(Document):
@@ -31,7 +38,7 @@ class Entry(Document):
     value: Annotated[float, Field(gt=0)] | Literal["UNKNOWN"]
     unit: Annotated[str, Field(min_length=1)]
     source: Source | None = None
-    checked: Literal["document", "quotation"] | None = None
+    checked: Literal["document", "quotation", "device", "measured"] | None = None
     derivation: str | None = None
     tried: list[str] = []
     read: str
@@ -42,6 +49,8 @@ class Entry(Document):
             raise ValueError("UNKNOWN with the places tried, or a value with its source")
         if self.value != UNKNOWN and not (self.source and self.checked):
             raise ValueError("a value with its source, or UNKNOWN")
+        if self.source and bool(self.source.file) != (self.checked in ("device", "measured")):
+            raise ValueError("a file of results for device or measured, a url for all others")
         return self
 
 
