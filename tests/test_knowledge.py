@@ -32,6 +32,14 @@ ASIDE = re.compile(
     r"(?P<value>[\d.]+)( bytes)? <- (?P<file>docs/results/\w+\.json):(?P<key>[\w.]+)"
 )
 BYTES = {"bytes": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+#: A file that is written for agents is no document, and a competitor's page no source.
+AGENTS = re.compile(r"\.claude|SKILL\.md|\bskills/", re.I)
+COMPETITORS = {
+    "gfx": re.compile(
+        r"https://(?:[\w.-]+\.)?(?:nvidia\.com|nvdam\.widen\.net|github\.com/nvidia)/", re.I
+    ),
+    "sm_": re.compile(r"https://(?:[\w.-]+\.)?(?:amd\.com|github\.com/(?:rocm|amd)[\w-]*)/", re.I),
+}
 DIRECTION = ("Symptom", "Change", "Expected effect", "Verify", "Risk")
 
 
@@ -155,6 +163,16 @@ def test_a_device_fact_without_results_is_refused(more: dict[str, Any]) -> None:
 def test_no_value_is_hedged(path: Path) -> None:
     hedged = [line for line in path.read_text().splitlines() if HEDGES.search(line)]
     assert hedged == []
+
+
+@pytest.mark.parametrize("path", [*SPECS, *PAGES], ids=name_of)
+def test_nothing_cites_a_file_that_is_written_for_agents(path: Path) -> None:
+    assert AGENTS.findall(path.read_text()) == []
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("hardware/*/*")), ids=name_of)
+def test_an_architecture_is_not_cited_from_its_competitor(path: Path) -> None:
+    assert COMPETITORS[path.parent.name[:3]].findall(path.read_text()) == []
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
