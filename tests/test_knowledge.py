@@ -189,6 +189,12 @@ def test_every_citation_is_what_the_spec_says(path: Path) -> None:
             assert citation["body"] == said, line
 
 
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_every_link_leads_to_a_file(path: Path) -> None:
+    links = re.findall(r"\]\(([\w./-]+)\)", path.read_text())
+    assert [link for link in links if not (path.parent / link).is_file()] == []
+
+
 @pytest.mark.parametrize("path", sorted(ROOT.rglob("optimization-directions.md")), ids=name_of)
 def test_every_direction_says_how_to_try_and_how_to_tell(path: Path) -> None:
     directions = path.read_text().split("\n### ")[1:]
