@@ -11,16 +11,20 @@ from pytest_kopt.knowledge.ceilings import Ceiling, Ceilings, Measured
 from pytest_kopt.roofline import Roofline, efficiency
 from pytest_kopt.show.words import clipped, markdown_table
 
-_LABEL_WIDTH = 30
+#: Columns of a label: with the others the table fits 80.
+_LABEL_WIDTH = 24
 
 
-def roofline_lines(rooflines: Sequence[Roofline]) -> Iterator[str]:
-    """Yield the table; nothing without rooflines, one line when every bound is UNKNOWN."""
+def roofline_lines(rooflines: Sequence[Roofline], verbosity: int = 0) -> Iterator[str]:
+    """Yield a table of 80 columns, with `-v` of every figure; one line if no bound is known."""
     if not rooflines:
         return
     blocked = sorted({text for item in rooflines for text in item.unknown})
     if any(item.bound != "UNKNOWN" for item in rooflines):
-        table = tabulate(map(_row, rooflines), headers="keys", disable_numparse=True)
+        rows = [_row(item) for item in rooflines]
+        if verbosity > 0:
+            rows = [row | _details(item) for row, item in zip(rows, rooflines, strict=True)]
+        table = tabulate(rows, headers="keys", disable_numparse=True)
         yield from ("", *table.splitlines())
         yield from filter(None, (item.over_declared for item in rooflines))
         yield f"hardware efficiency (T2): {efficiency(rooflines).why}"
@@ -59,13 +63,18 @@ def _row(item: Roofline) -> dict[str, str]:
         "roofline": clipped(item.label, _LABEL_WIDTH),
         "": {"forward": "fwd", "backward": "bwd"}[item.way],
         "bound": item.bound,
-        "FLOP/B": "-" if item.intensity is None else f"{item.intensity:.1f}",
-        "ridge": "-" if item.ridge is None else f"{item.ridge:.1f}",
         "attainable": "UNKNOWN"
         if item.attainable is None
         else f"{figure(item.attainable)} {item.unit}",
         "achieved": figure(item.achieved),
-        "of it": share_of(item),
+        "share": share_of(item),
+    }
+
+
+def _details(item: Roofline) -> dict[str, str]:
+    return {
+        "FLOP/B": "-" if item.intensity is None else f"{item.intensity:.1f}",
+        "ridge": "-" if item.ridge is None else f"{item.ridge:.1f}",
         "target": figure(item.target),
     }
 

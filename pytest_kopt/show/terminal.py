@@ -67,7 +67,7 @@ def result_lines(
     for _, members in itertools.groupby(results, key=lambda result: result.header):
         yield from _case_table(list(members), verdict, verbosity)
     if verbosity >= 0:
-        yield from roofline_lines(rooflines)
+        yield from roofline_lines(rooflines, verbosity)
     if any(result.evidence.interpreted for result in results):
         text = "Triton's interpreter ran these cases: a time from there means nothing."
         yield Line(text, yellow=True)

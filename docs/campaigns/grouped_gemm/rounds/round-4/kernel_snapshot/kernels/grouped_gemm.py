@@ -12,6 +12,10 @@ import triton
 import triton.language as tl
 
 #: How a product of rows with their group's matrix is tiled.
+#: Row tiles of a band: what is walked together shares rows and weights in the cache.
+BAND = 8
+
+
 PRODUCT = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_warps": 8, "num_stages": 3}
 
 #: How a matrix's gradient is tiled; its sum runs over BLOCK_M rows at a time.
@@ -41,11 +45,15 @@ def _product(
     G, N, K,
     w_group, w_n, w_k,
     GROUPS: tl.constexpr,
+    TILES, COLUMNS, BAND: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     OPERAND: tl.constexpr,
 ):  # fmt: skip
     """out[r, n] = Σ a[r, k] · w[group of r, n, k]."""
-    tile, column = tl.program_id(0), tl.program_id(1)
+    band = tl.program_id(0) // (BAND * COLUMNS)
+    within = tl.program_id(0) % (BAND * COLUMNS)
+    height = tl.minimum(TILES - band * BAND, BAND)
+    tile, column = band * BAND + within % height, within // height
     group, start, left = _group_of_tile(sizes, tile, G, BLOCK_M, GROUPS)
     if group >= 0:
         inside = tl.arange(0, BLOCK_M)
@@ -105,12 +113,15 @@ def _by_matrix(a: torch.Tensor, w: torch.Tensor, sizes: torch.Tensor) -> torch.T
     # At most one tile a group is not full.
     tiles = triton.cdiv(rows, tiling["BLOCK_M"]) + groups
     columns = triton.cdiv(n, tiling["BLOCK_N"])
-    grid = (tiles, columns)
+    grid = (tiles * columns,)
     _product[grid](
         *(a, w, sizes, out),
         *(groups, n, k),
         *w.stride(),
         GROUPS=triton.next_power_of_2(groups),
+        TILES=tiles,
+        COLUMNS=columns,
+        BAND=BAND,
         **tiling,
         OPERAND=_operand(a),
     )
