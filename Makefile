@@ -37,7 +37,7 @@ imports: $(VENV)/test-installed
 types: $(VENV)/test-installed
 	$(BIN)/mypy
 
-# Asks pypi.org for advisories on what a user installs; needs more network than a package index.
+# Asks the advisory database about what a user installs; needs more network than a package index.
 audit:
 	$(PYTHON) -m venv .audit
 	.audit/bin/pip install --quiet pip-audit

@@ -115,7 +115,7 @@ def scale() -> Rows:
         return [
             {
                 "at scale": entry.attrib["name"],
-                "processor s": float(entry.attrib["value"]),
+                "CPU s": float(entry.attrib["value"]),
                 "its test": "failed" if test.find("failure") is not None else "passed",
             }
             for test in ET.parse(path).iter("testcase")
@@ -127,20 +127,8 @@ def read(name: str) -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text())
 
 
-#: Seconds a whole command on an H200 with 16 cores, before processes were forked (2026-11-22).
-BEFORE = {
-    ("five forward", "baseline"): "13-20",
-    ("five forward", "the same"): "28-54",
-    ("five forward", "a clear loss"): "28-31",
-    ("two with backward", "the same"): "50",
-    ("sixteen light, quick: four", "the same"): "30.4, all sixteen",
-}
-#: What a record says of cases that were run again when a replica's figure was a median.
-MEDIANS = ", medians"
-
-
 def whole_commands() -> Rows:
-    """From start to end by the clock on the wall, with what it took before."""
+    """From start to end by the clock on the wall."""
     rounds = read("gpu_rounds_h200")["rounds"]
     rows = []
     for cases, kind in dict.fromkeys((entry["cases"], entry["round"]) for entry in rounds):
@@ -151,7 +139,6 @@ def whole_commands() -> Rows:
             {
                 "cases": cases,
                 "round": kind,
-                "before s": BEFORE.get((cases.removesuffix(MEDIANS), kind), "-"),
                 "median s": statistics.median(walls),
                 "longest s": max(walls),
                 "commands": len(alike),
@@ -252,7 +239,7 @@ def device() -> Rows:
     return [{"device (paired session)": "H200", **total}]
 
 
-ROUNDS = "`benchmarks/gpu_rounds.py` (2026-11-23, medians 2026-11-24, on other hosts; 16 cores)"
+ROUNDS = "`benchmarks/gpu_rounds.py` (2026-11-24, two hosts with 16 cores, torch 2.11, Triton 3.6)"
 SECTIONS = (
     ("Idle", "measured here", idle),
     ("A case", "measured here", cases),

@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_kopt.campaign.campaign import Campaign
@@ -43,25 +43,26 @@ def pictures() -> dict[str, str]:
     """Return the SVG of each outcome by its name."""
     verdict = Verdict.model_validate_json(GATE.read_text())
     drawn = {"gate": svg("pytest --kopt-base HEAD", verdict_lines(verdict))}
+    for name, (number, attempt) in ROUNDS.items():
+        drawn[name] = svg("pytest --kopt-round next", kept_lines(number, attempt))
+    return drawn
+
+
+def kept_lines(number: int, attempt: int) -> list[str]:
+    """Return the section `kopt` of an attempt's session, after the first failure of a case."""
     with tempfile.TemporaryDirectory() as root:
         copy = Path(root, "agent/workspace", CAMPAIGN.name)
         shutil.copytree(CAMPAIGN, copy)
         campaign = Campaign(Layout(copy), Path(root))
-        for name, (number, attempt) in ROUNDS.items():
-            drawn[name] = svg("pytest --kopt-round next", round_lines(campaign, number, attempt))
-    return drawn
-
-
-def round_lines(campaign: Campaign, number: int, attempt: int) -> Iterator[str]:
-    """Yield the section `kopt` of an attempt's session, after the first failure of a case."""
-    archive = campaign.kept(number, campaign.state.rounds[number].attempts[attempt])
-    # The page of the round names the commit as well; it is about the last attempt.
-    page = Verdict.model_validate_json(campaign.layout.verdict(number).read_text())
-    verdict = page if page.attempt == attempt else archive.verdict()
-    failures = [shape.diagnosis.text for shape in verdict.shapes if shape.diagnosis]
-    yield from failures[0].splitlines() if failures else ()
-    yield f"{' kopt ':=^{COLUMNS}}"
-    yield from result_lines(archive.results(), Closing(verdict), verdict.rooflines)
+        archive = campaign.kept(number, campaign.state.rounds[number].attempts[attempt])
+        # The page of the round names the commit as well; it is about the last attempt.
+        page = Verdict.model_validate_json(campaign.layout.verdict(number).read_text())
+        verdict = page if page.attempt == attempt else archive.verdict()
+        failures = [shape.diagnosis.text for shape in verdict.shapes if shape.diagnosis]
+        lines = failures[0].splitlines() if failures else []
+        closing = Closing(verdict)
+        shown = result_lines(archive.results(), closing, verdict.rooflines)
+        return [*lines, f"{' kopt ':=^{COLUMNS}}", *shown]
 
 
 def svg(command: str, lines: Iterable[str]) -> str:

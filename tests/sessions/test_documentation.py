@@ -1,7 +1,11 @@
 """Every command in README.md and docs/ runs, in the order in which a reader meets it.
 
-An HTML comment above a fenced block says what it is for: `file: PATH` writes it into the page's
-project, `run` (or `run: exit N`) runs it, `not run: WHY` excuses it, `commit` commits everything.
+An HTML comment above a fenced block says what the block is for:
+
+- `file: PATH` writes it into the page's project, `commit` commits everything;
+- `run` (or `run: exit N`) runs it, `run on a GPU` does if there is one;
+- `not run: WHY` excuses it;
+- `shown: NAME round N` quotes a campaign of docs/campaigns.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 from pytest_kopt.honesty.audit import NOTED
 from pytest_kopt.honesty.checks import ANY, TABLE
@@ -32,10 +37,10 @@ PAGES = sorted(
 #: Pages whose commands are real rounds, or sessions in Triton's interpreter.
 SLOW = {
     *(
-        "README.md",
         "docs/campaigns-elsewhere.md",
         "docs/cases.md",
         "docs/languages.md",
+        "docs/laptop.md",
         "docs/many-gpus.md",
         "docs/races.md",
     ),
@@ -65,10 +70,10 @@ def steps(page: str) -> Iterator[Step]:
 def test_every_command_is_run_or_excused(page: str) -> None:
     for step in steps(page):
         if step.language in ("sh", "bash", "shell", "console"):
-            assert re.fullmatch(r"run(: exit \d+)?|not run: \w.*", step.order), step
+            assert re.fullmatch(r"run( on a GPU)?(: exit \d+)?|not run: \w.*", step.order), step
         if step.order.startswith(("run", "not run")):
             assert step.language == "sh", step
-        assert re.match(r"file: |run|not run: |commit$|$", step.order), step
+        assert re.match(r"file: |run|not run: |shown: |commit$|$", step.order), step
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -83,9 +88,21 @@ def test_every_link_leads_somewhere(page: str) -> None:
     "page", [pytest.param(p, marks=[pytest.mark.long] if p in SLOW else []) for p in PAGES]
 )
 def test_the_commands_of_a_page_run(page: str, empty: Project, tmp_path: Path) -> None:
-    found = list(steps(page))
+    found = [step for step in steps(page) if not step.order.startswith("run on a GPU")]
     if not any(step.order.startswith("run") for step in found):
         pytest.skip("no command to run")
+    play(found, empty, tmp_path)
+
+
+@pytest.mark.gpu
+def test_the_commands_of_a_page_run_on_a_gpu(empty: Project, tmp_path: Path) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    play(list(steps("README.md")), empty, tmp_path)
+
+
+def play(found: list[Step], empty: Project, tmp_path: Path) -> None:
+    """Write the files of a page into a project and run its commands there."""
     empty.write("pyproject.toml", BENCHMARKS)
     empty.write(".gitignore", "__pycache__/\n")
     if any("docs/campaigns" in step.text for step in found):

@@ -1,0 +1,108 @@
+"""What README and the pages may say: figures with their source, no to-do, no claim for AMD."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+from terminal_pictures import kept_lines
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    ROOT / "README.md",
+    *sorted(ROOT.glob("docs/*.md")),
+    *sorted(ROOT.glob("docs/campaigns/**/*.md")),
+    *sorted(ROOT.glob("docs/campaigns/*/report.html")),
+    *sorted(ROOT.glob("docs/pictures/*.svg")),
+    *sorted(ROOT.glob("knowledge/**/*.md")),
+    *sorted(ROOT.glob("conftest_templates/*.md")),
+]
+#: A measured figure: a time, a share, a rate, or a count of trials.
+FIGURE = re.compile(
+    r"\d (s|ms|µs|GB/s|TB/s|TFLOPS)\b|\d %|\b(\d+|none|one) of \d+|\d×|×\d|\| \d+(\.\d+)? \|"
+)
+DEVICE = re.compile(r"\b(H100|H200|CPU)\b")
+SOURCE = re.compile(r"`(python|pytest|kopt) |\(docs/campaigns/|The last command")
+INDEX_HOSTS = re.compile(r"pypi\.org|pythonhosted|download\.pytorch|registry\.npmjs|deb\.debian")
+
+
+def passages(text: str) -> list[str]:
+    """Return the paragraphs, list items and table rows of a page without its code blocks."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return [part for part in re.split(r"\n\s*\n|\n(?=[-|])", text) if part.strip()]
+
+
+def test_a_figure_of_the_readme_names_device_date_and_command() -> None:
+    text = (ROOT / "README.md").read_text()
+    figures = [part for part in passages(text) if FIGURE.search(part)]
+    assert len(figures) >= 4, "the pattern finds the figures that are there"
+    for part in figures:
+        assert DEVICE.search(part) and re.search(r"2026-\d\d-\d\d", part), part
+        assert SOURCE.search(part), part
+
+
+@pytest.mark.parametrize(
+    ("cases", "kind"),
+    [
+        ("five forward", "baseline"),
+        ("five forward", "a clear gain"),
+        ("two with backward", "a clear gain"),
+    ],
+)
+def test_the_seconds_of_the_readme_are_those_that_were_measured(cases: str, kind: str) -> None:
+    rounds = json.loads((ROOT / "docs/results/gpu_rounds_h200.json").read_text())["rounds"]
+    walls = [
+        entry["wall s"] for entry in rounds if (entry["cases"], entry["round"]) == (cases, kind)
+    ]
+    row = f"| {statistics.median(walls):.1f} | H200, torch 2.11, Triton 3.6, 2026-11-24, "
+    assert f"{row}median of {len(walls)} |" in (ROOT / "README.md").read_text()
+
+
+def test_the_readme_quotes_a_kept_session() -> None:
+    text = (ROOT / "README.md").read_text()
+    found = re.search(r"<!-- shown: softmax round (\d+) -->\n```text\n(.*?)\n```", text, re.DOTALL)
+    assert found is not None
+    printed = list(kept_lines(int(found[1]), 1))
+    for line in found[2].splitlines():
+        assert line in printed, line
+
+
+def test_the_corpus_is_as_large_as_the_page_says() -> None:
+    text = " ".join((ROOT / "docs/honesty.md").read_text().split())
+    words = {6: "six", 9: "nine"}
+    for folder, kernels in (("cheats", "cheats"), ("honest", "honest kernels")):
+        texts = [path.read_text() for path in (ROOT / "tests/corpus" / folder).glob("*__*.py")]
+        on_gpu = sum("NEEDS = 'cuda'" in text or 'NEEDS = "cuda"' in text for text in texts)
+        assert f"{len(texts)} {kernels}, {words[on_gpu]} of which need a GPU" in text
+
+
+def test_no_page_says_that_evidence_is_gone() -> None:
+    for page in PAGES:
+        assert "evidence is gone" not in page.read_text(), page
+
+
+def test_a_page_that_names_amd_says_that_it_was_never_run() -> None:
+    """The knowledge pages are about the hardware, not about what kopt did on it."""
+    for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]:
+        text = page.read_text()
+        if re.search(r"\b(AMD|ROCm|HIP|MI300X?|rocprofv3|hipcc)\b", text):
+            assert "implemented, never run on hardware" in text, page
+
+
+def test_no_file_names_a_host_of_a_package_index() -> None:
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    for name in filter(None, tracked.split("\0")):
+        path = ROOT / name
+        if path == Path(__file__) or not path.is_file() or path.suffix == ".png":
+            continue
+        assert not INDEX_HOSTS.search(path.read_text(errors="replace")), name
