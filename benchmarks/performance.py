@@ -150,7 +150,7 @@ def whole_commands() -> Rows:
 
 
 def paired() -> Rows:
-    """Rounds of identical code: what a verdict costs, and how far from nothing it was at most."""
+    """Rounds of identical code: how many were accepted, and the largest difference."""
     rows = []
     for name, where in (
         ("paired_aa_h200", "H200, 5 cases, before the checks of honesty"),
@@ -169,15 +169,12 @@ def paired() -> Rows:
             entry["aggregate"]["change_pct"] if "aggregate" in entry else entry["change_pct"]
             for entry in said
         ]
-        walls = [entry.get("wall_seconds", entry.get("seconds")) for entry in said]
-        wall = statistics.median([w for w in walls if w] or [float("nan")])
         rows.append(
             {
                 "identical code": where,
                 "rounds": len(said),
                 "accepted": sum(entry["decision"].startswith("ACCEPTED") for entry in said),
                 "worst geomean %": max(abs(change) for change in changes),
-                "wall s a round": wall,
             }
         )
     return rows
@@ -245,7 +242,7 @@ SECTIONS = (
     ("A case", "measured here", cases),
     ("Decision, status and report", "measured here", scale),
     ("Whole commands on an H200", ROUNDS, whole_commands),
-    ("A paired verdict", "`benchmarks/paired_gpu.py`, `benchmarks/paired_cpu.py`", paired),
+    ("Identical code", "`benchmarks/paired_gpu.py`, `benchmarks/paired_cpu.py`", paired),
     ("Resolution", "`benchmarks/paired_gpu.py`, `pytest --kopt-calibrate`", resolution),
     ("Start-up of workers", "`benchmarks/worker_startup.py`", startup),
     ("Workers", "`benchmarks/gpu_scaling.py`", workers),
