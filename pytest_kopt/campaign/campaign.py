@@ -87,6 +87,7 @@ class Campaign:
         manifests.check_kernel_paths(self.manifest.kernel_source, self.root, self._bounds)
         if self.repository is None or not self.manifest.git_commit:
             return
+        lineage.check_repository(self.manifest.kernel_source, self.root, self.repository)
         busy = self.repository.operation_in_progress()
         if busy:
             raise BadInput(f"{busy} is in progress", where="git", legal="finish or abort it first")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pytest_kopt import policies, wire
 from pytest_kopt.campaign import commands
+from pytest_kopt.campaign.git.lineage import check_repository
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.git.worktrees import counterpart
 from pytest_kopt.campaign.kernel import files_of
@@ -154,10 +155,13 @@ def tree_gaps(given: Manifest, root: Path, repository: Repository | None) -> lis
     found = [f"git: {busy} is in progress; finish or abort it"] if busy else []
     if repository.head is None:
         return [*found, "git: the repository has no commit yet"]
+    with listed(found):
+        check_repository(given.kernel_source, root, repository)
     inside = [
         repository.relative(root, source)
         for source in given.kernel_source
         if (root / source).resolve().is_relative_to(repository.root.resolve())
+        and repository.nested_around(root / source) is None
     ]
     dirty = repository.dirty(inside) if inside else []
     if dirty:

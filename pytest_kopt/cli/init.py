@@ -154,6 +154,8 @@ def init(arguments: argparse.Namespace) -> None:
         print(
             f"branch: {given.git_branch}, checked out now; {came_from or 'no branch'} is as it was"
         )
+    if repository is not None and given.git_commit:
+        print(f"commits: by {repository.committer}; without hooks or signatures")
     for line in tip_lines(project.campaign(arguments.name)):
         print(line)
     print(f"written to {layout.manifest}; confirm it, then:")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pytest_kopt.campaign.campaign import Campaign
+from pytest_kopt.campaign.git import lineage
 from pytest_kopt.campaign.history import counters, stops
 from pytest_kopt.campaign.history.counters import NEW_DIRECTIONS, Review
 from pytest_kopt.campaign.history.memory import unmasked_rounds
@@ -38,12 +40,26 @@ class Closing:
 def closing_lines(campaign: Campaign, policy: Policy) -> Iterator[str]:
     """Yield the Termination Check where a condition holds, else the review due between rounds."""
     state = campaign.state
+    yield from _uncommitted_lines(campaign)
     found = stops.check(campaign.name, state, campaign.manifest, policy)
     if stops.holding(found):
         yield from termination_lines(found)
         yield from going_on_lines(campaign, found)
     elif not state.has_begun(state.next_round):
         yield from review_lines(counters.review(unmasked_rounds(state)), campaign.name)
+
+
+def _uncommitted_lines(campaign: Campaign) -> Iterator[str]:
+    last = max(campaign.state.rounds.values(), key=lambda item: item.last_event, default=None)
+    if last is None or campaign.repository is None or not campaign.manifest.git_commit:
+        return
+    files = lineage.uncommitted(campaign.root, campaign.repository, last)
+    if files:
+        names = " ".join(map(shlex.quote, files))
+        yield (
+            f"HEAD still holds the version that was rolled back: {', '.join(files)} differ(s) from "
+            f"it now. Fix: git commit -m 'Back to the current best' -- {names}"
+        )
 
 
 def termination_lines(found: Sequence[Stop]) -> Iterator[str]:

@@ -14,6 +14,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from pytest_kopt.campaign.git.repository import Repository
+
 from .paired import (
     A_LITTLE_SLOWER,
     DIES_LATE,
@@ -402,8 +404,17 @@ def test_a_submodule_that_changed(gate: Gate, tmp_path: Path) -> None:
     project.git(*local, "submodule", "--quiet", "add", str(other.root), "vendor")
     project.commit_all("With a submodule")
     project.write("vendor/kernels/plain.py", kernel(FASTER, "new"))
+    repository = Repository.around(project.root)
+    assert repository is not None
+    assert repository.contents_at("HEAD") == {
+        "vendor/kernels/plain.py": other.read("kernels/plain.py").encode()
+    }
+    Project(project.root / "vendor").commit_all("Faster")
+    project.git("checkout", "--quiet", "-b", "bump")
+    project.commit_all("Bump the submodule")
+    (project.root / "vendor/.git").rename(tmp_path / "away")
     message = refused(gate)
-    assert "submodule 'vendor'" in message and "clean" in message
+    assert "vendor" in message and "git submodule update --init vendor" in message
 
 
 @pytest.mark.parametrize(

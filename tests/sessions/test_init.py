@@ -74,6 +74,7 @@ def test_a_campaign_is_set_up(ready: Project) -> None:
         assert re.search(rf"^{key}:", run.out, re.MULTILINE), "every field is printed to confirm"
     assert f"pytest --kopt-campaign {CAMPAIGN} --kopt-round 1" in run.out
     assert f"branch: optimize/{CAMPAIGN}, checked out now; main is as it was" in run.out
+    assert re.search(r"^commits: by .+ <.+>.*; without hooks or signatures$", run.out, re.MULTILINE)
     readme = (ready.campaign / "README.md").read_text()
     for title in ("Target", "Inputs", "Hard constraints", "Hardware facts", "Roofline"):
         assert f"## {title}\n" in readme

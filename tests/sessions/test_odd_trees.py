@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -184,6 +185,55 @@ def test_other_repositories_inside_are_nobodys_business(started: Project) -> Non
     assert started.round("next").code == 0
     assert part.read("code.c") == "int y;\n"
     assert started.git("show", "--format=", "--name-only", "HEAD").split() == [KERNEL]
+
+
+def test_a_kernel_in_a_submodule_is_refused_before_anything_is_written(
+    started: Project, tmp_path: Path
+) -> None:
+    part = Project(tmp_path / "part")
+    part.write("fast.py", "def fast(x):\n    return x\n")
+    part.commit_all()
+    local = ("-c", "protocol.file.allow=always")
+    started.git(*local, "submodule", "--quiet", "add", str(part.root), "vendor")
+    started.commit_all("Add a submodule")
+    words = ("init", "inner", "--op", "work", "--backend", "TORCH", "--gpu", "cpu")
+    run = started.kopt(*words, "--kernel", "vendor/fast.py")
+    assert run.code == 4 and "repository 'vendor'" in run.refusal
+    assert f"cd {started.root}/vendor && kopt init" in run.refusal
+    assert not (started.root / "agent/workspace/inner").exists()
+    assert started.round("next").code == 4, "the kernel is as it was"
+
+
+def test_a_campaign_whose_kernel_became_a_repository_says_so(started: Project) -> None:
+    """Its commit ended in a traceback, and so did every session after it."""
+    started.write(KERNEL, FASTER)
+    started.git("init", "--quiet", "kernels")
+    run = started.round("next")
+    assert run.code == 4 and "repository 'kernels'" in run.refusal
+    shutil.rmtree(started.root / "kernels/.git")
+    assert started.round("next").code == 0
+
+
+def test_a_tree_of_another_owner_gets_gits_own_words(started: Project) -> None:
+    started.write(KERNEL, FASTER)
+    foreign = {"GIT_TEST_ASSUME_DIFFERENT_OWNER": "1"}
+    run = started.pytest("--kopt-round", "next", **foreign)
+    assert run.code == 4 and "safe.directory" in run.refusal
+    run = started.pytest("--kopt-base", "HEAD", "--kopt-compare", "auto", **foreign)
+    assert run.code == 4 and "safe.directory" in run.refusal
+    assert started.round("next").code == 0
+
+
+def test_a_candidate_that_was_committed_by_hand_and_rolled_back(started: Project) -> None:
+    started.write(KERNEL, SLOWER)
+    started.commit_all("By hand")
+    run = started.round("next")
+    assert run.code == 8
+    command = f"git commit -m 'Back to the current best' -- {KERNEL}"
+    assert f"HEAD still holds the version that was rolled back: {KERNEL}" in run.text
+    assert command in run.text
+    started.git("commit", "--quiet", "-m", "Back", "--", KERNEL)
+    assert not started.git("status", "--porcelain", "--", KERNEL)
 
 
 @contextmanager

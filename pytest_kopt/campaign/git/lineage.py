@@ -5,7 +5,9 @@ Tree and campaign may have come from another machine, each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import shlex
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +43,19 @@ def check_branch(name: str, root: Path, repository: Repository, state: CampaignS
     )
 
 
+def check_repository(sources: Iterable[str], root: Path, repository: Repository) -> None:
+    """Raise BadInput for a kernel whose commits would be another repository's."""
+    for source in sources:
+        nested = repository.nested_around(root / source)
+        if nested is not None:
+            raise BadInput(
+                f"lies in the repository {os.path.relpath(nested, root)!r} (a submodule?), which "
+                "has commits of its own",
+                where=f"kernel {source!r}",
+                legal=f"cd {shlex.quote(str(nested))} && kopt init …, or --branch none",
+            )
+
+
 def edited(root: Path, manifest: Manifest, state: CampaignState) -> list[str]:
     attempt = state.incumbent
     if attempt is None or attempt.decided is None:
@@ -49,6 +64,17 @@ def edited(root: Path, manifest: Manifest, state: CampaignState) -> list[str]:
     known = [path for path in manifest.kernel_source if (root / path).exists()]
     found = KernelVersion.take(root, known).hashes
     return [path for path in sorted({*accepted, *found}) if accepted.get(path) != found.get(path)]
+
+
+def uncommitted(root: Path, repository: Repository, item: Round) -> list[str]:
+    """Return the kernel files that were restored and that HEAD has otherwise.
+
+    A commit made by hand holds the version that was rolled back.
+    """
+    applied = item.last.applied
+    restored = applied.restored if applied else []
+    paths = {repository.relative(root, path): path for path in restored}
+    return sorted(paths[path] for path in repository.dirty(paths)) if paths else []
 
 
 #: Files to commit by their path in the project; None where one goes.

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from pytest_kopt.errors import BadInput, CannotFinish
 
@@ -31,6 +31,12 @@ _IN_PROGRESS = {
 _LOCKED = re.compile(r"\.lock': File exists|cannot lock ref")
 _TRIES, _PAUSE_SECONDS = 50, 0.1
 
+#: Characters of a command that a message shows.
+_SHOWN = 80
+
+#: Who commits where git has no identity.
+_NAME, _EMAIL = "pytest-kopt", "pytest-kopt@localhost"
+
 _ABSENT, _SUBMODULE = "000000", "160000"
 
 
@@ -40,7 +46,8 @@ class Change:
 
     path: str
     existed: bool
-    is_submodule: bool
+    #: The commit of a submodule in the older version, None for a file.
+    submodule: str | None = None
 
 
 class Repository:
@@ -52,7 +59,10 @@ class Repository:
 
     @classmethod
     def around(cls, directory: Path) -> Repository | None:
-        """Return the repository that holds `directory`, None where there is none."""
+        """Return the repository that holds `directory`, None where there is none.
+
+        Raises BadInput, with git's words, for a repository in which git refuses to work.
+        """
         try:
             import git
         except ImportError:  # GitPython refuses to be imported where there is no git
@@ -61,7 +71,12 @@ class Repository:
             repo = git.Repo(directory, search_parent_directories=True)
         except (git.InvalidGitRepositoryError, git.NoSuchPathError):
             return None
-        return None if repo.bare else cls(repo)
+        if repo.bare:
+            return None
+        repository = cls(repo)
+        # Git works in no tree of another owner, and says how to allow it.
+        repository._git("rev-parse", "--git-dir")
+        return repository
 
     @property
     def branch(self) -> str | None:
@@ -77,7 +92,7 @@ class Repository:
     def trees(self) -> dict[Path, str | None]:
         """The work trees on disk, the main one first if any, by branch (None: detached HEAD)."""
         found: dict[Path, str | None] = {}
-        for block in self._repo.git.worktree("list", "--porcelain").split("\n\n"):
+        for block in self._git("worktree", "list", "--porcelain").split("\n\n"):
             told = dict(line.partition(" ")[::2] for line in block.splitlines())
             path = Path(told.get("worktree", ""))
             # For a submodule git names the folder of its database, which is no tree.
@@ -102,21 +117,39 @@ class Repository:
 
     @property
     def is_submodule(self) -> bool:
-        return bool(self._repo.git.rev_parse("--show-superproject-working-tree"))
+        return bool(self._git("rev-parse", "--show-superproject-working-tree"))
 
     @property
     def is_shallow(self) -> bool:
         """Whether history was cut off when this clone was made."""
-        return bool(self._repo.git.rev_parse("--is-shallow-repository") == "true")
+        return self._git("rev-parse", "--is-shallow-repository") == "true"
 
-    def _answer(self, *words: str, refused: BadInput | None = None) -> str | None:
-        """Return what a git command says; where it fails, None, or raise with git's own words."""
-        code, said, why = self._repo.git.execute(
-            ["git", *words], with_extended_output=True, with_exceptions=False
+    def _git(self, *words: str, env: Mapping[str, str] | None = None) -> str:
+        """Return what a git command prints; BadInput, with git's own words, where it fails."""
+        code, printed, why = self._run(*words, env=env)
+        if code:
+            raise BadInput(" ".join(why.split()), where=" ".join(["git", *words])[:_SHOWN])
+        return printed
+
+    def _answer(self, *words: str) -> str | None:
+        """Return what a git command prints, None where it fails."""
+        code, printed, _ = self._run(*words)
+        return None if code else printed
+
+    def _run(
+        self,
+        *words: str,
+        env: Mapping[str, str] | None = None,
+        stdin: BinaryIO | None = None,
+    ) -> tuple[int, str, str]:
+        code, printed, why = self._repo.git.execute(
+            ["git", *words],
+            istream=stdin,
+            env=env,
+            with_extended_output=True,
+            with_exceptions=False,
         )
-        if code and refused:
-            raise BadInput(f"{refused.what}: {why}", where=refused.where)
-        return None if code else str(said)
+        return code, str(printed), str(why)
 
     def commit_of(self, ref: str) -> str | None:
         """Return the commit that a ref names, None when it names none here."""
@@ -133,20 +166,47 @@ class Repository:
 
     def changed_since(self, commit: str) -> list[Change]:
         """Return how the work tree differs from a commit, untracked files included."""
-        raw = self._repo.git.diff(
-            *("--raw", "-z", "--no-renames", "--ignore-submodules=none", commit, "--")
-        ).split("\0")
+        words = ("--raw", "-z", "--no-abbrev", "--no-renames", "--ignore-submodules=none")
+        raw = self._git("diff", *words, commit, "--").split("\0")
         changes = []
         for head, path in zip(raw[::2], raw[1::2], strict=False):
-            old, new = head.removeprefix(":").split()[:2]
-            changes.append(Change(path, old != _ABSENT, _SUBMODULE in (old, new)))
-        untracked = self._repo.git.ls_files("--others", "--exclude-standard", "-z").split("\0")
+            old, new, content = head.removeprefix(":").split()[:3]
+            module = content if _SUBMODULE in (old, new) else None
+            changes.append(Change(path, old != _ABSENT, module))
+        untracked = self._git("ls-files", "--others", "--exclude-standard", "-z").split("\0")
         # What HEAD lost and the tree has again is untracked too.
         new = {*filter(None, untracked)} - {change.path for change in changes}
-        return [*changes, *(Change(path, False, False) for path in sorted(new))]
+        return [*changes, *(Change(path, False) for path in sorted(new))]
+
+    def contents_at(self, commit: str) -> dict[str, bytes | None]:
+        """Return what a commit held of the paths that the work tree has otherwise, None for none.
+
+        Files of submodules are read in theirs; BadInput where its older commit is not here.
+        """
+        contents: dict[str, bytes | None] = {}
+        for change in self.changed_since(commit):
+            if change.submodule is None:
+                old = self.content(commit, change.path) if change.existed else None
+                contents[change.path] = old
+                continue
+            for path, old in self._submodule(change).contents_at(change.submodule).items():
+                contents[f"{change.path}/{path}"] = old
+        return contents
+
+    def _submodule(self, change: Change) -> Repository:
+        """Return a changed submodule's repository, if it holds the older commit."""
+        where, commit = self.root / change.path, change.submodule or ""
+        inner = Repository.around(where) if where.is_dir() else None
+        if inner is None or inner.root.resolve() == self.root.resolve():
+            legal = f"git submodule update --init {change.path}"
+            raise BadInput("the submodule is not checked out", where=change.path, legal=legal)
+        if inner.commit_of(commit) is None:
+            what = f"the submodule was at {commit[:12]}, which is not in its repository here"
+            raise BadInput(what, where=change.path, legal=f"git -C {change.path} fetch --all")
+        return inner
 
     def committed_since(self, commit: str) -> list[str]:
-        found = self._repo.git.diff("--name-only", "-z", "--no-renames", commit, "HEAD", "--")
+        found = self._git("diff", "--name-only", "-z", "--no-renames", commit, "HEAD", "--")
         return [path for path in found.split("\0") if path]
 
     def first_parents(self, old: str, new: str) -> list[str] | None:
@@ -155,37 +215,50 @@ class Repository:
         Only those that descend from `old`; None where `new` does not.
         """
         words = ("--first-parent", "--ancestry-path", "--reverse", f"{old}..{new}")
-        return self._repo.git.rev_list(*words).split() or None
+        return self._git("rev-list", *words).split() or None
 
     def described(self, commit: str) -> tuple[str, str, list[str]]:
         format = "--format=%an%x00%P%x00%s"
-        author, parents, subject = self._repo.git.show("--no-patch", format, commit).split("\0")
+        author, parents, subject = self._git("show", "--no-patch", format, commit).split("\0")
         return subject, author, parents.split()
 
     def blobs(self, commit: str) -> dict[str, str]:
         """Return the paths of a commit, each with what git calls its content and mode."""
-        listing = self._repo.git.ls_tree("-r", "-z", "--full-tree", commit).split("\0")
+        listing = self._git("ls-tree", "-r", "-z", "--full-tree", commit).split("\0")
         return {path: told for told, _, path in (e.partition("\t") for e in listing if e)}
 
     def content(self, commit: str, path: str) -> bytes:
         """Return a file as a check-out of a commit would have it."""
-        found: bytes = self._repo.git.cat_file(
-            "--filters", f"{commit}:{path}", stdout_as_string=False, strip_newline_in_stdout=False
+        code, content, why = self._repo.git.execute(
+            ["git", "cat-file", "--filters", f"{commit}:{path}"],
+            with_extended_output=True,
+            with_exceptions=False,
+            stdout_as_string=False,
+            strip_newline_in_stdout=False,
         )
-        return found
+        if code:
+            raise BadInput(" ".join(str(why).split()), where=f"{path} at {commit[:12]}")
+        assert isinstance(content, bytes)
+        return content
 
     def committed(self, paths: Iterable[str]) -> dict[str, bytes]:
         """Return what HEAD holds of files, b"" for one that it lacks; without what git ignores."""
-        import git
-
-        paths = list(paths)
-        found = {}
-        for path in sorted(set(paths) - set(self._repo.ignored(*paths))):
+        paths = set(paths)
+        contents = {}
+        for path in sorted(paths - self._ignored(paths)):
             try:
-                found[path] = self.content("HEAD", path)
-            except git.GitCommandError:
-                found[path] = b""
-        return found
+                contents[path] = self.content("HEAD", path)
+            except BadInput:
+                contents[path] = b""
+        return contents
+
+    def _ignored(self, paths: Iterable[str]) -> set[str]:
+        """Return those of `paths` that git ignores; it tells of none in a submodule."""
+        with tempfile.TemporaryFile() as names:
+            names.write("".join(f"{path}\0" for path in paths).encode())
+            names.seek(0)
+            _, printed, _ = self._run("check-ignore", "-z", "--stdin", stdin=names)
+        return {*filter(None, printed.split("\0"))}
 
     def operation_in_progress(self) -> str | None:
         """Return "a merge", "a rebase", … where git waits for the user to finish one."""
@@ -194,33 +267,31 @@ class Repository:
 
     def dirty(self, paths: Iterable[str]) -> list[str]:
         """Return those of `paths` (relative to the root) that differ from HEAD or are untracked."""
-        listing = self._repo.git.status("--porcelain", "-z", "--no-renames", "-uall", "--", *paths)
+        listing = self._git("status", "--porcelain", "-z", "--no-renames", "-uall", "--", *paths)
         return [entry[3:] for entry in listing.split("\0") if entry]
 
     def switch(self, branch: str) -> None:
         """Check out a branch, made from HEAD when it does not exist; edits stay in the tree."""
-        refused = BadInput(f"git cannot switch to {branch!r}", where="git_branch")
-        self._answer("switch", *[] if self.has_branch(branch) else ["-c"], branch, refused=refused)
+        self._git("switch", *[] if self.has_branch(branch) else ["-c"], branch)
 
     def add_tree(self, path: Path, branch: str) -> None:
         """Add a work tree on a branch, made from HEAD when it does not exist."""
         place = [str(path), branch] if self.has_branch(branch) else ["-b", branch, str(path)]
-        refused = BadInput(f"git cannot make a tree at {path}", where="--worktree")
-        self._answer("worktree", "add", "--quiet", *place, refused=refused)
+        self._git("worktree", "add", "--quiet", *place)
 
     def add_tree_at(self, path: Path, commit: str) -> None:
         """Add a work tree on no branch that holds a commit."""
-        self._repo.git.worktree("prune")
-        self._repo.git.worktree("add", "--quiet", "--detach", "--force", str(path), commit)
+        self._git("worktree", "prune")
+        self._git("worktree", "add", "--quiet", "--detach", "--force", str(path), commit)
 
     def move_to(self, commit: str) -> None:
         """Have this work tree hold a commit and nothing else but what git ignores."""
-        self._repo.git.checkout("--quiet", "--detach", "--force", commit)
-        self._repo.git.clean("-ffdq")
+        self._git("checkout", "--quiet", "--detach", "--force", commit)
+        self._git("clean", "-ffdq")
 
     def remove_tree(self, path: Path) -> None:
         """Remove a work tree with whatever is in it; its branch stays."""
-        self._repo.git.worktree("remove", "--force", str(path))
+        self._git("worktree", "remove", "--force", str(path))
 
     def lock_tree(self, reason: str) -> None:
         """Have git refuse to remove this work tree, and say why."""
@@ -231,7 +302,7 @@ class Repository:
         return branch in {head.name for head in self._repo.heads}
 
     def delete_branch(self, branch: str) -> None:
-        self._repo.git.branch("--quiet", "-D", branch)
+        self._git("branch", "--quiet", "-D", branch)
 
     def exclude(self, path: Path) -> None:
         """Keep a path of every tree out of git, through this clone's `.git/info/exclude`."""
@@ -252,24 +323,20 @@ class Repository:
         Raises CannotFinish for what git refuses, and while it waits for the user to finish
         something.
         """
-        from git import GitCommandError
-
         busy = self.operation_in_progress()
         if busy:
             raise CannotFinish(f"git cannot commit: {busy} is in progress")
-        ignored = set(self._repo.ignored(*files))
-        kept = {path: file for path, file in files.items() if path not in ignored}
+        tracked = {path: files[path] for path in set(files) - self._ignored(files)}
         for left in reversed(range(_TRIES)):
             try:
-                changes = self._index_changes(kept)
+                changes = self._index_changes(tracked)
                 commit = self._commit_of_changes(changes, message) if changes else ""
                 if changes:
-                    self._repo.git.update_index(*changes)
-            except GitCommandError as error:
-                said = str(error.stderr).strip()
+                    self._git("update-index", *changes)
+            except BadInput as error:
                 # Another git is at work here, that of a second campaign perhaps; it takes moments.
-                if not (left and _LOCKED.search(said)):
-                    raise CannotFinish(f"git cannot commit: {said}") from None
+                if not (left and _LOCKED.search(error.what)):
+                    raise CannotFinish(f"git cannot commit: {error.what}") from None
                 time.sleep(_PAUSE_SECONDS)
             else:
                 return commit or self.head or ""
@@ -277,48 +344,63 @@ class Repository:
 
     def _index_changes(self, files: Mapping[str, Path | None]) -> list[str]:
         """Store the contents and return the words with which `update-index` takes them up."""
-        git = self._repo.git
-        trusts_modes = git.config("--type=bool", "core.fileMode", with_exceptions=False) != "false"
+        trusts_modes = self._answer("config", "--type=bool", "core.fileMode") != "false"
         words = []
         for path, source in files.items():
             if source is None:
                 words += ["--force-remove", path]
                 continue
-            known = git.ls_tree("HEAD", "--", path) if self.head and not trusts_modes else ""
+            entry = ""
+            if self.head and not trusts_modes:
+                entry = self._git("ls-tree", "HEAD", "--", path)
             is_executable = trusts_modes and source.stat().st_mode & stat.S_IXUSR
-            mode = "100755" if is_executable or known.startswith("100755") else "100644"
-            content = git.hash_object("-w", f"--path={path}", "--", str(source.resolve()))
+            mode = "100755" if is_executable or entry.startswith("100755") else "100644"
+            content = self._git("hash-object", "-w", f"--path={path}", "--", str(source.resolve()))
             words += ["--add", "--cacheinfo", f"{mode},{content},{path}"]
         return words
 
     def _commit_of_changes(self, changes: Sequence[str], message: str) -> str:
         """Make HEAD's tree with changes a commit on top of it; "" where that changes nothing."""
-        git, head = self._repo.git, self.head
+        head = self.head
         # An index of its own: nothing of what the user has staged gets in.
-        with (
-            tempfile.TemporaryDirectory(prefix="pytest-kopt-") as directory,
-            git.custom_environment(GIT_INDEX_FILE=str(Path(directory, "index"))),
-        ):
-            git.read_tree(head or "--empty")
-            git.update_index(*changes)
-            tree = git.write_tree()
-        if head and tree == git.rev_parse(f"{head}^{{tree}}"):
+        with tempfile.TemporaryDirectory(prefix="pytest-kopt-") as directory:
+            index = {"GIT_INDEX_FILE": str(Path(directory, "index"))}
+            self._git("read-tree", head or "--empty", env=index)
+            self._git("update-index", *changes, env=index)
+            tree = self._git("write-tree", env=index)
+        if head and tree == self._git("rev-parse", f"{head}^{{tree}}"):
             return ""
         parents = ["-p", head] if head else []
-        with git.custom_environment(**self._identity()):
-            commit = str(git.commit_tree(tree, *parents, "-m", message.strip()))
+        identity = self._identity()
+        commit = self._git("commit-tree", tree, *parents, "-m", message.strip(), env=identity)
         title = f"commit: {message.splitlines()[0]}"
-        git(c="core.hooksPath=/dev/null").update_ref("-m", title, "HEAD", commit, head or "")
+        refs = ("update-ref", "-m", title, "HEAD", commit, head or "")
+        self._git("-c", "core.hooksPath=/dev/null", *refs)
         return commit
+
+    def nested_around(self, path: Path) -> Path | None:
+        """Return the repository within this one that holds a path, a submodule or a clone."""
+        root, resolved = self.root.resolve(), path.resolve()
+        folders = [folder for folder in (resolved, *resolved.parents) if root in folder.parents]
+        return next((folder for folder in folders if (folder / ".git").exists()), None)
 
     def relative(self, root: Path, path: str) -> str:
         """Return a path given relative to `root` as one relative to the work tree."""
         return (root / path).resolve().relative_to(self.root.resolve()).as_posix()
 
+    @property
+    def committer(self) -> str:
+        """Who a commit is by, as `NAME <EMAIL>`, and why where git does not know."""
+        name, email = self._answer("config", "user.name"), self._answer("config", "user.email")
+        if email or "GIT_AUTHOR_EMAIL" in os.environ:
+            name = os.environ.get("GIT_AUTHOR_NAME") or name or ""
+            return f"{name} <{os.environ.get('GIT_AUTHOR_EMAIL') or email}>".strip()
+        return f"{_NAME} <{_EMAIL}> (git has no user.email here)"
+
     def _identity(self) -> dict[str, str]:
         """Return the identity that git lacks here: author and committer each, if unset."""
-        if self._repo.git.config("user.email", with_exceptions=False):
+        if self._answer("config", "user.email"):
             return {}
-        ours = dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "pytest-kopt")
-        mail = dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), "pytest-kopt@localhost")
-        return {name: value for name, value in (ours | mail).items() if name not in os.environ}
+        names = dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), _NAME)
+        mails = dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), _EMAIL)
+        return {name: value for name, value in (names | mails).items() if name not in os.environ}

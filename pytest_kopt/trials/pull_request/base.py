@@ -58,19 +58,7 @@ class Base:
         if commit is None:
             what = "has no common history with HEAD here"
             raise refused(what, legal=cut or "a related branch")
-        changes = repository.changed_since(commit)
-        modules = [change.path for change in changes if change.is_submodule]
-        if modules:
-            raise refused(
-                f"submodule {modules[0]!r} is not what it was at {commit[:12]}, and its old content"
-                " is not in this repository",
-                legal="a submodule that is clean and unchanged",
-            )
-        old = {
-            change.path: repository.content(commit, change.path) if change.existed else None
-            for change in changes
-        }
-        return cls(ref, commit, repository.root.resolve(), old)
+        return cls(ref, commit, repository.root.resolve(), repository.contents_at(commit))
 
     def kernel_changes(self, harness: Iterable[str], patterns: Iterable[str]) -> list[str]:
         """Return the changed paths that can be kernel code: not the tests' harness."""
