@@ -339,14 +339,14 @@ def test_a_switch_that_would_lose_edits_is_refused_and_changes_nothing(work: Wor
     work.write(KERNEL, "A = 2\n")
     repository.commit(as_in_the_tree(work.root, KERNEL), "round-2")
     work.write(KERNEL, "A = 'edited'\n")
-    with pytest.raises(BadInput, match="git switch main: .*would be overwritten"):
+    with pytest.raises(BadInput, match=r"git switch main: .*would be overwritten"):
         repository.switch("main")
     assert (repository.branch, work.read(KERNEL)) == ("optimize/softmax", "A = 'edited'\n")
 
 
 def test_a_branch_name_that_git_does_not_take_is_refused(work: Work) -> None:
     work.git("branch", "optimize")
-    with pytest.raises(BadInput, match="git switch -c optimize/softmax: .*cannot create"):
+    with pytest.raises(BadInput, match=r"git switch -c optimize/softmax: .*cannot create"):
         work.repository().switch("optimize/softmax")
 
 
