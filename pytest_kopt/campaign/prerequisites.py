@@ -64,6 +64,8 @@ def gaps(
     suffixes = {Path(source).suffix for source in given.kernel_source}
     if suffixes & _COMPILED and given.rebuild_command is None:
         found.append("a compiled kernel needs rebuild_command (--rebuild 'COMMAND')")
+    if given.project_skill and not (root / given.project_skill).is_file():
+        found.append(f"project_skill: there is no file {given.project_skill!r}")
     found += _program_gaps(given, root)
     wants_kernel_time = bool(given.kernel_time)
     with listed(found):

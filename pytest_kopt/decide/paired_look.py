@@ -130,7 +130,7 @@ class JudgedLook:
                 label = self._label(worst) if kind == "case" else worst
                 shown = _shown(found[worst], at[worst])
                 return f"{kind} {label!r} may have lost more than is allowed, {shown}"
-        return "neither faster nor slower"
+        return "neither a gain nor a loss is shown"
 
     def shown(self, found: Estimate) -> str:
         return _shown(found, self.level)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import gc
+from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -45,8 +47,25 @@ def assemble(config: pytest.Config) -> None:
     from pytest_kopt.options.settings import Settings
     from pytest_kopt.session.controller import told
 
-    with told("nothing was measured; what was decided is carried out by the next session"):
+    consequence = "nothing was measured; what was decided is carried out by the next session"
+    with told(consequence, hint=_moved_root(config)):
         _assemble_main(config, Settings.from_config(config))
+
+
+def _moved_root(config: pytest.Config) -> str:
+    """Return what to know where a path after one of our options moved pytest's root directory.
+
+    Pytest finds its root before it loads plugins, and takes the path for one of tests.
+    """
+    words = [str(word) for word in config.invocation_params.args]
+    for option, path in pairwise(words):
+        is_ours = option.startswith(("--kopt-", "--summary-csv")) and "=" not in option
+        if is_ours and not path.startswith("-") and Path(path).exists():
+            return (
+                f"\npytest's root directory is {config.rootpath}: it takes the path after "
+                f"{option} for one of tests. Fix: {option}={path}"
+            )
+    return ""
 
 
 def _leave() -> None:

@@ -280,8 +280,8 @@ class Controller:
 
 
 @contextmanager
-def told(consequence: str, controller: Controller | None = None) -> Iterator[None]:
-    """Turn what a user can mend into pytest's own ways of ending with a message and a code."""
+def told(consequence: str, controller: Controller | None = None, hint: str = "") -> Iterator[None]:
+    """Turn an error that a user can correct into pytest's ways of ending; `hint` follows it."""
     try:
         with storage_told():
             yield
@@ -290,7 +290,7 @@ def told(consequence: str, controller: Controller | None = None) -> Iterator[Non
         if controller:
             controller.ended_by(error, code)
         if isinstance(error, BadInput):
-            raise pytest.UsageError(str(error)) from None
+            raise pytest.UsageError(f"{error}{hint}") from None
         rest = f"; {consequence}" if isinstance(error, CannotFinish) else ""
         pytest.exit(f"{error}{rest}", returncode=code)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_kopt.campaign import running
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git import lineage
 from pytest_kopt.campaign.history import counters, stops
@@ -85,6 +86,10 @@ def status_lines(document: dict[str, Any]) -> Iterator[str]:
     )
     yield f"kernel: {', '.join(document['kernel'])}"
     yield f"runs in {document['root']}"
+    session = document["running"]
+    if session and session["phase"] != running.ENDED:
+        part = f" {session['done']} of {session['total']}" if session["total"] else ""
+        yield f"a session runs now (process {session['pid']}): {session['phase']}{part}"
     for item in document["rounds"]:
         tries = f", attempt {item['attempts']}" if item["attempts"] > 1 else ""
         tries += ", quick" if item["level"] == "quick" else ""

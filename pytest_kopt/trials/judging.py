@@ -30,6 +30,9 @@ SKEW_NOT_TIMED = (
 
 #: Why a trial is rejected in which kernel code, or somebody else, edited the harness.
 EDITED_HARNESS = "the harness was edited while the kernel ran"
+#: The finding that torch's operators alone gave the result; the gain is real.
+FOREIGN = "vendor-operator"
+_FOREIGN_STEP = "write the kernel in the campaign's language, or begin a campaign for the other"
 #: What follows when a candidate was caught.
 CAUGHT_STEP = "the incumbent is back; only gains that a real step has are kept"
 
@@ -125,7 +128,9 @@ def overfit(
     step: str = CAUGHT_STEP,
     reason: str = "what it gains is not real",
 ) -> Verdict:
-    """Return the refusal of a candidate whose gain is not real."""
+    """Return the refusal of a candidate whose gain does not count."""
+    if all(finding.check == FOREIGN for finding in findings):
+        reason, step = "it is not written in the campaign's language", _FOREIGN_STEP
     why = f"{reason}: {findings[0]}"
     verdict = uncompared(results, policy, Decision.REJECTED_OVERFIT, why, step)
     return flagged(verdict, findings)

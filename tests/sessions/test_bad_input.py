@@ -403,3 +403,14 @@ def test_names_do_not_lead_out_of_the_workspace(empty: Project, tmp_path: Path) 
         assert run.code == 4, run.text
         says(run.refusal, command[1], "letters, digits")
     assert not (tmp_path / "escape").exists()
+
+
+def test_a_path_after_a_space_that_moved_the_root_is_named(fresh: Project, tmp_path: Path) -> None:
+    notes = tmp_path / "elsewhere" / "notes.yaml"
+    notes.parent.mkdir()
+    notes.write_text("summary: away\n")
+    words = ("--kopt-campaign", CAMPAIGN, "--kopt-round", "1", "--kopt-notes")
+    run = fresh.pytest(*words, str(notes))
+    assert run.code == 4 and f"Fix: --kopt-notes={notes}" in run.text
+    run = fresh.pytest(*words[:-1], f"--kopt-notes={notes}")
+    assert run.code == 0 and "root directory is" not in run.text

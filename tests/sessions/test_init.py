@@ -203,3 +203,8 @@ def test_what_cannot_be_used_is_named(
     for part in parts:
         assert re.search(part, run.text), run.text
     assert ready.contents() == before
+
+
+def test_a_project_skill_that_is_not_there_is_a_gap(ready: Project) -> None:
+    run = ready.kopt("init", CAMPAIGN, *GIVEN, "--kernel", KERNEL, "--project-skill", "none.md")
+    assert run.code == 4 and "project_skill: there is no file 'none.md'" in run.refusal

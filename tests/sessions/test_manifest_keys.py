@@ -21,6 +21,7 @@ def labels(project: Project, number: int) -> list[str]:
 
 def test_the_baseline_selects_shows_and_runs_what_the_manifest_says(fresh: Project) -> None:
     fresh.write("bench.py", BENCH)
+    fresh.write("skills/doubled/SKILL.md", "Kernels lie in kernels/.\n")
     fresh.edit_manifest(
         target_shapes=[FOUR],
         core_shapes=[FOUR],
