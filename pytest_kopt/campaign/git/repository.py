@@ -175,8 +175,8 @@ class Repository:
             changes.append(Change(path, old != _ABSENT, module))
         untracked = self._git("ls-files", "--others", "--exclude-standard", "-z").split("\0")
         # What HEAD lost and the tree has again is untracked too.
-        new = {*filter(None, untracked)} - {change.path for change in changes}
-        return [*changes, *(Change(path, False) for path in sorted(new))]
+        added = {*filter(None, untracked)} - {change.path for change in changes}
+        return [*changes, *(Change(path, False) for path in sorted(added))]
 
     def contents_at(self, commit: str) -> dict[str, bytes | None]:
         """Return what a commit held of the paths that the work tree has otherwise, None for none.

@@ -99,10 +99,7 @@ def choose_campaign(named: str | None, root: Path, workspace: Path) -> Layout:
     legal = f"NAME or --kopt-campaign NAME: {', '.join(known)}"
     if not known:
         what = f"none exists yet in {root}"
-        legal = (
-            "`kopt init` begins one. Write options with a path outside of the project with "
-            "an equals sign, or pytest looks for the project there"
-        )
+        legal = "`kopt init` begins one"
     raise BadInput(what, where="campaign", legal=legal)
 
 
