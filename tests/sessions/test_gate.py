@@ -130,12 +130,14 @@ def test_a_case_that_is_gone_is_no_way_around_the_gate(gate: Gate) -> None:
 
 
 SKIPPED = '@pytest.mark.skip(reason="for later")\n@pytest.mark.kopt'
+XFAILED = '@pytest.mark.xfail(reason="for later")\n@pytest.mark.kopt'
 
 
-def test_a_case_that_is_skipped_now_counts_as_gone(gate: Gate) -> None:
-    """One that the base skips as well does not."""
+@pytest.mark.parametrize("marks", [SKIPPED, XFAILED], ids=["skip", "xfail"])
+def test_a_case_that_is_skipped_or_fails_as_expected_counts_as_gone(gate: Gate, marks: str) -> None:
+    """One that the base does not pass either does not."""
     plain = cases(("kernels.plain", "plain"))
-    skipped = plain.replace("@pytest.mark.kopt", SKIPPED)
+    skipped = plain.replace("@pytest.mark.kopt", marks).replace("2 * x.double()", "3 * x.double()")
     gate.project.write("tests/test_first.py", plain)
     gate.project.write("tests/test_second.py", skipped)
     gate.project.commit_all("One of three is skipped")

@@ -316,8 +316,8 @@ def _without(gone: Sequence[str], new: Sequence[str], verdict: Verdict) -> Verdi
     return verdict.model_copy(
         update={
             "decision": Decision.ROLLED_BACK,
-            "reason": f"{len(gone)} case(s) of the base are gone or skipped, and nothing says that "
-            f"their shapes are not slower: {names}; of the others: {verdict.reason}",
+            "reason": f"{len(gone)} case(s) of the base are gone, skipped or xfailed, and nothing "
+            f"says that their shapes are not slower: {names}; of the others: {verdict.reason}",
             "next_step": "bring them back, or pass --kopt-allow-removed if they are meant to go"
             + renamed,
             "removed": list(gone),

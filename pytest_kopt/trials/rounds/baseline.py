@@ -63,7 +63,8 @@ def freeze_harness(begun: Begun, ids: Sequence[str], collector: Collector) -> Be
 
 def close_baseline(ran: Ran) -> Closing:
     gathered = gather(ran)
-    judged = Judged(gathered, _judge(gathered)).flagged(*_notices(gathered), *_unused(gathered))
+    judged = Judged(gathered, _judge(gathered))
+    judged = judged.flagged(*_notices(gathered), *_unused(gathered), *_left_out(ran.collector))
     judged = profiled(judged.saying_why_blocked())
     judged = _with_kernel_time(judged)
     proposed = _proposed(gathered) if judged.verdict.decision is Decision.BASELINE else None
@@ -157,6 +158,11 @@ def _unused(gathered: Gathered) -> Iterator[str]:
             f"no case imports {min(files)}, so its changes change nothing: they call {called}; "
             "take an installed copy out of the way, or correct kernel_source in manifest.yaml"
         )
+
+
+def _left_out(collector: Collector) -> list[str]:
+    what = "fails as its xfail mark expects: the campaign leaves it out"
+    return [f"{nodeid} {what}" for nodeid in collector.xfailed()]
 
 
 def _proposed(gathered: Gathered) -> list[str] | None:

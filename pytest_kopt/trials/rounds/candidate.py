@@ -176,9 +176,9 @@ def _judge_same(ran: Ran) -> Judged:
 def _judge(gathered: Gathered, examination: Examination) -> Judged:
     """Judge the cases of the level: what is missing, wrong, dishonest; then by their times."""
     opened, results, policy = gathered.opened, gathered.results, gathered.policy
-    refused = _refused(gathered, examination)
-    if refused:
-        return Judged(gathered, refused)
+    unfit = _refused(gathered, examination)
+    if unfit:
+        return Judged(gathered, unfit)
     if judging.is_interpreted(results):
         return Judged(gathered, judging.incomplete(policy, *judging.INTERPRETED))
     if opened.by_kernel_time and judging.on_cpu(results):
