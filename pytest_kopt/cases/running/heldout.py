@@ -19,7 +19,7 @@ from pytest_kopt.cases import domain
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.groups import SKEWED, has_skew, is_integer, redrawn
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
-from pytest_kopt.cases.running.execution import Candidate, Pass, judge, make_inputs
+from pytest_kopt.cases.running.execution import Candidate, Pass, judge, judge_twice, make_inputs
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.context import is_lost
@@ -189,9 +189,12 @@ class _Content:
             tied = expected.outputs if self._kind in TIED else {}
             # Which of equal elements an index names is the kernel's own choice.
             unsaid = [name for name, out in tied.items() if is_integer(out)]
+            expected, found = judge_twice(
+                case, expected, run.kept, lambda: self._in_float64(run.live)
+            )
             wrong = [
                 item
-                for item in judge(case, expected, run.kept)
+                for item in found
                 if not (item.passed or (item.figures and item.name in unsaid))
             ]
             if not wrong:
@@ -215,6 +218,10 @@ class _Content:
             for out in results
             if not out.isfinite().all()
         )
+
+    def _in_float64(self, like: Pass) -> Pass | None:
+        reference = self._reference
+        return reference.in_float64(self._given, lambda wide: reference(wide, like, self._seed))
 
     def _expected_of(self, like: Pass) -> Pass:
         """Return the reference's results; incoming gradients are of the outputs' dtypes."""

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.running.computing import ComputingIn
 from pytest_kopt.cases.running.execution import (
     INPUT,
     Pass,
@@ -216,6 +217,21 @@ class Reference:
         }
         outputs = _fitted(outputs, list(owed), names)
         return Pass(outputs | results(None, given, own), {}, results(None, pristine, own))
+
+    def in_float64(
+        self, given: Sequence[Any], call: Callable[[Sequence[Any]], Pass]
+    ) -> Pass | None:
+        """Return what a call of this reference gives where float64 stands in for float32.
+
+        None where torch cannot do that, or the reference writes to its inputs.
+        """
+        if self._case.rewritten:
+            return None
+        mode = ComputingIn(torch.float64)
+        arguments = mode.arguments(given)
+        with suppress(Exception), mode:
+            return call(arguments)
+        return None
 
     def flops(self, given: Sequence[Any], like: Pass) -> int:
         """Return what torch counts in a forward: products, convolutions, attention; 0: nothing."""
