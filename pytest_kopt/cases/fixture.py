@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -140,7 +141,17 @@ class Kopt:
         paths = {path.relative_to(root) for path in project_modules(root).values()}
         files = tuple(sorted(path.as_posix() for path in paths))
         slow = tuple(name for name in SLOW if name in sys.modules)
-        evidence = replace(outcome.result.evidence, loaded=files, libraries=slow)
+        evidence = outcome.result.evidence
+        places = [Path(name).resolve() for name in evidence.judged_by or ()]
+        below = (path.relative_to(root).as_posix() for path in places if path.is_relative_to(root))
+        opened = self._bench.watch.opened if self._bench.watch else {}
+        evidence = replace(
+            evidence,
+            loaded=files,
+            libraries=slow,
+            judged_by=tuple(below),
+            opened={name: tuple(sorted(whose)) for name, whose in opened.items()},
+        )
         result = replace(outcome.result, evidence=evidence)
         send(self._item, result)
         if result.check != "PASS":

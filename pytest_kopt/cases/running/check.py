@@ -128,6 +128,7 @@ def _course(checking: Checking, evidence: CaseEvidence) -> Course:
             dtype=checking.dtype,
             groups=checking.groups if checking.case.is_grouped else None,
             accuracy=checking.accuracy,
+            judged_by=tuple(sorted(checking.truth.files)),
         ),
     )
 
