@@ -142,14 +142,19 @@ class Kopt:
         files = tuple(sorted(path.as_posix() for path in paths))
         slow = tuple(name for name in SLOW if name in sys.modules)
         evidence = outcome.result.evidence
-        places = [Path(name).resolve() for name in evidence.judged_by or ()]
-        below = (path.relative_to(root).as_posix() for path in places if path.is_relative_to(root))
+
+        def inside(*names: str) -> tuple[str, ...]:
+            places = (Path(name).resolve() for name in names)
+            below = (place.relative_to(root) for place in places if place.is_relative_to(root))
+            return tuple(path.as_posix() for path in below)
+
         opened = self._bench.watch.opened if self._bench.watch else {}
         evidence = replace(
             evidence,
             loaded=files,
             libraries=slow,
-            judged_by=tuple(below),
+            home=next(iter(inside(evidence.home or "")), None),
+            judged_by=inside(*(evidence.judged_by or ())),
             opened={name: tuple(sorted(whose)) for name, whose in opened.items()},
         )
         result = replace(outcome.result, evidence=evidence)

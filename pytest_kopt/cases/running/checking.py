@@ -25,6 +25,7 @@ from pytest_kopt.cases.running.execution import (
     gated,
     judge_twice,
     make_inputs,
+    nearest,
     pairs,
 )
 from pytest_kopt.cases.running.gate_advice import advised
@@ -37,7 +38,6 @@ from pytest_kopt.honesty.precision import FEW, accuracy_of, least_exact, narrow_
 from pytest_kopt.honesty.work import Work
 from pytest_kopt.numerics.compare import Comparison, compare
 from pytest_kopt.numerics.nested import contents, fresh_copies
-from pytest_kopt.numerics.snr import compute_snr
 
 PURPOSES = ("check", "again", "disturb", "last", "groups")
 #: A call that takes longer (an interpreted kernel) is not repeated dozens of times, nor are shorter
@@ -279,7 +279,7 @@ class Checking:
 
     def _pool(self, run: Run, expected: Pass) -> None:
         """Measure results of few elements over all contents: of one content their SNR is luck."""
-        for name, ref, out in self.nearest(expected, run):
+        for name, ref, out in nearest(expected, run.kept, self.in_float64):
             if out.numel() < FEW:
                 self.few.setdefault(name, []).append((ref.flatten(), out.flatten()))
                 if known := self.accuracy.get(name):
@@ -287,21 +287,6 @@ class Checking:
                     computed_in = least_exact([*expected.outputs.values()])
                     pooled = accuracy_of(refs, outs, computed_in)
                     self.accuracy[name] = replace(pooled, layout=known.layout, terms=known.terms)
-
-    def nearest(self, expected: Pass, run: Run) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-        """Yield floating-point results, each with the reference's that it is nearest to.
-
-        Which is that in float64, perhaps, where the declared one computes no finer than the result.
-        """
-        computed_in, exact = least_exact([*expected.outputs.values()]), None
-        for name, ref, out in pairs(expected, run.kept):
-            if not (isinstance(out, torch.Tensor) and out.is_floating_point()):
-                continue
-            if torch.finfo(computed_in).eps >= torch.finfo(out.dtype).eps:
-                exact = exact or self.in_float64() or expected
-                (other,) = (found for n, found, _ in pairs(exact, run.kept) if n == name)
-                ref = max(ref, other, key=lambda found: compute_snr(found, out))
-            yield name, ref, out
 
     def judged(self, run: Run) -> list[Comparison]:
         if elsewhere := self.elsewhere(run):

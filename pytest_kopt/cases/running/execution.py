@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import FrameType, SimpleNamespace
 from typing import Any
 
@@ -16,12 +17,13 @@ from pytest_kopt.cases.seeds import seed_everything
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.inputs import leaves
 from pytest_kopt.honesty.outputs import taken
+from pytest_kopt.honesty.precision import least_exact
 from pytest_kopt.honesty.work import INTERPRETER
 from pytest_kopt.numerics.compare import Comparison, compare
 from pytest_kopt.numerics.determinism import bits
 from pytest_kopt.numerics.gates import Gate
 from pytest_kopt.numerics.nested import address, contents, flatten, storages, tensors
-from pytest_kopt.numerics.snr import wide
+from pytest_kopt.numerics.snr import compute_snr, wide
 from pytest_kopt.profile_hook import profile_hook, watched_call
 
 #: A call that returned with a hook may do its work when the clock has stopped.
@@ -248,6 +250,24 @@ def judge_twice(
         for item, (_, truth, out), (_, ref, _) in both
     ]
     return (exact, nearer) if all(item.passed for item in nearer) else (expected, found)
+
+
+def nearest(
+    expected: Pass, run: Pass, in_float64: Callable[[], Pass | None]
+) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Yield floating-point results, each with the reference's that it is nearest to.
+
+    Which is that in float64, perhaps, where the declared one computes no finer than the result.
+    """
+    computed_in, exact = least_exact([*expected.outputs.values()]), None
+    for name, ref, out in pairs(expected, run):
+        if not (isinstance(out, torch.Tensor) and out.is_floating_point()):
+            continue
+        if torch.finfo(computed_in).eps >= torch.finfo(out.dtype).eps:
+            exact = exact or in_float64() or expected
+            (other,) = (found for n, found, _ in pairs(exact, run) if n == name)
+            ref = max(ref, other, key=partial(compute_snr, actual=out))
+        yield name, ref, out
 
 
 def _errs_less(truth: Any, out: Any, ref: Any) -> bool:

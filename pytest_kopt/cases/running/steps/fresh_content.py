@@ -15,6 +15,7 @@ from pytest_kopt.cases.running.execution import (
     Pass,
     Run,
     make_inputs,
+    nearest,
     watch_interpreter,
 )
 from pytest_kopt.cases.seeds import drawn_so_far
@@ -100,7 +101,7 @@ def _measure(
     """Keep how exact a right result is and how it lies, and what the call has to read and write."""
     case, given = checking.case, checking.given
     computed_in = least_exact(list(expected.outputs.values()))
-    for name, ref, out in checking.nearest(expected, run):
+    for name, ref, out in nearest(expected, run.kept, checking.in_float64):
         reached = accuracy_of(ref, out, computed_in)
         checking.accuracy[name] = replace(reached, layout=layouts.get(name))
     # Of what is written in place, what changed; it may be far less than what is there.
