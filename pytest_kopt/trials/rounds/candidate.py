@@ -168,7 +168,8 @@ def _judge_same(ran: Ran) -> Judged:
     if not verdict and differing(campaign.incumbent().sources, kernel.sources):
         verdict = judging.incomplete(policy, "the kernel files changed meanwhile")
     benefit = opened.notes.extra_benefit
-    reason = f"the same code as round {number}, kept for its extra benefit: {benefit}"
+    kept = f"kept for its extra benefit (stated, not measured): {benefit}"
+    reason = f"the same code as round {number}, {kept}"
     same = judging.same_code(Decision.ACCEPTED_WITH_NOTE, reason, gathered.results, policy)
     return Judged(gathered, verdict or same)
 
