@@ -126,18 +126,18 @@ class Checking:
             self.found(step.ask(checking=self))
             refused = any(finding.rejects for finding in self.findings)
             if not (self.passed or self.invalid):
-                self.refuse_unsteady()
+                self.steady()
             # What a call wrote over its own tensors makes it wrong there as well.
             if number and not (self.passed or refused or self.broken):
                 self.found(ask(Phase.WRONG, checking=self))
             if self.invalid or refused or not self.passed or self.bench.only_results:
                 return
 
-    def refuse_unsteady(self) -> None:
-        """Raise BadInput where the reference differs from itself by more than the gate allows."""
+    def steady(self) -> Pass:
+        """Return the reference's results; BadInput where two calls differ beyond the gates."""
         first, again = self.again(), self.again()
         if first.outputs.keys() != self.last.kept.outputs.keys():
-            return
+            return first
         like = {name: out for name, _, out in pairs(first, self.last.kept)}
         for name, ref, other, gate in gated(self.case, first, again):
             if isinstance(ref, torch.Tensor) and isinstance(like[name], torch.Tensor):
@@ -152,6 +152,7 @@ class Checking:
                         "reference. A function that is only right in distribution cannot be "
                         "judged yet",
                     )
+        return first
 
     def found(self, findings: Iterable[Finding]) -> None:
         for finding in findings:

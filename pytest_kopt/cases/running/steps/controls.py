@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from pytest_kopt.cases.case import is_floating
 from pytest_kopt.cases.running.checking import Checking
 from pytest_kopt.cases.running.execution import Pass, gated, pairs
 from pytest_kopt.cases.running.gate_advice import SLACK_DB, gate_line, proposed, torchs_db
@@ -18,16 +19,17 @@ from pytest_kopt.numerics.snr import wide
 
 #: How near the truth a control may come without being a wrong answer.
 _NEAR = 1e-6
+#: The share of elements that two references may round otherwise.
+_STEPS = 1e-3
 #: A control that fails for so many elements, spread over the whole, fails.
 _FEW = 1 << 16
 
 
 def controls(checking: Checking) -> Iterator[Finding]:
     """Refuse a case that lets wrong answers pass, or whose reference draws numbers of its own."""
-    checking.refuse_unsteady()
+    declared, exact = checking.steady(), checking.in_float64()
     given, like = checking.given, checking.last.kept
-    exact = checking.in_float64()
-    if exact and not _agree(checking, exact):
+    if exact and not _agree(checking, declared, exact):
         yield from narrow_reference()
     for number, (name, ref, out, gate) in enumerate(gated(checking.case, checking.expected, like)):
         if not (isinstance(ref, torch.Tensor) and isinstance(out, torch.Tensor)):
@@ -48,17 +50,21 @@ def controls(checking: Checking) -> Iterator[Finding]:
             return
 
 
-def _agree(checking: Checking, exact: Pass) -> bool:
-    """Say whether the declared reference lies within the gates of the one in float64."""
-    found = zip(
-        gated(checking.case, exact, checking.last.kept),
-        pairs(checking.again(), checking.last.kept),
-        strict=True,
+def _agree(checking: Checking, declared: Pass, exact: Pass) -> bool:
+    """Say whether the declared reference lies within the gates of the one in float64.
+
+    A few elements that were rounded to another step of a quantiser do not count.
+    """
+    like = checking.last.kept
+    found = zip(gated(checking.case, exact, like), pairs(declared, like), strict=True)
+    compared = (
+        compare(ref, narrow.to(out.dtype), gate, name)
+        for (name, ref, out, gate), (_, narrow, _) in found
+        if is_floating(ref) and is_floating(out)
     )
     return all(
-        compare(ref, declared.to(out.dtype), gate, name).passed
-        for (name, ref, out, gate), (_, declared, _) in found
-        if isinstance(ref, torch.Tensor) and isinstance(out, torch.Tensor)
+        item.passed or (item.figures is not None and item.figures.mismatch_share < _STEPS)
+        for item in compared
     )
 
 
