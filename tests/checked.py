@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -44,9 +45,12 @@ def case_of(function: Callable[..., Any], **changes: Any) -> Case:
 
 
 def check(function: Callable[..., Any], **changes: Any) -> Course:
+    """Check a case, in a session that has no baseline where it is the `first`."""
+    first = changes.pop("first", False)
     asked = {name: changes.pop(name) for name in ("freezes", "accuracy", "seed") if name in changes}
     case = case_of(function, **changes)
-    return check_case(case, a_bench(case, **asked))
+    bench = a_bench(case, **asked)
+    return check_case(case, replace(bench, expected=None) if first else bench)
 
 
 def names(report: Course) -> set[str]:

@@ -47,7 +47,7 @@ def test_equal_and_a_benefit_is_kept_with_both_named(look: int) -> None:
     assert judged(evidence, None).decision is Decision.INCONCLUSIVE
     verdict = judged(evidence)
     assert (verdict.decision, verdict.exit_code) == (Decision.ACCEPTED_WITH_NOTE, 0)
-    assert f"kept for its extra benefit: {BENEFIT}" in verdict.reason
+    assert f"kept for its extra benefit (stated, not measured): {BENEFIT}" in verdict.reason
     total = verdict.aggregate
     assert total is not None and total.low_pct is not None and total.high_pct is not None
     assert f"equal within 2 %: {total.change_pct:+.2f} % [{total.low_pct:+.2f}" in verdict.reason

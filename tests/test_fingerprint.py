@@ -12,7 +12,7 @@ import pytest
 from pytest_kopt import wire
 from pytest_kopt.honesty import imports
 from pytest_kopt.honesty.checks import Phase, ask
-from pytest_kopt.honesty.fingerprint import Fingerprint, Harness, edits, undeclared
+from pytest_kopt.honesty.fingerprint import NOTHING, Fingerprint, Harness, Seen, edits, undeclared
 
 FILES = {
     "pyproject.toml": "",
@@ -61,7 +61,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def take(
-    root: Path, before: Fingerprint | None = None, loaded: tuple[str, ...] = (), **keys: object
+    root: Path, before: Fingerprint | None = None, seen: Seen = NOTHING, **keys: object
 ) -> Fingerprint:
     harness = Harness(
         root=root,
@@ -72,7 +72,7 @@ def take(
     )
     manifest = {"engine": "auto", "max_iterations": 3, **keys}
     recorded = before.files if before else ()
-    return harness.take({"addopts": "-q"}, manifest, loaded, recorded)
+    return harness.take({"addopts": "-q"}, manifest, seen, recorded)
 
 
 def test_what_belongs_to_the_harness(root: Path) -> None:
@@ -135,11 +135,38 @@ def test_files_that_come_and_go(root: Path) -> None:
 def test_what_only_a_worker_saw_belongs_to_it_when_it_lies_with_the_tests(root: Path) -> None:
     (root / "tests/ops/computed.py").write_text("")
     loaded = ("tests/ops/computed.py", "project/unused.py", "project/kernels/gemm.py", "gone.py")
-    before = take(root, loaded=loaded)
+    before = take(root, seen=Seen(loaded))
     assert set(before.files) == HARNESS | {"tests/ops/computed.py"}
     append("tests/ops/computed.py")(root)
     (finding,) = edits(before, take(root, before))
     assert finding.message == "tests/ops/computed.py was edited"
+
+
+def test_what_decides_belongs_to_it_in_the_kernels_package_too(root: Path) -> None:
+    """With what it imports by name, not with all that the package around the kernel imports."""
+    write = {
+        "project/kernels/__init__.py": "from .gemm import gemm\nfrom .other import other\n",
+        "project/kernels/naive.py": "from .wide import wide\nfrom . import EPS\n",
+        "project/kernels/wide.py": "from project.kernels import tiles\n",
+        "project/kernels/other.py": "",
+        "tests/ops/shapes.json": "",
+        "tests/ops/mine.json": "",
+    }
+    for name, text in write.items():
+        (root / name).write_text(text)
+    before = take(root)
+    seen = Seen(
+        judged_by=["project/kernels/naive.py", "project/kernels/gemm.py"],
+        opened={
+            "tests/ops/shapes.json": ["tests/conftest.py"],
+            "tests/ops/mine.json": ["project/kernels/gemm.py"],
+        },
+    )
+    found = take(root, seen=seen)
+    assert found.files.keys() - before.files.keys() == {
+        *("project/kernels/naive.py", "project/kernels/wide.py", "project/kernels/__init__.py"),
+        *("project/kernels/tiles.py", "tests/ops/shapes.json"),
+    }
 
 
 def test_settings_and_manifest_are_named_with_old_and_new_value(root: Path) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pytest_kopt.cases.running import checking
 from pytest_kopt.cases.running.steps import aftermath
+from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty import outputs
 from pytest_kopt.honesty.memory import guarded
 from pytest_kopt.numerics.gates import Gate, snr, tolerance
@@ -431,7 +432,8 @@ def test_a_gradient_kept_for_its_address_is_stale() -> None:
     [(tolerance(rtol=0.1, atol=2.0), "zeros"), (snr(-20.0), "zeros")],
 )
 def test_a_case_that_takes_anything_for_right_is_an_error(gate: Gate, passing: str) -> None:
-    report = check(honest, gate=gate, freezes=True)
+    """Its baseline has said so of a case in a round."""
+    report = check(honest, gate=gate, first=True)
     assert report.check == "ERROR"
     assert passing in report.diagnosis and "accepts wrong answers" in report.diagnosis
     assert check(honest, gate=gate).check == "PASS"
@@ -439,9 +441,94 @@ def test_a_case_that_takes_anything_for_right_is_an_error(gate: Gate, passing: s
 
 def test_a_case_whose_answer_is_zero_can_be_a_case() -> None:
     report = check(
-        lambda x, w: x * 0, reference=lambda x, w: torch.zeros_like(x).double(), freezes=True
+        lambda x, w: x * 0, reference=lambda x, w: torch.zeros_like(x).double(), first=True
     )
     assert report.check == "PASS"
+
+
+class Shifted(torch.autograd.Function):
+    """The logarithm of a softmax after a bias that is the same for a row, and so has no effect."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.log_softmax(-1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        found = grad - x.softmax(-1) * grad.sum(-1, keepdim=True)
+        return found, found.sum(-1)
+
+
+def test_every_result_and_gradient_tells_right_from_wrong() -> None:
+    def with_grad() -> tuple[Tensor, Tensor]:
+        return torch.randn(ROWS, COLUMNS, requires_grad=True), torch.randn(COLUMNS)
+
+    def reference(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        return x.double().tanh(), x.double().square().mean(-1) * 1e-6
+
+    report = check(lambda x, w: (x.tanh(), x.new_zeros(ROWS)), reference=reference, first=True)
+    assert "accepts wrong answers for out[1]" in report.diagnosis
+    assert "zeros, the answer with the other sign, the answer in" in report.diagnosis
+    assert "such as gate={'out[1]': snr(" in report.diagnosis
+    changes: dict[str, Any] = {"inputs": with_grad, "backward": True, "first": True}
+    report = check(
+        lambda x, w: (x * 1e-6 + (x * (1 - 1e-6)).detach()).tanh() * 1.0,
+        reference=lambda x, w: (x.double() * 1e-6 + (x.double() * (1 - 1e-6)).detach()).tanh(),
+        **changes,
+    )
+    assert report.check == "ERROR"
+    assert "accepts wrong answers for grad of input 0" in report.diagnosis
+
+
+def test_a_gradient_that_is_zero_but_for_rounding_can_be_a_gradient() -> None:
+    def with_grad() -> tuple[Tensor, Tensor]:
+        return torch.randn(ROWS, COLUMNS, requires_grad=True), torch.randn(ROWS, requires_grad=True)
+
+    report = check(
+        Shifted.apply,
+        inputs=with_grad,
+        reference=lambda x, w: (x.double() + w.double()[:, None]).log_softmax(-1),
+        backward=True,
+        first=True,
+    )
+    assert report.check == "PASS", report.diagnosis
+
+
+def test_a_result_that_is_one_number_is_a_mistake_and_no_cache() -> None:
+    report = check(
+        lambda x, w: (x.tanh(), x.new_zeros(ROWS)),
+        reference=lambda x, w: (x.double().tanh(), x.double().square().mean(-1) * 1e-6),
+    )
+    assert report.check == "FAIL" and not names(report)
+    assert [found.check for found in report.findings] == ["constant-result"]
+
+
+def test_a_result_nearer_the_truth_than_a_reference_in_float32_is_right() -> None:
+    """A variance whose reference cancels; with a mean of 100 it errs by more than 1e-4."""
+    changes: dict[str, Any] = {
+        "inputs": lambda: (100.0 + torch.randn(ROWS, 512), torch.randn(1)),
+        "reference": lambda x, w: x.square().mean(-1) - x.mean(-1).square(),
+    }
+    report = check(lambda x, w: (x - x.mean(-1, keepdim=True)).square().mean(-1), **changes)
+    assert report.check == "PASS" and report.evidence.accuracy is not None
+    assert report.evidence.accuracy["out"].snr_db > 120, "by the reference in float64"
+    assert [found.check for found in report.findings] == ["narrow-reference"]
+    report = check(lambda x, w: x.square().mean(-1) - 10000.0, **changes)
+    assert report.check == "FAIL" and "inf dB" not in report.diagnosis
+    report = check(changes["reference"], first=True, **changes)
+    assert report.check == "PASS"
+    assert [found.check for found in report.findings] == ["narrow-reference"]
+
+
+_COUNT = itertools.count(1)
+
+
+@pytest.mark.parametrize("draws", [torch.rand_like, lambda x: x * next(_COUNT)])
+def test_a_reference_that_draws_or_counts_is_called_that(draws: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(BadInput, match=r"the reference differs from itself .* remembers"):
+        check(honest, reference=lambda x, w: honest(x, w).double() + draws(x))
 
 
 def test_memory_that_was_protected_to_see_who_writes_there_is_found() -> None:

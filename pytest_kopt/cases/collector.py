@@ -23,7 +23,8 @@ class Collector:
     of cases that were declared, for those that die. `context_lost` are
     cases after which their process had no working GPU: their rows stand, the process was replaced.
     `outside` are the labels of cases that target_shapes leaves out, `silent` the node ids of marked
-    tests that passed and never called their fixture.
+    tests that passed and never called their fixture. A test that fails as its xfail mark expects is
+    `skipped` and among the `failures`: it has no row.
     """
 
     order: list[str] = field(default_factory=list)
@@ -49,6 +50,8 @@ class Collector:
         """Take the results out of a report's properties, each once."""
         if report.skipped and report.when in ("setup", "call"):
             self.skipped.add(report.nodeid)
+            if hasattr(report, "wasxfail"):
+                self.failures[report.nodeid] = report.longreprtext
         if report.failed and report.when in ("setup", "call"):
             self.failures[report.nodeid] = report.longreprtext
         for name, text in report.user_properties:
@@ -87,6 +90,9 @@ class Collector:
         dead = tuple(f"{nodeid}: " for nodeid in self.dead)
         return [text for text in self.lost if not text.startswith(dead)]
 
+    def xfailed(self) -> list[str]:
+        return sorted(self.skipped & self.failures.keys())
+
     def never_called(self) -> list[Finding]:
         return ask(Phase.COLLECTED, silent=self.silent)
 
@@ -117,6 +123,8 @@ class Collector:
         if result.refusal:
             if result.refusal not in self.refusals:
                 self.refusals.append(result.refusal)
+            return
+        if result.nodeid in self.skipped:
             return
         known = self.results.get(result.nodeid)
         if known is None:

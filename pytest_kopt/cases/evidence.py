@@ -77,8 +77,11 @@ class CaseEvidence:
     reference. `by_torch` names the operators that make the result alone; `dtype` is what products
     are taken in; `groups` are group sizes by their distribution. `accuracy` is by name of the
     result. `timed` is from when to when the device was the case's, in seconds since the epoch,
-    `seconds` the whole case. `loaded` are the project's files that the process had imported,
-    `libraries` those of `SLOW` ones that it had.
+    `seconds` the whole case. `gates` are by name of the result, `drawn` tells apart what the case
+    draws. `home` is the project's file that defines the function, `judged_by` are those whose code
+    drew the inputs and ran in the reference, `opened` those that project code read, each with the
+    files of that code; paths are relative to the root. `loaded` are the project's files that the
+    process had imported, `libraries` those of `SLOW` ones that it had.
     """
 
     schema: str | None = None
@@ -115,6 +118,11 @@ class CaseEvidence:
     calls_per_sample: int | None = None
     backward_samples_ms: tuple[float, ...] | None = None
     seconds: float | None = None
+    gates: dict[str, str] | None = None
+    drawn: str | None = None
+    home: str | None = None
+    judged_by: tuple[str, ...] | None = None
+    opened: dict[str, tuple[str, ...]] | None = None
     loaded: tuple[str, ...] | None = None
     libraries: tuple[str, ...] | None = None
     note: str | None = None

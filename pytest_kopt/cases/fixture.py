@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -140,7 +141,22 @@ class Kopt:
         paths = {path.relative_to(root) for path in project_modules(root).values()}
         files = tuple(sorted(path.as_posix() for path in paths))
         slow = tuple(name for name in SLOW if name in sys.modules)
-        evidence = replace(outcome.result.evidence, loaded=files, libraries=slow)
+        evidence = outcome.result.evidence
+
+        def inside(*names: str) -> tuple[str, ...]:
+            places = (Path(name).resolve() for name in names)
+            below = (place.relative_to(root) for place in places if place.is_relative_to(root))
+            return tuple(path.as_posix() for path in below)
+
+        opened = self._bench.watch.opened if self._bench.watch else {}
+        evidence = replace(
+            evidence,
+            loaded=files,
+            libraries=slow,
+            home=next(iter(inside(evidence.home or "")), None),
+            judged_by=inside(*(evidence.judged_by or ())),
+            opened={name: tuple(sorted(whose)) for name, whose in opened.items()},
+        )
         result = replace(outcome.result, evidence=evidence)
         send(self._item, result)
         if result.check != "PASS":

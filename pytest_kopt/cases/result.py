@@ -17,6 +17,7 @@ from pytest_kopt.cases.evidence import CaseEvidence
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
+from pytest_kopt.honesty.fingerprint import Seen
 from pytest_kopt.honesty.transfer import Trace
 from pytest_kopt.schema.profile import Scalar, Schema
 from pytest_kopt.schema.table import Row, Table, cell, make_row
@@ -123,6 +124,17 @@ class CaseResult:
 def loaded_by(results: Iterable[CaseResult]) -> set[str]:
     """Return the project's files that the processes of these cases had imported."""
     return {file for result in results for file in result.evidence.loaded or ()}
+
+
+def seen_by(results: Iterable[CaseResult]) -> Seen:
+    """Return what the processes of these cases had of the project's files."""
+    found = list(results)
+    opened: dict[str, set[str]] = {}
+    for result in found:
+        for name, whose in (result.evidence.opened or {}).items():
+            opened.setdefault(name, set()).update(whose)
+    judged_by = {file for result in found for file in result.evidence.judged_by or ()}
+    return Seen(loaded_by(found), judged_by, opened)
 
 
 def table_of(results: Sequence[CaseResult]) -> Table | None:

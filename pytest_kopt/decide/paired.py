@@ -170,7 +170,7 @@ def decide_equal(evidence: PairedEvidence, policy: Policy, benefit: str) -> Verd
     return judged.verdict(
         Decision.ACCEPTED_WITH_NOTE,
         f"{judged.goal_name} is equal within {policy.noise_pct:g} %: {judged.shown(judged.goal)}"
-        f"{slower}; kept for its extra benefit: {benefit}",
+        f"{slower}; kept for its extra benefit (stated, not measured): {benefit}",
         "go on with the next round",
     )
 

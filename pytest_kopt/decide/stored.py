@@ -220,7 +220,8 @@ def _judge(
         if (evidence.extra_benefit or "").strip():
             return verdict(
                 Decision.ACCEPTED_WITH_NOTE,
-                f"equal in speed, kept for its extra benefit: {evidence.extra_benefit}",
+                "equal in speed, kept for its extra benefit (stated, not measured): "
+                f"{evidence.extra_benefit}",
                 "go on with the next round",
             )
         return verdict(

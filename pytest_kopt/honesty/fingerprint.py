@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,22 @@ class Fingerprint:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """What processes that ran the cases had of the project's files, as paths below the root.
+
+    They `loaded` some by a computed name only. Code in those that a case is `judged_by` drew its
+    inputs and ran in its reference. Project code `opened` others: each with the files of that code.
+    """
+
+    loaded: Collection[str] = ()
+    judged_by: Collection[str] = ()
+    opened: Mapping[str, Collection[str]] = field(default_factory=dict)
+
+
+NOTHING = Seen()
+
+
+@dataclass(frozen=True, slots=True)
 class Harness:
     """Where the harness of a campaign lies.
 
@@ -61,12 +77,11 @@ class Harness:
         self,
         settings: Mapping[str, Any],
         manifest: Mapping[str, Any],
-        loaded: Iterable[str] = (),
+        seen: Seen = NOTHING,
         recorded: Iterable[str] = (),
     ) -> Fingerprint:
         """Return the fingerprint of what lies on disk now.
 
-        `loaded` are files that a worker says it loaded: some are only imported by a computed name.
         What is `recorded` already is looked at again, imported or not.
         """
         root = self.root
@@ -79,8 +94,14 @@ class Harness:
         needed = finder.reached(self._kernel_files(), self._is_ignored)
         wanted = finder.reached(start, self._is_kernel)
         wanted = {path for path in wanted if self._is_harness(path, conftests, finder)}
-        others = {path for path in map(root.joinpath, loaded) if path.is_file()} - wanted
+        others = {path for path in map(root.joinpath, seen.loaded) if path.is_file()} - wanted
         wanted |= {path for path in others if self._beside_tests(path) and path not in needed}
+        wanted |= self._judging(map(root.joinpath, seen.judged_by), finder)
+        wanted |= {
+            root / name
+            for name, whose in seen.opened.items()
+            if not wanted.isdisjoint(map(root.joinpath, whose)) and not self._is_kernel(root / name)
+        }
         files = {self._name(path) for path in wanted if not self._is_ignored(path)}
         outside = {
             self._name(path)
@@ -93,6 +114,23 @@ class Harness:
             dict(manifest),
             {name: _sha256(root / name) for name in sorted(outside)},
         )
+
+    def _judging(self, start: Iterable[Path], finder: Finder) -> set[Path]:
+        """Return the files of code that decides what is right, and what these import.
+
+        The package around a kernel is there for all of its modules: what else it imports is not
+        looked at.
+        """
+        found: set[Path] = set()
+        waiting = begun = [path for path in start if path.is_file()]
+        while waiting:
+            path, *waiting = waiting
+            if path in found or self._is_kernel(path):
+                continue
+            found.add(path)
+            if path in begun or not self._is_package_of_the_kernel(path):
+                waiting += finder.sources(path)
+        return found
 
     def _conftests(self, test: Path) -> list[Path]:
         above = [folder for folder in test.resolve().parents if folder.is_relative_to(self.root)]
@@ -109,7 +147,7 @@ class Harness:
         tests = {(self.root / test).resolve() for test in self.tests}
         if path in tests or path in conftests or self._beside_tests(path):
             return True
-        if path.name == "__init__.py" and self._has_kernel_below(path.parent):
+        if self._is_package_of_the_kernel(path):
             return False
         return not any(map(self._is_kernel, finder.reached([path], lambda p: False)))
 
@@ -122,6 +160,9 @@ class Harness:
 
     def _has_kernel_below(self, folder: Path) -> bool:
         return any((self.root / source).resolve().is_relative_to(folder) for source in self.kernel)
+
+    def _is_package_of_the_kernel(self, path: Path) -> bool:
+        return path.name == "__init__.py" and self._has_kernel_below(path.parent)
 
     def _kernel_files(self) -> list[Path]:
         found = []

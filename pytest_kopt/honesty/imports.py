@@ -58,6 +58,25 @@ class Finder:
             waiting += self.imported(path)
         return found
 
+    def sources(self, path: Path) -> list[Path]:
+        """Return the project files in which a file finds what it imports, no packages above."""
+        chains = [
+            (name, self.files(name, [folder] if folder else None) or self._package(folder))
+            for folder, name in _named_in(path)
+        ]
+        # `from package import module` names the package as well, and takes nothing from it.
+        return [
+            files[-1]
+            for name, files in chains
+            if files
+            and not any(n.startswith(f"{name}.") and len(f) > len(files) for n, f in chains)
+        ]
+
+    def _package(self, folder: Path | None) -> list[Path]:
+        """Return what `from . import name` reads a name from that is no module."""
+        file = folder / "__init__.py" if folder else None
+        return [file] if file and file.is_file() and self.is_ours(file) else []
+
     def imported(self, path: Path) -> list[Path]:
         """Return the project files that a file imports anywhere; none for what does not parse."""
         if path not in self._imported:

@@ -209,15 +209,35 @@ def stale(
     expected_before: Sequence[Any],
     expected: Sequence[Any],
 ) -> Iterator[Finding]:
-    """Say when a result is an earlier one although its reference changed visibly."""
+    """Say when a result is an earlier one although its reference changed visibly.
+
+    One number everywhere was never computed, and kept for nothing: that is a mistake.
+    """
     found = zip(before, kept, expected_before, expected, strict=False)
-    if any(_is_stale(*four) for four in found if all(type(t) in _PLAIN for t in four)):
+    plain = (four for four in found if all(type(t) in _PLAIN for t in four))
+    results = [new for old, new, *refs in plain if _is_stale(old, new, *refs)]
+    if results and all(map(_is_one_number, results)):
+        number = float(results[0].flatten()[0])
+        yield Finding(
+            "constant-result",
+            f"{what or 'a call'} gave {number:g} everywhere, as the call before did for other "
+            "content",
+            advice="compute the result; where a constant passes its tolerance, give the case a "
+            "gate of its own",
+            rejects=False,
+        )
+    elif results:
         yield Finding(
             "stale-result",
             f"{what} gave an earlier result, bit for bit",
             advice="a result cached for other content is wrong in a training step: compute it",
             bucket="W2",
         )
+
+
+def _is_one_number(result: torch.Tensor) -> bool:
+    first = result.flatten()[0]
+    return bool((result == first).all()) and (result.numel() > 1 or not first)
 
 
 def _is_stale(

@@ -34,6 +34,16 @@ FEW = 64
 _CHECKED = (torch.float32, torch.float16, torch.bfloat16)
 
 
+def narrow_reference() -> Iterator[Finding]:
+    yield Finding(
+        "narrow-reference",
+        "the reference, computed in float64, differs from itself by more than the tolerance: a "
+        "result that is right by either passes",
+        advice="have the reference compute in float64: x.double()",
+        rejects=False,
+    )
+
+
 def accuracy_of(
     ref: torch.Tensor, out: torch.Tensor, computed_in: torch.dtype = torch.float64
 ) -> Accuracy:

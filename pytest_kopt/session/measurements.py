@@ -137,7 +137,7 @@ class HostMeasurements:
         env, there = site.environment_on(device), site.copy(*(copy or (self._root,)))
         return partial(Child, self._config, orders, env, ids, there, site.starter)
 
-    def check_also(self, ids: Sequence[str]) -> None:
+    def check_also(self, ids: Sequence[str], *, check_only: bool) -> None:
         from pytest_kopt.processes.case_processes import CaseProcesses
         from pytest_kopt.session.replay import Replay
 
@@ -151,7 +151,7 @@ class HostMeasurements:
         known = {case.nodeid: case.device for case in self.orders.expected or ()}
         homes = {nodeid: known.get(nodeid) for nodeid in ids}
         for where in self.sites.lanes(homes, measured=False):
-            CaseProcesses(self._starts(where, check_only=False), replay).run()
+            CaseProcesses(self._starts(where, check_only=check_only), replay).run()
 
     def run_in(self, asked: InCopies, phase: str = "") -> list[Collector]:
         several = len(asked.copies) > 1

@@ -54,6 +54,23 @@ def gate_outcome(verdict: Verdict) -> str:
     }.get(decision, decision)
 
 
+def together(verdict: Verdict) -> str:
+    """Return the time of one call of each compared case, before and now; "" where not known.
+
+    The geometric mean has every case weigh the same, however short it is.
+    """
+    total, shapes = verdict.aggregate, [s for s in verdict.shapes if s.change_pct is not None]
+    is_step = total is not None and "step" in total.metric.lower()
+    if len(shapes) < 2 or any(s.forward_ms is None for s in shapes):
+        return ""
+    if not is_step and any(s.backward_ms for s in shapes):
+        return ""
+    now = [(s.forward_ms or 0.0) + (s.backward_ms or 0.0) for s in shapes]
+    before = [ms * (1 + (s.change_pct or 0.0) / 100) for ms, s in zip(now, shapes, strict=True)]
+    both = f"{figure(sum(before))} -> {figure(sum(now))} ms"
+    return f"a call of each of the {len(shapes)} cases, together: {both}"
+
+
 def kernel_lines(verdict: Verdict) -> list[str]:
     """Return what changed in the machine code, a line for each kernel."""
     found = []

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_kopt import wire
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.cases.result import CaseResult, loaded_by
+from pytest_kopt.cases.result import CaseResult, seen_by
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.finding import Finding
@@ -88,9 +88,10 @@ class HarnessWatch:
             else (campaign.layout.workspace,),
         )
         if (first := self._baseline) is None:
-            return harness.take(self._setup.settings, manifest, loaded_by(results), [])
+            return harness.take(self._setup.settings, manifest, seen_by(results))
         options = {key: text for key, text in first.settings.items() if key.startswith("--")}
-        return harness.take(options | self._setup.settings, manifest, (), list(first.files))
+        settings = options | self._setup.settings
+        return harness.take(settings, manifest, recorded=list(first.files))
 
     def touched(self, ids: Iterable[str]) -> list[str]:
         return [] if self._baseline is None else touched(self._baseline, self.take(ids))

@@ -38,8 +38,8 @@ class Measurements(Protocol):
     def measure_again(self) -> Sequence[CaseResult]:
         """Run the cases once more and return their results."""
 
-    def check_also(self, ids: Sequence[str]) -> None:
-        """Check and measure further cases of the session; they are collected as the others were."""
+    def check_also(self, ids: Sequence[str], *, check_only: bool) -> None:
+        """Check further cases of the session, else time them too; collect them as the others."""
 
     def run_in(self, asked: InCopies, phase: str = "") -> list[Collector]:
         """Return what cases come to in each copy, side by side; `phase` is shown meanwhile."""

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from .project import CAMPAIGN, CASES, KERNEL, NO_XDIST, TWO_WORKERS, Project
-from .sources import SETTINGS, STORED
+from .sources import DOUBLED_CASES as CASES_OF_TWO
+from .sources import SETTINGS, STORED, write_doubled
 from .sources import doubled_kernel as kernel
 from .story import Story, items, sections
 
@@ -71,6 +72,28 @@ def test_equal_speed_needs_an_extra_benefit(started: Project) -> None:
     assert started.verdict(3)["decision"] == "ACCEPTED_WITH_NOTE"
     assert "half the memory" in started.verdict(3)["reason"]
     assert started.read(KERNEL) == same
+
+
+def test_a_case_that_fails_as_expected_is_left_out_and_a_row_of_another_is_no_pass(
+    tmp_path: Path,
+) -> None:
+    project = Project(tmp_path / "project")
+    write_doubled(project)
+    mark = "pytest.param({}, marks=pytest.mark.xfail(reason='later'))".format
+    project.write(CASES, CASES_OF_TWO.replace("[2, 4]", f"[2, {mark(4)}, {mark(8)}]"))
+    wrong = kernel().replace("return FACTOR * x", "return (FACTOR + (ctx.rows == 8)) * x")
+    project.write(KERNEL, wrong)
+    project.commit_all()
+    assert project.init().code == 0
+    run = project.round(1)
+    assert run.code == 0, run.text
+    (flag,) = [flag for flag in project.verdict(1)["flags"] if "xfail" in flag]
+    assert "[8] fails as its xfail mark expects" in flag and len(project.verdict(1)["shapes"]) == 2
+    project.write(KERNEL, wrong.replace("== 8", "> 2"))
+    run = project.round(2)
+    assert run.code == 1, run.text
+    checks = {shape["dims"]["rows"]: shape["check"] for shape in project.verdict(2)["shapes"]}
+    assert checks == {2: "PASS", 4: "ERROR"}
 
 
 def test_a_small_gain_is_measured_again_inside_the_session(

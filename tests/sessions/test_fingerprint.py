@@ -68,6 +68,35 @@ def test_the_kernel_that_edits_the_harness_while_it_runs(started: Project) -> No
     assert "conftest.py was added" in " ".join(started.verdict(2)["flags"])
 
 
+def test_a_reference_beside_the_kernel_and_data_of_a_conftest_belong_to_it(fresh: Project) -> None:
+    """Both are found by what ran at the baseline; a file that the kernel reads is its own."""
+    reads = "from pathlib import Path\n\n{} = float(Path(__file__).with_name('{}').read_text())\n"
+    fresh.write("kernels/__init__.py", "from kernels.doubled import doubled\n")
+    fresh.write(
+        "kernels/naive.py", "from . import wide\n\n\ndef naive(x):\n    return wide.wide(x) * 2\n"
+    )
+    fresh.write("kernels/wide.py", "def wide(x):\n    return x.double()\n")
+    fresh.write("conftest.py", reads.format("SCALE", "scale.txt"))
+    fresh.write("scale.txt", "1.0")
+    fresh.write("kernels/tile.txt", "1.0")
+    fresh.write(KERNEL, reads.format("TILE", "tile.txt") + doubled_kernel())
+    fresh.replace(CASES, "lambda x: 2 * x.double()", "naive")
+    fresh.write(CASES, "from kernels.naive import naive\n" + fresh.read(CASES))
+    fresh.commit_all("A reference beside the kernel")
+    run = fresh.round(1)
+    assert run.code == 0, run.text
+    fresh.write(KERNEL, FASTER)
+    for name in ("kernels/naive.py", "kernels/wide.py", "scale.txt"):
+        text = fresh.read(name)
+        fresh.write(name, text + " ")
+        refused(fresh, f"{name} was edited")
+        fresh.write(name, text)
+    fresh.write("kernels/tile.txt", "2.0")
+    fresh.write(KERNEL, reads.format("TILE", "tile.txt") + FASTER)
+    run = fresh.round(2)
+    assert run.code == 0, run.text
+
+
 @pytest.mark.long
 def test_an_undeclared_dependency_is_flagged(fresh: Project) -> None:
     fresh.write("kernels/tiles.py", "TILE = 1\n")

@@ -131,13 +131,57 @@ def test_a_case_that_is_gone_is_no_way_around_the_gate(gate: Gate) -> None:
     assert done.judged["flags"] == [f"removed case: {gone}"] and done.judged["removed"] == []
 
 
+LOOSER = """\
+        gate=tolerance(rtol=0.1, atol=0.1),
+        domain="contiguous",
+        dims="""
+
+
+def test_a_kernel_is_judged_by_what_the_base_declares_as_well(gate: Gate) -> None:
+    """It computes another function, and so does the reference of its pull request."""
+    project = gate.project
+    project.write(PLAIN, kernel(FASTER, "new", factor=3.0))
+    project.replace("tests/test_plain.py", "2 * x.double()", "3 * x.double()")
+    done = gate()
+    assert done.run.code == 1, done.run.text
+    assert done.judged["decision"] == "REPAIR"
+    assert "1 case(s) are wrong by what the base's cases declare" in done.judged["reason"]
+    assert "in a pull request of its own first" in done.judged["next_step"]
+
+
+def test_what_a_pull_request_declares_less_is_named_first(gate: Gate) -> None:
+    project = gate.project
+    project.replace("tests/test_plain.py", "dims=", LOOSER.strip())
+    project.replace(
+        "tests/test_plain.py", "import torch", "import torch\nfrom pytest_kopt import *"
+    )
+    project.replace("tests/test_plain.py", "torch.ones(1, 8)", "2 * torch.ones(1, 8)")
+    done = gate()
+    assert done.run.code == 0, done.run.text
+    assert done.judged["reason"].startswith(
+        "the cases declare less than the base's: plain rows=1 accepts allclose(rtol=0.1, atol=0.1) "
+        "for out, the base allclose(rtol=0.0001, atol=0.0001); plain rows=1 excludes contiguous by "
+        "its domain; plain rows=1 draws other inputs; no kernel code changed"
+    )
+
+
+def test_a_kernel_far_less_exact_than_the_bases_is_refused(gate: Gate) -> None:
+    """Within the tolerance of float32: 80 dB where the base has all of them."""
+    gate.project.write(PLAIN, kernel(FASTER, "new", factor=2.0002))
+    done = gate()
+    assert done.run.code == 8, done.run.text
+    assert [item["check"] for item in done.judged["findings"]] == ["precision-downgrade"]
+
+
 SKIPPED = '@pytest.mark.skip(reason="for later")\n@pytest.mark.kopt'
+XFAILED = '@pytest.mark.xfail(reason="for later")\n@pytest.mark.kopt'
 
 
-def test_a_case_that_is_skipped_now_counts_as_gone(gate: Gate) -> None:
-    """One that the base skips as well does not."""
+@pytest.mark.parametrize("marks", [SKIPPED, XFAILED], ids=["skip", "xfail"])
+def test_a_case_that_is_skipped_or_fails_as_expected_counts_as_gone(gate: Gate, marks: str) -> None:
+    """One that the base does not pass either does not."""
     plain = cases(("kernels.plain", "plain"))
-    skipped = plain.replace("@pytest.mark.kopt", SKIPPED)
+    skipped = plain.replace("@pytest.mark.kopt", marks).replace("2 * x.double()", "3 * x.double()")
     gate.project.write("tests/test_first.py", plain)
     gate.project.write("tests/test_second.py", skipped)
     gate.project.commit_all("One of three is skipped")
@@ -209,7 +253,7 @@ def test_without_a_change_in_kernel_code_nothing_is_compared(gate: Gate) -> None
         assert done.run.code == code, done.run.text
         assert done.judged["decision"] == decision and done.judged["compare"] == "none"
         assert "no kernel code changed" in done.judged["reason"]
-        assert len(done.processes) == 1, "the cases are checked, and no replica runs"
+        assert len(done.processes) == 2, "as today and as the base declares; no replica runs"
 
 
 @long

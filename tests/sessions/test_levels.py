@@ -149,15 +149,16 @@ def test_a_quick_gain_that_the_other_cases_lose_is_rolled_back(six: Project) -> 
     assert six.read(KERNEL) == kernel()
 
 
-def test_a_wrong_case_outside_the_level_is_found_by_the_promotion(six: Project) -> None:
-    wrong = kernel(250 / 1.03).replace(
-        "return FACTOR * x", "return (FACTOR + (ctx.rows == 16)) * x"
-    )
+@pytest.mark.parametrize(("cost", "level"), [(250 / 1.03, "full"), (125.0, "quick")])
+def test_a_version_that_is_wrong_outside_the_level_is_not_kept(
+    six: Project, cost: float, level: str
+) -> None:
+    wrong = kernel(cost).replace("return FACTOR * x", "return (FACTOR + (ctx.rows == 16)) * x")
     six.write(KERNEL, wrong)
     run = six.round("next")
     assert run.code == 1, run.text
     verdict = six.verdict(2)
-    assert (verdict["decision"], verdict["level"]) == ("REPAIR", "full")
+    assert (verdict["decision"], verdict["level"]) == ("REPAIR", level)
     assert [s["dims"]["rows"] for s in verdict["shapes"] if s["check"] == "FAIL"] == [16]
     assert six.read(KERNEL) == wrong
 

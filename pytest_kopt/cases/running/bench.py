@@ -61,6 +61,11 @@ class Bench:
         return (self.expected or {}).get(nodeid) or ExpectedCase(nodeid, "", (), {})
 
     @property
+    def is_first(self) -> bool:
+        """Whether no baseline has asked its cases yet if they tell right from wrong."""
+        return self.expected is None
+
+    @property
     def is_confined(self) -> bool:
         return self.watch is not None and self.watch.is_confined
 

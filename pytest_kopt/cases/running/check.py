@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -16,7 +18,7 @@ from pytest_kopt.cases.result import Check
 from pytest_kopt.cases.running.bench import Bench
 from pytest_kopt.cases.running.checking import PURPOSES, Checking
 from pytest_kopt.cases.running.course import Course
-from pytest_kopt.cases.running.reference import observed
+from pytest_kopt.cases.running.reference import code_of, observed
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.machine import device_model
 from pytest_kopt.errors import BadInput
@@ -28,6 +30,8 @@ from pytest_kopt.numerics.compare import Comparison, InvalidReference
 from pytest_kopt.numerics.nested import tensors
 
 _GRADIENT = "grad of input "
+#: So many elements of a tensor tell what was drawn.
+_TOLD = 1024
 #: Frames of an error that are shown, the innermost ones.
 _FRAMES = 8
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
@@ -128,8 +132,24 @@ def _course(checking: Checking, evidence: CaseEvidence) -> Course:
             dtype=checking.dtype,
             groups=checking.groups if checking.case.is_grouped else None,
             accuracy=checking.accuracy,
+            judged_by=tuple(sorted(checking.truth.files)),
+            home=getattr(code_of(checking.case.function), "co_filename", None),
+            gates={item.name.partition(" (")[0]: item.gate for item in reversed(comparisons)},
+            drawn=_told(checking.first[0]),
         ),
     )
+
+
+def _told(given: Sequence[Any]) -> str:
+    """Return a digest of what a case draws: of a few elements of each tensor, and the rest."""
+    digest = hashlib.sha256()
+    for item in tensors(list(given)):
+        digest.update(f"{item.dtype} {tuple(item.shape)}".encode())
+        if item.layout is torch.strided and not item.is_complex():
+            some = item.detach().reshape(-1)[:: max(1, item.numel() // _TOLD)]
+            digest.update(some.double().cpu().numpy().tobytes())
+    digest.update(repr([x for x in given if isinstance(x, int | float | str)]).encode())
+    return digest.hexdigest()[:16]
 
 
 def figures_of(comparisons: Sequence[Comparison]) -> dict[str, float]:

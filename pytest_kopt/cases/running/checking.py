@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,16 +18,25 @@ import torch
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.running.bench import Bench
-from pytest_kopt.cases.running.execution import Candidate, Pass, Run, judge, make_inputs, pairs
+from pytest_kopt.cases.running.execution import (
+    Candidate,
+    Pass,
+    Run,
+    gated,
+    judge_twice,
+    make_inputs,
+    nearest,
+    pairs,
+)
 from pytest_kopt.cases.running.gate_advice import advised
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.honesty import inputs, memory
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.checks import REPAIRS, Phase, ask, of_phase
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.precision import FEW, accuracy_of, least_exact
+from pytest_kopt.honesty.precision import FEW, accuracy_of, least_exact, narrow_reference
 from pytest_kopt.honesty.work import Work
-from pytest_kopt.numerics.compare import Comparison
+from pytest_kopt.numerics.compare import Comparison, compare
 from pytest_kopt.numerics.nested import contents, fresh_copies
 
 PURPOSES = ("check", "again", "disturb", "last", "groups")
@@ -50,7 +59,8 @@ class Checking:
     case cannot be judged. Of the content, `used` are the candidate's own tensors, which keep their
     addresses, `given` a pristine copy of what they should hold, and `drawn` what the reference left
     of it; `first` and `last` are the runs on the first content and on the last, `truth` is the
-    reference. `few` are results of few elements of all contents, each with the reference's.
+    reference, of which `expected` are the last results; it gives them once more `again`, and
+    `in_float64`. `few` are results of few elements of all contents, each with the reference's.
     `written` are the bytes of the outputs; what else a check tells besides right and wrong is
     called as in the evidence.
     """
@@ -71,6 +81,8 @@ class Checking:
     first: tuple[list[Any], Run, Pass] = field(init=False)
     last: Run = field(init=False)
     expected: Pass = field(init=False)
+    again: Callable[[], Pass] = field(init=False)
+    in_float64: Callable[[], Pass | None] = field(init=False)
     interpreted: bool = False
     accuracy: dict[str, Accuracy] = field(default_factory=dict)
     few: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = field(default_factory=dict)
@@ -113,11 +125,34 @@ class Checking:
         for number, step in enumerate(of_phase(Phase.STEP)):
             self.found(step.ask(checking=self))
             refused = any(finding.rejects for finding in self.findings)
+            if not (self.passed or self.invalid):
+                self.steady()
             # What a call wrote over its own tensors makes it wrong there as well.
             if number and not (self.passed or refused or self.broken):
                 self.found(ask(Phase.WRONG, checking=self))
             if self.invalid or refused or not self.passed or self.bench.only_results:
                 return
+
+    def steady(self) -> Pass:
+        """Return the reference's results; BadInput where two calls differ beyond the gates."""
+        first, again = self.again(), self.again()
+        if first.outputs.keys() != self.last.kept.outputs.keys():
+            return first
+        like = {name: out for name, _, out in pairs(first, self.last.kept)}
+        for name, ref, other, gate in gated(self.case, first, again):
+            if isinstance(ref, torch.Tensor) and isinstance(like[name], torch.Tensor):
+                compared = compare(ref, other.to(like[name].dtype), gate, name)
+                if not compared.passed:
+                    raise self.case.refusal(
+                        f"the reference differs from itself for equal arguments ({name}: "
+                        f"{compared.snr_db:.1f} dB of SNR between two calls): it draws random "
+                        "numbers of its own, or remembers an earlier call",
+                        "a reference that draws from its arguments: have inputs() return the "
+                        "numbers, or a torch.Generator or a seed for the function and the "
+                        "reference. A function that is only right in distribution cannot be "
+                        "judged yet",
+                    )
+        return first
 
     def found(self, findings: Iterable[Finding]) -> None:
         for finding in findings:
@@ -127,14 +162,22 @@ class Checking:
                 self.findings.append(finding)
 
     def advice(self) -> dict[str, str]:
-        return advised(self.case, self.comparisons, self.last.kept, self.given, self.expected_of)
+        like, seed = self.last.kept, self.seeds["check"]
+        exact = self.truth.in_float64(self.given, lambda wide: self.truth(wide, like, seed))
+        expected = exact or self.expected_of(self.given)
+        run = self.expected_of
+        return advised(self.case, self.comparisons, like, self.given, expected, run)
 
     def expected_of(self, given: Sequence[Any]) -> Pass:
         """Return the reference's results on some inputs, with the last run's gradients."""
         return self.truth(fresh_copies(given), self.last.kept, self.seeds["check"])
 
     def expect(self, run: Run, seed: int) -> Pass:
-        self.drawn = fresh_copies(self.given)
+        self.drawn, given = fresh_copies(self.given), self.given
+        self.again = lambda: self.truth(fresh_copies(given), run.live, seed)
+        self.in_float64 = lambda: self.truth.in_float64(
+            given, lambda wide: self.truth(wide, run.live, seed)
+        )
         return self.truth(self.drawn, run.live, seed)
 
     def renew(self, fresh: Sequence[Any]) -> None:
@@ -206,7 +249,7 @@ class Checking:
         is_right = all(item.passed for item in found)
         # Pairing results compares all of what was written to: not again where none is small.
         if is_right and any(item.numel() < FEW for item in run.kept.results):
-            self._pool(run, expected)
+            self._pool(run, self.expected)
         before, wanted = earlier or (None, None)
         self.found(
             ask(
@@ -230,15 +273,15 @@ class Checking:
                 before=before.kept.all if before else [],
                 expected_before=wanted.all if wanted else [],
                 kept=run.kept.all,
-                expected=expected.all,
+                expected=self.expected.all,
             )
         )
         self.last = run
 
     def _pool(self, run: Run, expected: Pass) -> None:
         """Measure results of few elements over all contents: of one content their SNR is luck."""
-        for name, ref, out in pairs(expected, run.kept):
-            if isinstance(out, torch.Tensor) and out.is_floating_point() and out.numel() < FEW:
+        for name, ref, out in nearest(expected, run.kept, self.in_float64):
+            if out.numel() < FEW:
                 self.few.setdefault(name, []).append((ref.flatten(), out.flatten()))
                 if known := self.accuracy.get(name):
                     refs, outs = map(torch.cat, zip(*self.few[name], strict=True))
@@ -249,7 +292,11 @@ class Checking:
     def judged(self, run: Run) -> list[Comparison]:
         if elsewhere := self.elsewhere(run):
             return elsewhere
-        return [self._fairly(item) for item in judge(self.case, self.expected, run.kept)]
+        declared = self.expected
+        self.expected, found = judge_twice(self.case, declared, run.kept, self.in_float64)
+        if self.expected is not declared:
+            self.found(narrow_reference())
+        return [self._fairly(item) for item in found]
 
     def elsewhere(self, run: Run) -> list[Comparison]:
         """Return what there is to say of a result that lies on another device."""

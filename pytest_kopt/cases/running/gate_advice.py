@@ -3,73 +3,28 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
 from pytest_kopt.cases.case import Case, declare, is_floating
+from pytest_kopt.cases.running.computing import ComputingIn
 from pytest_kopt.cases.running.execution import Pass, make_inputs, pairs
 from pytest_kopt.cases.running.reference import Reference, observed
 from pytest_kopt.honesty.inputs import leaves
 from pytest_kopt.numerics.compare import Comparison, compare
 from pytest_kopt.numerics.determinism import bits
 from pytest_kopt.numerics.gates import default_gate
-from pytest_kopt.numerics.nested import fresh_copies, mapped, tensors
+from pytest_kopt.numerics.nested import fresh_copies
 from pytest_kopt.numerics.snr import compute_snr
 
 #: Runs the case's reference on arguments.
 Run = Callable[[Sequence[Any]], Pass]
 #: dB below what torch reaches that a gate may ask for: twice its error, for another order of sums.
 SLACK_DB = 6.0
-
-
-class ComputingIn(TorchDispatchMode):
-    """Has every operation take and give a dtype, of more than 8 bits, in place of a wider one."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._dtype = dtype
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Say whether to hide from torch's compiler; doing so imports it, which takes 0.7 s."""
-        return "torch._dynamo" in sys.modules
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        # What is drawn is rounded afterwards: another dtype would draw other numbers.
-        if tensors([*args]):
-            args, kwargs = tree_map(self._named, args), tree_map(self._named, kwargs)
-        result = func(*args, **kwargs)
-        # What is written in place has the dtype that it was made with.
-        return result if func._schema.is_mutable else tree_map(self._held, result)
-
-    def arguments(self, given: Sequence[Any]) -> list[Any]:
-        """Return copies of arguments in the dtype, their gradients asked of the same ones."""
-
-        def narrowed(leaf: Any) -> Any:
-            held = self._held(leaf)
-            return held if held is leaf else held.detach().requires_grad_(leaf.requires_grad)
-
-        return [mapped(item, narrowed) for item in fresh_copies(given)]
-
-    def _held(self, item: Any) -> Any:
-        wider = isinstance(item, torch.Tensor) and self._is_wider(item.dtype)
-        return item.to(self._dtype) if wider else item
-
-    def _named(self, item: Any) -> Any:
-        return self._dtype if isinstance(item, torch.dtype) and self._is_wider(item) else item
-
-    def _is_wider(self, dtype: torch.dtype) -> bool:
-        return dtype.is_floating_point and dtype.itemsize > self._dtype.itemsize > 1
 
 
 def proposed(reached_db: float) -> float | None:
@@ -83,9 +38,13 @@ def advised(
     comparisons: Sequence[Comparison],
     outputs: Pass,
     given: Sequence[Any],
+    expected: Pass,
     reference: Run,
 ) -> dict[str, str]:
-    """Return what to do about results outside their gates, by name; none may let NaN pass."""
+    """Return what to do about results outside their gates, by name; none may let NaN pass.
+
+    `expected` is the most exact that the reference gives, `reference` runs it as it is declared.
+    """
     wrong = {
         item.name.partition(" (")[0]: item
         for item in comparisons
@@ -93,7 +52,6 @@ def advised(
     }
     if not wrong:
         return {}
-    expected = reference(given)
     found = {name: (ref, out) for name, ref, out in pairs(expected, outputs)}
     several = len([name for name in found if not name.startswith("grad of ")]) > 1
     narrow: dict[torch.dtype, Mapping[str, Any]] = {}
@@ -122,12 +80,12 @@ def advised(
     return told
 
 
-def least_db(name: str, dtype: torch.dtype, given: Sequence[Any], reference: Run) -> float | None:
-    """Return the SNR in dB that a gate of a result may ask for; None where torch tells none."""
+def torchs_db(name: str, dtype: torch.dtype, given: Sequence[Any], reference: Run) -> float:
+    """Return the SNR in dB of a result that torch computes in a dtype."""
     expected = reference(given)
     ref = {found: ref for found, ref, _ in pairs(expected, expected)}[name]
     narrow = _computed_in(dtype, expected, given, reference)
-    return proposed(compute_snr(ref, narrow.get(name, ref).to(dtype)))
+    return compute_snr(ref, narrow.get(name, ref).to(dtype))
 
 
 def _computed_in(

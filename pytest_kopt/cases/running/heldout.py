@@ -7,9 +7,10 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,12 +20,22 @@ from pytest_kopt.cases import domain
 from pytest_kopt.cases.case import Case, declare
 from pytest_kopt.cases.groups import SKEWED, has_skew, is_integer, redrawn
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
-from pytest_kopt.cases.running.execution import Candidate, Pass, judge, make_inputs
+from pytest_kopt.cases.running.execution import (
+    Candidate,
+    Pass,
+    judge,
+    judge_twice,
+    make_inputs,
+    nearest,
+)
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.context import is_lost
+from pytest_kopt.honesty.accuracy import Accuracy
+from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.honesty.heldout import SHAPES, TIED, Kind, Outcome, Tried
 from pytest_kopt.honesty.inputs import Held
+from pytest_kopt.honesty.precision import accuracy_of, downgrades, least_exact
 from pytest_kopt.numerics.gates import snr
 from pytest_kopt.numerics.nested import fresh_copies, tensors
 
@@ -97,6 +108,26 @@ def try_shape(
             # Where the incumbent is not right, nothing is asked of the candidate.
             break
     return tried
+
+
+def less_exact(case: Case, versions: Mapping[str, Callable[..., Any]], seed: int) -> list[Finding]:
+    """Return where the candidate is far less exact than the incumbent on what the case draws."""
+    given, reference = make_inputs(case, seed), Reference(case)
+    reached: dict[str, dict[str, Accuracy]] = {}
+    for name in (INCUMBENT, CANDIDATE):
+        run = Candidate(case, versions[name])(fresh_copies(given), seed)
+
+        def expected(arguments: Sequence[Any], like: Pass = run.live) -> Pass:
+            return reference(arguments, like, seed)
+
+        found = expected(fresh_copies(given))
+        computed_in = least_exact([*found.outputs.values()])
+        exact = partial(reference.in_float64, given, expected)
+        results = nearest(found, run.kept, exact)
+        reached[name] = {n: accuracy_of(ref, out, computed_in) for n, ref, out in results}
+    elements = sum(item.numel() for item in tensors(list(given)))
+    downgraded = downgrades(reached[CANDIDATE], reached[INCUMBENT], elements)
+    return [finding for finding in downgraded if finding.rejects]
 
 
 def time_shape(
@@ -189,9 +220,12 @@ class _Content:
             tied = expected.outputs if self._kind in TIED else {}
             # Which of equal elements an index names is the kernel's own choice.
             unsaid = [name for name, out in tied.items() if is_integer(out)]
+            expected, found = judge_twice(
+                case, expected, run.kept, lambda: self._in_float64(run.live)
+            )
             wrong = [
                 item
-                for item in judge(case, expected, run.kept)
+                for item in found
                 if not (item.passed or (item.figures and item.name in unsaid))
             ]
             if not wrong:
@@ -215,6 +249,10 @@ class _Content:
             for out in results
             if not out.isfinite().all()
         )
+
+    def _in_float64(self, like: Pass) -> Pass | None:
+        reference = self._reference
+        return reference.in_float64(self._given, lambda wide: reference(wide, like, self._seed))
 
     def _expected_of(self, like: Pass) -> Pass:
         """Return the reference's results; incoming gradients are of the outputs' dtypes."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from pytest_kopt.cases.case import Case
-from pytest_kopt.cases.running.execution import Pass, judge
+from pytest_kopt.cases.running.execution import Pass, judge_twice
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
@@ -90,21 +91,27 @@ def whole_look(
 def _judged(case: Case, spot: Spot, drawn: Drawn) -> list[Comparison]:
     reference, given = Reference(case), fresh_copies(spot.given)
     nothing: dict[int, torch.Tensor | None] = {}
-    if spot.incoming is None:
-        found = reference.forward(given, list(spot.results))
+    positions, incoming = leaves(given), spot.incoming
+    if incoming is not None and len(spot.results) != len(positions):
+        return [Comparison("grad", False, "a gradient of each input", "gives others")]
+    run = Pass(dict(spot.results), nothing)
+    names = dict(zip(positions, spot.results, strict=False))
+    if incoming is not None:
+        run = Pass({}, {place: spot.results[name] for place, name in names.items()})
+
+    def expected(arguments: Sequence[Any]) -> Pass:
+        if incoming is not None:
+            wanted = reference.backward(arguments, list(incoming), incoming)
+            return Pass({}, {place: drawn(names[place], item) for place, item in wanted.items()})
+        found = reference.forward(arguments, list(spot.results))
         outputs, before = (
             {name: drawn(name, item) for name, item in of.items()}
             for of in (found.outputs, found.before)
         )
-        return judge(case, Pass(outputs, nothing, before), Pass(dict(spot.results), nothing))
-    positions = leaves(given)
-    if len(spot.results) != len(positions):
-        return [Comparison("grad", False, "a gradient of each input", "gives others")]
-    names = dict(zip(positions, spot.results, strict=True))
-    wanted = reference.backward(given, list(spot.incoming), spot.incoming)
-    expected = {place: drawn(names[place], item) for place, item in wanted.items()}
-    gradients = {place: spot.results[name] for place, name in names.items()}
-    return judge(case, Pass({}, expected), Pass({}, gradients))
+        return Pass(outputs, nothing, before)
+
+    exact = partial(reference.in_float64, spot.given, expected)
+    return judge_twice(case, expected(given), run, exact)[1]
 
 
 def wrong_result(item: Comparison) -> Finding:

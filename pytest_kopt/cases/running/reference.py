@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.running.computing import ComputingIn
 from pytest_kopt.cases.running.execution import (
     INPUT,
     Pass,
@@ -170,6 +171,13 @@ class Reference:
         self._own = code_of(case.reference)
         self._function = case.positional(case.reference)
         self._producers: frozenset[CodeType] | None = None
+        self._ran: frozenset[CodeType] = frozenset()
+
+    @property
+    def files(self) -> set[str]:
+        """Where the project's code is written that makes what the kernel is judged by."""
+        own = (self._own, code_of(self._case.inputs))
+        return {code.co_filename for code in (*self._ran, *own) if code is not None}
 
     def __call__(self, given: Sequence[Any], like: Pass, seed: int) -> Pass:
         """Run on pristine inputs; `like` is the candidate's run, whose dtypes grad_out follows."""
@@ -197,7 +205,7 @@ class Reference:
         if self._producers is not None:
             returned = self._function(*given)
         else:
-            returned, self._producers = _producers(self._function, given)
+            returned, self._ran, self._producers = _producers(self._function, given)
         known = case.rewritten.difference(case.owed)
         if stray := _stepped(versions, _versions(given)) - known:
             raise InvalidReference(
@@ -216,6 +224,21 @@ class Reference:
         }
         outputs = _fitted(outputs, list(owed), names)
         return Pass(outputs | results(None, given, own), {}, results(None, pristine, own))
+
+    def in_float64(
+        self, given: Sequence[Any], call: Callable[[Sequence[Any]], Pass]
+    ) -> Pass | None:
+        """Return what a call of this reference gives where float64 stands in for float32.
+
+        None where torch cannot do that, or the reference writes to its inputs.
+        """
+        if self._case.rewritten:
+            return None
+        mode = ComputingIn(torch.float64)
+        arguments = mode.arguments(given)
+        with suppress(Exception), mode:
+            return call(arguments)
+        return None
 
     def flops(self, given: Sequence[Any], like: Pass) -> int:
         """Return what torch counts in a forward: products, convolutions, attention; 0: nothing."""
@@ -299,8 +322,11 @@ def code_of(function: Any) -> CodeType | None:
 
 def _producers(
     reference: Callable[..., Any], given: Sequence[Any]
-) -> tuple[Any, frozenset[CodeType]]:
-    """Call the reference; return its result and the project code that returned that very object."""
+) -> tuple[Any, frozenset[CodeType], frozenset[CodeType]]:
+    """Call the reference; return its result, the project code that ran, and what of it made that.
+
+    Which is the code that returned that very object.
+    """
     returned: list[tuple[CodeType, Any]] = []
 
     def hook(frame: FrameType, event: str, argument: Any) -> None:
@@ -310,6 +336,5 @@ def _producers(
 
     with profile_hook(hook):
         result = reference(*given)
-    if result is None:
-        return None, frozenset()
-    return result, frozenset(code for code, value in returned if value is result)
+    made = (code for code, value in returned if value is result and result is not None)
+    return result, frozenset(code for code, _ in returned), frozenset(made)

@@ -18,7 +18,7 @@ from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.running.execution import (
     Pass,
     grad_out,
-    judge,
+    judge_twice,
     make_inputs,
     results_of,
 )
@@ -240,6 +240,13 @@ class Loop:
         self, call: _Call, gradients: dict[int, Any], given: Sequence[Any], seed: int
     ) -> tuple[str, float]:
         run = Pass(call.kept, gradients)
-        found = judge(self._case, self._reference(fresh_copies(given), run, seed), run)
+        _, found = judge_twice(
+            self._case,
+            self._reference(fresh_copies(given), run, seed),
+            run,
+            lambda: self._reference.in_float64(
+                given, lambda wide: self._reference(wide, run, seed)
+            ),
+        )
         problem = "\n".join(item.diagnosis() for item in found if not item.passed)
         return problem, min((item.snr_db for item in found if item.figures), default=math.inf)

@@ -45,7 +45,7 @@ MAY_WRITE = (
 )
 #: What the system shows of a process to whoever may trace it.
 _FOREIGN = re.compile(r"/proc/\d+/(mem|environ|maps|auxv)")
-_IMPORTER = "<frozen importlib._bootstrap>"
+_IMPORTER, _LOADER = "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>"
 _PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
 _STANDARD = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))
 
@@ -109,6 +109,8 @@ class Tripwire:
         """Watch the files below a project's root; with `bounds`, what lies beyond them as well."""
         self._root = str(root.resolve()) + os.sep
         self._heard: dict[tuple[str, str], Finding] = {}
+        self._read: dict[str, set[str]] = {}
+        self._made: set[str] = set()
         self._is_busy = False
         self.bounds = bounds
 
@@ -122,12 +124,21 @@ class Tripwire:
         self._heard.clear()
         return found
 
+    @property
+    def opened(self) -> dict[str, set[str]]:
+        """The files below the root that project code opened to read, and the files of that code.
+
+        Paths are relative to the root. None that the process made itself, and no hidden ones.
+        """
+        return {name: whose for name, whose in self._read.items() if name not in self._made}
+
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event not in _HEARD:
             return
         flags = arguments[2] if event == "open" else 0
         writes = event in _MOVED or (isinstance(flags, int) and bool(flags & _WRITING))
-        if self._is_busy or not (writes or (self.bounds and event in _BOUNDED)):
+        reads = event == "open" and not writes and sys._getframe(1).f_code.co_filename != _LOADER
+        if self._is_busy or not (reads or writes or (self.bounds and event in _BOUNDED)):
             return
         self._is_busy = True
         try:
@@ -135,6 +146,10 @@ class Tripwire:
                 self._refused(self.bounds, event, arguments)
             if writes:
                 self._written(_place(event, arguments))
+            elif reads and (inside := self._inside(_place(event, arguments))):
+                file = _author(sys._getframe(1)).rpartition(":")[0]
+                author = self._inside(os.path.realpath(file)) if file else ""
+                self._read.setdefault(inside, set()).update({author} - {""})
         finally:
             self._is_busy = False
 
@@ -155,9 +170,16 @@ class Tripwire:
                 advice=MAY_WRITE,
             )
 
+    def _inside(self, name: str) -> str:
+        """Return a path relative to the root, "" where it is not below, or hidden."""
+        inside = name.removeprefix(self._root)
+        is_hidden = any(part.startswith((".", "__pycache__")) for part in inside.split(os.sep))
+        return "" if inside == name or is_hidden else inside
+
     def _written(self, name: str) -> None:
         if not name.startswith(self._root):
             return
+        self._made.add(self._inside(name))
         is_bytecode = _is_bytecode(Path(name))
         if not is_bytecode and not self._belongs_to_the_harness(Path(name)):
             return

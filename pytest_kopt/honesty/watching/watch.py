@@ -59,6 +59,11 @@ class Watch:
         return list(self._told.values())
 
     @property
+    def opened(self) -> dict[str, set[str]]:
+        """The project's files that its code opened here, each with the files of that code."""
+        return self._tripwire.opened
+
+    @property
     def is_confined(self) -> bool:
         """Whether the system refuses this process what is beyond its bounds."""
         return self._tripwire.bounds is not None

@@ -14,6 +14,7 @@ from pytest_kopt.show.words import (
     markdown_table,
     one_line,
     outcome,
+    together,
     versions,
     visible,
 )
@@ -61,6 +62,8 @@ def _blocks(verdict: Verdict) -> Iterator[str]:
             }
             for each in totals
         )
+    if text := together(verdict):
+        yield f"{text}."
     if verdict.shapes:
         worst = sorted(
             verdict.shapes, key=lambda shape: (shape.check == "PASS", shape.change_pct or 0.0)

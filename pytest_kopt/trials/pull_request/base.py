@@ -113,7 +113,8 @@ def removed(
         with tree_of(base) as copy:
             (there,) = measurements.run_in(InCopies([copy], skipped))
         # What a test only has parameters for is no sign that it came to its case.
-        ran = {nodeid for nodeid, row in there.undecided.items() if not row.evidence.guessed}
+        came = {nodeid for nodeid, row in there.undecided.items() if not row.evidence.guessed}
+        ran = came.difference(there.xfailed())
     return [nodeid for nodeid in then.order if nodeid not in now.order or nodeid in ran]
 
 

@@ -31,7 +31,9 @@ from pytest_kopt.sameness.program import differing
 from pytest_kopt.show.standing import Closing
 from pytest_kopt.show.words import gate_outcome
 from pytest_kopt.trials import judging
+from pytest_kopt.trials.harness import PytestSetup
 from pytest_kopt.trials.pull_request.base import Base, removed, take_inventory
+from pytest_kopt.trials.pull_request.declarations import harness_of, looser
 from pytest_kopt.trials.trees import overlays, trees_of, why_not_in_place
 from pytest_kopt.trials.trial import InCopies, Measurements, Trial
 from pytest_kopt.versions.affected_modules import DATA_SUFFIXES, NATIVE_SUFFIXES
@@ -235,15 +237,61 @@ class PullRequestGate(Gate):
             return judging.overfit(results, damning, self.policy, _COMPUTE), ""
         new = [result.nodeid for result in results if result.nodeid not in self._then.order]
         gone: list[str] = []
+        less: dict[str, list[str]] = {}
 
         def compared() -> Verdict:
             gone.extend(removed(self.config, self._then, self.other, collector, measurements))
-            return self._compared(results, new, measurements)
+            wrong = self._judged_as_then(results, less, measurements)
+            return wrong or self._compared(results, new, measurements)
 
         verdict, detail = self.judged(results, compared)
+        if less:
+            texts = "; ".join(f"{_some(labels)} {text}" for text, labels in less.items())
+            reason = f"the cases declare less than the base's: {texts}; {verdict.reason}"
+            verdict = verdict.model_copy(update={"reason": reason})
         flags = [f"removed case: {nodeid}" for nodeid in gone]
         verdict = judging.flagged(verdict, [*flags, *found])
         return verdict if self.settings.allow_removed else _without(gone, new, verdict), detail
+
+    def _judged_as_then(
+        self,
+        results: Sequence[CaseResult],
+        less: dict[str, list[str]],
+        measurements: Measurements,
+    ) -> Verdict | None:
+        """Judge today's kernels by what decided at the base, where the change touches that.
+
+        Returns the verdict on wrong ones; fills in what cases, by their labels, declare `less`.
+        """
+        setup = PytestSetup.of(self.config)
+        names = harness_of(self.settings.root, results, setup)
+        old = self.other.old
+        touched = {
+            path: old[path] for path in map(self._in_tree, sorted(names)) if path in self._differing
+        }
+        wanted = [result for result in results if result.nodeid in self._then.order]
+        if not (touched and wanted):
+            return None
+        versions = self._trees(touched)
+        copy, ids = (versions.root, versions.trees[0]), [result.nodeid for result in wanted]
+        (there,) = measurements.run_in(InCopies([copy], ids), "checking by the base's cases")
+        failed = []
+        for now in wanted:
+            then = there.results.get(now.nodeid)
+            if then is None or then.check == "ERROR":
+                less.setdefault("cannot be run as the base declares it", []).append(now.label)
+                continue
+            for text in looser(then, now):
+                less.setdefault(text, []).append(now.label)
+            failed += [then] if then.check == "FAIL" else []
+        if not (failed and self._changed):
+            return None
+        why = judging.in_a_line(failed[0].diagnosis)
+        what = f"{len(failed)} case(s) are wrong by what the base's cases declare"
+        told = judging.all_failed(results, {r.nodeid: r.diagnosis for r in failed}, "FAIL")
+        verdict = self.wrong(told, f"{what}: {failed[0].label}: {why}")
+        step = "correct the kernel, or change what is right in a pull request of its own first"
+        return verdict.model_copy(update={"next_step": step})
 
     def _beside(self) -> Versions:
         """Return trees of the base's kernels; NotComparable where these do not build."""
@@ -316,8 +364,8 @@ def _without(gone: Sequence[str], new: Sequence[str], verdict: Verdict) -> Verdi
     return verdict.model_copy(
         update={
             "decision": Decision.ROLLED_BACK,
-            "reason": f"{len(gone)} case(s) of the base are gone or skipped, and nothing says that "
-            f"their shapes are not slower: {names}; of the others: {verdict.reason}",
+            "reason": f"{len(gone)} case(s) of the base are gone, skipped or xfailed, and nothing "
+            f"says that their shapes are not slower: {names}; of the others: {verdict.reason}",
             "next_step": "bring them back, or pass --kopt-allow-removed if they are meant to go"
             + renamed,
             "removed": list(gone),

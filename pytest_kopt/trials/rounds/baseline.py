@@ -12,7 +12,7 @@ from pytest_kopt.campaign import hypothesis, levels
 from pytest_kopt.campaign.prerequisites import tree_gaps
 from pytest_kopt.campaign.workspace import extraction
 from pytest_kopt.cases.collector import Collector
-from pytest_kopt.cases.result import loaded_by
+from pytest_kopt.cases.result import loaded_by, seen_by
 from pytest_kopt.decide.classes import measured_classes
 from pytest_kopt.decide.gates import (
     checked_shape,
@@ -63,7 +63,9 @@ def freeze_harness(begun: Begun, ids: Sequence[str], collector: Collector) -> Be
 
 def close_baseline(ran: Ran) -> Closing:
     gathered = gather(ran)
-    judged = Judged(gathered, _judge(gathered)).flagged(*_notices(gathered), *_unused(gathered))
+    judged = Judged(gathered, _judge(gathered))
+    flags = (*_unused(gathered), *_editable(gathered), *_left_out(ran.collector))
+    judged = judged.flagged(*_notices(gathered), *flags)
     judged = profiled(judged.saying_why_blocked())
     judged = _with_kernel_time(judged)
     proposed = _proposed(gathered) if judged.verdict.decision is Decision.BASELINE else None
@@ -157,6 +159,21 @@ def _unused(gathered: Gathered) -> Iterator[str]:
             f"no case imports {min(files)}, so its changes change nothing: they call {called}; "
             "take an installed copy out of the way, or correct kernel_source in manifest.yaml"
         )
+
+
+def _editable(gathered: Gathered) -> Iterator[str]:
+    """Say so where a candidate may edit what it is judged by."""
+    judging = seen_by(gathered.results).judged_by
+    if own := sorted({*judging} & {*gathered.opened.campaign.candidate().files}):
+        yield (
+            f"code in {own[0]} draws the inputs or runs in the reference, and a candidate may edit "
+            "that file: move the code to a file of its own, outside kernel_source"
+        )
+
+
+def _left_out(collector: Collector) -> list[str]:
+    what = "fails as its xfail mark expects: the campaign leaves it out"
+    return [f"{nodeid} {what}" for nodeid in collector.xfailed()]
 
 
 def _proposed(gathered: Gathered) -> list[str] | None:

@@ -1,8 +1,9 @@
 """Every round after the baseline, from top to bottom: a candidate meets the incumbent.
 
 The round is opened, which refuses what is not worth measuring. pytest runs the cases. What came of
-them is gathered and judged, by all cases where a quick gain is too small to stand alone; then the
-verdict is noted, held against fresh tensors and the kernels' own time, recorded, and carried out.
+them is gathered and judged, by all cases where a quick gain is too small to stand alone. No version
+is kept before all cases have checked it. Then the verdict is noted, held against fresh tensors and
+the kernels' own time, recorded, and carried out.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pytest_kopt.cases.result import CaseResult, reuse_log_ratios
 from pytest_kopt.decide.gates import correctness_verdict
 from pytest_kopt.decide.kernel_time import ON_CPU, judge_kernel_time
 from pytest_kopt.decide.stored import asks_for_full
-from pytest_kopt.decide.verdict import Decision, Level
+from pytest_kopt.decide.verdict import Decision, Level, Verdict
 from pytest_kopt.errors import BadInput, KernelError
 from pytest_kopt.figures import changed
 from pytest_kopt.honesty.checks import REPAIRS, Phase, ask
@@ -149,6 +150,8 @@ def judge_candidate(ran: Ran) -> Judged:
     judged = _judge_same(ran) if ran.is_same else _judge(gather(ran), examination)
     if asks_for_full(opened.level, judged.verdict, asked.policy):
         judged = _judge_by_all(judged, examination)
+    elif opened.level == "quick" and judged.verdict.decision.keeps and not ran.is_same:
+        judged = _checked_by_all(judged, examination)
     judged = _with_notes(judged, examination)
     judged = _without_inflation(judged, examination)
     return _by_kernel_time(profiled(judged.saying_why_blocked()))
@@ -165,7 +168,8 @@ def _judge_same(ran: Ran) -> Judged:
     if not verdict and differing(campaign.incumbent().sources, kernel.sources):
         verdict = judging.incomplete(policy, "the kernel files changed meanwhile")
     benefit = opened.notes.extra_benefit
-    reason = f"the same code as round {number}, kept for its extra benefit: {benefit}"
+    kept = f"kept for its extra benefit (stated, not measured): {benefit}"
+    reason = f"the same code as round {number}, {kept}"
     same = judging.same_code(Decision.ACCEPTED_WITH_NOTE, reason, gathered.results, policy)
     return Judged(gathered, verdict or same)
 
@@ -173,15 +177,9 @@ def _judge_same(ran: Ran) -> Judged:
 def _judge(gathered: Gathered, examination: Examination) -> Judged:
     """Judge the cases of the level: what is missing, wrong, dishonest; then by their times."""
     opened, results, policy = gathered.opened, gathered.results, gathered.policy
-    unusable = broken(gathered, list(opened.expected), _PUT_BACK)
-    if unusable:
-        return Judged(gathered, unusable)
-    damning = judging.rejecting(examination.found(results))
-    if damning:
-        return Judged(gathered, judging.overfit(results, damning, policy))
-    failed = correctness_verdict(gathered.rows, policy, gathered.failed_repairs)
-    if failed:
-        return Judged(gathered, failed)
+    unfit = _refused(gathered, examination)
+    if unfit:
+        return Judged(gathered, unfit)
     if judging.is_interpreted(results):
         return Judged(gathered, judging.incomplete(policy, *judging.INTERPRETED))
     if opened.by_kernel_time and judging.on_cpu(results):
@@ -197,6 +195,18 @@ def _judge(gathered: Gathered, examination: Examination) -> Judged:
     if special:
         return judged.of(judging.overfit(results, special, policy))
     return _supporting(judged, refused)
+
+
+def _refused(gathered: Gathered, examination: Examination) -> Verdict | None:
+    """Return the verdict on expected cases that are missing, dishonest or wrong, else None."""
+    results, policy = gathered.results, gathered.policy
+    unusable = broken(gathered, list(gathered.opened.expected), _PUT_BACK)
+    if unusable:
+        return unusable
+    damning = judging.rejecting(examination.found(results))
+    if damning:
+        return judging.overfit(results, damning, policy)
+    return correctness_verdict(gathered.rows, policy, gathered.failed_repairs)
 
 
 def _same_machine_code(judged: Judged) -> Judged:
@@ -233,14 +243,9 @@ def _supporting(judged: Judged, wrong: Sequence[Finding]) -> Judged:
 
 def _judge_by_all(quick: Judged, examination: Examination) -> Judged:
     """Have all cases decide on a small quick gain, in this session and with its trees."""
-    ran, opened, total = quick.gathered.ran, quick.gathered.opened, quick.verdict.aggregate
+    opened, total = quick.gathered.opened, quick.verdict.aggregate
     assert total is not None and total.change_pct is not None
-    outside = [name for name in opened.frozen if name not in opened.expected]
-    ran.measurements.check_also(outside)
-    ran.collector.order = list(opened.frozen)
-    harness = quick.gathered.harness
-    opened = replace(opened, level="full", expected=opened.frozen, harness=harness)
-    gathered = gather(replace(ran, begun=replace(ran.begun, opened=opened)))
+    gathered = _gather_all(quick, level="full", check_only=False)
     judged = _judge(gathered, examination)
     judged = replace(judged, quick=quick.verdict, paired=judged.paired or quick.paired)
     if gathered.edits:
@@ -250,6 +255,33 @@ def _judge_by_all(quick: Judged, examination: Examination) -> Judged:
         f"{opened.asked.policy.full_below_pct:g} % is decided by all {len(opened.frozen)} cases"
     )
     return judged.saying(flags=[flag, *judged.verdict.flags])
+
+
+def _checked_by_all(quick: Judged, examination: Examination) -> Judged:
+    """Have the cases that the quick level did not time check what it would keep."""
+    gathered = _gather_all(quick, level="quick", check_only=True)
+    refused = _refused(gathered, examination)
+    timed, collector = quick.gathered.opened.expected, quick.gathered.ran.collector
+    # A row without times stands in no table, unless it is why the version is refused.
+    collector.results = {
+        name: result
+        for name, result in collector.results.items()
+        if name in timed or result.check != "PASS"
+    }
+    if refused is None:
+        return quick
+    results, table = tuple(collector.in_order()), collector.table()
+    return replace(quick, gathered=replace(gathered, results=results, table=table), verdict=refused)
+
+
+def _gather_all(quick: Judged, level: Level, *, check_only: bool) -> Gathered:
+    """Return all cases' rows: those of the quick level, and the others' as they are checked now."""
+    ran, opened, harness = quick.gathered.ran, quick.gathered.opened, quick.gathered.harness
+    others = [name for name in opened.frozen if name not in opened.expected]
+    ran.measurements.check_also(others, check_only=check_only)
+    ran.collector.order = list(opened.frozen)
+    opened = replace(opened, level=level, expected=opened.frozen, harness=harness)
+    return gather(replace(ran, begun=replace(ran.begun, opened=opened)))
 
 
 def _with_notes(judged: Judged, examination: Examination) -> Judged:

@@ -15,7 +15,7 @@ from pytest_kopt.cases.running.execution import (
     Pass,
     Run,
     make_inputs,
-    pairs,
+    nearest,
     watch_interpreter,
 )
 from pytest_kopt.cases.seeds import drawn_so_far
@@ -63,6 +63,7 @@ def fresh_content(checking: Checking) -> Iterator[Finding]:
     with checking.no_call():
         expected = checking.expect(run, seed)
         checking.judge(run, expected, "")
+    expected = checking.expected
     checking.first = checking.given, run, expected
     if checking.elsewhere(run):
         # A mistake, and no more than that.
@@ -100,10 +101,9 @@ def _measure(
     """Keep how exact a right result is and how it lies, and what the call has to read and write."""
     case, given = checking.case, checking.given
     computed_in = least_exact(list(expected.outputs.values()))
-    for name, ref, out in pairs(expected, run.kept):
-        if isinstance(out, torch.Tensor) and out.dtype.is_floating_point:
-            reached = accuracy_of(ref, out, computed_in)
-            checking.accuracy[name] = replace(reached, layout=layouts.get(name))
+    for name, ref, out in nearest(expected, run.kept, checking.in_float64):
+        reached = accuracy_of(ref, out, computed_in)
+        checking.accuracy[name] = replace(reached, layout=layouts.get(name))
     # Of what is written in place, what changed; it may be far less than what is there.
     own, changes = _written(checking, run, expected)
     checking.written = physics.written_bytes(own) + changes
