@@ -78,7 +78,8 @@ class CaseEvidence:
     are taken in; `groups` are group sizes by their distribution. `accuracy` is by name of the
     result. `timed` is from when to when the device was the case's, in seconds since the epoch,
     `seconds` the whole case. `loaded` are the project's files that the process had imported,
-    `libraries` those of `SLOW` ones that it had.
+    `opened` those that it had opened, each with the files that had it opened ("": not known);
+    `libraries` are those of `SLOW` ones that it had imported.
     """
 
     schema: str | None = None
@@ -116,6 +117,7 @@ class CaseEvidence:
     backward_samples_ms: tuple[float, ...] | None = None
     seconds: float | None = None
     loaded: tuple[str, ...] | None = None
+    opened: dict[str, tuple[str, ...]] | None = None
     libraries: tuple[str, ...] | None = None
     note: str | None = None
 

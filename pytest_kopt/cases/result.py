@@ -125,6 +125,19 @@ def loaded_by(results: Iterable[CaseResult]) -> set[str]:
     return {file for result in results for file in result.evidence.loaded or ()}
 
 
+def opened_by(results: Sequence[CaseResult]) -> dict[str, set[str]]:
+    """Return the project's files that these processes had opened, and which files had them opened.
+
+    Imports are not among them.
+    """
+    loaded, found = loaded_by(results), dict[str, set[str]]()
+    for result in results:
+        for path, authors in (result.evidence.opened or {}).items():
+            if path not in loaded:
+                found.setdefault(path, set()).update(authors)
+    return found
+
+
 def table_of(results: Sequence[CaseResult]) -> Table | None:
     """Return the rows of these results, None without any; BadInput where two do not fit."""
     if not results:

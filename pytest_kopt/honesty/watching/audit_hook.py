@@ -3,7 +3,7 @@
 It hears of files opened for writing, whatever library the call goes through, cannot be taken away
 again, and is silent for what installed packages do on their own. The records of a
 campaign, and bytecode that no source has, it keeps from being written at all. Of what the system
-refuses to this process it tells who tried.
+refuses to this process it tells who tried, and of the project's files who opened them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import socket
 import sys
 import sysconfig
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import source_from_cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -35,8 +37,10 @@ _HARNESS = ("conftest.py", "pyproject.toml", "pytest.ini", ".pytest.ini", "tox.i
 _LEDGER = "ledger.jsonl"
 _SIGNALS = {"os.kill": os.kill, "os.killpg": os.killpg}
 _BOUNDED = {"open", "socket.__new__", *_SIGNALS}
+#: What reads a file; the path is the first argument.
+_READING = frozenset({"open", "sqlite3.connect"})
 #: Of all events; reading a function's or a frame's code is one as well, thousands in a look.
-_HEARD = frozenset({"open", *_MOVED, *_BOUNDED})
+_HEARD = frozenset({*_READING, *_MOVED, *_BOUNDED})
 #: What to do about a write that was refused.
 MAY_WRITE = (
     "a kernel may write only to its outputs, temporary files and caches: ~/.cache, and folders "
@@ -45,7 +49,7 @@ MAY_WRITE = (
 )
 #: What the system shows of a process to whoever may trace it.
 _FOREIGN = re.compile(r"/proc/\d+/(mem|environ|maps|auxv)")
-_IMPORTER = "<frozen importlib._bootstrap>"
+_IMPORTER, _LOADER = "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>"
 _PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
 _STANDARD = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))
 
@@ -111,6 +115,9 @@ class Tripwire:
         self._heard: dict[tuple[str, str], Finding] = {}
         self._is_busy = False
         self.bounds = bounds
+        #: The files outside of packages that were opened for reading, each with the sources that
+        #: had them opened ("": a thread or an import).
+        self.opened: dict[str, set[str]] = {}
 
     def install(self) -> None:
         """Start to listen, for as long as the process lives."""
@@ -127,7 +134,8 @@ class Tripwire:
             return
         flags = arguments[2] if event == "open" else 0
         writes = event in _MOVED or (isinstance(flags, int) and bool(flags & _WRITING))
-        if self._is_busy or not (writes or (self.bounds and event in _BOUNDED)):
+        reads = event in _READING and not writes
+        if self._is_busy or not (writes or reads or (self.bounds and event in _BOUNDED)):
             return
         self._is_busy = True
         try:
@@ -135,11 +143,32 @@ class Tripwire:
                 self._refused(self.bounds, event, arguments)
             if writes:
                 self._written(_place(event, arguments))
+            elif reads:
+                self._read(arguments[0])
         finally:
             self._is_busy = False
 
     # Every event looks for this, and a method that lacks it costs an exception each time.
     _hear.__cantrace__ = False  # type: ignore[attr-defined]
+
+    def _read(self, path: object) -> None:
+        if not isinstance(path, str | bytes | os.PathLike):
+            return
+        name = os.fsdecode(path)
+        # Python opens its own by the thousand.
+        if name.startswith(_STANDARD) or is_library(name):
+            return
+        frame: FrameType | None = sys._getframe(2)
+        if sys._getframe(2).f_code.co_filename == _LOADER:
+            frame = None
+        while frame is not None and not _is_ours(frame) and not _author_here(frame):
+            frame = frame.f_back
+        if frame is None or not _is_ours(frame):
+            author = "" if frame is None else os.path.realpath(frame.f_code.co_filename)
+            if name.endswith(".pyc"):
+                with suppress(ValueError):
+                    name = source_from_cache(name)
+            self.opened.setdefault(os.path.realpath(name), set()).add(author)
 
     def _refused(self, bounds: Bounds, event: str, arguments: tuple[Any, ...]) -> None:
         frame = sys._getframe(2)
