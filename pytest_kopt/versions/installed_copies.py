@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_kopt.errors import BadInput
@@ -12,7 +13,7 @@ from pytest_kopt.versions.affected_modules import imports_of, project_modules
 
 #: How many folders deep a project keeps its packages, at most.
 _DEPTH = 2
-_INSTALLED = {"site-packages", "dist-packages"}
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 def check_imported_here(root: Path, called: str, where: str) -> None:
@@ -20,14 +21,19 @@ def check_imported_here(root: Path, called: str, where: str) -> None:
 
     Of several the one of the `called` function is named.
     """
-    homes, copies = _homes(root), dict[str, tuple[str, Path]]()
-    for name, module in list(sys.modules.items()):
-        head, file = name.partition(".")[0], getattr(module, "__file__", None)
-        if head not in homes or file is None or _INSTALLED.isdisjoint(Path(file).parts):
-            continue
-        if (own := _own_file(root, name)) is not None:
+    installed = {
+        name: file
+        for name, module in list(sys.modules.items())
+        if (file := getattr(module, "__file__", None))
+        and any(folder in file for folder in _INSTALLED)
+    }
+    homes = _homes(root, frozenset(name.partition(".")[0] for name in installed))
+    copies: dict[str, tuple[str, Path]] = {}
+    for name, file in installed.items():
+        if (own := _own_file(homes, name)) is not None:
             copies[name] = file, own.relative_to(root)
-    if copies and not _imported_heads(root).isdisjoint(name.partition(".")[0] for name in copies):
+    heads = _imported_heads(root) if copies else set()
+    if copies := {n: found for n, found in copies.items() if n.partition(".")[0] in heads}:
         name = called if called in copies else max(copies, key=len)
         file, own = copies[name]
         raise BadInput(
@@ -44,10 +50,10 @@ def _imported_heads(root: Path) -> set[str]:
     return {name.partition(".")[0] for path in files for name in imports_of(path)}
 
 
-def _own_file(root: Path, name: str) -> Path | None:
+def _own_file(homes: Mapping[str, Sequence[Path]], name: str) -> Path | None:
     """Return where a module lies in the project, the outermost place; None where it has none."""
     head, *rest = name.split(".")
-    for folder in sorted(_homes(root)[head], key=lambda path: len(path.parts)):
+    for folder in sorted(homes.get(head, ()), key=lambda path: len(path.parts)):
         place = folder.joinpath(head, *rest)
         for path in (place.with_name(f"{place.name}.py"), place / "__init__.py"):
             if path.is_file():
@@ -56,13 +62,13 @@ def _own_file(root: Path, name: str) -> Path | None:
 
 
 @functools.cache
-def _homes(root: Path) -> dict[str, list[Path]]:
-    """Return the folders below which the project's modules begin, by the first part of a name."""
+def _homes(root: Path, heads: frozenset[str]) -> dict[str, list[Path]]:
+    """Return the project's folders in which modules begin whose names do with one of `heads`."""
     found: dict[str, list[Path]] = {}
     for text, names, files in os.walk(root):
         folder = Path(text)
         sources = [name.removesuffix(".py") for name in files if name.endswith(".py")]
-        for name in (*names, *sources):
+        for name in heads.intersection((*names, *sources)):
             found.setdefault(name, []).append(folder)
         is_deep = len(folder.relative_to(root).parts) == _DEPTH
         names[:] = [] if is_deep else [name for name in names if _may_hold_packages(folder / name)]

@@ -155,20 +155,19 @@ class Tripwire:
         if not isinstance(path, str | bytes | os.PathLike):
             return
         name = os.fsdecode(path)
-        # Python opens its own by the thousand.
-        if name.startswith(_STANDARD) or is_library(name):
-            return
         frame: FrameType | None = sys._getframe(2)
         if sys._getframe(2).f_code.co_filename == _LOADER:
             frame = None
         while frame is not None and not _is_ours(frame) and not _author_here(frame):
             frame = frame.f_back
-        if frame is None or not _is_ours(frame):
-            author = "" if frame is None else os.path.realpath(frame.f_code.co_filename)
-            if name.endswith(".pyc"):
-                with suppress(ValueError):
-                    name = source_from_cache(name)
-            self.opened.setdefault(os.path.realpath(name), set()).add(author)
+        # Python opens its own by the thousand; what the harness opens is kept nowhere.
+        if (frame is not None and _is_ours(frame)) or is_library(name):
+            return
+        if name.endswith(".pyc"):
+            with suppress(ValueError):
+                name = source_from_cache(name)
+        author = "" if frame is None else os.path.realpath(frame.f_code.co_filename)
+        self.opened.setdefault(os.path.realpath(name), set()).add(author)
 
     def _refused(self, bounds: Bounds, event: str, arguments: tuple[Any, ...]) -> None:
         frame = sys._getframe(2)
