@@ -11,8 +11,7 @@ import pytest
 
 from pytest_kopt import wire
 from pytest_kopt.honesty import imports
-from pytest_kopt.honesty.checks import Phase, ask
-from pytest_kopt.honesty.fingerprint import NOTHING, Fingerprint, Harness, Seen, edits, undeclared
+from pytest_kopt.honesty.fingerprint import NOTHING, Fingerprint, Harness, Seen, edits, moved
 
 FILES = {
     "pyproject.toml": "",
@@ -201,21 +200,21 @@ def test_plugins_of_the_command_line_belong_to_it(root: Path) -> None:
     assert "evil.py" in harness.take({}, {}).files
 
 
-def test_changed_dependencies_are_flagged(root: Path) -> None:
-    before = take(root)
-    assert [*undeclared(before, take(root), ())] == []
-    append("project/kernels/tiles.py")(root)
-    now = take(root)
-    (finding,) = ask(Phase.DEPENDED, before=before, now=now, changed=())
-    assert finding.check == "undeclared-dependency"
-    assert finding.where == "project/kernels/tiles.py"
-    assert not finding.rejects
-    (root / "project/fresh.py").write_text("")
-    (root / "project/kernels/gemm.py").write_text("import project.fresh\n")
-    now = take(root)
-    assert "project/fresh.py" in now.dependencies
-    names = [finding.where for finding in undeclared(before, now, ["project/fresh.py"])]
-    assert "project/fresh.py" in names
+def test_dependencies_that_moved_are_those_that_are_others_on_disk(root: Path) -> None:
+    """A file that is no longer imported, and did not change, is none of them."""
+    (root / "project/table.toml").write_text("block = 16")
+    opened = {
+        "project/table.toml": {"project/kernels/gemm.py"},
+        "tests/golden.npz": {"tests/ops/test_gemm.py"},
+        "project/kernels/gemm.py": {"project/kernels/gemm.py"},
+    }
+    before = take(root, seen=Seen(opened=opened))
+    assert before.dependencies.keys() - take(root).dependencies.keys() == {"project/table.toml"}
+    (root / "project/kernels/gemm.py").write_text("")
+    assert moved(before, root) == []
+    (root / "project/table.toml").write_text("block = 2")
+    (root / "project/kernels/tiles.py").unlink()
+    assert sorted(moved(before, root)) == ["project/kernels/tiles.py", "project/table.toml"]
 
 
 def test_source_that_does_not_parse_is_still_hashed(root: Path) -> None:

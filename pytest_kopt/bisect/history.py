@@ -10,16 +10,13 @@ from pathlib import Path
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.errors import BadInput
 from pytest_kopt.sameness.program import differing
-from pytest_kopt.trials.pull_request.base import can_be_kernel_code
 
 refused = partial(BadInput, where="kopt bisect")
-#: Pytest's own names of test files; others are told from kernels by the gate, once collected.
-_HARNESS = ("test_*.py", "*_test.py", "conftest.py")
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit of the history; `code` names what its sources and data hold, the tests aside."""
+    """A commit of the history; `code` names what its files hold, comments in sources aside."""
 
     hash: str
     subject: str
@@ -59,18 +56,13 @@ def history(root: Path, good: str, bad: str) -> list[Commit]:
     found: list[Commit] = []
     held: dict[str, str] = {}
     for commit in (first, *path):
-        before, held = held, _held(repository, commit)
+        before, held = held, dict(sorted(repository.blobs(commit).items()))
         code = hashlib.sha256("\n".join(f"{k} {v}" for k, v in held.items()).encode()).hexdigest()
         if found and not _differs(repository, found[-1].hash, before, commit, held):
             code = found[-1].code
         subject, author, parents = repository.described(commit)
         found.append(Commit(commit, subject, author, len(parents) > 1, code))
     return found
-
-
-def _held(repository: Repository, commit: str) -> dict[str, str]:
-    blobs = sorted(repository.blobs(commit).items())
-    return {path: blob for path, blob in blobs if can_be_kernel_code(path, _HARNESS)}
 
 
 def _differs(

@@ -79,9 +79,9 @@ class CaseEvidence:
     result. `timed` is from when to when the device was the case's, in seconds since the epoch,
     `seconds` the whole case. `gates` are by name of the result, `drawn` tells apart what the case
     draws. `home` is the project's file that defines the function, `judged_by` are those whose code
-    drew the inputs and ran in the reference, `opened` those that project code read, each with the
-    files of that code; paths are relative to the root. `loaded` are the project's files that the
-    process had imported, `libraries` those of `SLOW` ones that it had.
+    drew the inputs and ran in the reference; paths are relative to the root. `loaded` are the
+    project's files that the process had imported, `opened` those that it had opened, each with the
+    files that had it opened ("": not known); `libraries` are those of `SLOW` ones that it had.
     """
 
     schema: str | None = None
@@ -122,8 +122,8 @@ class CaseEvidence:
     drawn: str | None = None
     home: str | None = None
     judged_by: tuple[str, ...] | None = None
-    opened: dict[str, tuple[str, ...]] | None = None
     loaded: tuple[str, ...] | None = None
+    opened: dict[str, tuple[str, ...]] | None = None
     libraries: tuple[str, ...] | None = None
     note: str | None = None
 

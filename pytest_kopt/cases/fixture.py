@@ -111,6 +111,7 @@ class Kopt:
         from pytest_kopt.cases.running.bench import hold_against_baseline
         from pytest_kopt.cases.running.runner import run_case
         from pytest_kopt.versions.affected_modules import project_modules
+        from pytest_kopt.versions.installed_copies import check_imported_here
 
         nodeid = self._item.nodeid
         if self.is_called:
@@ -124,6 +125,10 @@ class Kopt:
             if fn is reference:
                 what = "reference is the function itself, right whatever it computes"
                 raise case.refusal(what, legal="another function, of none of the kernel's code")
+            root = self._item.config.rootpath.resolve()
+            if self._bench.is_judged:
+                called = getattr(fn, "__module__", None) or ""
+                check_imported_here(root, called, f"case {nodeid}")
             skip_outside(self._item, case.label, self._bench.selected)
             self._declared(
                 CaseResult.undecided(nodeid, case.schema, case.dims, case.label, backward=backward)
@@ -137,7 +142,6 @@ class Kopt:
             message = str(error) if nodeid in str(error) else f"case {nodeid}: {error}"
             send(self._item, CaseResult(nodeid, refusal=message))
             raise pytest.fail.Exception(message, pytrace=False) from None
-        root = self._item.config.rootpath.resolve()
         paths = {path.relative_to(root) for path in project_modules(root).values()}
         files = tuple(sorted(path.as_posix() for path in paths))
         slow = tuple(name for name in SLOW if name in sys.modules)
@@ -148,14 +152,13 @@ class Kopt:
             below = (place.relative_to(root) for place in places if place.is_relative_to(root))
             return tuple(path.as_posix() for path in below)
 
-        opened = self._bench.watch.opened if self._bench.watch else {}
         evidence = replace(
             evidence,
             loaded=files,
             libraries=slow,
             home=next(iter(inside(evidence.home or "")), None),
             judged_by=inside(*(evidence.judged_by or ())),
-            opened={name: tuple(sorted(whose)) for name, whose in opened.items()},
+            opened=self._bench.opened(root),
         )
         result = replace(outcome.result, evidence=evidence)
         send(self._item, result)

@@ -22,7 +22,8 @@ class ArmsOrder:
     `others` lie in the overlay `trees`, in that order. In a race the project's is the incumbent's,
     and the others are its copy and the candidates. `changed` are the paths below `root` that differ
     (none: whatever file a case's function stands in). Without trees the process runs only its own
-    tree's version, and must run none of the changed files below `root` when that is given. Where it
+    version: that of `tree`, which must use none of the changed files below `root`, or the
+    project's. Where it
     `tells_more` it is told what the arms have a GPU do before they are timed (which they are where
     that is the same only with `measure_same`) and what known content is worth to the candidate.
     With `nearby` they are not timed but tried at shapes near the case's own.
@@ -30,6 +31,7 @@ class ArmsOrder:
 
     names: tuple[str, ...]
     root: str = ""
+    tree: str = ""
     trees: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     tells_more: bool = False

@@ -126,15 +126,23 @@ def loaded_by(results: Iterable[CaseResult]) -> set[str]:
     return {file for result in results for file in result.evidence.loaded or ()}
 
 
-def seen_by(results: Iterable[CaseResult]) -> Seen:
+def seen_by(results: Sequence[CaseResult]) -> Seen:
     """Return what the processes of these cases had of the project's files."""
-    found = list(results)
-    opened: dict[str, set[str]] = {}
-    for result in found:
-        for name, whose in (result.evidence.opened or {}).items():
-            opened.setdefault(name, set()).update(whose)
-    judged_by = {file for result in found for file in result.evidence.judged_by or ()}
-    return Seen(loaded_by(found), judged_by, opened)
+    judged_by = {file for result in results for file in result.evidence.judged_by or ()}
+    return Seen(loaded_by(results), judged_by, opened_by(results))
+
+
+def opened_by(results: Sequence[CaseResult]) -> dict[str, set[str]]:
+    """Return the project's files that these processes had opened, and which files had them opened.
+
+    Imports are not among them.
+    """
+    loaded, found = loaded_by(results), dict[str, set[str]]()
+    for result in results:
+        for path, authors in (result.evidence.opened or {}).items():
+            if path not in loaded:
+                found.setdefault(path, set()).update(authors)
+    return found
 
 
 def table_of(results: Sequence[CaseResult]) -> Table | None:

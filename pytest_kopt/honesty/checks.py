@@ -55,7 +55,6 @@ class Phase(Enum):
     AUDITED = "the sources are read", "candidate incumbent"
     CLAIMED = "the notes are held against what was found", "claim found"
     GAINED = "a gain is held against what fresh tensors have of it", "inflation"
-    DEPENDED = "a round is judged", "before now changed"
     COLLECTED = "the tests have run", "silent"
 
     def __init__(self, when: str, facts: str) -> None:
@@ -233,7 +232,6 @@ TABLE = (
         notes="bucket-mismatch",
     ),
     Check(Phase.GAINED, "honesty.inflation:gap_finding", notes="reuse-gain"),
-    Check(Phase.DEPENDED, "honesty.fingerprint:undeclared", notes="undeclared-dependency"),
     Check(Phase.COLLECTED, "cases.collector:never_called", notes="never-called"),
 )
 

@@ -29,8 +29,8 @@ _SHOWN = 80
 class Fingerprint:
     """SHA-256 of the harness's files by path below the root, its settings, and the whole manifest.
 
-    `dependencies` are the project files that the kernel imports from outside kernel_source; they
-    are no part of the harness, but both versions run them.
+    `dependencies` are the project files outside kernel_source that the kernel imports or opens;
+    they are no part of the harness, but both versions use them.
     """
 
     files: dict[str, str] = field(default_factory=dict)
@@ -78,15 +78,16 @@ class Harness:
         settings: Mapping[str, Any],
         manifest: Mapping[str, Any],
         seen: Seen = NOTHING,
-        recorded: Iterable[str] = (),
+        recorded: Collection[str] = (),
     ) -> Fingerprint:
         """Return the fingerprint of what lies on disk now.
 
-        What is `recorded` already is looked at again, imported or not.
+        What is `recorded` already is looked at again, imported or not. A file that the kernel had
+        opened is the kernel's; one that the harness had opened belongs to it at the baseline.
         """
         root = self.root
-        own = [_import_folder(root / test, root) for test in self.tests]
-        folders = dict.fromkeys([*(folder.resolve() for folder in self.folders), *own, root])
+        above = [_import_folder(root / test, root) for test in self.tests]
+        folders = dict.fromkeys([*(folder.resolve() for folder in self.folders), *above, root])
         finder = Finder(root, [f for f in folders if f.is_relative_to(root)])
         conftests = [path for test in self.tests for path in self._conftests(root / test)]
         start = [*(root / test for test in self.tests), *conftests]
@@ -97,16 +98,17 @@ class Harness:
         others = {path for path in map(root.joinpath, seen.loaded) if path.is_file()} - wanted
         wanted |= {path for path in others if self._beside_tests(path) and path not in needed}
         wanted |= self._judging(map(root.joinpath, seen.judged_by), finder)
-        wanted |= {
-            root / name
-            for name, whose in seen.opened.items()
-            if not wanted.isdisjoint(map(root.joinpath, whose)) and not self._is_kernel(root / name)
-        }
+        for name, authors in seen.opened.items() if not recorded else ():
+            is_read = not wanted.isdisjoint(map(root.joinpath, authors))
+            wanted |= {root / name} if is_read and not self._is_kernel(root / name) else set()
         files = {self._name(path) for path in wanted if not self._is_ignored(path)}
+        own = {"", *map(self._name, needed)}
+        read = {root / name for name, by in seen.opened.items() if not own.isdisjoint(by)}
         outside = {
             self._name(path)
-            for path in needed
-            if not self._is_kernel(path) and self._name(path) not in files
+            for path in needed | read
+            if not (self._is_kernel(path) or self._is_ignored(path))
+            and self._name(path) not in files
         }
         return Fingerprint(
             {name: _sha256(root / name) for name in sorted({*files, *recorded})},
@@ -202,21 +204,9 @@ def touched(before: Fingerprint, now: Fingerprint) -> list[str]:
     return [n for n in names if before.files.get(n, "") != now.files.get(n, "")]
 
 
-def undeclared(before: Fingerprint, now: Fingerprint, changed: Iterable[str]) -> Iterator[Finding]:
-    """Yield the kernel's imports from outside kernel_source that changed since the last accept.
-
-    `changed` are those of the new ones that differ from the last accepted tree.
-    """
-    known = {**now.files, **now.dependencies}
-    differing = {name for name, sha256 in before.dependencies.items() if known.get(name) != sha256}
-    for name in sorted(differing.union(changed)):
-        yield Finding(
-            "undeclared-dependency",
-            f"the kernel imports {name}, which changed and is not in kernel_source: both versions "
-            "ran it as it is now, and it is neither kept nor restored",
-            where=name,
-            advice="add it to kernel_source in a new campaign (kopt init NEW --from OLD)",
-        )
+def moved(before: Fingerprint, root: Path) -> list[str]:
+    """Return the dependencies that are not on disk as a fingerprint has them."""
+    return [name for name, sha256 in before.dependencies.items() if _sha256(root / name) != sha256]
 
 
 def _changes(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

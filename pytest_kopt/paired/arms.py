@@ -186,9 +186,15 @@ class Arms:
         if tree is not None and versions.other:
             site = replace(place.site, starter=versions.other)
             return self._child(place._replace(site=site), order, None)
-        if tree is not None:
-            root = str(place.site.path(versions.root))
-            order = replace(order, root=root, changed=versions.changed)
+        site = place.site
+        order = replace(
+            order,
+            root=str(site.path(versions.root)),
+            tree=str(site.tree(versions.root, tree)) if tree else "",
+            changed=versions.changed,
+            # What a build makes of a change is not seen in the sources.
+            measure_same=self._blind.measure_same or versions.rebuilt,
+        )
         return self._child(place, order, tree)
 
     def _child(self, place: Place, order: ArmsOrder, tree: Path | None) -> Child:

@@ -192,14 +192,21 @@ class Replica(Children):
         if nodeid != self._asked:
             self._ask(nodeid)
         self._referee.load(nodeid)
-        kernels = None
+        kernels, reached = None, False
         for child in self.children:
             message = _wait(child, "changed", "loaded", "same")
             if message["kind"] == "same":
                 return _same(nodeid, child, message), []
             if message["kind"] == "changed":
                 kernels = differences_later(message["before"], message["after"], message["arch"])
-                _wait(child, "loaded")
+                message = _wait(child, "loaded")
+            reached |= message.get("reached", True)
+        if not reached:
+            for child in self.children:
+                child.tell("skip")
+            for child in self.children:
+                _wait(child, "finished")
+            return CaseQuads(nodeid, "", same="source"), []
         self._referee.await_loaded(nodeid)
         with placement.host.lock(device):
             placement.keep_strangers_off(device)

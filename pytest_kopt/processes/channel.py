@@ -8,11 +8,11 @@ end by `stop`. The other sends `collected` and `collect_error`; for each case `d
 that it gets if it never comes back), `started`, `report` and `finished`.
 
 Of a case that is compared a process says that it is `refused`, or the `same` in both versions, or
-what `changed` in the machine code and that it is `loaded`; on `go` what times its arms
-(`prepared`). `engine` is what times all of them, and then they are `ready`. On each `block` it
-sends its `time`; on one without an arm what was looked at (`kept`). `settled` says whether that was
-found right; if not, it is judged there by the baseline's accuracy. What gave the candidate away is
-`caught`.
+what `changed` in the machine code and that it is `loaded`: whether that `reached` it, else they all
+`skip` it. On `go` it says what times its arms (`prepared`). `engine` is what times all of them, and
+then they are `ready`. On each `block` it sends its `time`; on one without an arm what was looked at
+(`kept`). `settled` says whether that was found right; if not, it is judged there by the baseline's
+accuracy. What gave the candidate away is `caught`.
 
 A referee is asked to `judge` what others kept: it says what it `judged`, or what it has `kept`
 itself. What is tried near the declared shapes is `tried`, under the seed of a `block`.

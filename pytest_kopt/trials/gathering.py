@@ -41,7 +41,7 @@ def gather(ran: Ran) -> Gathered:
     watch, ids = opened.asked.watch, list(opened.frozen) or collector.order
     now = watch.take(ids)
     # What the baseline's cases have loaded belongs to the harness that it freezes.
-    harness = now if opened.frozen else watch.take(ids, results)
+    harness = watch.take(ids, results)
     edits = ask(Phase.HARNESS, before=opened.harness, now=now)
     return Gathered(ran, results, table, harness, tuple(edits))
 

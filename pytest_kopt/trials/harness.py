@@ -14,11 +14,10 @@ import pytest
 
 from pytest_kopt import wire
 from pytest_kopt.campaign.campaign import Campaign
-from pytest_kopt.cases.result import CaseResult, seen_by
+from pytest_kopt.cases.result import CaseResult, opened_by, seen_by
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.checks import Phase, ask
-from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.fingerprint import Fingerprint, Harness, touched
+from pytest_kopt.honesty.fingerprint import Fingerprint, Harness, Seen, moved, touched
 
 #: Settings that say which code runs as a test and what runs around it.
 _EFFECTIVE = (
@@ -90,8 +89,8 @@ class HarnessWatch:
         if (first := self._baseline) is None:
             return harness.take(self._setup.settings, manifest, seen_by(results))
         options = {key: text for key, text in first.settings.items() if key.startswith("--")}
-        settings = options | self._setup.settings
-        return harness.take(settings, manifest, recorded=list(first.files))
+        settings, seen = options | self._setup.settings, Seen(opened=opened_by(results))
+        return harness.take(settings, manifest, seen, list(first.files))
 
     def touched(self, ids: Iterable[str]) -> list[str]:
         return [] if self._baseline is None else touched(self._baseline, self.take(ids))
@@ -109,19 +108,38 @@ class HarnessWatch:
             )
         return now
 
-    def undeclared(self, now: Fingerprint) -> list[Finding]:
-        document = self._campaign.best.session().get("harness")
+    def check_dependencies(self, now: Fingerprint) -> None:
+        """Raise BadInput where what a version uses is neither declared nor as the best one had it.
+
+        Both would use it as it is now, and it is neither kept nor restored with the kernel.
+        """
+        campaign = self._campaign
+        document = campaign.best.session().get("harness")
         if document is None:
-            return []
+            return
         before = wire.read(Fingerprint, document)
-        strange = [name for name in now.dependencies if name not in before.dependencies]
-        changed = self._differing(strange)
-        return ask(Phase.DEPENDED, before=before, now=now, changed=changed)
+        new = self._differing(
+            [name for name in now.dependencies if name not in before.dependencies]
+        )
+        changed = sorted({*moved(before, campaign.root), *new})
+        if not changed:
+            return
+        name, number = changed[0], campaign.state.incumbent_round
+        both = "both versions use it" if name in now.dependencies else f"round {number} uses it"
+        users = f"only the candidate uses it, not round {number}" if name in new else both
+        sources = [*campaign.manifest.kernel_source, *changed]
+        declared = " ".join(f"--kernel {source}" for source in sources)
+        raise BadInput(
+            f"{', '.join(changed)} is not as round {number} was accepted with, and not in "
+            f"kernel_source ({users}): the times would not be those of the kernel files alone",
+            where=f"campaign {campaign.name}",
+            legal=f"put it back, or declare it: kopt init NEW --from {campaign.name} {declared}",
+        )
 
     def _differing(self, names: Sequence[str]) -> list[str]:
-        """Return those that git does not know or that differ from the last accepted commit."""
+        """Return those that git does not know or that differ from HEAD; all without git."""
         repository = self._campaign.repository
-        if repository is None or not self._campaign.manifest.git_commit:
+        if repository is None:
             return list(names)
         root = self._campaign.root
         paths = {repository.relative(root, name): name for name in names}

@@ -6,10 +6,11 @@ import ast
 import functools
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
+from typing import TypeAlias
 
 from pytest_kopt.versions.errors import NotLoadable
 
@@ -19,15 +20,15 @@ _REGISTRATIONS = {
     *("custom_op", "triton_op", "register_kernel", "register_fake", "register_autograd"),
     *("Library", "load_inline", "cpp_extension.load"),
 }
-#: Files that a kernel reads or builds from: a change may reach it without an import.
-DATA_SUFFIXES = {
-    *(".json", ".yaml", ".yml", ".csv", ".npz", ".npy", ".pt", ".safetensors", ".bin"),
-    *(".ptx", ".cubin", ".hsaco"),
-}
+#: What a compiler opens, which nobody hears of.
 NATIVE_SUFFIXES = {
     *(".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".hip", ".inc", ".inl"),
     *(".cl", ".s", ".mlir", ".ll"),
 }
+
+
+#: Paths of files that a process opened, each with the sources that had them opened.
+Opened: TypeAlias = Mapping[str, Collection[str]]
 
 
 def project_modules(root: Path) -> dict[str, Path]:
@@ -63,22 +64,48 @@ def _real(folder: str) -> str:
     return os.path.realpath(folder)
 
 
-def universe(start: str, changed: Iterable[Path], root: Path) -> dict[str, Path]:
+def readers(path: Path, modules: Mapping[str, Path], opened: Opened) -> set[str]:
+    """Return the modules that read a file: those that had it opened, and those that name it.
+
+    What a library in another language or a process of its own opens is not heard of. "" stands for
+    somebody who is no module here.
+    """
+    authors = opened.get(str(path), ())
+    known = {str(file) for file in modules.values()}
+    found = {name for name, file in modules.items() if str(file) in authors or _names(file, path)}
+    return found | ({""} if not known.issuperset(authors) else set())
+
+
+def _names(source: Path, path: Path) -> bool:
+    return path.name.encode() in _content(source)
+
+
+@functools.cache
+def _content(source: Path) -> bytes:
+    return source.read_bytes()
+
+
+def universe(
+    start: str, changed: Iterable[Path], root: Path, opened: Opened | None = None
+) -> dict[str, Path]:
     """Return the modules to load again, by name: what `start` reaches that depends on a change.
 
     `changed` are resolved paths of files that differ between the versions. Packages above such a
     module belong to it, since importing a submodule writes into its package. Empty when the change
-    does not reach `start`. A changed data file belongs to every module in or above its folder.
-    Raises NotLoadable when a module registers something with torch, or a compiled source changed.
+    does not reach `start`. A changed file that is no module belongs to those that read it; who had
+    which files `opened` is what this process heard. Raises NotLoadable when a module registers
+    something with torch, a compiled source changed, or it is not known who read a file.
     """
     different = set(changed)
     native = sorted(path.name for path in different if path.suffix in NATIVE_SUFFIXES)
     if native:
         raise NotLoadable(f"{native[0]} is compiled")
-    folders = {
-        folder for path in different if path.suffix in DATA_SUFFIXES for folder in path.parents
-    }
     modules, imports = _imports_below(root)
+    read: set[str] = set()
+    for path in sorted(different.difference(modules.values())):
+        read |= (by := readers(path, modules, opened or {}))
+        if "" in by:
+            raise NotLoadable(f"{path.name} is read, and no module of the project reads it")
     reached = _closure({start}, imports)
     dependents: dict[str, set[str]] = {name: set() for name in modules}
     for name, targets in imports.items():
@@ -88,10 +115,8 @@ def universe(start: str, changed: Iterable[Path], root: Path) -> dict[str, Path]
         package = name.rpartition(".")[0]
         if package in modules:
             dependents[name].add(package)
-    touched = {
-        name for name, path in modules.items() if path in different or path.parent in folders
-    }
-    affected = _closure(touched, dependents)
+    touched = {name for name, path in modules.items() if path in different}
+    affected = _closure(touched | read, dependents)
     chosen = {name: modules[name] for name in sorted(reached & affected)}
     for name in list(chosen):
         while name := name.rpartition(".")[0]:
@@ -144,6 +169,17 @@ def _imports(path: Path) -> list[ast.Import | ast.ImportFrom]:
             found.append(node)
         # No expression holds a statement.
         waiting += [item for item in ast.iter_child_nodes(node) if not isinstance(item, ast.expr)]
+    return found
+
+
+def imports_of(path: Path) -> set[str]:
+    """Return the modules that a file imports by their whole names."""
+    found = set[str]()
+    for node in _imports(path):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif node.module and not node.level:
+            found.add(node.module)
     return found
 
 

@@ -6,9 +6,10 @@ frames when they run; their launcher is, and it names the function it launches.
 
 from __future__ import annotations
 
+import filecmp
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -48,19 +49,50 @@ def check_untouched(call: Callable[[], object], changed: set[str]) -> None:
         raise NotLoadable(f"the function reaches the changed {touched[0]}, though not by an import")
 
 
-def check_moved(call: Callable[[], object], root: Path, changed: Iterable[str]) -> None:
-    """Raise NotLoadable when a process that runs in a copy of `root` uses the original's code.
+def check_moved(
+    call: Callable[[], object],
+    root: Path,
+    tree: Path,
+    changed: Iterable[str],
+    opened: Container[str] = (),
+) -> None:
+    """Raise NotLoadable when a process that runs in `tree`, a copy of `root`, uses the original.
 
     An editable install, for one, leads back to it whatever sys.path says, and so does a library
-    that was built in the project and is only linked to in the copy.
+    that was built in the project and is only linked to in the copy. `opened` are the files that
+    the process opened.
     """
     check_untouched(call, {str(root / path) for path in changed})
+    if path := shared(root, tree, changed, opened):
+        raise NotLoadable(
+            f"the incumbent opens the candidate's {root / path}; a kernel has to look for it from "
+            "the current folder or its own __file__, not by an absolute path"
+        )
     foreign = sorted(_libraries_below(root))
     if foreign:
         raise NotLoadable(
             f"the incumbent runs the candidate's compiled {foreign[0].name}; rebuild_command has "
             "to build it in place"
         )
+
+
+def shared(root: Path, tree: Path, changed: Iterable[str], opened: Container[str]) -> str:
+    """Return the first changed path that the version in `tree` opened in `root`, "" for none."""
+    return next(
+        (
+            path
+            for path in changed
+            if os.path.realpath(root / path) in opened and _differs(root / path, tree / path)
+        ),
+        "",
+    )
+
+
+def _differs(one: Path, other: Path) -> bool:
+    """Say whether two files differ, or only one of them exists."""
+    if not (one.is_file() and other.is_file()):
+        return one.is_file() != other.is_file()
+    return not filecmp.cmp(one, other, shallow=False)
 
 
 def _libraries_below(root: Path) -> set[Path]:

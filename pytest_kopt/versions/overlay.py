@@ -23,7 +23,8 @@ def build(
 
     `files` are the contents by path relative to `root`; `absent` are paths that the other version
     does not have. Only the folders on the way to one of them are real, and in them the sources, so
-    that code which resolves its own path before it reads a file beside it stays in this version.
+    that code which resolves its own path before it reads a file beside it stays in this version;
+    where one of them is no source, so are all folders with sources, which may look for it anywhere.
     Everything else is a link: data files and sources stay reachable from either version. The folder
     `start`, in which a process shall start, is real too: through a link it would start in the
     project.
@@ -32,6 +33,8 @@ def build(
     removed = {PurePosixPath(path) for path in absent}
     real = {folder for path in (*replaced, *removed) for folder in path.parents}
     real |= {PurePosixPath(start), *PurePosixPath(start).parents}
+    if any(path.suffix != ".py" for path in (*replaced, *removed)):
+        real |= _with_sources(root)
 
     def fill(folder: PurePosixPath) -> None:
         (target / folder).mkdir(parents=True, exist_ok=True)
@@ -56,6 +59,21 @@ def build(
 
     fill(PurePosixPath())
     return target
+
+
+def _with_sources(root: Path) -> set[PurePosixPath]:
+    """Return the folders that hold sources of the project, and those above, relative to it."""
+    found: set[PurePosixPath] = set()
+    for folder, names, files in os.walk(root):
+        names[:] = [name for name in names if not _is_no_projects(Path(folder, name))]
+        if any(name.endswith(".py") for name in files):
+            here = PurePosixPath(Path(folder).relative_to(root))
+            found |= {here, *here.parents}
+    return found
+
+
+def _is_no_projects(folder: Path) -> bool:
+    return folder.name.startswith(".") or (folder / "pyvenv.cfg").exists()
 
 
 def current_folder(root: Path) -> str:

@@ -10,7 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from pytest_kopt.versions.affected_modules import home, universe
+from pytest_kopt.versions.affected_modules import Opened, home, universe
 from pytest_kopt.versions.errors import NotLoadable, Unreached
 from pytest_kopt.versions.loader import SecondVersion
 
@@ -18,7 +18,11 @@ _ADVICE = "one process asks for a plain function at module level"
 
 
 def find(
-    function: Callable[..., Any], changed: set[Path], root: Path, tree: Path
+    function: Callable[..., Any],
+    changed: set[Path],
+    root: Path,
+    tree: Path,
+    opened: Opened | None = None,
 ) -> tuple[Callable[..., Any], SecondVersion]:
     """Return the twin of a case's function in the tree of another version, and that version.
 
@@ -28,7 +32,7 @@ def find(
     closures and instances, and for what cannot be imported a second time.
     """
     module, name = place(function)
-    modules = universe(module, changed, root)
+    modules = universe(module, changed, root, opened)
     if not modules:
         raise Unreached(f"the change does not reach {module!r} through its imports")
     version = SecondVersion(modules, root, tree)

@@ -69,7 +69,7 @@ def test_the_kernel_that_edits_the_harness_while_it_runs(started: Project) -> No
 
 
 def test_a_reference_beside_the_kernel_and_data_of_a_conftest_belong_to_it(fresh: Project) -> None:
-    """Both are found by what ran at the baseline; a file that the kernel reads is its own."""
+    """Both are found by what ran at the baseline; what the kernel reads is to be declared."""
     reads = "from pathlib import Path\n\n{} = float(Path(__file__).with_name('{}').read_text())\n"
     fresh.write("kernels/__init__.py", "from kernels.doubled import doubled\n")
     fresh.write(
@@ -91,24 +91,41 @@ def test_a_reference_beside_the_kernel_and_data_of_a_conftest_belong_to_it(fresh
         fresh.write(name, text + " ")
         refused(fresh, f"{name} was edited")
         fresh.write(name, text)
-    fresh.write("kernels/tile.txt", "2.0")
     fresh.write(KERNEL, reads.format("TILE", "tile.txt") + FASTER)
+    fresh.write("kernels/tile.txt", "2.0")
     run = fresh.round(2)
-    assert run.code == 0, run.text
+    assert run.code == 4 and "kernels/tile.txt is not as round 1" in run.refusal
 
 
-@pytest.mark.long
-def test_an_undeclared_dependency_is_flagged(fresh: Project) -> None:
-    fresh.write("kernels/tiles.py", "TILE = 1\n")
-    fresh.write(KERNEL, "import kernels.tiles\n" + doubled_kernel())
+READS = "TILE = int(open('tiles.ini').read())\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "uses", "used_by"),
+    [
+        ("kernels/tiles.py", ("import kernels.tiles\n", "import kernels.tiles\n"), "both"),
+        ("tiles.ini", (READS, ""), "round 1 uses it"),
+        ("tiles.ini", ("", READS), "only the candidate uses it"),
+    ],
+    ids=["both import it", "the best opens it", "the candidate opens it"],
+)
+def test_what_is_not_declared_is_the_same_for_both_versions(
+    fresh: Project, path: str, uses: tuple[str, str], used_by: str
+) -> None:
+    fresh.write(path, "1\n")
+    fresh.write(KERNEL, uses[0] + doubled_kernel())
     fresh.commit_all("Use tiles")
     assert fresh.round(1).code == 0
-    fresh.write("kernels/tiles.py", "TILE = 2\n")
-    fresh.write(KERNEL, "import kernels.tiles\n" + FASTER)
+    fresh.write(path, "2\n")
+    fresh.write(KERNEL, uses[1] + FASTER)
+    before = fresh.contents()
+    run = fresh.round(2)
+    assert run.code == 4 and f"{path} is not as round 1" in run.refusal, run.text
+    assert used_by in run.refusal and f"--kernel {KERNEL} --kernel {path}" in run.refusal
+    assert fresh.contents() == before
+    fresh.write(path, "1\n")
     run = fresh.round(2)
     assert run.code == 0, run.text
-    (flag,) = [f for f in fresh.verdict(2)["flags"] if f.startswith("undeclared-dependency: ")]
-    assert "kernels/tiles.py" in flag
 
 
 @pytest.mark.long

@@ -28,7 +28,6 @@ def test_a_gate_of_the_same_code_ends_at_once(tmp_path: Path, words: tuple[str, 
     tidied = kernel().replace('"""Doubles a tensor."""', "# What it doubles.")
     project.write(PLAIN, tidied)
     project.write("tests/test_plain.py", PLAIN_CASES + "\n# The end.\n")
-    project.write("README.md", "Another text.\n")
     begun = _spent()
     done = gate(*words)
     took = _spent() - begun

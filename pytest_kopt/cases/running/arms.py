@@ -7,6 +7,7 @@ where two versions cannot live together, the one version of its own tree.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -63,7 +64,13 @@ from pytest_kopt.measure.wall import one_thread
 from pytest_kopt.numerics.nested import fresh_copies, tensors
 from pytest_kopt.sameness.reach import unreached
 from pytest_kopt.versions import executed_files, twin
-from pytest_kopt.versions.affected_modules import imported_by
+from pytest_kopt.versions.affected_modules import (
+    NATIVE_SUFFIXES,
+    home,
+    imported_by,
+    project_modules,
+    readers,
+)
 from pytest_kopt.versions.errors import NotLoadable, Unreached
 
 #: So many other shapes and inputs are tried however long they take, and more for so long.
@@ -237,6 +244,8 @@ def serve_arms(
             versions = _versions(case, order, seed, bench.watch)
             arms = _Arms(case, bench, order, commander, seed)
             code = arms.machine_code(versions)
+            reached = order.measure_same or not order.changed or bool(order.trees)
+            reached = reached or _is_reached(case, order, seed, bench.watch)
     except Unreached:
         commander.tell("same", how="source")
         return
@@ -252,8 +261,9 @@ def serve_arms(
             commander.tell(**code)
             if code["kind"] == "same":
                 return
-        commander.tell("loaded")
-        commander.hear()
+        commander.tell("loaded", reached=reached)
+        if commander.hear().get("kind") == "skip":
+            return
     arms.time(versions)
 
 
@@ -273,12 +283,16 @@ def _uneven(
 
 def _versions(case: Case, order: ArmsOrder, seed: int, watch: Watch | None) -> Versions:
     """Return the arms' functions, each proven to run its own version's code and nothing else's."""
+    root, opened = Path(order.root), watch.opened if watch else {}
     if not order.trees:
-        if order.root:
+        if order.tree:
             call = _one_call(case, case.function, make_inputs(case, seed))
-            executed_files.check_moved(call, Path(order.root), order.changed)
+            executed_files.check_moved(call, root, Path(order.tree), order.changed, opened)
         return dict.fromkeys(order.names, case.function)
-    root = Path(order.root)
+    trees = [*map(Path, order.trees)]
+    gone = [path for path in order.changed if not (root / path).exists()]
+    if data := [path for path in gone if not path.endswith(".py")]:
+        raise NotLoadable(f"{data[0]} is gone, which the incumbent may read")
     changed = {(root / path).resolve() for path in order.changed} or twin.own_file(case.function)
     given = make_inputs(case, seed)
     functions: dict[str, Callable[..., Any]] = {order.own: case.function}
@@ -287,14 +301,23 @@ def _versions(case: Case, order: ArmsOrder, seed: int, watch: Watch | None) -> V
     files: dict[str, set[str]] = {}
     if order.changed and INCUMBENT in order.others:
         base = Path(order.trees[order.others.index(INCUMBENT)])
-        if _runs_no_change(case, given, order.changed, root, base):
+        read = [
+            path
+            for path in order.changed
+            if path.endswith(".py")
+            or Path(path).suffix in NATIVE_SUFFIXES
+            or readers((root / path).resolve(), project_modules(root), opened)
+        ]
+        if _runs_no_change(case, given, read, root, base):
             raise Unreached("the function runs none of the functions that changed")
-    for name, tree in zip(order.others, order.trees, strict=True):
+    for name, tree in zip(order.others, trees, strict=True):
         try:
-            functions[name], version = twin.find(case.function, changed, root, Path(tree))
+            functions[name], version = twin.find(case.function, changed, root, tree, opened)
         except Unreached:
             call = _one_call(case, case.function, given)
             executed_files.check_untouched(call, {str(path) for path in changed})
+            if gone:
+                raise NotLoadable(f"{gone[0]} is gone, which the incumbent may import") from None
             raise
         if watch is not None and name in (INCUMBENT, PLACEBO):
             watch.guard(name, version.modules)
@@ -305,7 +328,28 @@ def _versions(case: Case, order: ArmsOrder, seed: int, watch: Watch | None) -> V
     for name, function in functions.items():
         others = set().union(*(found for other, found in files.items() if other != name))
         executed_files.check(_one_call(case, function, given), files[name], others, name)
+    for tree in trees:
+        inside = f"{tree}{os.sep}"
+        own = {path for path, by in opened.items() if any(a.startswith(inside) for a in by)}
+        if path := executed_files.shared(root, tree, order.changed, own):
+            raise NotLoadable(f"each version needs a working folder of its own, to read {path}")
     return _in_order(functions, case, given)
+
+
+def _is_reached(case: Case, order: ArmsOrder, seed: int, watch: Watch | None) -> bool:
+    """Say whether the one version of this process imports, runs or reads a changed file."""
+    here = Path(order.tree or order.root)
+    files = {(here / path).resolve() for path in order.changed}
+    module, modules = home(case.function), project_modules(here)
+    used = imported_by(module.__name__, here) if module else set(modules.values())
+    ran = executed_files.files_run(_one_call(case, case.function, make_inputs(case, seed)))
+    used |= {Path(file).resolve() for file in ran}
+    by = {"", *(name for name, path in modules.items() if path in used)}
+    opened = watch.opened if watch else {}
+    return any(
+        path in used or path.suffix in NATIVE_SUFFIXES or by & readers(path, modules, opened)
+        for path in files
+    )
 
 
 def _in_order(functions: Versions, case: Case, given: Sequence[Any]) -> Versions:

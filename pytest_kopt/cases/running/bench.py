@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.result import ExpectedCase
@@ -53,8 +55,12 @@ class Bench:
 
     def times(self, interpreted: bool) -> bool:
         """Say whether a case is timed; one that was interpreted only where a row has to be full."""
-        is_recorded = self.freezes or self.expected is not None
-        return not self.check_only and (is_recorded or not interpreted)
+        return not self.check_only and (self.is_judged or not interpreted)
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether the session decides on what these cases come to."""
+        return self.freezes or self.expected is not None
 
     def frozen(self, nodeid: str) -> ExpectedCase:
         """Return what the baseline knows of a case, one of which nothing is known without it."""
@@ -68,6 +74,15 @@ class Bench:
     @property
     def is_confined(self) -> bool:
         return self.watch is not None and self.watch.is_confined
+
+    def opened(self, root: Path) -> dict[str, tuple[str, ...]]:
+        """Return the files below the project's root that were opened, each with by which."""
+        inside, opened = f"{root}{os.sep}", self.watch.opened if self.watch else {}
+        return {
+            name.removeprefix(inside): tuple(sorted(by.removeprefix(inside) for by in authors))
+            for name, authors in opened.items()
+            if name.startswith(inside)
+        }
 
     def watched(self) -> list[Finding]:
         return self.watch.findings() if self.watch else []

@@ -194,7 +194,7 @@ def _check_tree(order: ArmsOrder) -> None:
     changed = {(root / path).resolve() for path in order.changed}
     if strange := sorted(changed.intersection(project_modules(root).values())):
         raise NotLoadable(f"the incumbent's tree imports the candidate's {strange[0].name}")
-    check_moved(lambda: None, root, order.changed)
+    check_moved(lambda: None, root, Path(order.tree), order.changed)
 
 
 def _wrong(

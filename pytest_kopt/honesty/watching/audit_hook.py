@@ -3,7 +3,7 @@
 It hears of files opened for writing, whatever library the call goes through, cannot be taken away
 again, and is silent for what installed packages do on their own. The records of a
 campaign, and bytecode that no source has, it keeps from being written at all. Of what the system
-refuses to this process it tells who tried.
+refuses to this process it tells who tried, and of the project's files who opened them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import socket
 import sys
 import sysconfig
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import source_from_cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -35,8 +37,10 @@ _HARNESS = ("conftest.py", "pyproject.toml", "pytest.ini", ".pytest.ini", "tox.i
 _LEDGER = "ledger.jsonl"
 _SIGNALS = {"os.kill": os.kill, "os.killpg": os.killpg}
 _BOUNDED = {"open", "socket.__new__", *_SIGNALS}
+#: What reads a file; the path is the first argument.
+_READING = frozenset({"open", "sqlite3.connect"})
 #: Of all events; reading a function's or a frame's code is one as well, thousands in a look.
-_HEARD = frozenset({"open", *_MOVED, *_BOUNDED})
+_HEARD = frozenset({*_READING, *_MOVED, *_BOUNDED})
 #: What to do about a write that was refused.
 MAY_WRITE = (
     "a kernel may write only to its outputs, temporary files and caches: ~/.cache, and folders "
@@ -109,7 +113,7 @@ class Tripwire:
         """Watch the files below a project's root; with `bounds`, what lies beyond them as well."""
         self._root = str(root.resolve()) + os.sep
         self._heard: dict[tuple[str, str], Finding] = {}
-        self._read: dict[str, set[str]] = {}
+        self._opened: dict[str, set[str]] = {}
         self._made: set[str] = set()
         self._is_busy = False
         self.bounds = bounds
@@ -126,19 +130,19 @@ class Tripwire:
 
     @property
     def opened(self) -> dict[str, set[str]]:
-        """The files below the root that project code opened to read, and the files of that code.
+        """The files outside of packages that were opened for reading, with the sources that did.
 
-        Paths are relative to the root. None that the process made itself, and no hidden ones.
+        "" stands for a thread or an import. None that the process made itself.
         """
-        return {name: whose for name, whose in self._read.items() if name not in self._made}
+        return {name: authors for name, authors in self._opened.items() if name not in self._made}
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event not in _HEARD:
             return
         flags = arguments[2] if event == "open" else 0
         writes = event in _MOVED or (isinstance(flags, int) and bool(flags & _WRITING))
-        reads = event == "open" and not writes and sys._getframe(1).f_code.co_filename != _LOADER
-        if self._is_busy or not (reads or writes or (self.bounds and event in _BOUNDED)):
+        reads = event in _READING and not writes
+        if self._is_busy or not (writes or reads or (self.bounds and event in _BOUNDED)):
             return
         self._is_busy = True
         try:
@@ -146,15 +150,31 @@ class Tripwire:
                 self._refused(self.bounds, event, arguments)
             if writes:
                 self._written(_place(event, arguments))
-            elif reads and (inside := self._inside(_place(event, arguments))):
-                file = _author(sys._getframe(1)).rpartition(":")[0]
-                author = self._inside(os.path.realpath(file)) if file else ""
-                self._read.setdefault(inside, set()).update({author} - {""})
+            elif reads:
+                self._read(arguments[0])
         finally:
             self._is_busy = False
 
     # Every event looks for this, and a method that lacks it costs an exception each time.
     _hear.__cantrace__ = False  # type: ignore[attr-defined]
+
+    def _read(self, path: object) -> None:
+        if not isinstance(path, str | bytes | os.PathLike):
+            return
+        name = os.fsdecode(path)
+        frame: FrameType | None = sys._getframe(2)
+        if sys._getframe(2).f_code.co_filename == _LOADER:
+            frame = None
+        while frame is not None and not _is_ours(frame) and not _author_here(frame):
+            frame = frame.f_back
+        # Python opens its own by the thousand; what the harness opens is kept nowhere.
+        if (frame is not None and _is_ours(frame)) or is_library(name):
+            return
+        if name.endswith(".pyc"):
+            with suppress(ValueError):
+                name = source_from_cache(name)
+        author = "" if frame is None else os.path.realpath(frame.f_code.co_filename)
+        self._opened.setdefault(os.path.realpath(name), set()).add(author)
 
     def _refused(self, bounds: Bounds, event: str, arguments: tuple[Any, ...]) -> None:
         frame = sys._getframe(2)
@@ -170,16 +190,10 @@ class Tripwire:
                 advice=MAY_WRITE,
             )
 
-    def _inside(self, name: str) -> str:
-        """Return a path relative to the root, "" where it is not below, or hidden."""
-        inside = name.removeprefix(self._root)
-        is_hidden = any(part.startswith((".", "__pycache__")) for part in inside.split(os.sep))
-        return "" if inside == name or is_hidden else inside
-
     def _written(self, name: str) -> None:
         if not name.startswith(self._root):
             return
-        self._made.add(self._inside(name))
+        self._made.add(os.path.realpath(name))
         is_bytecode = _is_bytecode(Path(name))
         if not is_bytecode and not self._belongs_to_the_harness(Path(name)):
             return

@@ -6,7 +6,7 @@ it has told stays told: a patch made at import concerns every case that runs aft
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -59,8 +59,8 @@ class Watch:
         return list(self._told.values())
 
     @property
-    def opened(self) -> dict[str, set[str]]:
-        """The project's files that its code opened here, each with the files of that code."""
+    def opened(self) -> Mapping[str, set[str]]:
+        """The files that were opened by now, each with the sources that had them opened."""
         return self._tripwire.opened
 
     @property

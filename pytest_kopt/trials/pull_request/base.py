@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,6 @@ from pytest_kopt.processes.child import Child, mover
 from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.trials.trees import overlays
 from pytest_kopt.trials.trial import InCopies, Measurements
-from pytest_kopt.versions.affected_modules import DATA_SUFFIXES, NATIVE_SUFFIXES
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +57,6 @@ class Base:
             what = "has no common history with HEAD here"
             raise refused(what, legal=cut or "a related branch")
         return cls(ref, commit, repository.root.resolve(), repository.contents_at(commit))
-
-    def kernel_changes(self, harness: Iterable[str], patterns: Iterable[str]) -> list[str]:
-        """Return the changed paths that can be kernel code: not the tests' harness."""
-        known, wild = set(harness), [*patterns, "conftest.py"]
-        return [path for path in self.old if path not in known and can_be_kernel_code(path, wild)]
-
-
-def can_be_kernel_code(path: str, harness: Iterable[str]) -> bool:
-    """Say whether a file is a source or data, and its name none of these patterns."""
-    name, suffix = PurePosixPath(path).name, PurePosixPath(path).suffix
-    return (
-        suffix in {".py", *DATA_SUFFIXES, *NATIVE_SUFFIXES}
-        and not name.startswith(".")
-        and not any(fnmatch(name, pattern) for pattern in harness)
-    )
 
 
 @contextmanager

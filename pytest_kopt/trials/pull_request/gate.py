@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -14,7 +14,7 @@ from pytest_kopt import policies
 from pytest_kopt.campaign import commands
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.cases.details import with_details
-from pytest_kopt.cases.result import CaseResult, loaded_by
+from pytest_kopt.cases.result import CaseResult, loaded_by, opened_by
 from pytest_kopt.decide.verdict import Decision, Verdict
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.audit import audit
@@ -36,7 +36,7 @@ from pytest_kopt.trials.pull_request.base import Base, removed, take_inventory
 from pytest_kopt.trials.pull_request.declarations import harness_of, looser
 from pytest_kopt.trials.trees import overlays, trees_of, why_not_in_place
 from pytest_kopt.trials.trial import InCopies, Measurements, Trial
-from pytest_kopt.versions.affected_modules import DATA_SUFFIXES, NATIVE_SUFFIXES
+from pytest_kopt.versions.affected_modules import NATIVE_SUFFIXES
 
 _COMPUTE = "compute what the cases ask for"
 NEXT = {
@@ -160,7 +160,9 @@ class PullRequestGate(Gate):
         now = {path: file.read_bytes() if file.is_file() else None for path, file in files.items()}
         #: The changed files that are other code than at the base.
         self._differing = differing(base.old, now)
-        #: The changed files besides the cases' own, and which of them do other things.
+        #: What decides how cases are run, now or at the base; the changed files besides that, and
+        #: which of them do other things.
+        self._harness: set[str] = set()
         self._sources: Sequence[str] = ()
         self._changed: Sequence[str] = ()
         self._then, self._unbuilt = Collector(), ""
@@ -174,10 +176,8 @@ class PullRequestGate(Gate):
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing that cases can run or read is other code than at the base."""
-        told = {".py", ".md", ".rst", *DATA_SUFFIXES, *NATIVE_SUFFIXES}
-        others = {path for path in self.other.old if PurePosixPath(path).suffix not in told}
-        return not others and all(path.endswith((".md", ".rst")) for path in self._differing)
+        """Whether every changed file is the same code as at the base."""
+        return not self._differing
 
     def begin(self) -> str:
         """Learn which cases the base has, and build today's kernels; why that failed, or ""."""
@@ -195,9 +195,11 @@ class PullRequestGate(Gate):
 
     def check_collection(self, ids: Sequence[str], collector: Collector, filtered: bool) -> None:
         super().check_collection(ids, collector, filtered)
-        harness = [self._in_tree(nodeid.partition("::")[0]) for nodeid in ids]
-        patterns = self.config.getini("python_files")
-        self._sources = self.other.kernel_changes(harness, patterns)
+        old = self.other.old
+        files = {nodeid.partition("::")[0] for nodeid in (*ids, *self._then.order)}
+        self._harness = {path for path in old if PurePosixPath(path).name == "conftest.py"}
+        self._harness |= {*map(self._in_tree, files)}
+        self._sources = [path for path in old if path not in self._harness]
         self._changed = [path for path in self._sources if path in self._differing]
         for nodeid in ids:
             if error := judging.under(nodeid, self._then.collect_errors):
@@ -209,8 +211,9 @@ class PullRequestGate(Gate):
                 )
 
     def get_ahead(self, ids: Sequence[str], measurements: Measurements) -> None:
-        # A build is left for when the cases have passed.
-        if self._changed and not (self._unbuilt or self.settings.rebuild_command):
+        # A build is left for when the cases have passed, and so is what may have no reader.
+        is_code = any(path.endswith(".py") for path in self._changed)
+        if is_code and not (self._unbuilt or self.settings.rebuild_command):
             measurements.get_ahead(ids, self._beside())
 
     def close(
@@ -307,10 +310,21 @@ class PullRequestGate(Gate):
         self, results: Sequence[CaseResult], new: Sequence[str], measurements: Measurements
     ) -> Verdict:
         """Compare the cases that the base has, or can run, on both versions of the kernels."""
+        opened = {self._in_tree(path): by for path, by in opened_by(results).items()}
+        of_tests = [
+            path
+            for path in self._changed
+            if opened.get(path) and self._harness.issuperset(map(self._in_tree, opened[path]))
+        ]
+        self._changed = [path for path in self._changed if path not in of_tests]
+        flags = [f"read by tests, and for both versions as it is now: {path}" for path in of_tests]
         if not self._changed:
             same_code = "the kernels are the same code as"
-            why = same_code if self._sources else "no kernel code changed since"
-            return self._nothing(results, f"{why} {self.other}")
+            why = same_code if self._sources and not of_tests else "no kernel code changed since"
+            return judging.flagged(self._nothing(results, f"{why} {self.other}"), flags)
+        if not any(self._is_used(path, results, opened) for path in self._changed):
+            why = f"the change since {self.other} reaches no case"
+            return judging.flagged(self._nothing(results, why), flags)
         versions = self._beside()
         alone = self._without_twin(new, versions, measurements)
         known = [result for result in results if result.nodeid not in alone]
@@ -326,7 +340,23 @@ class PullRequestGate(Gate):
             elif found.has_same_machine_code:
                 why = f"the GPU does the same work as at {self.other}: the same machine code"
             verdict = self._nothing([], why).model_copy(update={"shapes": rest})
-        return judging.flagged(verdict, list(alone.values()))
+        return judging.flagged(verdict, [*alone.values(), *flags])
+
+    def _is_used(self, path: str, results: Sequence[CaseResult], opened: Collection[str]) -> bool:
+        """Say whether cases may use a changed file: it is not shown that none reads or builds it.
+
+        What is gone, or lies outside of pytest's root, was not looked for.
+        """
+        root, place = self.settings.root.resolve(), self.other.root / path
+        is_heard_of = place.is_file() and place.is_relative_to(root)
+        if self.settings.rebuild_command or not is_heard_of or path in opened:
+            return True
+        loaded, name = loaded_by(results), place.name.encode()
+        return (
+            place.suffix in NATIVE_SUFFIXES
+            or place.relative_to(root).as_posix() in loaded
+            or any(name in (root / file).read_bytes() for file in loaded)
+        )
 
     def _without_twin(
         self, new: Sequence[str], versions: Versions, measurements: Measurements

@@ -182,6 +182,8 @@ def _judge(gathered: Gathered, examination: Examination) -> Judged:
         return Judged(gathered, unfit)
     if judging.is_interpreted(results):
         return Judged(gathered, judging.incomplete(policy, *judging.INTERPRETED))
+    if gathered.harness is not None:
+        opened.asked.watch.check_dependencies(gathered.harness)
     if opened.by_kernel_time and judging.on_cpu(results):
         return Judged(gathered, judging.incomplete(policy, *ON_CPU))
     if opened.asked.settings.compare == "stored":
@@ -288,9 +290,7 @@ def _with_notes(judged: Judged, examination: Examination) -> Judged:
     """Add what was found and does not reject; an accepted weight cache carries an asterisk."""
     gathered, results = judged.gathered, judged.gathered.results
     opened = gathered.opened
-    assert gathered.harness is not None
     found = [*examination.found(results), *judged.nearby]
-    found += opened.asked.watch.undeclared(gathered.harness)
     less = {word for result in results for word in result.evidence.domain or ()}
     narrow = [f"the cases declare less than the incumbent's domain: {', '.join(sorted(less))}"]
     told = [item for item in found if not item.rejects or item.check in REPAIRS]

@@ -1,0 +1,80 @@
+"""Modules of the project that were imported from an installed copy of it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pytest_kopt.errors import BadInput
+from pytest_kopt.versions.affected_modules import imports_of, project_modules
+
+#: How many folders deep a project keeps its packages, at most.
+_DEPTH = 2
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+
+def check_imported_here(root: Path, called: str, where: str) -> None:
+    """Raise BadInput where the project uses a module of its own that is an installed copy.
+
+    Of several the one of the `called` function is named.
+    """
+    installed = {
+        name: file
+        for name, module in list(sys.modules.items())
+        if (file := getattr(module, "__file__", None))
+        and any(folder in file for folder in _INSTALLED)
+    }
+    homes = _homes(root, frozenset(name.partition(".")[0] for name in installed))
+    copies: dict[str, tuple[str, Path]] = {}
+    for name, file in installed.items():
+        if (own := _own_file(homes, name)) is not None:
+            copies[name] = file, own.relative_to(root)
+    heads = _imported_heads(root) if copies else set()
+    if copies := {n: found for n, found in copies.items() if n.partition(".")[0] in heads}:
+        name = called if called in copies else max(copies, key=len)
+        file, own = copies[name]
+        raise BadInput(
+            f"module {name!r} is imported from {file}, an installed copy, and not from this "
+            f"tree's {own}",
+            where=where,
+            legal="pip install -e . (or pytest's setting `pythonpath`)",
+        )
+
+
+def _imported_heads(root: Path) -> set[str]:
+    """Return the first parts of what the project's loaded modules import."""
+    files = project_modules(root).values()
+    return {name.partition(".")[0] for path in files for name in imports_of(path)}
+
+
+def _own_file(homes: Mapping[str, Sequence[Path]], name: str) -> Path | None:
+    """Return where a module lies in the project, the outermost place; None where it has none."""
+    head, *rest = name.split(".")
+    for folder in sorted(homes.get(head, ()), key=lambda path: len(path.parts)):
+        place = folder.joinpath(head, *rest)
+        for path in (place.with_name(f"{place.name}.py"), place / "__init__.py"):
+            if path.is_file():
+                return path
+    return None
+
+
+@functools.cache
+def _homes(root: Path, heads: frozenset[str]) -> dict[str, list[Path]]:
+    """Return the project's folders in which modules begin whose names do with one of `heads`."""
+    found: dict[str, list[Path]] = {}
+    for text, names, files in os.walk(root):
+        folder = Path(text)
+        sources = [name.removesuffix(".py") for name in files if name.endswith(".py")]
+        for name in heads.intersection((*names, *sources)):
+            found.setdefault(name, []).append(folder)
+        is_deep = len(folder.relative_to(root).parts) == _DEPTH
+        names[:] = [] if is_deep else [name for name in names if _may_hold_packages(folder / name)]
+    return found
+
+
+def _may_hold_packages(folder: Path) -> bool:
+    is_other = (folder / "__init__.py").exists() or (folder / "pyvenv.cfg").exists()
+    return not (is_other or folder.name.startswith("."))

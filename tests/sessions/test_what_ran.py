@@ -1,0 +1,128 @@
+"""A change reaches every case that is not shown to leave it unread, and what ran is the tree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .paired import FASTER, OLD, PLAIN, SETTINGS, SLOWER, Gate, kernel, project_at
+from .project import Project
+
+SRC = SETTINGS.replace('[".", "tests"]', '["tests"]')
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    """The gate in a project whose first commit is the base."""
+    return Gate(project_at(tmp_path / "project"))
+
+
+def commit(project: Project, cost: str, imports: str, files: dict[str, str]) -> None:
+    """Commit a kernel whose cost is an expression, and the files that it is made of."""
+    project.write(PLAIN, kernel(cost, imports=imports))
+    for path, text in files.items():
+        project.write(path, text)
+    project.commit_all("A kernel with settings")
+
+
+@pytest.mark.parametrize(
+    ("path", "imports", "cost", "text"),
+    [
+        (
+            "settings/plain.toml",
+            "",
+            'float(open("settings/plain.toml").read().removeprefix("ms = "))',
+            "ms = {}",
+        ),
+        (
+            "tuned",
+            "from pathlib import Path",
+            'float((Path(__file__).resolve().parents[1] / "tuned").read_text())',
+            "{}",
+        ),
+    ],
+    ids=["toml in the current folder", "no suffix above the source"],
+)
+def test_settings_that_the_kernel_reads_are_each_versions_own(
+    gate: Gate, path: str, imports: str, cost: str, text: str
+) -> None:
+    commit(gate.project, cost, imports, {path: text.format(OLD)})
+    gate.project.write(path, text.format(SLOWER))
+    done = gate()
+    assert done.run.code == 8, done.run.text
+    assert done.shapes[1]["change_pct"] == pytest.approx(100 * (OLD / SLOWER - 1))
+    gate.project.write(path, text.format(OLD))
+    gate.project.write("README.md", "Another text.\n")
+    done = gate()
+    assert done.run.code == 0 and "reaches no case" in done.judged["reason"], done.run.text
+    assert len(done.processes) == 1, "the cases are checked, and nothing is compared"
+
+
+def test_a_module_that_is_gone_and_was_only_tried(gate: Gate) -> None:
+    """The sources that are left are the base's."""
+    cost = f'__import__("fast").MS if find_spec("fast") else {SLOWER}'
+    imports = "from importlib.util import find_spec\n\ntry:\n    import fast\n"
+    imports += "except ImportError:\n    pass"
+    commit(gate.project, cost, imports, {"fast.py": f"MS = {OLD}\n"})
+    gate.project.git("rm", "--quiet", "fast.py")
+    done = gate()
+    assert done.run.code == 8, done.run.text
+
+
+def test_every_source_may_be_a_test_by_its_name(gate: Gate) -> None:
+    words = ("-o", "python_files=*.py")
+    gate.project.write(PLAIN, kernel(SLOWER, "new"))
+    done = gate(*words)
+    assert done.run.code == 8, done.run.text
+
+
+def test_a_file_that_both_versions_open_is_named(gate: Gate) -> None:
+    place = gate.project.root / "tuned.ini"
+    commit(gate.project, f"float(open({str(place)!r}).read())", "", {"tuned.ini": str(OLD)})
+    gate.project.write("tuned.ini", str(SLOWER))
+    done = gate()
+    assert done.run.code == 4, done.run.text
+    assert f"opens the candidate's {place}" in done.run.refusal
+
+
+def test_an_installed_copy_is_not_what_is_judged(tmp_path: Path) -> None:
+    """As `pip install .` leaves it: the tests call another kernel than the tree's."""
+    project = project_at(tmp_path / "project")
+    project.write("pyproject.toml", SRC)
+    project.git("mv", "kernels", "src")
+    project.write(f"src/{PLAIN}", project.read("src/plain.py"))
+    project.write("src/kernels/__init__.py", "")
+    project.git("rm", "--quiet", "-f", "src/plain.py", "src/__init__.py")
+    project.commit_all("In src")
+    project.git("tag", "good")
+    copy = tmp_path / "venv" / "site-packages"
+    for path, text in {"kernels/__init__.py": "", PLAIN: kernel()}.items():
+        (copy / path).parent.mkdir(parents=True, exist_ok=True)
+        (copy / path).write_text(text)
+    project.write(f"src/{PLAIN}", kernel(SLOWER, "new"))
+
+    class Installed(Gate):
+        def variables(self) -> dict[str, str]:
+            found = super().variables()
+            return found | {"PYTHONPATH": f"{found['PYTHONPATH']}:{copy}"}
+
+    gate = Installed(project)
+    done = gate()
+    assert done.run.code == 4, done.run.text
+    for part in (str(copy / PLAIN), f"src/{PLAIN}", "pip install -e ."):
+        assert part in done.run.refusal
+    assert done.trace == [], "nothing was measured"
+    project.commit_all("Slower")
+    run = project.kopt("bisect", "good", **gate.variables())
+    assert run.code == 4 and str(copy / PLAIN) in run.text, run.text
+    assert not (tmp_path / "project/agent").exists()
+    words = ("init", "c", "--op", "c", "--backend", "TORCH", "--gpu", "cpu", "--elsewhere")
+    here = {**gate.variables(), "PYTHONPATH": f"{project.root}/src"}
+    run = project.kopt(*words, "--kernel", f"src/{PLAIN}", **here)
+    assert run.code == 0, run.text
+    run = project.pytest("--kopt-campaign", "c", "--kopt-round", "1", **gate.variables())
+    assert run.code == 4 and str(copy / PLAIN) in run.refusal, run.text
+    project.write("pyproject.toml", SRC.replace('["tests"]', '["src", "tests"]'))
+    project.write(f"src/{PLAIN}", kernel(FASTER, "new"))
+    assert gate("--kopt-gate", "improve", base="good").run.code == 0
