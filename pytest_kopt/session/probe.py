@@ -12,7 +12,7 @@ import pytest
 from pytest_kopt.errors import BadInput
 from pytest_kopt.profiling import ncu, rocprof
 from pytest_kopt.session.refusal import have_metric
-from pytest_kopt.session.worker import is_marked
+from pytest_kopt.session.usage import is_marked
 
 
 class ProbePlugin:

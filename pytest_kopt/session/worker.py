@@ -22,6 +22,7 @@ from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.schema.profile import resolve
 from pytest_kopt.schema.table import Classes
 from pytest_kopt.session.refusal import refusal_of
+from pytest_kopt.session.usage import is_marked, uses_kopt
 from pytest_kopt.session.watching import watch_of
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ class Worker:
             # The longest first, so that no device is left with it at the end.
             seconds = {case.nodeid: case.seconds for case in self.orders.expected}
             items.sort(key=lambda item: -seconds.get(item.nodeid, 0.0))
-        for item in items:
+        for item in filter(uses_kopt, items):
             reason = self._skip_reason(item)
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
@@ -295,10 +296,6 @@ def worker_of(config: pytest.Config) -> Worker:
     worker = config.pluginmanager.get_plugin(WORKER)
     assert isinstance(worker, Worker)
     return worker
-
-
-def is_marked(item: pytest.Item) -> bool:
-    return item.get_closest_marker("kopt") is not None
 
 
 def _has_row(item: pytest.Item) -> bool:
