@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from pytest_kopt.errors import BadInput
 from pytest_kopt.options.declare import FROM_MANIFEST, PATH_OPTIONS, SHORT, spell_out
 from pytest_kopt.processes.channel import Message
 from pytest_kopt.processes.isolation import lacking
@@ -162,11 +163,17 @@ class Child:
         return isinstance(self._process, Fork) and self._process.is_orphan
 
     def receive(self) -> Message:
-        """Return the next message; ChildDied when the process ended, or sent something else."""
+        """Return the next message; ChildDied when the process ended, or sent something else.
+
+        BadInput where its confinement refused something to a plugin, a conftest file or a test.
+        """
         try:
-            return self._channel.receive()
+            message = self._channel.receive()
         except (EOFError, OSError):
             raise ChildDied(self._obituary()) from None
+        if message["kind"] == "confined":
+            raise BadInput(message["why"])
+        return message
 
     def dismiss(self) -> None:
         """Tell the process to end, without waiting for it."""

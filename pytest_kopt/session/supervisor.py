@@ -8,7 +8,7 @@ import pytest
 
 from pytest_kopt.processes.case_processes import CaseProcesses
 from pytest_kopt.processes.child import Child
-from pytest_kopt.session.controller import Controller
+from pytest_kopt.session.controller import Controller, told
 from pytest_kopt.session.replay import Replay
 
 
@@ -32,7 +32,8 @@ class Supervisor(Replay):
         def start() -> Child:
             return Child(self.config, self._controller.orders, measurements.environment, None)
 
-        CaseProcesses(start, self, measurements.checkers, measurements.foreseen).run()
+        with told("nothing was measured or changed", self._controller):
+            CaseProcesses(start, self, measurements.checkers, measurements.foreseen).run()
         if session.shouldfail:
             raise session.Failed(session.shouldfail)
         if session.shouldstop:
