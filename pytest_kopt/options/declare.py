@@ -149,6 +149,10 @@ WORKERINPUT = "kopt_orders"
 #: Beside it: whether the worker is a child of the process that decides.
 BELOW = "kopt-below"
 
+#: Behind the words of a pytest that is set up after this package was imported: no error of
+#: `filterwarnings` or of `-W error`.
+LOADED_BEFORE = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
+
 #: The plugin of a session that is a step of a bisection.
 STEP = "kopt-bisect"
 

@@ -18,7 +18,7 @@ from pytest_kopt.devices import context
 from pytest_kopt.honesty.watching.audit_hook import MAY_WRITE, Bounds
 from pytest_kopt.lineage import adopt_orphans, end_with_parent, leave
 from pytest_kopt.measure.wall import keep_freed_memory
-from pytest_kopt.options.declare import SERVE
+from pytest_kopt.options.declare import LOADED_BEFORE, SERVE
 from pytest_kopt.processes.channel import Channel, Message
 from pytest_kopt.processes.guests import NOT_GIVEN, Confined, SetAside
 from pytest_kopt.processes.isolation import isolate
@@ -202,8 +202,7 @@ def serve(reader: int, writer: int, scratch: Path) -> NoReturn:
         sys.argv[:] = hello["argv"]
         if orders.device == "cuda":
             context.begin_to_rouse(orders.device)
-        # A fork has plugins that are loaded already: no error, also under `filterwarnings = error`.
-        words = ["-W", "ignore::pytest.PytestAssertRewriteWarning", *hello["pytest_args"]]
+        words = [*hello["pytest_args"], *LOADED_BEFORE]
         plugins = [SetAside(), serving, Leave(serving)]
         if bounds:
             plugins.append(Confined(lambda why: serving.tell("confined", why=why), scratch))
