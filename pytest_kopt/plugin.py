@@ -67,9 +67,14 @@ def pytest_load_initial_conftests(
 
 def _before_conftests(early_config: pytest.Config, args: list[str]) -> None:
     known = early_config.known_args_namespace
+    is_served = early_config.pluginmanager.has_plugin(SERVE)
     if runs_cases_of_a_trial(early_config):
         watch_of(early_config)
-    if early_config.pluginmanager.has_plugin(SERVE):
+        if not is_served:
+            from pytest_kopt.processes.guests import SetAside
+
+            early_config.pluginmanager.register(SetAside(), "kopt-set-aside")
+    if is_served:
         return
     if known.kopt_round:
         with kept_bytecode():
