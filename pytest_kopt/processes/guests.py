@@ -37,6 +37,8 @@ _RULE = (
     "Such a process writes to temporary files and caches and opens no network socket, also none "
     "of this machine. Fix: write below tmp_path, or set kopt_isolation = off"
 )
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_CASES = f"{_PACKAGE}cases{os.sep}"
 #: Libraries in C++ have exceptions of their own for it.
 _TOLD = ("Permission denied", "EACCES")
 #: Pytest's own plugins stay, as if these had not been given.
@@ -125,23 +127,27 @@ class Confined:
 
         What a test file imports may be the kernel.
         """
-        for cause in _chain(error):
+        for cause in reversed([*_chain(error)]):
             told = any(word in str(cause) for word in _TOLD)
             if not (told or isinstance(cause, PermissionError)):
                 continue
             stack = traceback.extract_tb(cause.__traceback__)
-            own = [f for f in stack if not (is_library(f.filename) or f.filename.startswith("<"))]
+            if any(frame.filename.startswith(_CASES) for frame in stack):
+                # A row says it.
+                return
+            own = [frame for frame in stack if _is_of_the_project(frame.filename)]
             what = f"{type(cause).__name__}: {cause}".splitlines()[0]
             if not own:
                 name = _plugin([frame.filename for frame in stack])
                 self._say(f"plugin {name}: {_REFUSED} {what}. {_RULE}, or -p no:NAME of the plugin")
-            elif ours is None or {own[-1].filename, Path(own[-1].filename).name} & {
-                *ours,
-                "conftest.py",
-            }:
+            elif ours is None or own[-1].filename.endswith((*ours, "conftest.py")):
                 place = f"{own[-1].filename}:{own[-1].lineno}"
                 self._say(f"{place}: {_REFUSED} {what}. {_RULE}")
             return
+
+
+def _is_of_the_project(file: str) -> bool:
+    return not (is_library(file) or file.startswith(("<", _PACKAGE)))
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
