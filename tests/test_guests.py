@@ -17,7 +17,7 @@ PLUGINS = {
         False,
     ),
     "writes": ("def pytest_configure(config): ...\ndef pytest_sessionfinish(session): ...", False),
-    "reorders": ("def pytest_collection_modifyitems(items): ...", False),
+    "selects": ("def pytest_collection_modifyitems(items): ...", True),
     "gives a fixture": ("import pytest\n@pytest.fixture\ndef mocker(): ...", True),
     "calls": ("def pytest_pyfunc_call(pyfuncitem): ...", True),
     "sets variables": ("def pytest_load_initial_conftests(args): ...", True),

@@ -27,7 +27,7 @@ from pytest_kopt.honesty.watching.guards import is_library
 _COLLECTS_AND_CALLS = (
     *("pytest_load_initial_conftests", "pytest_collect_file", "pytest_generate_tests"),
     *("pytest_pycollect_makemodule", "pytest_pycollect_makeitem", "pytest_make_parametrize_id"),
-    *("pytest_fixture_setup", "pytest_pyfunc_call"),
+    *("pytest_collection_modifyitems", "pytest_fixture_setup", "pytest_pyfunc_call"),
 )
 #: What it does not stay with: it runs a test again, in a fork, or against a clock.
 _OWN_WAY = "pytest_runtest_protocol"
@@ -41,12 +41,13 @@ _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _CASES = f"{_PACKAGE}cases{os.sep}"
 #: Libraries in C++ have exceptions of their own for it.
 _TOLD = ("Permission denied", "EACCES")
-#: Pytest's own plugins stay, as if these had not been given.
+#: Plugins that stay run as if these had not been given.
 NOT_GIVEN = {
     "numprocesses": 0,
     "dist": "no",
     "tx": [],
     "xmlpath": None,
+    "allure_report_dir": None,
     "log_file": os.devnull,
     "debug": None,
     "pastebin": None,

@@ -131,8 +131,10 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = "\n".join(dict.fromkeys([str(_REPOSITORY), *folders, *more]))
     (packages,) = home.glob("lib/python*/site-packages")
     (packages / "around.pth").write_text(lines + "\n")
-    for name in INSTALLED:
-        subprocess.run([str(found), "-m", "pip", "install", "-qq", name], check=False)
+    pip = [str(found), "-m", "pip", "install", "-qq"]
+    if subprocess.run([*pip, *INSTALLED], check=False).returncode:
+        for name in INSTALLED:
+            subprocess.run([*pip, name], check=False)
     return found
 
 
