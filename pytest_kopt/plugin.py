@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import os
+from collections.abc import Generator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_kopt.options.declare import (
-    MARKERS,
+    MARKER,
     SERVE,
     STDERR,
     add_options,
     is_asked_for,
+    is_free,
     judges,
     measures,
+    spell_out,
 )
 from pytest_kopt.processes.bytecode import kept_bytecode
 from pytest_kopt.session import hookspecs
@@ -42,12 +47,34 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
             begin_to_warm(config)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None, None, None]:
+    """Take `--summary-csv` for ours, until a conftest file turns out to have its own."""
+    before = spell_out(args)
+    if before and is_free(parser, early_config):
+        with suppress(pytest.UsageError):  # A flag of the project's has no path behind it.
+            known = parser.parse_known_args(args, copy.copy(early_config.option))
+            early_config.known_args_namespace = known
+    _before_conftests(early_config, args)
+    yield
+    if before and is_free(parser, early_config):
+        early_config.option.no_cov = early_config.known_args_namespace.no_cov = True
+    elif before:
+        args[:] = [before.get(id(word), word) for word in args]
+
+
+def _before_conftests(early_config: pytest.Config, args: list[str]) -> None:
     known = early_config.known_args_namespace
+    is_served = early_config.pluginmanager.has_plugin(SERVE)
     if runs_cases_of_a_trial(early_config):
         watch_of(early_config)
-    if early_config.pluginmanager.has_plugin(SERVE):
+        if not is_served:
+            from pytest_kopt.processes.guests import SetAside
+
+            early_config.pluginmanager.register(SetAside(), "kopt-set-aside")
+    if is_served:
         return
     if known.kopt_round:
         with kept_bytecode():
@@ -58,8 +85,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    for marker in MARKERS:
-        config.addinivalue_line("markers", marker)
+    config.addinivalue_line("markers", MARKER)
     config.stash[STDERR] = os.dup(2)
     activation = Activation(config)
     config.pluginmanager.register(activation, "kopt-activation")

@@ -78,6 +78,7 @@ def test_a_fork_is_told_what_the_manifest_asks_for(tmp_path: Path) -> None:
     config: Any = SimpleNamespace(
         stash=pytest.Stash(),
         rootpath=tmp_path,
+        getoption=lambda name, default: default,
         invocation_params=SimpleNamespace(dir=tmp_path, args=("--kopt-campaign", "a", "-x")),
     )
     config.stash[FROM_MANIFEST] = [f"{tmp_path}/tests", "-k", "fast"]

@@ -12,8 +12,8 @@ SHAPES = [(4096, 4096), (1000, 1000)] if DEVICE == "cuda" else [(8, 64), (7, 100
 
 @pytest.mark.deterministic
 @pytest.mark.parametrize(("rows", "columns"), SHAPES)
-def test_rmsnorm_is_deterministic(rows, columns):
+def test_rmsnorm_is_deterministic(kopt, rows, columns):
     def tensor(*shape):
-        return torch.randn(*shape, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
+        return torch.randn(*shape, device=kopt.device, dtype=torch.bfloat16, requires_grad=True)
 
     assert_deterministic(rmsnorm, lambda: (tensor(rows, columns), tensor(columns)))

@@ -40,5 +40,6 @@ def free_port():
 
 @pytest.mark.multigpu
 @pytest.mark.skipif(GPUS == 1, reason="needs two GPUs, or none for two processes on the CPU")
+@pytest.mark.usefixtures("kopt")
 def test_row_parallel_linear():
     mp.spawn(check, args=(free_port(),), nprocs=RANKS)

@@ -26,7 +26,7 @@ from pytest_kopt.devices.masks import choose, interpreter_environment
 from pytest_kopt.errors import CannotFinish
 from pytest_kopt.exit_codes import ExitCode
 from pytest_kopt.lineage import end_with_parent
-from pytest_kopt.options.declare import STEP, device_of
+from pytest_kopt.options.declare import LOADED_BEFORE, STEP, device_of
 from pytest_kopt.processes.launcher import Launcher, hand_over
 
 #: A runner's files are about the run as a whole, not about one of its comparisons.
@@ -170,7 +170,7 @@ def main() -> None:
     os.chdir(directory)
     sys.path[0] = directory
     sys.argv[1:] = [*options, *words]
-    sys.exit(pytest.main(sys.argv[1:], plugins=[_Plugin(launcher)]))
+    sys.exit(pytest.main([*sys.argv[1:], *LOADED_BEFORE], plugins=[_Plugin(launcher)]))
 
 
 def _environment(root: Path, tree: Path) -> dict[str, str]:

@@ -15,6 +15,7 @@ from pytest_kopt.campaign import levels
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.errors import BadInput
 from pytest_kopt.exit_codes import ExitCode
+from pytest_kopt.options.declare import LOADED_BEFORE
 from pytest_kopt.options.project import Project
 
 SCRIPT = '''\
@@ -59,7 +60,7 @@ def main(directory: Path, words: Sequence[str]) -> int:
         "--kopt-iters-per-repeat": given.iters_per_repeat,
     }
     named = [f"{name}={value}" for name, value in options.items() if value is not None]
-    return int(pytest.main([*named, *cases]))
+    return int(pytest.main([*named, *cases, *LOADED_BEFORE]))
 
 
 def _campaign_and_cases(directory: Path) -> tuple[Campaign, list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Sequence
 from itertools import pairwise
@@ -34,8 +35,8 @@ _OPTIONS = {
     "--kopt-campaign NAME": "campaign whose rounds are measured",
     "--kopt-round N|next|final": "round this session measures and decides; 1 is the baseline, "
     "final compares with it",
-    "--summary-csv --kopt-summary-csv PATH|DIR/": "write the CSV there too, also without a "
-    "campaign; into a directory, one CSV for each schema",
+    "--kopt-summary-csv PATH|DIR/": "write the CSV there too, also without a campaign; into a "
+    "directory, one CSV for each schema; --summary-csv for short, unless the project has its own",
     "--kopt-level": "the representative cases or all (default: quick if representative_shapes are "
     "set)",
     "--kopt-compare": "paired: measure both versions now; stored: use the incumbent's recorded "
@@ -64,8 +65,8 @@ _OPTIONS = {
     "--kopt-iters-per-repeat N": "calls in a sample on the CPU where nothing is judged (default: "
     "up to 50)",
     "--kopt-no-apply": "decide and record, but touch neither git nor kernel files",
-    "--kopt-deterministic-only": "run the determinism suite alone",
-    "--kopt-dist-only": "run the multi-GPU tests alone",
+    "--kopt-deterministic-only": "of the tests that use kopt, run those marked deterministic alone",
+    "--kopt-dist-only": "of the tests that use kopt, run those marked multigpu alone",
 }
 _NUMBERS: dict[str, type] = {"N": int, "MINUTES": float, "SECONDS": float}
 
@@ -105,7 +106,26 @@ def judges(config: pytest.Config) -> bool:
 def measures(config: pytest.Config) -> bool:
     """Say whether a command, not parsed yet, has cases timed, here or in a process below."""
     words = {str(word).partition("=")[0] for word in config.invocation_params.args}
-    return bool(words & {*JUDGING, "--summary-csv"}) or config.pluginmanager.has_plugin(SERVE)
+    return bool(words & {*JUDGING, "--kopt-summary-csv"}) or config.pluginmanager.has_plugin(SERVE)
+
+
+def is_free(parser: pytest.Parser, config: pytest.Config) -> bool:
+    """Say whether no option of another plugin, as far as they are loaded, has our short name."""
+    try:
+        return bool(parser.parse_known_and_unknown_args([SHORT], copy.copy(config.option))[1])
+    except pytest.UsageError:
+        # Somebody's, that wants a value.
+        return False
+
+
+def spell_out(words: list[str]) -> dict[int, str]:
+    """Give our short name its prefix in a command; return each old word by the new one's `id`."""
+    before = {}
+    for place, word in enumerate(words):
+        if word.partition("=")[0] == SHORT:
+            words[place] = f"--kopt{word[1:]}"
+            before[id(words[place])] = word
+    return before
 
 
 def device_of(words: Sequence[str]) -> str:
@@ -129,6 +149,10 @@ WORKERINPUT = "kopt_orders"
 #: Beside it: whether the worker is a child of the process that decides.
 BELOW = "kopt-below"
 
+#: Behind the words of a pytest that is set up after this package was imported: no error of
+#: `filterwarnings` or of `-W error`.
+LOADED_BEFORE = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
+
 #: The plugin of a session that is a step of a bisection.
 STEP = "kopt-bisect"
 
@@ -147,13 +171,16 @@ FROM_MANIFEST: pytest.StashKey[list[str]] = pytest.StashKey()
 #: Options that name a file which a session reads or writes.
 PATH_OPTIONS = (
     *("--kopt-notes", "--kopt-verdict", "--kopt-comment", "--kopt-policy"),
-    *("--summary-csv", "--kopt-summary-csv"),
+    "--kopt-summary-csv",
 )
+#: What a project may have an option of its own for: short for the same word with `--kopt`.
+SHORT = "--summary-csv"
 
 #: The special suites, by the marker of their tests: the option that runs one alone.
 SUITES = {"deterministic": "--kopt-deterministic-only", "multigpu": "--kopt-dist-only"}
-MARKERS = (
-    "kopt(schema): a case of a kernel optimisation campaign; see the fixture of the same name",
+MARKER = "kopt(schema): a case of a kernel optimisation campaign; see the fixture of the same name"
+#: Names that a project may have for its own: known where kopt is used, and not before.
+SUITE_MARKERS = (
     "deterministic: bitwise determinism suite, run with --kopt-deterministic-only",
     "multigpu: needs several GPUs in one test, run with --kopt-dist-only",
 )

@@ -11,6 +11,7 @@ from pytest_kopt.campaign import manifest
 from pytest_kopt.campaign.campaign import Campaign
 from pytest_kopt.campaign.git.repository import Repository
 from pytest_kopt.campaign.git.worktrees import choose_campaign, keeper, root_of
+from pytest_kopt.options.declare import LOADED_BEFORE
 from pytest_kopt.options.settings import DEFAULT_WORKSPACE, workspace_of
 
 
@@ -25,7 +26,7 @@ class Project:
     @classmethod
     def here(cls) -> Project:
         """Find the project around the current directory through pytest's own rules."""
-        config = pytest.Config.fromdictargs({}, ["--noconftest"])
+        config = pytest.Config.fromdictargs({}, ["--noconftest", *LOADED_BEFORE])
         try:
             workspace = workspace_of(config)
         except (ValueError, KeyError):  # the plugin is switched off here: no ini of ours

@@ -5,7 +5,8 @@ JSON and not pickle: kernel code runs at the other end, and what it sends is onl
 The deciding process begins with `hello`: orders, arguments, paths. It asks for each case by `run`
 (which names the arms of a race that are out), for a session that loads all anew by `again`, for the
 end by `stop`. The other sends `collected` and `collect_error`; for each case `declared` (the row
-that it gets if it never comes back), `started`, `report` and `finished`.
+that it gets if it never comes back), `started`, `report` and `finished`. `confined` says what was
+refused to others than the kernel, and ends the session.
 
 Of a case that is compared a process says that it is `refused`, or the `same` in both versions, or
 what `changed` in the machine code and that it is `loaded`: whether that `reached` it, else they all

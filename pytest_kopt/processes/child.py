@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from pytest_kopt.options.declare import FROM_MANIFEST, PATH_OPTIONS
+from pytest_kopt.errors import BadInput
+from pytest_kopt.options.declare import FROM_MANIFEST, PATH_OPTIONS, SHORT, spell_out
 from pytest_kopt.processes.channel import Message
 from pytest_kopt.processes.isolation import lacking
 from pytest_kopt.processes.launcher import Starter, launcher_of
@@ -68,10 +69,16 @@ def moved_environment(env: dict[str, str], moved: Callable[[str], str]) -> dict[
     return env
 
 
-def _without_records(words: Iterable[object]) -> list[str]:
-    """Return a command's words but for those that name a campaign, a seed or what is written."""
+def _without_records(words: Iterable[object], *, short: bool = True) -> list[str]:
+    """Return a command's words but for those that name a campaign, a seed or what is written.
+
+    `short` says whether `--summary-csv` is ours.
+    """
     found: list[str] = []
-    left = map(str, words)
+    given = [*map(str, words)]
+    if short:
+        spell_out(given)
+    left = iter(given)
     for word in left:
         name, equals, value = word.partition("=")
         if name in _RECORDS:
@@ -126,11 +133,13 @@ class Child:
         self._launched = launched
         self._process, self._channel = launched.process, launched.channel
         self._log = launched.log
+        short = config.getoption(SHORT, default=...) is ...
+        words = _without_records(config.invocation_params.args, short=short)
         self.tell(
             "hello",
             sys_path=[moved(entry) for entry in starter.sys_path],
-            argv=_without_records(sys.argv),
-            pytest_args=[moved(arg) for arg in _without_records(config.invocation_params.args)],
+            argv=_without_records(sys.argv, short=short),
+            pytest_args=[moved(arg) for arg in words],
             from_manifest=[moved(arg) for arg in config.stash.get(FROM_MANIFEST, [])],
             orders=orders.to_json(),
             hidden=None if hidden is None else [str(path) for path in hidden],
@@ -154,11 +163,17 @@ class Child:
         return isinstance(self._process, Fork) and self._process.is_orphan
 
     def receive(self) -> Message:
-        """Return the next message; ChildDied when the process ended, or sent something else."""
+        """Return the next message; ChildDied when the process ended, or sent something else.
+
+        BadInput where its confinement refused something to a plugin, a conftest file or a test.
+        """
         try:
-            return self._channel.receive()
+            message = self._channel.receive()
         except (EOFError, OSError):
             raise ChildDied(self._obituary()) from None
+        if message["kind"] == "confined":
+            raise BadInput(message["why"])
+        return message
 
     def dismiss(self) -> None:
         """Tell the process to end, without waiting for it."""

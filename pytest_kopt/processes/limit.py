@@ -1,4 +1,4 @@
-"""How long a case may take before its process is ended, the stacks of its threads shown."""
+"""How long a step of a case may take before its process is ended, with all stacks shown."""
 
 from __future__ import annotations
 

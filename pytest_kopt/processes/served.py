@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,8 +18,9 @@ from pytest_kopt.devices import context
 from pytest_kopt.honesty.watching.audit_hook import MAY_WRITE, Bounds
 from pytest_kopt.lineage import adopt_orphans, end_with_parent, leave
 from pytest_kopt.measure.wall import keep_freed_memory
-from pytest_kopt.options.declare import SERVE
+from pytest_kopt.options.declare import LOADED_BEFORE, SERVE
 from pytest_kopt.processes.channel import Channel, Message
+from pytest_kopt.processes.guests import NOT_GIVEN, Confined, SetAside
 from pytest_kopt.processes.isolation import isolate
 from pytest_kopt.processes.reload import forget
 from pytest_kopt.processes.worker_orders import WorkerOrders
@@ -70,27 +71,17 @@ class Serve:
         """Take what the session's manifest asks for, as the session itself did."""
         args[:0] = self._from_manifest
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_cmdline_main(self, config: pytest.Config) -> None:
+    # The innermost: pytest opens a file for `--debug` as soon as it has the config.
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_cmdline_parse(self) -> Generator[None, pytest.Config, pytest.Config]:
         """Be a plain serial run whatever is said of workers, reports and debuggers."""
-        self._config = config
+        self._config = config = yield
         if self._args is not None:
             config.args = self._args
-        option = config.option
-        option.maxfail = 0
-        for name, value in (
-            ("numprocesses", 0),
-            ("dist", "no"),
-            ("tx", []),
-            ("xmlpath", None),
-            ("usepdb", False),
-            ("basetemp", None),
-        ):
-            if hasattr(option, name):
-                setattr(option, name, value)
-
-    def pytest_configure(self, config: pytest.Config) -> None:
-        config.option.continue_on_collection_errors = True
+        for name, value in NOT_GIVEN.items():
+            if hasattr(config.option, name):
+                setattr(config.option, name, value)
+        return config
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -211,9 +202,11 @@ def serve(reader: int, writer: int, scratch: Path) -> NoReturn:
         sys.argv[:] = hello["argv"]
         if orders.device == "cuda":
             context.begin_to_rouse(orders.device)
-        # A fork has plugins that are loaded already: no error, also under `filterwarnings = error`.
-        words = ["-W", "ignore::pytest.PytestAssertRewriteWarning", *hello["pytest_args"]]
-        code = int(pytest.main(words, plugins=[serving, Leave(serving)]))
+        words = [*hello["pytest_args"], *LOADED_BEFORE]
+        plugins = [SetAside(), serving, Leave(serving)]
+        if bounds:
+            plugins.append(Confined(lambda why: serving.tell("confined", why=why), scratch))
+        code = int(pytest.main(words, plugins=plugins))
         arms = orders.arms
         if not serving.again or arms is None:
             # A session that began ends in its own last hook; this is for one that could not.

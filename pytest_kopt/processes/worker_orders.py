@@ -28,7 +28,7 @@ class WorkerOrders:
     asks as well is left to it. `repeats` and `iterations` are the samples of a case and, on the
     CPU, the most calls in one (None: as ever).
     `target` is the architecture and `language` the one that a campaign is for, `metric` what
-    decides there.
+    decides there. `markers` are those that the deciding process has registered.
     """
 
     device: str
@@ -53,6 +53,7 @@ class WorkerOrders:
     target: str | None = None
     language: str = ""
     metric: str | None = None
+    markers: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, settings: Settings, device: str, session_seed: int) -> WorkerOrders:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_kopt.options.declare import SUITE_MARKERS
 from pytest_kopt.processes.bytecode import kept_bytecode
-
-_OURS = ("kopt", "deterministic", "multigpu")
+from pytest_kopt.session.usage import mentions_kopt, uses_kopt
 
 
 class Activation:
@@ -23,6 +23,8 @@ class Activation:
     def open(self) -> None:
         if not self._is_open:
             self._is_open = True
+            for marker in SUITE_MARKERS:
+                self._config.addinivalue_line("markers", marker)
             with kept_bytecode():
                 from pytest_kopt.session.assemble import assemble
 
@@ -30,7 +32,7 @@ class Activation:
 
     def pytest_pycollect_makemodule(self, module_path: Path) -> None:
         """Set up Triton's interpreter before a test file that uses kopt imports Triton."""
-        if b"kopt" in module_path.read_bytes():
+        if mentions_kopt(module_path.read_bytes()):
             from pytest_kopt.session.worker import worker_of
 
             self.open()
@@ -40,7 +42,7 @@ class Activation:
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
-        if self._is_open or any(name in item.keywords for item in items for name in _OURS):
+        if self._is_open or any(map(uses_kopt, items)):
             from pytest_kopt.session.worker import worker_of
 
             self.open()

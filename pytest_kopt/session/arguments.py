@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 import pytest
 
@@ -30,6 +31,20 @@ def take_from_manifest(config: pytest.Config, args: list[str]) -> None:
         given = manifest.load(layout.manifest)
         inside = config.rootpath.resolve() == layout.directory.resolve()
         tests = given.upstream.tests if given.upstream and not inside else given.tests
-        config.stash[FROM_MANIFEST] = args[:0] = shlex.split(tests)
+        config.stash[FROM_MANIFEST] = args[:0] = _from_root(config, shlex.split(tests))
     except (BadInput, ValueError):
         return
+
+
+def _from_root(config: pytest.Config, words: Sequence[str]) -> list[str]:
+    """Return a manifest's words, whose paths are below pytest's root, for where pytest was started.
+
+    Elsewhere pytest would look for what they name, or without any for all tests, in that folder.
+    """
+    root = config.rootpath
+    if config.invocation_params.dir == root:
+        return [*words]
+    is_path = [(root / word.partition("::")[0]).exists() and word[:1] != "-" for word in words]
+    places = [] if any(is_path) else config.getini("testpaths") or ["."]
+    found = [str(root / w) if there else w for w, there in zip(words, is_path, strict=True)]
+    return [*found, *(str(root / place) for place in places)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,12 +38,12 @@ def assemble(config: pytest.Config) -> None:
     serve = manager.get_plugin(SERVE)
     given = getattr(config, "workerinput", {}).get(WORKERINPUT)
     if serve is not None:
-        manager.register(Worker(serve.orders, serve), WORKER)
+        _register(config, Worker(serve.orders, serve))
         return
     if given is not None:
         if config.workerinput.get(BELOW):  # type: ignore[attr-defined]
             end_with_parent()
-        manager.register(Worker(WorkerOrders.from_json(given)), WORKER)
+        _register(config, Worker(WorkerOrders.from_json(given)))
         return
     from pytest_kopt.options.settings import Settings
     from pytest_kopt.session.controller import told
@@ -68,6 +69,13 @@ def _moved_root(config: pytest.Config) -> str:
     return ""
 
 
+def _register(config: pytest.Config, worker: Worker) -> None:
+    """Have this process run cases; markers of plugins that are set aside here stay known."""
+    for marker in worker.orders.markers:
+        config.addinivalue_line("markers", marker)
+    config.pluginmanager.register(worker, WORKER)
+
+
 def _leave() -> None:
     """Spare the interpreter a search for garbage in all that is loaded, of which it makes three."""
     gc.collect()
@@ -84,9 +92,12 @@ def _assemble_main(config: pytest.Config, settings: Settings) -> None:
         atexit.register(_leave)
     seed = settings.seed if settings.seed is not None else fresh_session_seed()
     device = choose(settings.device)
-    orders = WorkerOrders.of(settings, device, seed)
+    markers = tuple(config.getini("markers"))
+    orders = replace(WorkerOrders.of(settings, device, seed), markers=markers)
     trial = None if config.option.collectonly else _trial(config, settings, orders)
     if trial is not None:
+        # A verdict needs every case, also those behind one that fails.
+        config.option.maxfail = 0
         orders = trial.orders(orders)
         if settings.isolates:
             config.stash[HIDDEN] = tuple(kept_records(settings.workspace))

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from pytest_kopt.errors import BadInput
+from pytest_kopt.options.declare import LOADED_BEFORE
 from pytest_kopt.profiling import ncu, rocprof
 from pytest_kopt.session.refusal import have_metric
-from pytest_kopt.session.worker import is_marked
+from pytest_kopt.session.usage import is_marked
 
 
 class ProbePlugin:
@@ -62,7 +63,8 @@ def main() -> None:
     sys.path.insert(0, "")
     answer, asks, metric, *arguments = sys.argv[1:]
     plugin = ProbePlugin(Path(answer).parent, metric)
-    pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", *arguments], plugins=[plugin])
+    words = ["--collect-only", "-q", "-p", "no:cacheprovider", *arguments, *LOADED_BEFORE]
+    pytest.main(words, plugins=[plugin])
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     document = {
         "cases": plugin.cases,

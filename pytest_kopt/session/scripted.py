@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from pytest_kopt.options.declare import LOADED_BEFORE
 from pytest_kopt.processes.channel import Channel, Message
+from pytest_kopt.processes.guests import SetAside
 from pytest_kopt.processes.served import Serve
 from pytest_kopt.processes.worker_orders import WorkerOrders
 
@@ -43,4 +45,6 @@ def main() -> None:
     sys.argv[:] = script["argv"]
     ids = script["ids"]
     serve = Serve(Script(ids), WorkerOrders.from_json(script["orders"]), ids)
-    raise SystemExit(int(pytest.main(script["pytest_args"], plugins=[serve])))
+    raise SystemExit(
+        int(pytest.main([*script["pytest_args"], *LOADED_BEFORE], plugins=[SetAside(), serve]))
+    )

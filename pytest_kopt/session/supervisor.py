@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from pytest_kopt.errors import BadInput
 from pytest_kopt.processes.case_processes import CaseProcesses
-from pytest_kopt.processes.child import Child
-from pytest_kopt.session.controller import Controller
+from pytest_kopt.processes.child import Child, ChildDied, Children
+from pytest_kopt.processes.launcher import Launcher
+from pytest_kopt.session.controller import Controller, told
 from pytest_kopt.session.replay import Replay
 
 
@@ -19,6 +21,8 @@ class Supervisor(Replay):
         super().__init__(config, controller.collector)
         self._controller = controller
         self._session: pytest.Session | None = None
+        #: A process that collects as well, where the ids of the cases are to be frozen.
+        self._twin = Children()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> bool:
@@ -28,11 +32,20 @@ class Supervisor(Replay):
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self._session, measurements = session, self._controller.measurements
+        orders = self._controller.orders
+        if self._controller.settings.round is not None and orders.expected is None:
+            # Another interpreter, with other addresses and hashes than what is forked has alike.
+            env = measurements.environment
+            self._twin.children.append(Child(self.config, orders, env, None, starter=Launcher()))
 
         def start() -> Child:
             return Child(self.config, self._controller.orders, measurements.environment, None)
 
-        CaseProcesses(start, self, measurements.checkers, measurements.foreseen).run()
+        try:
+            with told("nothing was measured or changed", self._controller):
+                CaseProcesses(start, self, measurements.checkers, measurements.foreseen).run()
+        finally:
+            self._twin.end()
         if session.shouldfail:
             raise session.Failed(session.shouldfail)
         if session.shouldstop:
@@ -47,6 +60,8 @@ class Supervisor(Replay):
         if reporter is not None and reporter.verbosity >= 0:
             what = "case" if controller.trial else "item"
             reporter.write_line(f"collected {len(ids)} {what}{'s' * (len(ids) != 1)}")
+        for twin in self._twin.children:
+            _same_ids(ids, twin)
         broken = self.collector.collect_errors
         if broken and not (controller.trial or self.config.option.continue_on_collection_errors):
             session.shouldstop = f"{len(broken)} error{'s' * (len(broken) != 1)} during collection"
@@ -55,3 +70,21 @@ class Supervisor(Replay):
     def proceed(self) -> bool:
         assert self._session is not None
         return not (self._session.shouldfail or self._session.shouldstop)
+
+
+def _same_ids(ids: Sequence[str], twin: Child) -> None:
+    """Raise BadInput where another process has other ids for the same tests."""
+    try:
+        while (message := twin.receive())["kind"] != "collected":
+            pass
+    except ChildDied:
+        return
+    twin.dismiss()
+    ours, theirs = sorted({*ids} - {*message["ids"]}), sorted({*message["ids"]} - {*ids})
+    if ours or theirs:
+        raise BadInput(
+            "test ids differ between two processes, so that no later round finds its cases: one "
+            f"has {', '.join(ours[:1]) or 'fewer'}, another {', '.join(theirs[:1]) or 'fewer'}",
+            where="--kopt-round 1",
+            legal="ids= of text that is the same in every process, without addresses or hashes",
+        )

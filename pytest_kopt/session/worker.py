@@ -22,6 +22,7 @@ from pytest_kopt.processes.worker_orders import WorkerOrders
 from pytest_kopt.schema.profile import resolve
 from pytest_kopt.schema.table import Classes
 from pytest_kopt.session.refusal import refusal_of
+from pytest_kopt.session.usage import is_marked, uses_kopt
 from pytest_kopt.session.watching import watch_of
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ class Worker:
             # The longest first, so that no device is left with it at the end.
             seconds = {case.nodeid: case.seconds for case in self.orders.expected}
             items.sort(key=lambda item: -seconds.get(item.nodeid, 0.0))
-        for item in items:
+        for item in filter(uses_kopt, items):
             reason = self._skip_reason(item)
             if reason:
                 item.add_marker(pytest.mark.skip(reason=reason))
@@ -189,17 +190,24 @@ class Worker:
             # Start-up is nobody's time; the first case's would else be the longest.
             context.rouse(self.orders.device)
 
-    # The innermost: pytest's own faulthandler_timeout would take the one watchdog there is.
+    # Inside of what runs a test in a fork: a fork has none of its parent's clocks.
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+        """End this process, with its stacks shown, when a case takes longer than it may."""
+        with self._time_limit(item.config).watching() if is_marked(item) else nullcontext():
+            return (yield)
+
+    pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
+
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """End this process, with its stacks shown, when a case takes longer than it may."""
+        """Declare the row that a case gets if it ends its process; leave where the GPU is lost."""
         if not is_marked(item):
             return (yield)
         guess = None if self.orders.expected else self._error_result(item)
         if guess is not None:
             self._declare(guess)
-        with self._time_limit(item.config).watching():
-            outcome = yield
+        outcome = yield
         if self.context_lost and hasattr(item.config, "workerinput"):
             # The reports are on their way; xdist starts another worker, on the same device.
             os._exit(1)
@@ -295,10 +303,6 @@ def worker_of(config: pytest.Config) -> Worker:
     worker = config.pluginmanager.get_plugin(WORKER)
     assert isinstance(worker, Worker)
     return worker
-
-
-def is_marked(item: pytest.Item) -> bool:
-    return item.get_closest_marker("kopt") is not None
 
 
 def _has_row(item: pytest.Item) -> bool:

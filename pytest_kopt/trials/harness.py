@@ -18,6 +18,7 @@ from pytest_kopt.cases.result import CaseResult, opened_by, seen_by
 from pytest_kopt.errors import BadInput
 from pytest_kopt.honesty.checks import Phase, ask
 from pytest_kopt.honesty.fingerprint import Fingerprint, Harness, Seen, moved, touched
+from pytest_kopt.options.declare import LOADED_BEFORE
 
 #: Settings that say which code runs as a test and what runs around it.
 _EFFECTIVE = (
@@ -50,7 +51,7 @@ class PytestSetup:
     @classmethod
     def at(cls, root: Path) -> PytestSetup:
         """Read what a session in `root` finds in its files; the command line is not known."""
-        config = pytest.Config.fromdictargs({}, ["--noconftest", str(root)])
+        config = pytest.Config.fromdictargs({}, ["--noconftest", *LOADED_BEFORE, str(root)])
         found = cls.of(config)
         settings = {key: text for key, text in found.settings.items() if not key.startswith("--")}
         return cls(settings, (), (*map(Path, config.getini("pythonpath")), *found.folders))

@@ -138,7 +138,7 @@ def reduce(rank, count):
 
 
 @pytest.mark.multigpu
-def test_all_reduce():
+def test_all_reduce(kopt):
     assert torch.cuda.device_count() >= 2
     mp.spawn(reduce, args=(2,), nprocs=2)
 """

@@ -14,16 +14,32 @@ import pytest
 
 
 @pytest.mark.deterministic
-def test_bits():
+def test_bits(kopt):
     pass
 
 
 @pytest.mark.multigpu
-def test_ring():
+def test_ring(kopt):
     pass
 
 
-def test_plain():
+def test_plain(kopt):
+    pass
+"""
+#: What a project has of its own: other tests, with markers of the same names.
+FOREIGN = """
+
+@pytest.mark.deterministic
+def test_own_bits():
+    pass
+
+
+@pytest.mark.multigpu
+def test_own_ring():
+    pass
+
+
+def test_own():
     pass
 """
 
@@ -50,6 +66,22 @@ def test_special_suites_run_alone_and_on_request(
     passed = set(re.findall(r"::(test_\w+) PASSED|PASSED tests/test_suites.py::(\w+)", run.out))
     assert {name for pair in passed for name in pair if name} == ({runs} if runs else set())
     assert f"{3 - bool(runs)} skipped" in run.out
+
+
+def test_a_suite_is_of_the_tests_that_use_kopt(empty: Project, mode: tuple[str, ...]) -> None:
+    """Those of the project's own run whether a suite is asked for or not."""
+    empty.write("tests/test_suites.py", SUITES + FOREIGN)
+    for words in ((), ("--kopt-deterministic-only",)):
+        run = empty.pytest(*words, *mode)
+        assert run.code == 0 and "4 passed, 2 skipped" in run.out, run.text
+
+
+def test_markers_of_a_project_without_a_case_are_not_known(empty: Project) -> None:
+    """With `--strict-markers` a project hears of markers that it forgot to register."""
+    empty.write("tests/test_own.py", "import pytest\n" + FOREIGN)
+    run = empty.pytest("--strict-markers")
+    assert run.code == 2 and "'deterministic' not found in `markers`" in run.out, run.text
+    assert "3 passed" in empty.pytest().out
 
 
 def test_a_skipped_suite_says_how_to_run_it(empty: Project) -> None:

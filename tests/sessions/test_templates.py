@@ -79,9 +79,9 @@ def test_the_short_spellings_select_the_suites(empty: Project, words: tuple[str,
     project.write(
         "tests/test_suites.py",
         "import pytest\n"
-        "@pytest.mark.deterministic\ndef test_bits(): pass\n"
-        "@pytest.mark.multigpu\ndef test_ring(): pass\n"
-        "def test_plain(): pass\n",
+        "@pytest.mark.deterministic\ndef test_bits(kopt): pass\n"
+        "@pytest.mark.multigpu\ndef test_ring(kopt): pass\n"
+        "def test_plain(kopt): pass\n",
     )
     run = project.pytest("-rA", "--deterministic-only", *words)
     assert run.code == 0, run.text

@@ -1,0 +1,168 @@
+"""Plugins and conftest files of others, in a process that runs kernel code.
+
+It does pytest's collecting and calling: plugins that report, run a test in their own way or keep a
+clock are set aside. Of those that stay, and of conftest files, the first thing that the confinement
+refuses is told to the deciding process: it is no fault of a kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import traceback
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from _pytest.fixtures import FixtureFunctionDefinition
+
+from pytest_kopt.honesty.watching.guards import is_library
+
+#: What a plugin of an installed package stays for, beside fixtures: it finds tests, chooses their
+#: arguments or calls them.
+_COLLECTS_AND_CALLS = (
+    *("pytest_load_initial_conftests", "pytest_collect_file", "pytest_generate_tests"),
+    *("pytest_pycollect_makemodule", "pytest_pycollect_makeitem", "pytest_make_parametrize_id"),
+    *("pytest_collection_modifyitems", "pytest_fixture_setup", "pytest_pyfunc_call"),
+)
+#: What it does not stay with: it runs a test again, in a fork, or against a clock.
+_OWN_WAY = "pytest_runtest_protocol"
+_PYTEST = ("_pytest", "pytest", "pluggy", "pytest_kopt")
+_REFUSED = "kopt refused it, as to every process that runs kernel code:"
+_RULE = (
+    "Such a process writes to temporary files and caches and opens no network socket, also none "
+    "of this machine. Fix: write below tmp_path, or set kopt_isolation = off"
+)
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_CASES = f"{_PACKAGE}cases{os.sep}"
+#: Libraries in C++ have exceptions of their own for it.
+_TOLD = ("Permission denied", "EACCES")
+#: Plugins that stay run as if these had not been given.
+NOT_GIVEN = {
+    "numprocesses": 0,
+    "dist": "no",
+    "tx": [],
+    "xmlpath": None,
+    "allure_report_dir": None,
+    "log_file": os.devnull,
+    "debug": None,
+    "pastebin": None,
+    "usepdb": False,
+    "trace": False,
+    "basetemp": None,
+    "maxfail": 0,
+    "continue_on_collection_errors": True,
+}
+
+
+class SetAside:
+    """Keeps plugins of installed packages that neither collect nor call from being configured."""
+
+    def pytest_plugin_registered(self, plugin: object, manager: pytest.PytestPluginManager) -> None:
+        if not _stays(plugin):
+            manager.unregister(plugin)
+
+
+def _stays(plugin: object) -> bool:
+    if not isinstance(plugin, ModuleType | type):
+        # Whoever registered it stays.
+        return True
+    name = plugin.__name__ if isinstance(plugin, ModuleType) else plugin.__module__
+    file = getattr(sys.modules.get(name, plugin), "__file__", None)
+    if name.partition(".")[0] in _PYTEST or not file or not is_library(file):
+        return True
+    if hasattr(plugin, _OWN_WAY):
+        return False
+    fixtures = (isinstance(value, FixtureFunctionDefinition) for value in vars(plugin).values())
+    return any(fixtures) or any(hasattr(plugin, hook) for hook in _COLLECTS_AND_CALLS)
+
+
+class Confined:
+    """Says what the confinement of this process refused to plugins, conftest files and tests."""
+
+    def __init__(self, say: Callable[[str], None], scratch: Path) -> None:
+        self._say, self._scratch = say, scratch
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_cmdline_parse(self) -> Generator[None, pytest.Config, pytest.Config]:
+        try:
+            return (yield)
+        except Exception as error:
+            self._look(error)
+            raise
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Give pytest's cache, as it is, a folder that may be written to."""
+        cache = getattr(config, "cache", None)
+        if cache is not None:
+            own = self._scratch / "cache"
+            with suppress(OSError):
+                shutil.copytree(cache._cachedir, own)
+            cache._cachedir = own
+
+    def pytest_internalerror(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        self._look(excinfo.value)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        report = yield
+        call = vars(report).get("call")
+        if call is not None and call.excinfo is not None:
+            self._look(call.excinfo.value, (str(collector.path),))
+        return report
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
+        """Look at what was raised outside of `kopt()`, which has its own words for a kernel."""
+        if call.excinfo is not None:
+            self._look(call.excinfo.value, None)
+
+    def _look(self, error: BaseException, ours: tuple[str, ...] | None = ()) -> None:
+        """Tell of a refusal; by project code where it is a conftest file or in `ours` (None: any).
+
+        What a test file imports may be the kernel.
+        """
+        for cause in reversed([*_chain(error)]):
+            told = any(word in str(cause) for word in _TOLD)
+            if not (told or isinstance(cause, PermissionError)):
+                continue
+            stack = traceback.extract_tb(cause.__traceback__)
+            if any(frame.filename.startswith(_CASES) for frame in stack):
+                # A row says it.
+                return
+            own = [frame for frame in stack if _is_of_the_project(frame.filename)]
+            what = f"{type(cause).__name__}: {cause}".splitlines()[0]
+            if not own:
+                name = _plugin([frame.filename for frame in stack])
+                self._say(f"plugin {name}: {_REFUSED} {what}. {_RULE}, or -p no:NAME of the plugin")
+            elif ours is None or own[-1].filename.endswith((*ours, "conftest.py")):
+                place = f"{own[-1].filename}:{own[-1].lineno}"
+                self._say(f"{place}: {_REFUSED} {what}. {_RULE}")
+            return
+
+
+def _is_of_the_project(file: str) -> bool:
+    return not (is_library(file) or file.startswith(("<", _PACKAGE)))
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception and what it came from, innermost last."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = getattr(error, "cause", None) or error.__cause__ or error.__context__
+
+
+def _plugin(files: Sequence[str]) -> str:
+    """Return the installed package that is innermost in a stack, pytest where there is no other."""
+    packages = f"{os.sep}site-packages{os.sep}"
+    inside = [file.rpartition(packages)[2] for file in files if packages in file]
+    names = [Path(file).parts[0].removesuffix(".py") for file in inside]
+    return next((name for name in reversed(names) if name not in _PYTEST), "pytest")
