@@ -217,6 +217,7 @@ TABLE = (
         repairs="held-out-shape held-out-range held-out-layout held-out-dtype held-out-gradients",
         notes="held-out-speed",
     ),
+    Check(Phase.NEARBY, "honesty.heldout:untried", notes="held-out-untried"),
     Check(Phase.NEARBY, "honesty.heldout:death", notes="held-out-death", only="died"),
     Check(Phase.KEPT, "honesty.inflation:slowed", "incumbent-slowed", notes="incumbent-slowed"),
     Check(Phase.AUDITED, "honesty.audit:audit", notes=ANY),

@@ -146,10 +146,10 @@ class Candidate:
         self,
         case: Case,
         function: Callable[..., Any],
-        memory: Callable[[torch.Tensor], torch.Tensor] = torch.empty_like,
+        incoming: Callable[[torch.Tensor], torch.Tensor] = torch.clone,
     ) -> None:
-        """Call the function; `memory` returns a tensor for an incoming gradient's values."""
-        self._case, self._memory = case, memory
+        """Call the function; `incoming` puts an incoming gradient into other memory."""
+        self._case, self._lay = case, incoming
         self._function = case.positional(function)
         self._incoming: dict[str, torch.Tensor] = {}
         self._drawn: dict[str, torch.Tensor] = {}
@@ -191,8 +191,9 @@ class Candidate:
         values = grad_out(out, seed)
         held = self._incoming.get(name)
         if held is None or held.shape != values.shape or held.dtype != values.dtype:
-            held = self._incoming[name] = self._memory(values)
-        held.data.copy_(values)
+            held = self._incoming[name] = self._lay(values)
+        else:
+            held.data.copy_(values)
         self._drawn[name] = values
         return held
 

@@ -165,8 +165,11 @@ class _FlopCounter(QuietMode):
 class Reference:
     """The reference of a case, and the project code that produces its result."""
 
-    def __init__(self, case: Case) -> None:
-        self._case = case
+    def __init__(
+        self, case: Case, incoming: Callable[[torch.Tensor], torch.Tensor] = torch.clone
+    ) -> None:
+        """Call the case's reference; `incoming` changes incoming gradients."""
+        self._case, self._incoming = case, incoming
         self._own = code_of(case.reference)
         self._function = case.positional(case.reference)
         self._producers: frozenset[CodeType] | None = None
@@ -180,7 +183,9 @@ class Reference:
         known, own = like.outputs, roots(like.outputs)
         # The candidate's rounding of grad_out is part of its input, not of its error.
         incoming = {
-            name: grad_out(known[name] if is_shaped(known.get(name), ref) else ref, seed)
+            name: self._incoming(
+                grad_out(known[name] if is_shaped(known.get(name), ref) else ref, seed)
+            )
             for name, ref in roots(found.outputs).items()
             # Of an input that was written to, only where the candidate has a gradient for it.
             if not name.startswith(INPUT) or name in own
