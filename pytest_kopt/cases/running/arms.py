@@ -28,13 +28,9 @@ from pytest_kopt.cases.order import (
     Commander,
 )
 from pytest_kopt.cases.running.bench import Bench
+from pytest_kopt.cases.running.compiled import forget_compiled
 from pytest_kopt.cases.running.execution import make_inputs
-from pytest_kopt.cases.running.heldout import (
-    forget_compiled,
-    held_out_cases,
-    time_shape,
-    try_shape,
-)
+from pytest_kopt.cases.running.heldout import held_out_cases, time_shape, try_shape
 from pytest_kopt.cases.running.looks import floors
 from pytest_kopt.cases.running.referee import SLACK_DB, hand_over
 from pytest_kopt.cases.running.reference import observed

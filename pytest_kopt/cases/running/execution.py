@@ -20,6 +20,7 @@ from pytest_kopt.honesty.work import INTERPRETER
 from pytest_kopt.numerics.compare import Comparison, compare
 from pytest_kopt.numerics.determinism import bits
 from pytest_kopt.numerics.nested import address, contents, flatten, storages, tensors
+from pytest_kopt.numerics.snr import wide
 from pytest_kopt.profile_hook import profile_hook, watched_call
 
 #: A call that returned with a hook may do its work when the clock has stopped.
@@ -40,12 +41,14 @@ _MOST_AHEAD = 1000
 class Pass:
     """Outputs by name, inputs that were written to among them, and gradients by input's position.
 
-    `before` is, of a reference's run, what the inputs held that it wrote to itself.
+    `before` is, of a reference's run, what the inputs held that it wrote to itself; its NaN are
+    answers where `nan_is_equal`.
     """
 
     outputs: dict[str, Any]
     gradients: dict[int, torch.Tensor | None]
     before: dict[str, torch.Tensor] = field(default_factory=dict)
+    nan_is_equal: bool = False
 
     @property
     def all(self) -> list[Any]:
@@ -240,8 +243,12 @@ def judge(case: Case, expected: Pass, run: Pass) -> list[Comparison]:
         raise case.refusal(what, [name for name, _, _ in found])
     inexact = any(_is_floating(ref) for _, ref, _ in found)
     return [
+        _number_for_nan(ref, name)
+        if expected.nan_is_equal and bool(nans(ref).any())
         # One gate is that of the floating-point outputs where there are any: indices are exact.
-        compare(ref, out, None if is_single and not _is_floating(ref) else case.gate_of(name), name)
+        else compare(
+            ref, out, None if is_single and not _is_floating(ref) else case.gate_of(name), name
+        )
         for is_single in [inexact and not isinstance(case.gate, Mapping)]
         for name, ref, out in found
     ]
@@ -251,12 +258,39 @@ def _is_floating(item: Any) -> bool:
     return item.is_floating_point() if isinstance(item, torch.Tensor) else isinstance(item, float)
 
 
+def nans(item: Any) -> torch.Tensor:
+    """Return where a result is NaN."""
+    return wide(torch.as_tensor(item)).isnan() if _is_floating(item) else torch.zeros(1)
+
+
+def _number_for_nan(ref: Any, name: str) -> Comparison:
+    count = int(nans(ref).sum())
+    reason = f"holds no NaN at {count} places where the reference has it"
+    return Comparison(name, False, 'nan="equal"', reason)
+
+
+def _without_nan(ref: Any, out: Any) -> tuple[Any, Any]:
+    """Return zero for NaN that both results have; one of another shape has none in common."""
+    if not (_is_floating(ref) and _is_floating(out)):
+        return ref, out
+    if not is_shaped(out, ref):
+        return torch.nan_to_num(torch.as_tensor(ref)), out
+    both = nans(ref) & nans(out).to(ref.device)
+    return ref.masked_fill(both, 0), out.masked_fill(both.to(out.device), 0)
+
+
 def pairs(expected: Pass, run: Pass) -> Iterable[tuple[str, Any, Any]]:
     """Yield name, reference and result of every output and of every gradient that exists.
 
     Of an input that the reference writes to only what it or the candidate changed is left, zero
     stands for the rest: one wrong row of a large cache has to weigh as much as any other result.
+    Zero stands for NaN as well that is right.
     """
+    for name, ref, out in _pairs(expected, run):
+        yield name, *(_without_nan(ref, out) if expected.nan_is_equal else (ref, out))
+
+
+def _pairs(expected: Pass, run: Pass) -> Iterable[tuple[str, Any, Any]]:
     for name, ref in expected.outputs.items():
         before, out = expected.before.get(name), run.outputs[name]
         if before is None or not is_shaped(out, ref):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -132,12 +131,6 @@ def time_shape(
             times[place, name].append(time.perf_counter() - start)
     for (place, name), taken in times.items():
         (tried.seconds, tried.declared_seconds)[place][name] = min(taken[_PAIRS:])
-
-
-def forget_compiled() -> None:
-    """Have torch.compile forget what it made: of one function it makes eight versions, no more."""
-    if dynamo := sys.modules.get("torch._dynamo"):
-        dynamo.reset()
 
 
 def _declared(

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.case import EQUAL, Case
 from pytest_kopt.cases.running.execution import Pass, judge
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.honesty.accuracy import Accuracy
@@ -96,7 +96,9 @@ def _judged(case: Case, spot: Spot, drawn: Drawn) -> list[Comparison]:
             {name: drawn(name, item) for name, item in of.items()}
             for of in (found.outputs, found.before)
         )
-        return judge(case, Pass(outputs, nothing, before), Pass(dict(spot.results), nothing))
+        return judge(
+            case, replace(found, outputs=outputs, before=before), Pass(dict(spot.results), nothing)
+        )
     positions = leaves(given)
     if len(spot.results) != len(positions):
         return [Comparison("grad", False, "a gradient of each input", "gives others")]
@@ -104,7 +106,8 @@ def _judged(case: Case, spot: Spot, drawn: Drawn) -> list[Comparison]:
     wanted = reference.backward(given, list(spot.incoming), spot.incoming)
     expected = {place: drawn(names[place], item) for place, item in wanted.items()}
     gradients = {place: spot.results[name] for place, name in names.items()}
-    return judge(case, Pass({}, expected), Pass({}, gradients))
+    truth = Pass({}, expected, nan_is_equal=case.nan == EQUAL)
+    return judge(case, truth, Pass({}, gradients))
 
 
 def wrong_result(item: Comparison) -> Finding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import CodeType, FrameType
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.case import EQUAL, Case
 from pytest_kopt.cases.running.execution import (
     INPUT,
     Pass,
@@ -21,6 +21,7 @@ from pytest_kopt.cases.running.execution import (
     grad_out,
     is_shaped,
     make_inputs,
+    nans,
     results,
     roots,
 )
@@ -73,7 +74,14 @@ def observed(case: Case, seed: int, device: str = "") -> Case:
         owed=owed,
         consumes=_consumed(case, given, writes),
         returns=frozenset(own),
+        nan=case.nan or _nan_of(given, case.rewritten),
     )
+
+
+def _nan_of(given: Sequence[Any], rewritten: Collection[int]) -> str | None:
+    """Return what NaN is: an answer where inputs hold it, which nobody draws by accident."""
+    read = [item for place, item in enumerate(given) if place not in rewritten]
+    return EQUAL if any(bool(nans(item).any()) for item in tensors(read)) else None
 
 
 def _check_positions(case: Case, given: Sequence[Any]) -> None:
@@ -220,7 +228,9 @@ class Reference:
             if not name.startswith(INPUT) and name not in doubles
         }
         outputs = _fitted(outputs, list(owed), names)
-        return Pass(outputs | results(None, given, own), {}, results(None, pristine, own))
+        before = results(None, pristine, own)
+        equal = case.nan == EQUAL
+        return Pass(outputs | results(None, given, own), {}, before, nan_is_equal=equal)
 
     def flops(self, given: Sequence[Any], like: Pass) -> int:
         """Return what torch counts in a forward: products, convolutions, attention; 0: nothing."""
