@@ -15,4 +15,4 @@ def keep_graphs() -> None:
     """Have torch.compile let a backward run again on one graph, as loops here do."""
     from torch._functorch import config
 
-    config.donated_buffer = False  # type: ignore[attr-defined]
+    config.donated_buffer = False
