@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from pytest_kopt.cases.running import check as checks
+from pytest_kopt.cases.running import execution
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.numerics.gates import snr
 from tests.checked import check, names
@@ -94,3 +96,28 @@ def test_a_rounding_that_flips_is_no_downgrade(kernel: Callable[..., Any], found
     accuracy = {"out": Accuracy("torch.float32", 140.0, 150.0, terms=64)}
     report = check(kernel, accuracy=accuracy, **case)
     assert (report.check, names(report)) == ("PASS", found)
+
+
+def stored(new: Tensor, cache: Tensor, slots: Tensor) -> None:
+    cache[slots] = new
+
+
+def stored_beside(new: Tensor, cache: Tensor, slots: Tensor) -> None:
+    cache[slots] = new
+    cache[slots[2]] += 1
+
+
+def test_of_a_large_cache_only_written_rows_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "_LARGE", 1 << 10)
+    monkeypatch.setattr(checks, "_LARGE_BYTES", 1 << 14)
+    slots = torch.tensor([900, 17, 512])
+    case = {
+        "inputs": lambda: (torch.randn(3, 16), torch.zeros(1024, 16), slots),
+        "reference": lambda new, cache, slots: stored(new, cache, slots),
+        "weights": (),
+    }
+    right = check(stored, **case)
+    assert right.check == "PASS"
+    assert "input 1 (0 MiB) is written to" in (right.evidence.note or "")
+    wrong = check(stored_beside, **case)
+    assert wrong.check == "FAIL" and "worst index      (512, " in wrong.diagnosis

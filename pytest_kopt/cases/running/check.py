@@ -28,6 +28,8 @@ from pytest_kopt.numerics.compare import Comparison, InvalidReference
 from pytest_kopt.numerics.nested import tensors
 
 _GRADIENT = "grad of input "
+#: Restoring an input of this size takes longer than most calls that write to it.
+_LARGE_BYTES = 64 << 20
 #: Frames of an error that are shown, the innermost ones.
 _FRAMES = 8
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
@@ -128,7 +130,24 @@ def _course(checking: Checking, evidence: CaseEvidence) -> Course:
             dtype=checking.dtype,
             groups=checking.groups if checking.case.is_grouped else None,
             accuracy=checking.accuracy,
+            note=_large_inputs(checking),
         ),
+    )
+
+
+def _large_inputs(checking: Checking) -> str | None:
+    """Say which inputs make the check long, as they are restored and looked through every call."""
+    case = checking.case
+    sizes = {
+        place: sum(item.nbytes for item in tensors(checking.given[place]))
+        for place in case.rewritten
+    }
+    large = [f"input {i} ({sizes[i] >> 20} MiB)" for i in sorted(sizes) if sizes[i] >= _LARGE_BYTES]
+    if not large:
+        return None
+    return (
+        f"{case.label}: {', '.join(large)} is written to, and so restored and compared around "
+        "every call: a smaller one in inputs() is checked and timed faster"
     )
 
 

@@ -74,7 +74,7 @@ def observed(case: Case, seed: int, device: str = "") -> Case:
         owed=owed,
         consumes=_consumed(case, given, writes),
         returns=frozenset(own),
-        nan=case.nan or _nan_of(given, case.rewritten),
+        nan=case.nan or _nan_of(given, {*writes, *case.consumes}),
     )
 
 
