@@ -108,6 +108,15 @@ class Drawn(NamedTuple):
             for number, leaf in enumerate(_in_order(self.given[place])):
                 yield place, number, leaf
 
+    def alone(
+        self, fits: Callable[[Any], bool], *, weights: bool = False
+    ) -> Iterator[tuple[int, int, Any]]:
+        """Yield the fitting leaves; of an input with many the first, the last and one between."""
+        found = (leaf for leaf in self.leaves(weights=weights) if fits(leaf[2]))
+        for _, group in itertools.groupby(found, key=lambda leaf: leaf[0]):
+            own = list(group)
+            yield from (own[place] for place in _ends(len(own)))
+
     @property
     def sizes(self) -> set[Any]:
         return {*self.case.dims.values(), *(n for x in tensors(self.given) for n in x.shape)}
@@ -294,7 +303,7 @@ def _other_numbers(drawn: Drawn) -> Iterator[Variant]:
     def is_number(x: Any) -> bool:
         return isinstance(x, bool | float) or (type(x) is int and x not in sizes)
 
-    numbers = [leaf for leaf in drawn.leaves() if is_number(leaf[2])]
+    numbers = [*drawn.alone(is_number)]
     for place, number, x in numbers:
         where = f"input {place}"
         changes = (_another, lambda x, _: type(x)()) if x and x is not True else (_another,)
@@ -537,9 +546,11 @@ def _laid(
 
     def each(drawn: Drawn) -> Iterator[Variant]:
         case = drawn.case
-        for place, number, x in drawn.leaves(weights=True):
-            if not isinstance(x, torch.Tensor) or x.ndim < least or x.numel() < 2:
-                continue
+
+        def fits(x: Any) -> bool:
+            return isinstance(x, torch.Tensor) and x.ndim >= least and x.numel() > 1
+
+        for place, number, x in drawn.alone(fits, weights=True):
             if content and (place in case.rewritten or x.dtype not in SCALABLE):
                 continue
 
