@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 Work = float | tuple[float, float]
 #: What stands in `consumes` for the gradients that a backward is given.
 GRAD_OUT = "grad_out"
+#: What `nan` is where NaN is the answer.
+EQUAL = "equal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class Case:
     with `consumes_incoming` also the gradients that a backward is given. `groups` is the position
     of a grouped GEMM's group sizes (None: they are looked for), which are drawn anew in multiples
     of `group_multiple`. `domain` says what of the incumbent's domain a kernel need not support.
+    With `nan` "equal" a result is NaN exactly where the reference's is.
     `keywords` are the inputs' names where they have some. `returns` are the
     names of what the reference returns besides what it writes (None: not seen yet).
     """
@@ -54,6 +57,7 @@ class Case:
     groups: int | None = None
     group_multiple: int = 1
     domain: tuple[str, ...] = ()
+    nan: str | None = None
     keywords: tuple[str, ...] = ()
     returns: frozenset[str] | None = None
 
@@ -77,7 +81,7 @@ class Case:
 
     def like(self, other: Case) -> Case:
         """Return the case with what another one's reference was seen to do."""
-        seen = ("writes", "owed", "consumes", "keywords", "returns")
+        seen = ("writes", "owed", "consumes", "keywords", "returns", "nan")
         return replace(self, **{name: getattr(other, name) for name in seen})
 
     def positional(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -127,6 +131,7 @@ def declare(
     groups: int | None = None,
     group_multiple: int = 1,
     domain: str | Sequence[str] = (),
+    nan: str | None = None,
 ) -> Case:
     """Build a case; BadInput names the argument that does not fit and what would."""
     refusal = functools.partial(BadInput, where=f"case {nodeid}")
@@ -154,6 +159,8 @@ def declare(
         is_number = type(number) is int and number >= least
         if not is_number and (name, number) != ("groups", None):
             raise refusal(f"{name} is {number!r}", legal=f"an integer of at least {least}")
+    if nan not in (None, EQUAL):
+        raise refusal(f"nan is {nan!r}", legal=f"None, or {EQUAL!r} where NaN is the answer")
     profile = resolve(schema, nodeid)
     full = profile.complete_dims(dims, nodeid)
     if backward and not _has_backward(profile):
@@ -191,6 +198,7 @@ def declare(
         groups=groups,
         group_multiple=group_multiple,
         domain=tuple(filter(None, words)),
+        nan=nan,
     )
 
 

@@ -86,6 +86,7 @@ class Kopt:
         groups: int | None = None,
         group_multiple: int = 1,
         domain: str | Sequence[str] = (),
+        nan: str | None = None,
     ) -> Measurement:
         """Check `fn` against `reference`, time it, and emit the case's row.
 
@@ -101,6 +102,8 @@ class Kopt:
         where they are not found; they are drawn anew in multiples of `group_multiple`. In a
         round the function has to be right wherever the incumbent is; `domain` says what it need not
         support: "contiguous", "finite", "moderate values", "declared dtypes", "declared shapes".
+        With `nan="equal"`, or NaN among the inputs, results are NaN exactly where the reference's
+        are; else the reference may hold none.
 
         Fails the test, with the diagnosis, when a gate does not hold; the row is emitted all the
         same. Arguments that do not fit the schema or the baseline end the session with exit code 4.
@@ -109,6 +112,7 @@ class Kopt:
         del declared["self"], declared["fn"]
         from pytest_kopt.cases.case import declare
         from pytest_kopt.cases.running.bench import hold_against_baseline
+        from pytest_kopt.cases.running.compiled import forget_compiled, keep_graphs
         from pytest_kopt.cases.running.runner import run_case
         from pytest_kopt.versions.affected_modules import project_modules
         from pytest_kopt.versions.installed_copies import check_imported_here
@@ -120,6 +124,8 @@ class Kopt:
                 pytrace=False,
             )
         self.is_called = True
+        forget_compiled()
+        keep_graphs()
         try:
             case = declare(nodeid, self._schema, fn, **declared)
             if fn is reference:

@@ -5,7 +5,7 @@ What a test declares as uniform is no evidence that a kernel looks at the sizes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, TypeGuard
@@ -18,6 +18,8 @@ from pytest_kopt.numerics.nested import tensors
 
 #: The distributions that a gain has to hold under.
 SKEWED = tuple(name for name in DISTRIBUTIONS if name != "uniform")
+#: A longer list of integers names places.
+_MOST_GROUPS = 1 << 16
 _WAY_ON = (
     "an input of G integers that are group sizes or offsets (or G + 1 offsets), as a tensor or a "
     "list; groups=POSITION if several could be"
@@ -90,6 +92,19 @@ def find_groups(case: Case, given: Sequence[Any]) -> Groups:
     raise case.refusal(
         f"{what} the sizes of {count} groups, so that a gain under skew cannot be judged", _WAY_ON
     )
+
+
+def said_groups(given: Sequence[Any], extents: Container[int]) -> list[Groups]:
+    """Return what inputs say of how many of so many rows belong where; equal sizes together."""
+    found: dict[tuple[int, ...], dict[int, str]] = {}
+    for place, item in enumerate(given):
+        count = len(_integers(item, _MOST_GROUPS) or ())
+        readings = (_read(item, n, extents.__contains__, None) for n in (count, count - 1))
+        if count > 1 and (reading := next(filter(None, readings), None)):
+            layout, sizes = reading
+            if len(sizes) > 1:
+                found.setdefault(sizes, {})[place] = layout
+    return [Groups(layouts, sizes, 1) for sizes, layouts in found.items()]
 
 
 def redrawn(case: Case, distribution: str) -> Case:

@@ -14,11 +14,9 @@ from typing import Any, Literal, NamedTuple
 
 from pytest_kopt.honesty.finding import Finding
 
-#: `aligned` keeps the power of two that divides a size, `uneven` does not; those of PATTERNS are of
-#: the declared sizes. `renewed` is the content of timed blocks: a little larger or smaller, a few
+#: One of PATTERNS, or `renewed`: the content of timed blocks, a little larger or smaller, a few
 #: elements exchanged.
 Kind = str
-SHAPES: tuple[Kind, ...] = ("aligned", "uneven")
 #: Standard normal inputs then reach beyond 88, where exp overflows in float32.
 LARGER = 32.0
 
@@ -31,38 +29,52 @@ class Pattern(NamedTuple):
     excluded_by: str
 
 
-_VALUES, _LAYOUT, _DTYPE = "held-out-range", "held-out-layout", "held-out-dtype"
-_GRADIENTS = "held-out-gradients"
-#: By kind; the last is what a case says that declares less (`domain=`).
+_SHAPE, _VALUES = "held-out-shape", "held-out-range"
+_LAYOUT, _DTYPE, _GRADIENTS = "held-out-layout", "held-out-dtype", "held-out-gradients"
+SIZES, _MODERATE, _ORDER = "declared shapes", "moderate values", "declared order"
+_CONTIGUOUS = "contiguous"
+#: By kind; the last is what a case says that declares less (`domain=`). `aligned` keeps the power
+#: of two that divides a size, `uneven` does not.
 PATTERNS: dict[Kind, Pattern] = {
-    "large": Pattern(
-        f"inputs {LARGER:g} times as large, the first row zeros", _VALUES, "moderate values"
-    ),
-    "outlier": Pattern("one outlier in every row", _VALUES, "moderate values"),
+    "aligned": Pattern("another size", _SHAPE, SIZES),
+    "uneven": Pattern("another size", _SHAPE, SIZES),
+    "none": Pattern("no rows", _SHAPE, SIZES),
+    "one": Pattern("one row", _SHAPE, SIZES),
+    "large": Pattern(f"inputs {LARGER:g} times as large, the first row zeros", _VALUES, _MODERATE),
+    "outlier": Pattern("one outlier in every row", _VALUES, _MODERATE),
     "lopsided": Pattern(
-        "rows of different size, with larger elements at equal distances",
-        _VALUES,
-        "moderate values",
+        "rows of different size, with larger elements at equal distances", _VALUES, _MODERATE
     ),
     "masked": Pattern("rows that end in -inf, as masks make them", _VALUES, "finite"),
-    "constant": Pattern("rows of one value", _VALUES, "moderate values"),
-    "tiny": Pattern("inputs 4096 times smaller", _VALUES, "moderate values"),
+    "padded": Pattern("NaN where lengths or a mask say that nothing is read", _VALUES, "finite"),
+    "constant": Pattern("rows of one value", _VALUES, _MODERATE),
+    "tiny": Pattern("inputs 4096 times smaller", _VALUES, _MODERATE),
+    "exact": Pattern("-1, 0 and 1, whose result is exact", _VALUES, _MODERATE),
     "filled": Pattern("numbers where a tensor holds zeros only", _VALUES, "declared zeros"),
     "negated": Pattern("inputs of the other sign", _VALUES, "declared signs"),
-    "sorted": Pattern("rows in falling order", _VALUES, "declared order"),
+    "sorted": Pattern("rows in falling order", _VALUES, _ORDER),
     "numbers": Pattern("other numbers and switches as arguments", _VALUES, "declared numbers"),
-    "indices": Pattern("masks and integers in another order", _VALUES, "declared order"),
-    "strided": Pattern("transposed inputs and incoming gradients", _LAYOUT, "contiguous"),
+    "indices": Pattern("masks and integers in another order", _VALUES, _ORDER),
+    "masks": Pattern("a mask that keeps nothing or everything", _VALUES, "declared masks"),
+    "counts": Pattern("a count or length of zero", _VALUES, "declared counts"),
+    "aliased": Pattern("a result that goes into an input", _LAYOUT, "separate results"),
+    "strided": Pattern("transposed inputs and incoming gradients", _LAYOUT, _CONTIGUOUS),
+    "turned": Pattern("one transposed tensor", _LAYOUT, _CONTIGUOUS),
+    "pitched": Pattern("one tensor of rows with gaps", _LAYOUT, _CONTIGUOUS),
+    "shifted": Pattern("one tensor behind the beginning of its memory", _LAYOUT, _CONTIGUOUS),
+    "expanded": Pattern("one expanded tensor", _LAYOUT, _CONTIGUOUS),
     "frozen": Pattern("an input that asks for no gradient", _GRADIENTS, "declared gradients"),
     "wider": Pattern("inputs of the next wider dtype", _DTYPE, "declared dtypes"),
 }
+#: A test's parameters are moved to these, and the sizes of inputs to the kinds of `_SHAPE`.
+SHAPES: tuple[Kind, ...] = ("aligned", "uneven")
 #: With these, elements of a row are equal: which of them an index names is nobody's promise, and
 #: what an integer becomes of NaN is not defined.
-TIED: tuple[Kind, ...] = ("large", "masked", "constant")
+TIED: tuple[Kind, ...] = ("large", "masked", "constant", "exact", "expanded")
 #: What is met in timed blocks, and not tried for itself.
-RENEWED = Pattern("what it was timed on", _VALUES, "moderate values")
+RENEWED = Pattern("what it was timed on", _VALUES, _MODERATE)
 #: What a case may say of what its kernels need not support.
-DOMAIN = ("declared shapes", *dict.fromkeys(each.excluded_by for each in PATTERNS.values()))
+DOMAIN = tuple(dict.fromkeys(each.excluded_by for each in PATTERNS.values()))
 Outcome = Literal["right", "wrong", "raises"]
 #: A speed-up at the declared shape from this on is expected nearby: half of it, as a logarithm.
 _SPEEDUP = 1.1
@@ -75,10 +87,11 @@ _CASES = 2
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One shape, or larger content, and what became of the versions there.
+    """One shape, or other inputs, and what became of the versions there.
 
-    `outcomes` by version's name, `what` the first line of what went wrong; `seconds` of a call
-    here, and `declared_seconds` of one at the declared shape, where they were measured.
+    `outcomes` by version's name, `what` the first line of what went wrong, `variant` which input
+    was changed; `seconds` of a call here, and `declared_seconds` of one at the declared shape,
+    where they were measured. Without outcomes it could not be tried, for the reason in `untried`.
     """
 
     nodeid: str
@@ -88,6 +101,12 @@ class Tried:
     what: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     declared_seconds: dict[str, float] = field(default_factory=dict)
+    variant: str = ""
+    untried: str = ""
+
+    @property
+    def is_another_shape(self) -> bool:
+        return PATTERNS[self.kind].check == _SHAPE and "right" in self.outcomes.values()
 
     @property
     def asks_for_times(self) -> bool:
@@ -147,6 +166,20 @@ def held_out_findings(
     return list(found.values())
 
 
+def untried(tried: Iterable[Tried]) -> Iterator[Finding]:
+    """Say once for each reason in how many cases something could not be tried."""
+    reasons: dict[str, list[Tried]] = {}
+    for item in tried:
+        if item.untried:
+            reasons.setdefault(item.untried, []).append(item)
+    for reason, items in reasons.items():
+        count = len({item.nodeid for item in items})
+        kinds = "; ".join(sorted({PATTERNS[item.kind].what for item in items}))
+        cases = f"{count} case{'s'[: count != 1]}"
+        what = f"not tried in {cases}, as {reason}: {kinds}"
+        yield Finding("held-out-untried", what, where=items[0].nodeid)
+
+
 def death(died: str) -> Iterator[Finding]:
     """Say that a version `died` near a declared shape, and how."""
     yield Finding("held-out-death", f"a shape near a declared one ended the process ({died})")
@@ -164,9 +197,10 @@ def _only_fast_as_declared(
 
 def merged(tried: Iterable[Tried]) -> list[Tried]:
     """Return one entry a shape from what several processes found."""
-    found: dict[tuple[str, str, str], Tried] = {}
+    found: dict[tuple[str, ...], Tried] = {}
     for item in tried:
-        key = (item.nodeid, item.kind, repr(sorted(item.dims.items())))
+        sizes = sorted(item.dims.items())
+        key = item.nodeid, item.kind, item.variant, repr(sizes)
         found[key] = found[key].plus(item) if key in found else item
     return list(found.values())
 
@@ -174,19 +208,18 @@ def merged(tried: Iterable[Tried]) -> list[Tried]:
 def _finding(item: Tried, outcome: Outcome, what: str) -> Finding | None:
     if outcome == "right":
         return None
-    if pattern := RENEWED if item.kind == "renewed" else PATTERNS.get(item.kind):
-        check, domain = pattern.check, pattern.excluded_by
-        place, example = f"for {pattern.what}", "what the cases draw is an example"
-    else:
-        check, domain = "held-out-shape", DOMAIN[0]
+    pattern = RENEWED if item.kind == "renewed" else PATTERNS[item.kind]
+    place = f"for {pattern.what}" + (f" ({item.variant})" if item.variant else "")
+    example = "what the cases draw is an example"
+    if pattern.check == _SHAPE:
         place = f"at {_shape(item)}, near the declared shape"
         example = "the declared shapes are examples"
     return Finding(
-        check,
+        pattern.check,
         f"{outcome} {place}, where the incumbent is right: {what}",
         where=item.nodeid,
         advice=f"{example}: support what the incumbent does, or say in the case of a new campaign "
-        f"that it need not: domain={domain!r}",
+        f"that it need not: domain={pattern.excluded_by!r}",
         rejects=outcome == "wrong",
     )
 

@@ -17,7 +17,7 @@ import torch
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
 from pytest_kopt.numerics.nested import tensors
-from pytest_kopt.numerics.snr import compute_snr, rounding_snr
+from pytest_kopt.numerics.snr import compute_snr, rounding_snr, vector
 
 #: dB that a candidate may be worse than the frozen baseline: four times the error.
 _WORSE_THAN_BASELINE = 12.0
@@ -51,6 +51,18 @@ def accuracy_of(
     is_finer = torch.finfo(computed_in).eps < torch.finfo(out.dtype).eps
     is_told = is_finer and out.numel() >= FEW
     return Accuracy(str(out.dtype), compute_snr(ref, out), rounding_snr(ref, out.dtype), is_told)
+
+
+def mostly(ref: torch.Tensor, out: torch.Tensor) -> float:
+    """Return the SNR in dB of the better seven eighths of a result's elements.
+
+    Arithmetic in a narrower dtype shows in all of them; where a quantiser rounds one number the
+    other way than the reference does, a row or a column is off, of the incumbent as well.
+    """
+    signal, output = vector(ref), vector(out.to(ref.device))
+    noise = (output - signal).abs()
+    most = noise.topk(noise.numel() - noise.numel() // 8, largest=False).indices
+    return compute_snr(signal[most], output[most])
 
 
 def least_exact(results: Sequence[Any]) -> torch.dtype:

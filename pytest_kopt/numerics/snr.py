@@ -60,7 +60,8 @@ def refuse_nan(reference: torch.Tensor, name: str = "") -> None:
     if bool(torch.isnan(reference).any()):
         where = f"{name}: " if name else ""
         raise InvalidReference(
-            f"{where}the reference holds NaN; draw inputs that it is defined for"
+            f"{where}the reference holds NaN; draw inputs that it is defined for, or declare "
+            'nan="equal" in the case where NaN is the answer'
         )
 
 

@@ -132,6 +132,8 @@ def _caches() -> Iterator[Path]:
             os.environ.setdefault(variable, str(place))
     inductor = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(inductor))
+    # Precompiled headers lie there whatever the variable says.
+    yield inductor
     for name, value in os.environ.items():
         if name.endswith(_NAMES_A_CACHE) and os.path.isabs(value):
             yield Path(value)

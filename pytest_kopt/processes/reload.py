@@ -39,7 +39,7 @@ def forget(root: Path, changed: Collection[str], lasting: Collection[str]) -> No
     """
     import torch
 
-    from pytest_kopt.cases.running.heldout import forget_compiled
+    from pytest_kopt.cases.running.compiled import forget_compiled
     from pytest_kopt.measure import cold
 
     for name, path in project_modules(root).items():

@@ -136,3 +136,31 @@ def test_a_gate_says_what_a_round_says_of_shapes_nearby(
     verdict = json.loads(told.read_text())
     assert verdict["decision"] == decision and said in verdict["reason"]
     assert "held-out-shape" in {found["check"] for found in verdict["findings"]}
+
+
+UNTIL_WARM = """\
+import os
+
+
+def doubled(x):
+    return x + x if os.environ.get("WARM") else x
+"""
+
+
+def test_files_that_failed_are_not_right_without_an_edit_or_a_reason(slow: Project) -> None:
+    """A tuner was wrong until its cache on disk was warm: REPAIR, and ACCEPTED the next time."""
+    slow.write(KERNEL, UNTIL_WARM)
+    assert slow.round(2).code == 1
+    assert slow.verdict(2)["decision"] == "REPAIR", slow.verdict(2)
+    run = slow.round(2, WARM="1")
+    assert run.code == 1, run.text
+    verdict = slow.verdict(2)
+    assert verdict["decision"] == "REPAIR"
+    assert "the same files failed in round 2, attempt 1" in verdict["reason"]
+    assert "root_cause" in verdict["next_step"]
+    why = "WARM was not set at first"
+    notes = slow.notes(hypothesis="fewer calls", root_cause=why)
+    run = slow.round(2, "--kopt-notes", notes, WARM="1")
+    assert run.code == 0, run.text
+    verdict = slow.verdict(2)
+    assert verdict["decision"] == "ACCEPTED_WITH_NOTE" and why in verdict["reason"]

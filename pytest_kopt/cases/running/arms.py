@@ -30,9 +30,9 @@ from pytest_kopt.cases.order import (
     Commander,
 )
 from pytest_kopt.cases.running.bench import Bench
+from pytest_kopt.cases.running.compiled import forget_compiled
 from pytest_kopt.cases.running.execution import make_inputs
 from pytest_kopt.cases.running.heldout import (
-    forget_compiled,
     held_out_cases,
     less_exact,
     time_shape,
@@ -53,7 +53,7 @@ from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.lock import checking_lock, timing_lock
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.checks import Phase, ask
-from pytest_kopt.honesty.heldout import Tried
+from pytest_kopt.honesty.heldout import SIZES, Tried
 from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.honesty.outputs import in_order
 from pytest_kopt.honesty.watching.watch import Watch
@@ -75,6 +75,9 @@ from pytest_kopt.versions.errors import NotLoadable, Unreached
 
 #: So many other shapes and inputs are tried however long they take, and more for so long.
 _TRIED, _TRYING_SECONDS = 4, 3.0
+#: Why something was not tried.
+_NO_TIME = f"{_TRYING_SECONDS:g} s a case were over"
+_NO_SIZE = "no size of its parameters or inputs could be moved"
 #: Others wait so long for a device that is tried on, and this for every turn of theirs.
 _AT_ONCE_SECONDS = 0.1
 
@@ -179,18 +182,19 @@ class _Arms:
         secret = derive(commander.hear().get("seed", 0), case.nodeid, "held out")
         cases = enumerate(held_out_cases(item, case, bench.device, secret))
         # Without what it waited for others: what is tried must not depend on them.
-        spent, is_over = 0.0, False
+        spent, is_over, moves = 0.0, False, False
         # On the CPU checks hold no lock, and time for themselves meanwhile.
         lock = timing_lock if bench.device == "cpu" else checking_lock
         while not is_over:
             to_time: list[tuple[Tried, Case]] = []
             with one_thread(), lock(bench.uuid, bench.waiting):
                 start, took, is_over = time.perf_counter(), 0.0, True
-                for number, (kind, near) in cases:
-                    tried = try_shape(kind, near, versions, bench.device, secret)
+                for number, variant in cases:
+                    tried = try_shape(variant, versions, bench.device, secret)
                     forget_compiled()
+                    moves = moves or (tried is not None and tried.is_another_shape)
                     if tried is not None and tried.asks_for_times:
-                        to_time.append((tried, near))
+                        to_time.append((tried, variant.case))
                     elif tried is not None:
                         commander.tell("tried", shape=asdict(tried))
                     took = time.perf_counter() - start
@@ -202,6 +206,12 @@ class _Arms:
                 with one_thread(), timing_lock(bench.uuid, bench.waiting):
                     time_shape(tried, case, near, versions, bench.device, secret)
                 commander.tell("tried", shape=asdict(tried))
+        left = dict.fromkeys({variant.kind for _, variant in cases}, _NO_TIME)
+        if not (moves or SIZES in case.domain):
+            left["uneven"] = _NO_SIZE
+        for kind, why in left.items():
+            known = Tried(case.nodeid, kind, dict(case.dims), untried=why)
+            commander.tell("tried", shape=asdict(known))
         caught = [found for found in bench.watched() if found.rejects]
         # A round has the baseline's accuracy to hold its results against.
         if bench.is_first and {CANDIDATE, INCUMBENT} <= versions.keys():

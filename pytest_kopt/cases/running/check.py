@@ -32,6 +32,8 @@ from pytest_kopt.numerics.nested import tensors
 _GRADIENT = "grad of input "
 #: So many elements of a tensor tell what was drawn.
 _TOLD = 1024
+#: Restoring an input of this size takes longer than most calls that write to it.
+_LARGE_BYTES = 64 << 20
 #: Frames of an error that are shown, the innermost ones.
 _FRAMES = 8
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
@@ -79,7 +81,7 @@ def check_case(case: Case, bench: Bench) -> Course:
             passed=checking.passed,
             before=before,
             after=look(bench.device),
-            accuracy=checking.accuracy,
+            accuracy=checking.mostly(baseline),
             baseline=baseline,
             elements=sum(item.numel() for item in tensors(checking.given)),
         )
@@ -136,6 +138,7 @@ def _course(checking: Checking, evidence: CaseEvidence) -> Course:
             home=getattr(code_of(checking.case.function), "co_filename", None),
             gates={item.name.partition(" (")[0]: item.gate for item in reversed(comparisons)},
             drawn=_told(checking.first[0]),
+            note=_large_inputs(checking),
         ),
     )
 
@@ -150,6 +153,22 @@ def _told(given: Sequence[Any]) -> str:
             digest.update(some.double().cpu().numpy().tobytes())
     digest.update(repr([x for x in given if isinstance(x, int | float | str)]).encode())
     return digest.hexdigest()[:16]
+
+
+def _large_inputs(checking: Checking) -> str | None:
+    """Say which inputs make the check long, as they are restored and looked through every call."""
+    case = checking.case
+    sizes = {
+        place: sum(item.nbytes for item in tensors(checking.given[place]))
+        for place in case.rewritten
+    }
+    large = [f"input {i} ({sizes[i] >> 20} MiB)" for i in sorted(sizes) if sizes[i] >= _LARGE_BYTES]
+    if not large:
+        return None
+    return (
+        f"{case.label}: {', '.join(large)} is written to, and so restored and compared around "
+        "every call: a smaller one in inputs() is checked and timed faster"
+    )
 
 
 def figures_of(comparisons: Sequence[Comparison]) -> dict[str, float]:

@@ -15,7 +15,7 @@ import torch
 from pytest_kopt.cases.case import Case
 from pytest_kopt.cases.seeds import seed_everything
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.inputs import leaves
+from pytest_kopt.honesty.inputs import SCALABLE, leaves
 from pytest_kopt.honesty.outputs import taken
 from pytest_kopt.honesty.precision import least_exact
 from pytest_kopt.honesty.work import INTERPRETER
@@ -36,6 +36,8 @@ HOOKED = Finding(
 INPUT = "input "
 #: What a list of measurements looks like; nobody but a forger has reason to touch it.
 _BAIT = (1.2034, 1.1987, 1.2101, 0.2)
+#: Of a larger input only the rows that were written to are compared: the rest is memory alone.
+_LARGE = 1 << 20
 #: How many numbers at most a generator among the inputs is ahead of where `inputs()` left it.
 _MOST_AHEAD = 1000
 
@@ -44,12 +46,14 @@ _MOST_AHEAD = 1000
 class Pass:
     """Outputs by name, inputs that were written to among them, and gradients by input's position.
 
-    `before` is, of a reference's run, what the inputs held that it wrote to itself.
+    `before` is, of a reference's run, what the inputs held that it wrote to itself; its NaN are
+    answers where `nan_is_equal`.
     """
 
     outputs: dict[str, Any]
     gradients: dict[int, torch.Tensor | None]
     before: dict[str, torch.Tensor] = field(default_factory=dict)
+    nan_is_equal: bool = False
 
     @property
     def all(self) -> list[Any]:
@@ -150,10 +154,10 @@ class Candidate:
         self,
         case: Case,
         function: Callable[..., Any],
-        memory: Callable[[torch.Tensor], torch.Tensor] = torch.empty_like,
+        incoming: Callable[[torch.Tensor], torch.Tensor] = torch.clone,
     ) -> None:
-        """Call the function; `memory` returns a tensor for an incoming gradient's values."""
-        self._case, self._memory = case, memory
+        """Call the function; `incoming` puts an incoming gradient into other memory."""
+        self._case, self._lay = case, incoming
         self._function = case.positional(function)
         self._incoming: dict[str, torch.Tensor] = {}
         self._drawn: dict[str, torch.Tensor] = {}
@@ -195,8 +199,9 @@ class Candidate:
         values = grad_out(out, seed)
         held = self._incoming.get(name)
         if held is None or held.shape != values.shape or held.dtype != values.dtype:
-            held = self._incoming[name] = self._memory(values)
-        held.data.copy_(values)
+            held = self._incoming[name] = self._lay(values)
+        else:
+            held.data.copy_(values)
         self._drawn[name] = values
         return held
 
@@ -287,7 +292,15 @@ def judge(case: Case, expected: Pass, run: Pass) -> list[Comparison]:
         names = [name for name, _, _ in pairs(expected, run)]
         if unknown := case.gate.keys() - {*names}:
             raise case.refusal(f"gate has {min(unknown)!r}, and no output has this name", names)
-    return [compare(ref, out, gate, name) for name, ref, out, gate in gated(case, expected, run)]
+    return [_compared(expected, run, *pair) for pair in gated(case, expected, run)]
+
+
+def _compared(
+    expected: Pass, run: Pass, name: str, ref: Any, out: Any, gate: Gate | None
+) -> Comparison:
+    if expected.nan_is_equal and bool(nans(ref).any()):
+        return _number_for_nan(ref, name)
+    return _in_the_whole(compare(ref, out, gate, name), expected, run)
 
 
 def gated(case: Case, expected: Pass, run: Pass) -> Iterator[tuple[str, Any, Any, Gate | None]]:
@@ -305,22 +318,75 @@ def _is_floating(item: Any) -> bool:
     return item.is_floating_point() if isinstance(item, torch.Tensor) else isinstance(item, float)
 
 
+def nans(item: Any) -> torch.Tensor:
+    """Return where a result is NaN."""
+    if not _is_floating(item):
+        return torch.zeros(1)
+    item = torch.as_tensor(item)
+    return (item if item.dtype in SCALABLE else wide(item)).isnan()
+
+
+def _number_for_nan(ref: Any, name: str) -> Comparison:
+    count = int(nans(ref).sum())
+    reason = f"holds no NaN at {count} places where the reference has it"
+    return Comparison(name, False, 'nan="equal"', reason)
+
+
+def _without_nan(ref: Any, out: Any) -> tuple[Any, Any]:
+    """Return zero for NaN that both results have; one of another shape has none in common."""
+    if not (_is_floating(ref) and _is_floating(out)):
+        return ref, out
+    if not is_shaped(out, ref):
+        return torch.nan_to_num(torch.as_tensor(ref)), out
+    both = nans(ref) & nans(out).to(ref.device)
+    return ref.masked_fill(both, 0), out.masked_fill(both.to(out.device), 0)
+
+
 def pairs(expected: Pass, run: Pass) -> Iterable[tuple[str, Any, Any]]:
     """Yield name, reference and result of every output and of every gradient that exists.
 
     Of an input that the reference writes to only what it or the candidate changed is left, zero
     stands for the rest: one wrong row of a large cache has to weigh as much as any other result.
+    Zero stands for NaN as well that is right.
     """
+    for name, ref, out in _pairs(expected, run):
+        yield name, *(_without_nan(ref, out) if expected.nan_is_equal else (ref, out))
+
+
+def _pairs(expected: Pass, run: Pass) -> Iterable[tuple[str, Any, Any]]:
     for name, ref in expected.outputs.items():
         before, out = expected.before.get(name), run.outputs[name]
         if before is None or not is_shaped(out, ref):
             yield name, ref, out
         else:
             untouched = (bits(ref) == bits(before)) & (bits(out) == bits(before))
+            rows = _touched_rows(untouched)
+            if rows is not None:
+                ref, out, untouched = ref[rows], out[rows.to(out.device)], untouched[rows]
             yield name, _without(ref, untouched), _without(out, untouched)
     for position, ref in expected.gradients.items():
         if ref is not None:
             yield f"grad of input {position}", ref, run.gradients.get(position)
+
+
+def _touched_rows(untouched: torch.Tensor) -> torch.Tensor | None:
+    """Return which rows of a large tensor were written to, None of a small one: all count there."""
+    if untouched.numel() < _LARGE or untouched.ndim < 2:
+        return None
+    return (~untouched.flatten(1).all(1)).nonzero().flatten()
+
+
+def _in_the_whole(comparison: Comparison, expected: Pass, run: Pass) -> Comparison:
+    """Return a failed comparison of written rows with its worst element's index in the whole."""
+    before, figures = expected.before.get(comparison.name), comparison.figures
+    if comparison.passed or before is None or figures is None or not figures.worst_index:
+        return comparison
+    ref, out = expected.outputs[comparison.name], run.outputs[comparison.name]
+    rows = _touched_rows((bits(ref) == bits(before)) & (bits(out) == bits(before)))
+    if rows is None:
+        return comparison
+    index = (int(rows[figures.worst_index[0]]), *figures.worst_index[1:])
+    return replace(comparison, figures=replace(figures, worst_index=index))
 
 
 def roots(outputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +16,7 @@ import torch
 
 from pytest_kopt.cases import domain
 from pytest_kopt.cases.case import Case, declare
+from pytest_kopt.cases.domain import Variant
 from pytest_kopt.cases.groups import SKEWED, has_skew, is_integer, redrawn
 from pytest_kopt.cases.order import CANDIDATE, INCUMBENT
 from pytest_kopt.cases.running.execution import (
@@ -33,7 +32,7 @@ from pytest_kopt.cases.seeds import derive
 from pytest_kopt.devices.context import is_lost
 from pytest_kopt.honesty.accuracy import Accuracy
 from pytest_kopt.honesty.finding import Finding
-from pytest_kopt.honesty.heldout import SHAPES, TIED, Kind, Outcome, Tried
+from pytest_kopt.honesty.heldout import SHAPES, SIZES, TIED, Outcome, Tried
 from pytest_kopt.honesty.inputs import Held
 from pytest_kopt.honesty.precision import accuracy_of, downgrades, least_exact
 from pytest_kopt.numerics.gates import snr
@@ -56,20 +55,22 @@ class ShapeProbe:
         raise Declared(given, declared)
 
 
-def held_out_cases(
-    item: pytest.Function, case: Case, device: str, seed: int
-) -> Iterator[tuple[Kind, Case]]:
+def held_out_cases(item: pytest.Function, case: Case, device: str, seed: int) -> Iterator[Variant]:
     """Yield the case at a nearby shape of each kind, and with every other kind of inputs."""
-    if "declared shapes" not in case.domain:
-        yield from _other_shapes(item, case, device, seed)
-    yield from domain.cases_of(case, seed)
+    parameters = _parameters(item)
+    if SIZES not in case.domain:
+        yield from _other_shapes(item, parameters, case, device, seed)
+    yield from domain.variants(case, seed, domain.carried(parameters, case.dims))
+
+
+def _parameters(item: pytest.Function) -> dict[str, Any]:
+    parameters = dict(item.callspec.params) if hasattr(item, "callspec") else {}
+    return {name: value for name, value in parameters.items() if name in item.funcargs}
 
 
 def _other_shapes(
-    item: pytest.Function, case: Case, device: str, seed: int
-) -> Iterator[tuple[Kind, Case]]:
-    parameters = dict(item.callspec.params) if hasattr(item, "callspec") else {}
-    parameters = {name: value for name, value in parameters.items() if name in item.funcargs}
+    item: pytest.Function, parameters: dict[str, Any], case: Case, device: str, seed: int
+) -> Iterator[Variant]:
     names = [name for name, value in item.funcargs.items() if value is not parameters.get(name)]
     dice = random.Random(seed)
     for kind in SHAPES:
@@ -82,16 +83,20 @@ def _other_shapes(
             if found is not None and kind == "uneven" and has_skew(found):
                 found = redrawn(found, dice.choice(SKEWED))
             if found is not None and _has_inputs(found, seed):
-                yield kind, found
+                yield Variant(found, kind=kind)
                 break
 
 
 def try_shape(
-    kind: Kind, near: Case, versions: Mapping[str, Callable[..., Any]], device: str, seed: int
+    variant: Variant, versions: Mapping[str, Callable[..., Any]], device: str, seed: int
 ) -> Tried | None:
     """Run the versions of a case near its own; None where that is not supported."""
-    tried = Tried(near.nodeid, kind, dict(near.dims))
-    content = _Content(near, kind, seed)
+    near = variant.case
+    tried = Tried(near.nodeid, variant.kind, dict(near.dims), variant=variant.where)
+    try:
+        content = _Content(variant, seed)
+    except Exception:
+        return None
     for name in (INCUMBENT, CANDIDATE):
         if name not in versions:
             continue
@@ -159,12 +164,6 @@ def time_shape(
         (tried.seconds, tried.declared_seconds)[place][name] = min(taken[_PAIRS:])
 
 
-def forget_compiled() -> None:
-    """Have torch.compile forget what it made: of one function it makes eight versions, no more."""
-    if dynamo := sys.modules.get("torch._dynamo"):
-        dynamo.reset()
-
-
 def _declared(
     item: pytest.Function,
     names: list[str],
@@ -197,17 +196,18 @@ def _has_inputs(case: Case, seed: int) -> bool:
 class _Content:
     """What the versions of a case are tried on, and what they should give, both made once."""
 
-    def __init__(self, case: Case, kind: Kind, seed: int) -> None:
-        self._case, self._kind, self._seed = case, kind, seed
-        self._given, self._reference = make_inputs(case, seed), Reference(case)
+    def __init__(self, variant: Variant, seed: int) -> None:
+        self._variant, self._seed = variant, seed
+        self._given = make_inputs(variant.case, seed)
+        self._reference = Reference(variant.case, variant.incoming)
         self._expected: dict[str, Pass] = {}
 
     def outcome(self, function: Callable[..., Any]) -> tuple[Outcome | None, str]:
         """Return what a version does, None where the reference does not support the content."""
-        case, raised = self._case, ""
-        memory = domain.strided_like if self._kind == "strided" else torch.empty_like
+        case, kind, raised = self._variant.case, self._variant.kind, ""
+        given = self._variant.lay(fresh_copies(self._given))
         try:
-            run = Candidate(case, function, memory)(fresh_copies(self._given), self._seed)
+            run = Candidate(case, function, self._variant.incoming)(given, self._seed)
         except Exception as error:
             raised = f"{type(error).__name__}: {error}".splitlines()[0]
         with suppress(Exception):
@@ -215,9 +215,9 @@ class _Content:
                 self._reference.forward(fresh_copies(self._given), ())
                 return "raises", raised
             expected = self._expected_of(run.live)
-            if self._kind == "masked" and not self._takes_masks(expected.outputs):
+            if not self._variant.counts(self._given, [*expected.outputs.values()]):
                 return None, ""
-            tied = expected.outputs if self._kind in TIED else {}
+            tied = expected.outputs if kind in TIED else {}
             # Which of equal elements an index names is the kernel's own choice.
             unsaid = [name for name, out in tied.items() if is_integer(out)]
             expected, found = judge_twice(
@@ -233,22 +233,9 @@ class _Content:
             # A kernel that takes a wider dtype's memory for another's cannot say so.
             loose = replace(case, gate=snr(domain.PLAINLY_RIGHT_DB))
             plainly_right = all(item.passed for item in judge(loose, expected, run.kept))
-            foreign = self._kind == "wider" and not plainly_right
+            foreign = kind == "wider" and not plainly_right
             return "raises" if foreign else "wrong", wrong[0].diagnosis().splitlines()[0]
         return None, ""
-
-    def _takes_masks(self, expected: Mapping[str, Any]) -> bool:
-        """Say whether -inf stays where an input has it, if anywhere: else none is there as a mask.
-
-        A blur spreads it, and an average of two tensors has it where either does.
-        """
-        masks = [item == -math.inf for item in tensors(self._given)]
-        results = [out for out in tensors(list(expected.values())) if out.is_floating_point()]
-        return all(
-            any(torch.equal(mask, ~out.isfinite()) for mask in masks)
-            for out in results
-            if not out.isfinite().all()
-        )
 
     def _in_float64(self, like: Pass) -> Pass | None:
         reference = self._reference

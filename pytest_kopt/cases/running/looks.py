@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.case import EQUAL, Case
 from pytest_kopt.cases.running.execution import Pass, judge_twice
 from pytest_kopt.cases.running.reference import Reference
 from pytest_kopt.honesty.accuracy import Accuracy
@@ -102,13 +102,14 @@ def _judged(case: Case, spot: Spot, drawn: Drawn) -> list[Comparison]:
     def expected(arguments: Sequence[Any]) -> Pass:
         if incoming is not None:
             wanted = reference.backward(arguments, list(incoming), incoming)
-            return Pass({}, {place: drawn(names[place], item) for place, item in wanted.items()})
+            gradients = {place: drawn(names[place], item) for place, item in wanted.items()}
+            return Pass({}, gradients, nan_is_equal=case.nan == EQUAL)
         found = reference.forward(arguments, list(spot.results))
         outputs, before = (
             {name: drawn(name, item) for name, item in of.items()}
             for of in (found.outputs, found.before)
         )
-        return Pass(outputs, nothing, before)
+        return replace(found, outputs=outputs, before=before)
 
     exact = partial(reference.in_float64, spot.given, expected)
     return judge_twice(case, expected(given), run, exact)[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import CodeType, FrameType
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from pytest_kopt.cases.case import Case
+from pytest_kopt.cases.case import EQUAL, Case
 from pytest_kopt.cases.running.computing import ComputingIn
 from pytest_kopt.cases.running.execution import (
     INPUT,
@@ -22,6 +22,7 @@ from pytest_kopt.cases.running.execution import (
     grad_out,
     is_shaped,
     make_inputs,
+    nans,
     results,
     roots,
 )
@@ -74,7 +75,14 @@ def observed(case: Case, seed: int, device: str = "") -> Case:
         owed=owed,
         consumes=_consumed(case, given, writes),
         returns=frozenset(own),
+        nan=case.nan or _nan_of(given, {*writes, *case.consumes}),
     )
+
+
+def _nan_of(given: Sequence[Any], rewritten: Collection[int]) -> str | None:
+    """Return what NaN is: an answer where inputs hold it, which nobody draws by accident."""
+    read = [item for place, item in enumerate(given) if place not in rewritten]
+    return EQUAL if any(bool(nans(item).any()) for item in tensors(read)) else None
 
 
 def _check_positions(case: Case, given: Sequence[Any]) -> None:
@@ -166,8 +174,11 @@ class _FlopCounter(QuietMode):
 class Reference:
     """The reference of a case, and the project code that produces its result."""
 
-    def __init__(self, case: Case) -> None:
-        self._case = case
+    def __init__(
+        self, case: Case, incoming: Callable[[torch.Tensor], torch.Tensor] = torch.clone
+    ) -> None:
+        """Call the case's reference; `incoming` changes incoming gradients."""
+        self._case, self._incoming = case, incoming
         self._own = code_of(case.reference)
         self._function = case.positional(case.reference)
         self._producers: frozenset[CodeType] | None = None
@@ -188,7 +199,9 @@ class Reference:
         known, own = like.outputs, roots(like.outputs)
         # The candidate's rounding of grad_out is part of its input, not of its error.
         incoming = {
-            name: grad_out(known[name] if is_shaped(known.get(name), ref) else ref, seed)
+            name: self._incoming(
+                grad_out(known[name] if is_shaped(known.get(name), ref) else ref, seed)
+            )
             for name, ref in roots(found.outputs).items()
             # Of an input that was written to, only where the candidate has a gradient for it.
             if not name.startswith(INPUT) or name in own
@@ -223,7 +236,9 @@ class Reference:
             if not name.startswith(INPUT) and name not in doubles
         }
         outputs = _fitted(outputs, list(owed), names)
-        return Pass(outputs | results(None, given, own), {}, results(None, pristine, own))
+        before = results(None, pristine, own)
+        equal = case.nan == EQUAL
+        return Pass(outputs | results(None, given, own), {}, before, nan_is_equal=equal)
 
     def in_float64(
         self, given: Sequence[Any], call: Callable[[Sequence[Any]], Pass]

@@ -153,7 +153,7 @@ def judge_candidate(ran: Ran) -> Judged:
     elif opened.level == "quick" and judged.verdict.decision.keeps and not ran.is_same:
         judged = _checked_by_all(judged, examination)
     judged = _with_notes(judged, examination)
-    judged = _without_inflation(judged, examination)
+    judged = _as_before(_without_inflation(judged, examination))
     return _by_kernel_time(profiled(judged.saying_why_blocked()))
 
 
@@ -307,6 +307,28 @@ def _with_notes(judged: Judged, examination: Examination) -> Judged:
         return judged
     reason = f"{judged.verdict.reason}; {note}"
     return judged.saying(decision=Decision.ACCEPTED_WITH_NOTE, reason=reason)
+
+
+def _as_before(judged: Judged) -> Judged:
+    """Keep files that failed before only if the notes name what differs now.
+
+    A version that a cache or a race made right this time is wrong for the next user.
+    """
+    opened, kernel = judged.gathered.opened, judged.gathered.ran.begun.kernel.hashes
+    known = [known.failed_as(kernel) for known in opened.campaign.state.rounds.values()]
+    failed = next(filter(None, known), None)
+    if failed is None or not judged.verdict.decision.keeps:
+        return judged
+    before = f"the same files failed in round {failed.round}, attempt {failed.attempt}"
+    if cause := opened.notes.root_cause:
+        reason = f"{judged.verdict.reason}; {before}, and the notes say why: {cause}"
+        return judged.saying(decision=Decision.ACCEPTED_WITH_NOTE, reason=reason)
+    return judged.saying(
+        decision=Decision.REPAIR,
+        reason=f"right this time, but {before} ({failed.reason}): a cache that they left, or a "
+        "race, may have made the difference",
+        next_step="edit the kernel, or name the difference as root_cause in --kopt-notes",
+    )
 
 
 def _without_inflation(judged: Judged, examination: Examination) -> Judged:

@@ -1,0 +1,33 @@
+"""torch.compile in cases: none depends on the others of its session."""
+
+from __future__ import annotations
+
+from .project import Project
+
+CASES = """\
+import pytest
+import torch
+
+
+@torch.compile(dynamic=False, fullgraph=True, backend="eager")
+def doubled(x):
+    return x + x
+
+
+@pytest.mark.kopt(schema="single")
+@pytest.mark.parametrize("columns", range(16, 160, 16))
+def test_doubled(kopt, columns):
+    kopt(
+        doubled,
+        inputs=lambda: (torch.randn(8, columns),),
+        reference=lambda x: 2 * x.double(),
+        dims={"columns": columns},
+    )
+"""
+
+
+def test_the_ninth_shape_of_a_function_is_as_the_first(empty: Project) -> None:
+    """torch.compile makes eight versions of one function, and then fails or runs it eagerly."""
+    empty.write("tests/test_doubled.py", CASES)
+    run = empty.pytest("--kopt-check-only", "tests")
+    assert run.code == 0, run.text

@@ -1,0 +1,123 @@
+"""Calls on equal content, and results that differ from the reference by a rounding."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pytest_kopt.cases.running import check as checks
+from pytest_kopt.cases.running import execution
+from pytest_kopt.honesty.accuracy import Accuracy
+from pytest_kopt.numerics.gates import snr
+from tests.checked import check, names
+
+
+def reference(x: Tensor) -> Tensor:
+    return x.double().sum(-1)
+
+
+def inputs() -> tuple[Tensor]:
+    return (torch.randn(64, 256),)
+
+
+def row_sums(x: Tensor) -> Tensor:
+    return x.sum(-1)
+
+
+def racing(x: Tensor) -> Tensor:
+    out = x.sum(-1)
+    if os.urandom(1)[0] < 4:
+        out[-1] = out[0]
+    return out
+
+
+_calls = itertools.count(1)
+
+
+def now_and_then(x: Tensor) -> Tensor:
+    out = x.sum(-1)
+    return out if next(_calls) % 256 else out.roll(1)
+
+
+def in_any_order(x: Tensor) -> Tensor:
+    """Sums in an order that changes, as atomics do: other bits, and right."""
+    return x[:, torch.randperm(x.shape[1])].sum(-1)
+
+
+@pytest.mark.parametrize("kernel", [racing, now_and_then])
+def test_a_race_is_a_failed_check_and_no_cheat(kernel: Callable[..., Any]) -> None:
+    report = check(kernel, inputs=inputs, reference=reference, weights=())
+    assert report.check == "FAIL"
+    assert [found.check for found in report.findings] == ["not-deterministic"]
+    assert not names(report)
+
+
+@pytest.mark.parametrize("kernel", [row_sums, in_any_order])
+def test_other_bits_that_are_right_are_no_finding(kernel: Callable[..., Any]) -> None:
+    report = check(kernel, inputs=inputs, reference=reference, weights=())
+    assert (report.check, names(report)) == ("PASS", set())
+
+
+def quantised(x: Tensor, w: Tensor) -> Tensor:
+    scale = w.abs().amax(-1, keepdim=True) / 7
+    return x @ (torch.round(w / scale) * scale).T
+
+
+def in_float16(x: Tensor, w: Tensor) -> Tensor:
+    return quantised(x, w).half().float()
+
+
+def with_one_flip(x: Tensor, w: Tensor) -> Tensor:
+    """A number that lies between two steps is rounded to the other one."""
+    out = quantised(x, w)
+    out[:, 3] += x[:, 0] * w[3].abs().max() / 7
+    return out
+
+
+@pytest.mark.parametrize(
+    ("kernel", "found"),
+    [(quantised, set()), (with_one_flip, set()), (in_float16, {"precision-downgrade"})],
+)
+def test_a_rounding_that_flips_is_no_downgrade(kernel: Callable[..., Any], found: set[str]) -> None:
+    def exact(x: Tensor, w: Tensor) -> Tensor:
+        return quantised(x.double(), w.double())
+
+    case = {
+        "inputs": lambda: (torch.randn(24, 64), torch.randn(64, 64)),
+        "reference": exact,
+        "gate": snr(20.0),
+    }
+    accuracy = {"out": Accuracy("torch.float32", 140.0, 150.0, terms=64)}
+    report = check(kernel, accuracy=accuracy, **case)
+    assert (report.check, names(report)) == ("PASS", found)
+
+
+def stored(new: Tensor, cache: Tensor, slots: Tensor) -> None:
+    cache[slots] = new
+
+
+def stored_beside(new: Tensor, cache: Tensor, slots: Tensor) -> None:
+    cache[slots] = new
+    cache[slots[2]] += 1
+
+
+def test_of_a_large_cache_only_written_rows_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "_LARGE", 1 << 10)
+    monkeypatch.setattr(checks, "_LARGE_BYTES", 1 << 14)
+    slots = torch.tensor([900, 17, 512])
+    case = {
+        "inputs": lambda: (torch.randn(3, 16), torch.zeros(1024, 16), slots),
+        "reference": lambda new, cache, slots: stored(new, cache, slots),
+        "weights": (),
+    }
+    right = check(stored, **case)
+    assert right.check == "PASS"
+    assert "input 1 (0 MiB) is written to" in (right.evidence.note or "")
+    wrong = check(stored_beside, **case)
+    assert wrong.check == "FAIL" and "worst index      (512, " in wrong.diagnosis
