@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from pytest_kopt.campaign.git.repository import Repository
+from pytest_kopt.campaign.git.submodules import contents_at
 from pytest_kopt.cases.collector import Collector
 from pytest_kopt.devices.masks import interpreter_environment
 from pytest_kopt.errors import BadInput
@@ -58,7 +59,7 @@ class Base:
         if commit is None:
             what = "has no common history with HEAD here"
             raise refused(what, legal=cut or "a related branch")
-        return cls(ref, commit, repository.root.resolve(), repository.contents_at(commit))
+        return cls(ref, commit, repository.root.resolve(), contents_at(repository, commit))
 
     def kernel_changes(self, harness: Iterable[str], patterns: Iterable[str]) -> list[str]:
         """Return the changed paths that can be kernel code: not the tests' harness."""
